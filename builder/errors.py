@@ -1,0 +1,117 @@
+"""The errors that users meet: what went wrong, where, and what to do next.
+
+Every error that ends a command derives from `BuildImagesError`, and carries the exit code of
+the command line (0 done, 1 failed, 2 bad input, 3 nothing selected, 4 the machine lacks
+something, 5 refused) and a hint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Fault:
+    """One thing that is wrong in one input file.
+
+    `key` is the path of the key in the file (`development[2].packages.ospackages`), `valid`
+    says what would be accepted there.
+    """
+
+    file: str
+    line: int
+    key: str
+    problem: str
+    valid: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " + (f"{self.key}: " if self.key else "")
+        return where + self.problem + (f"\n    {self.valid}" if self.valid else "")
+
+
+class BuildImagesError(Exception):
+    """Base of all errors that a user is shown without a traceback."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\n  hint: {self.hint}" if self.hint else message
+
+
+class StepFailed(BuildImagesError):
+    """A command that a build or a check ran has failed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tail: Sequence[str] = (),
+        log: Path | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.message = message
+        self.tail = tuple(tail)
+        self.log = log
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.tail:
+            lines.append(f"  its last {len(self.tail)} lines:")
+            lines += [f"  | {line}" for line in self.tail]
+        if self.log:
+            lines.append(f"  log: {self.log}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class BadInput(BuildImagesError):
+    """Input files or arguments are wrong; all faults that were found are listed."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, faults: Sequence[Fault] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.faults = tuple(sorted(set(faults)))
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault]) -> BadInput:
+        """An error that lists `faults`, sorted by file and line."""
+        unique = sorted(set(faults))
+        count = "1 fault" if len(unique) == 1 else f"{len(unique)} faults"
+        files = len({fault.file for fault in unique})
+        places = "1 file" if files == 1 else f"{files} files"
+        text = "\n".join([f"{count} in {places}; nothing was built.", *map(str, unique)])
+        return cls(text, faults=unique)
+
+
+class EmptySelection(BuildImagesError):
+    """No image matches the selectors."""
+
+    exit_code = 3
+
+
+class MissingPrerequisite(BuildImagesError):
+    """This machine lacks something that the work needs."""
+
+    exit_code = 4
+
+
+class Refused(BuildImagesError):
+    """A proof is missing, wrong or too old."""
+
+    exit_code = 5
+
+
+class Interrupted(BuildImagesError):
+    """The user or the system asked the run to stop (Ctrl-C, SIGTERM)."""
+
+    exit_code = 130

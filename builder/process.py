@@ -1,0 +1,371 @@
+"""The one door through which subprocesses are started.
+
+Commands are argument lists, never shell strings. Each one leads a session of its own, so that
+it can be ended with everything it started: on a timeout, on Ctrl-C, or when another part of the
+run fails. Output goes to a log file; its end is quoted in the error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from builder.errors import Interrupted, MissingPrerequisite, StepFailed
+
+TAIL_LINES = 30
+CAPTURE_LIMIT = 1 << 20
+GRACE_S = 5.0
+
+Argument = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """What a finished command left: output is text, bounded to `CAPTURE_LIMIT` bytes a stream."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str = ""
+    stderr: str = ""
+    duration_s: float = 0.0
+    timed_out: bool = False
+
+
+class Processes:
+    """Starts subprocesses and can end all of those that are still running.
+
+    `echo` receives each line of output of logged commands as it comes (`--verbose`).
+    One value of this class serves a whole run and all of its threads.
+    """
+
+    def __init__(self, *, echo: Callable[[str], None] | None = None) -> None:
+        self._echo = echo
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopping = threading.Event()
+
+    def logged(
+        self,
+        argv: Sequence[Argument],
+        *,
+        log: Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        what: str = "",
+        hint: str = "",
+        on_line: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command with both of its streams appended to `log`; raise `StepFailed` on failure.
+
+        `what` names the step in the error. `on_line` sees each line as it comes.
+        """
+        words = _words(argv)
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        start = time.monotonic()
+        with log.open("ab") as sink:
+            sink.write(f"+ {shlex.join(words)}\n".encode())
+            sink.flush()
+            with self._started(
+                words, cwd=cwd, env=env, user=user, stderr=subprocess.STDOUT
+            ) as child:
+                timer = _Deadline(child, timeout_s)
+                with timer:
+                    for raw in _stream(child):
+                        sink.write(raw)
+                        line = raw.decode(errors="replace").rstrip("\r\n")
+                        tail.append(line)
+                        for listener in (on_line, self._echo):
+                            if listener:
+                                listener(line)
+                    returncode = child.wait()
+        self._raise_if_stopping()
+        duration = time.monotonic() - start
+        if timer.expired:
+            raise StepFailed(
+                f"{what or words[0]}: ended after {timeout_s:.0f} s without a result",
+                tail=tuple(tail),
+                log=log,
+                hint=hint,
+            )
+        if returncode:
+            raise StepFailed(
+                f"{what or words[0]}: {_ended(returncode)}", tail=tuple(tail), log=log, hint=hint
+            )
+        return Completed(argv=words, returncode=0, duration_s=duration)
+
+    def capture(
+        self,
+        argv: Sequence[Argument],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        check: bool = True,
+        hint: str = "",
+    ) -> Completed:
+        """Run a command and return its two streams.
+
+        With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
+        `timed_out`.
+        """
+        words = _words(argv)
+        start = time.monotonic()
+        with self._started(
+            words, cwd=cwd, env=env, user=user, stderr=subprocess.PIPE
+        ) as child:
+            timer = _Deadline(child, timeout_s)
+            with timer:
+                stderr = _Reader(child.stderr)
+                stdout = _Reader(child.stdout)
+                returncode = child.wait()
+                timer.settle()
+                texts = stdout.text(), stderr.text()
+        self._raise_if_stopping()
+        done = Completed(
+            argv=words,
+            returncode=returncode,
+            stdout=texts[0],
+            stderr=texts[1],
+            duration_s=time.monotonic() - start,
+            timed_out=timer.expired,
+        )
+        if check and (returncode or timer.expired):
+            end = f"ended after {timeout_s} s" if timer.expired else _ended(returncode)
+            tail = (done.stderr or done.stdout).splitlines()[-TAIL_LINES:]
+            raise StepFailed(f"{shlex.join(words)}: {end}", tail=tail, hint=hint)
+        return done
+
+    @contextlib.contextmanager
+    def writing_to(self, argv: Sequence[Argument], target: Path) -> Iterator[IO[bytes]]:
+        """A stream whose bytes go through the command (a compressor) into `target`."""
+        words = _words(argv)
+        with target.open("wb") as sink:
+            child = self._start(words, stdin=subprocess.PIPE, stdout=sink)
+            try:
+                assert child.stdin is not None
+                with child.stdin:
+                    yield child.stdin
+                if code := child.wait():
+                    raise StepFailed(f"{shlex.join(words)}: {_ended(code)}")
+            finally:
+                self._finish(child)
+
+    @contextlib.contextmanager
+    def reading_from(self, argv: Sequence[Argument]) -> Iterator[IO[bytes]]:
+        """The standard output of a command, as a stream to be read to its end."""
+        words = _words(argv)
+        child = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert child.stdout is not None
+            stderr = _Reader(child.stderr)
+            yield child.stdout
+            child.stdout.read()
+            if code := child.wait():
+                tail = stderr.text().splitlines()[-TAIL_LINES:]
+                raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail)
+        finally:
+            self._finish(child)
+
+    def stop(self) -> None:
+        """End every running command, and refuse to start new ones."""
+        self._stopping.set()
+        with self._lock:
+            running = list(self._running)
+        for child in running:
+            end_tree(child.pid, grace_s=GRACE_S)
+
+    def _raise_if_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise Interrupted("interrupted")
+
+    @contextlib.contextmanager
+    def _started(
+        self,
+        words: tuple[str, ...],
+        *,
+        cwd: Path | None,
+        env: Mapping[str, str] | None,
+        user: str | None,
+        stderr: int,
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        child = self._start(
+            words, cwd=cwd, env=env, user=user, stdout=subprocess.PIPE, stderr=stderr
+        )
+        try:
+            yield child
+        finally:
+            self._finish(child)
+
+    def _start(
+        self,
+        words: tuple[str, ...],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        self._raise_if_stopping()
+        environment = {**os.environ, **(env or {})}
+        try:
+            child = subprocess.Popen(  # noqa: S603 - argument lists only, by design
+                words,
+                cwd=cwd,
+                env=environment if user is None else {**environment, **_identity(user)},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                user=None if user is None else pwd.getpwnam(user).pw_uid,
+                group=None if user is None else pwd.getpwnam(user).pw_gid,
+                extra_groups=None if user is None else [],
+            )
+        except FileNotFoundError as error:
+            raise MissingPrerequisite(
+                f"{words[0]}: no such program on this machine",
+                hint="'build-images doctor' lists what is missing and how to get it",
+            ) from error
+        with self._lock:
+            self._running.add(child)
+        return child
+
+    def _finish(self, child: subprocess.Popen[bytes]) -> None:
+        if child.poll() is None:
+            end_tree(child.pid, grace_s=GRACE_S)
+        child.wait()
+        with self._lock:
+            self._running.discard(child)
+
+
+def end_tree(pid: int, *, grace_s: float) -> None:
+    """End a process and all of its descendants: SIGTERM, then SIGKILL after `grace_s` seconds."""
+    victims = [pid, *_descendants(pid)]
+    _signal_all(victims, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while time.monotonic() < deadline and any(_alive(victim) for victim in victims):
+        time.sleep(0.05)
+    _signal_all([*victims, *_descendants(pid)], signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Processes below `pid`, from /proc: by parent, and by session for those re-parented."""
+    parents: dict[int, list[int]] = {}
+    session: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            if int(fields[3]) == pid:
+                session.append(int(entry.name))
+    found: list[int] = []
+    todo = [pid, *session]
+    while todo:
+        for child in parents.get(todo.pop(), []):
+            if child not in found:
+                found.append(child)
+                todo.append(child)
+    return [one for one in dict.fromkeys([*session, *found]) if one != pid]
+
+
+def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state != "Z"
+
+
+class _Deadline:
+    """Ends a child when its time is over; `expired` says so afterwards."""
+
+    def __init__(self, child: subprocess.Popen[bytes], timeout_s: float | None) -> None:
+        self.expired = False
+        self._child = child
+        self._timer = threading.Timer(timeout_s, self._expire) if timeout_s else None
+
+    def _expire(self) -> None:
+        self.expired = True
+        end_tree(self._child.pid, grace_s=1.0)
+
+    def settle(self) -> None:
+        """End what a finished child left behind in its session: it may hold the pipes open."""
+        for pid in _descendants(self._child.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def __enter__(self) -> None:
+        if self._timer:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+
+class _Reader:
+    """Reads a stream to its end in a thread, and keeps the first `CAPTURE_LIMIT` bytes."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
+        self._stream = stream
+        self._kept = bytearray()
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            while chunk := os.read(self._stream.fileno(), 1 << 16):
+                room = CAPTURE_LIMIT - len(self._kept)
+                self._kept += chunk[:room]
+                self._dropped += max(0, len(chunk) - room)
+
+    def text(self) -> str:
+        self._thread.join(timeout=GRACE_S)
+        text = self._kept.decode(errors="replace")
+        return text + (f"\n[{self._dropped} more bytes left out]\n" if self._dropped else "")
+
+
+def _stream(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    assert child.stdout is not None
+    yield from child.stdout
+
+
+def _words(argv: Sequence[Argument]) -> tuple[str, ...]:
+    return tuple(os.fspath(word) for word in argv)
+
+
+def _ended(returncode: int) -> str:
+    if returncode < 0:
+        return f"ended by {signal.Signals(-returncode).name}"
+    return f"exit status {returncode}"
+
+
+def _identity(user: str) -> dict[str, str]:
+    entry = pwd.getpwnam(user)
+    return {"USER": user, "LOGNAME": user, "HOME": entry.pw_dir}

@@ -1,0 +1,158 @@
+"""Jinja2 expressions over a cell, in the strings of recipes and checks.
+
+A string that is one expression and nothing else (`"{{ mpi.development }}"`) keeps the type of its
+value; a list that stands in a list is spliced into it. Everything else renders to text. A name
+that does not exist is an error, never an empty string.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from builder import facts
+from builder.model import NONE, BaseImage, Cell, PackagedMpi
+
+_WHOLE = re.compile(r"\A\s*\{\{((?:(?!\}\}).)*)\}\}\s*\Z", re.DOTALL)
+_ENVIRONMENT = jinja2.Environment(  # noqa: S701 - makes build files, never HTML
+    undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+)
+
+
+class TemplateError(ValueError):
+    """A template does not parse, or names something that does not exist."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MpiNames:
+    """`mpi` in a template. Without an MPI, `family` is `none` and the lists are empty."""
+
+    family: str
+    version: str
+    development: tuple[str, ...]
+    runtime: tuple[str, ...]
+
+    def launch(self, ranks: int) -> str:
+        """The command prefix that starts `ranks` ranks on one node."""
+        if self.family == NONE:
+            return ""
+        return facts.MPI_FAMILIES[self.family].launch.format(ranks=ranks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaseNames:
+    """`base` in a template."""
+
+    name: str
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionName:
+    """`cuda` in a template: its version, or `none`."""
+
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecipeNames:
+    """`recipe` in a template: the recipe that the image is made of, not an ancestor."""
+
+    name: str
+    version: str
+
+
+def names(cell: Cell, base: BaseImage, mpi: PackagedMpi | None) -> dict[str, Any]:
+    """What a template can refer to for one cell."""
+    return {
+        "arch": cell.arch,
+        "base": BaseNames(
+            name=base.name, distribution=base.distribution, version=base.version
+        ),
+        "cuda": VersionName(version=cell.cuda),
+        "mpi": MpiNames(
+            family=mpi.family if mpi else NONE,
+            version=mpi.version if mpi else NONE,
+            development=mpi.development if mpi else (),
+            runtime=mpi.runtime if mpi else (),
+        ),
+        "recipe": RecipeNames(name=cell.recipe, version=cell.recipe_version),
+    }
+
+
+def sample_names() -> dict[str, Any]:
+    """Names of the shape that `names` gives, to try a template before any cell is known."""
+    return {
+        "arch": "x86_64",
+        "base": BaseNames(name="debian13", distribution="debian", version="13"),
+        "cuda": VersionName(version="12.4"),
+        "mpi": MpiNames(
+            family="openmpi", version="5.0.7", development=("mpi-dev",), runtime=("mpi",)
+        ),
+        "recipe": RecipeNames(name="sample", version="1.0"),
+    }
+
+
+VALID_NAMES = (
+    "arch, base.name, base.distribution, base.version, cuda.version, mpi.family, mpi.version, "
+    "mpi.development, mpi.runtime, mpi.launch(RANKS), recipe.name, recipe.version"
+)
+
+
+def render(value: Any, context: Mapping[str, Any]) -> Any:
+    """`value` with every string in it rendered; raises `TemplateError`."""
+    if isinstance(value, str):
+        return _render_text(value, context)
+    if isinstance(value, Mapping):
+        return {key: render(item, context) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return _spliced(render(item, context) for item in value)
+    return value
+
+
+def _render_text(text: str, context: Mapping[str, Any]) -> Any:
+    if "{" not in text:
+        return text
+    try:
+        whole = _WHOLE.match(text)
+        if whole:
+            return _plain(_expression(whole[1])(**context))
+        return _template(text).render(**context)
+    except (jinja2.TemplateError, TypeError, AttributeError, KeyError) as error:
+        raise TemplateError(str(error)) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # a strict undefined value raises here, with its name
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (str, int, float, bool)):
+        return value
+    raise TemplateError(f"the expression gives a {type(value).__name__}, not text or a list")
+
+
+def _spliced(items: Iterable[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for item in items:
+        if isinstance(item, list):
+            flat.extend(item)
+        else:
+            flat.append(item)
+    return flat
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression(source: str) -> Any:
+    return _ENVIRONMENT.compile_expression(source, undefined_to_none=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def _template(source: str) -> jinja2.Template:
+    return _ENVIRONMENT.from_string(source)
