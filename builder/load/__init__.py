@@ -1,0 +1,135 @@
+"""Load: the YAML files of a project become typed values, or one list of every fault in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BadInput, Fault
+from builder.load.bases import read_base
+from builder.load.checks import read_checks
+from builder.load.document import Node, parse
+from builder.load.faults import Faults
+from builder.load.known import (
+    Known,
+    check_names,
+    declared_axes,
+    declared_checks,
+    declared_names,
+)
+from builder.load.matrix import read_matrix
+from builder.load.recipes import check_ancestry, read_recipe
+from builder.model import BlockUse, Matrix, Project, Where
+
+__all__ = ["load_project"]
+
+MATRIX = "matrix.yaml"
+RECIPES = "recipes"
+BASES = "base-images"
+CHECKS = "tests/images/checks.yaml"
+
+BlockFaults = Callable[[BlockUse], Sequence[Fault]]
+
+
+def _no_faults(_: BlockUse) -> Sequence[Fault]:
+    return ()
+
+
+def load_project(root: Path, *, block_faults: BlockFaults = _no_faults) -> Project:
+    """Read the matrix, the recipes, the base images and the checks under `root`.
+
+    `block_faults` knows which blocks and arguments hpccm has; it is asked about each use of one.
+    Raises `BadInput` with all faults of all files.
+    """
+    if not (root / MATRIX).is_file():
+        raise BadInput(
+            f"{root}: there is no {MATRIX} here, so this folder is no project",
+            hint="name the project's folder with --project DIR",
+        )
+    faults = Faults()
+    documents = _parse_all(root, faults)
+    project = _read_all(root, documents, faults)
+    for block in _blocks(project):
+        faults.found.extend(block_faults(block))
+    if faults.found:
+        raise BadInput.of(faults.found)
+    return project
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Documents:
+    """The parsed files, by name in file order; None where a file does not parse."""
+
+    matrix: Node | None
+    recipes: Mapping[str, Node | None]
+    bases: Mapping[str, Node | None]
+    checks: Node | None
+
+    def known(self) -> Known:
+        return Known(
+            recipes=declared_names(self.recipes, "recipe"),
+            bases=declared_names(self.bases, "base"),
+            checks=declared_checks(self.checks),
+            axes=declared_axes(self.matrix),
+        )
+
+
+def _parse_all(root: Path, faults: Faults) -> _Documents:
+    return _Documents(
+        matrix=parse(root / MATRIX, MATRIX, faults),
+        recipes=_parse_folder(root, RECIPES, faults),
+        bases=_parse_folder(root, BASES, faults),
+        checks=parse(root / CHECKS, CHECKS, faults),
+    )
+
+
+def _parse_folder(root: Path, folder: str, faults: Faults) -> dict[str, Node | None]:
+    names = [
+        name
+        for name in _files(root / folder)
+        if name.endswith((".yaml", ".yml")) and name[0] != "."
+    ]
+    if not names:
+        where = Where(file=f"{folder}/", line=1)
+        faults.add(where, "there is no such folder, or no file in it", "valid: NAME.yaml in it")
+    return {
+        f"{folder}/{name}": parse(root / folder / name, f"{folder}/{name}", faults)
+        for name in names
+    }
+
+
+def _files(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if not entry.is_dir())
+
+
+def _read_all(root: Path, documents: _Documents, faults: Faults) -> Project:
+    known = documents.known()
+    check_names(documents.recipes, "recipe", faults)
+    check_names(documents.bases, "base", faults)
+    recipes = [read_recipe(node, known, faults) for node in documents.recipes.values() if node]
+    bases = [read_base(node, faults) for node in documents.bases.values() if node]
+    sources = [name for name in _files((root / CHECKS).parent) if name != Path(CHECKS).name]
+    project = Project(
+        root=root,
+        matrix=_matrix(documents.matrix, known, faults),
+        recipes={recipe.name: recipe for recipe in recipes if recipe.name},
+        bases={base.name: base for base in bases if base.name},
+        checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
+    )
+    check_ancestry(project.recipes, faults)
+    return project
+
+
+def _matrix(node: Node | None, known: Known, faults: Faults) -> Matrix:
+    if node is None:
+        return Matrix(axes={}, excludes=(), default={}, where=Where(file=MATRIX, line=1))
+    return read_matrix(node, known, faults)
+
+
+def _blocks(project: Project) -> Iterator[BlockUse]:
+    for recipe in project.recipes.values():
+        yield from recipe.development
+        yield from recipe.runtime

@@ -1,0 +1,113 @@
+"""One file under `base-images/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from builder import facts
+from builder.load.document import Node, inside
+from builder.load.faults import Faults
+from builder.load.readers import (
+    Table,
+    architecture,
+    identifier,
+    list_of,
+    mapping,
+    mapping_of,
+    one_of,
+    text,
+    version,
+)
+from builder.model import BaseImage, Bootstrap, PackagedMpi
+
+# hpccm.config.set_linux_distro falls back to Ubuntu 16.04 for any other name.
+# https://github.com/NVIDIA/hpc-container-maker/blob/master/hpccm/config.py
+HPCCM_DISTROS = (
+    *(f"ubuntu{release}" for release in (16, 18, 20, 22, 24, 26)),
+    *("centos7", "centos8", "rhel7", "rhel8"),
+    *("rockylinux8", "rockylinux9", "rockylinux10"),
+)
+
+_REQUIRED = ("base", "about", "distribution", "version", "hpccm", "architectures")
+_SOURCES = ("bootstrap", "references")
+
+
+def read_base(node: Node, faults: Faults) -> BaseImage:
+    """A base image. Its root file system has one source, for each of its architectures."""
+    table = Table(node, faults, required=_REQUIRED, optional=(*_SOURCES, "mpi", "cuda"))
+    base = BaseImage(
+        name=table.read("base", identifier, ""),
+        about=table.read("about", text, ""),
+        distribution=table.read("distribution", text, ""),
+        version=table.read("version", text, ""),
+        hpccm_distro=table.read("hpccm", one_of(HPCCM_DISTROS, "distribution in hpccm"), ""),
+        architectures=table.read(
+            "architectures", list_of(architecture, least=1, distinct=True), ()
+        ),
+        bootstrap=table.read("bootstrap", _bootstrap, None),
+        references=table.read("references", mapping_of(_reference, key=architecture), {}),
+        mpi=table.read("mpi", _mpis, ()),
+        cuda=table.read("cuda", list_of(version, distinct=True), ()),
+        where=table.where,
+    )
+    if isinstance(node.value, Mapping):
+        _check_source(table, base, faults)
+    return base
+
+
+def _check_source(table: Table, base: BaseImage, faults: Faults) -> None:
+    found = [source for source in _SOURCES if source in table]
+    if len(found) != 1:
+        problem = "there are both bootstrap and references" if found else "there is no source"
+        valid = "valid: either bootstrap (from a Debian mirror) or references (from a registry)"
+        faults.add(table.where, f"{problem} for the root file system", valid)
+    if found == ["references"]:
+        _check_references(table, base, faults)
+
+
+def _check_references(table: Table, base: BaseImage, faults: Faults) -> None:
+    line = table.lines()["references"]
+    for arch in filter(None, base.architectures):
+        if arch not in base.references:
+            where = inside(inside(table.where, "references", line), arch)
+            faults.add(where, f"the architecture {arch} has no image reference")
+    for arch in filter(None, base.references):
+        if base.architectures and arch not in base.architectures:
+            where = inside(inside(table.where, "references", line), arch)
+            faults.add(where, f"the architecture {arch} is not under architectures")
+
+
+def _bootstrap(node: Node, faults: Faults) -> Bootstrap:
+    table = Table(node, faults, required=("suite", "components", "keyring"), optional=("packages",))
+    return Bootstrap(
+        suite=table.read("suite", text, ""),
+        components=table.read("components", list_of(text, least=1), ()),
+        packages=table.read("packages", list_of(text), ()),
+        keyring=table.read("keyring", text, ""),
+    )
+
+
+def _reference(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and value.split() != [value]:
+        valid = "valid: such as docker.io/library/debian:13"
+        faults.add(node.where, f'"{value}" is not an image reference', valid)
+    return value
+
+
+def _mpis(node: Node, faults: Faults) -> tuple[PackagedMpi, ...]:
+    family = one_of(facts.MPI_FAMILIES, "MPI family")
+    return tuple(
+        _mpi(family(Node(where=entry.where, value=name, text=name), faults), entry, faults)
+        for name, entry in (mapping(node, faults) or {}).items()
+    )
+
+
+def _mpi(family: str, node: Node, faults: Faults) -> PackagedMpi:
+    table = Table(node, faults, required=("version", "development", "runtime"))
+    return PackagedMpi(
+        family=family,
+        version=table.read("version", version, ""),
+        development=table.read("development", list_of(text), ()),
+        runtime=table.read("runtime", list_of(text), ()),
+    )

@@ -1,0 +1,73 @@
+"""The entries of `development` and `runtime`: hpccm's building blocks and their arguments.
+
+Which blocks and arguments exist, hpccm knows; whoever calls `load_project` asks it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+
+from builder.load.document import Node, quoted
+from builder.load.faults import Faults
+from builder.load.readers import list_of
+from builder.load.templated import try_templates
+from builder.model import BlockUse
+
+_SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
+
+
+def read_blocks(node: Node, faults: Faults) -> tuple[BlockUse, ...]:
+    """A list of blocks, without those that are no block in shape."""
+    found = list_of(_block)(node, faults)
+    return tuple(block for block in found if block is not None)
+
+
+def _block(node: Node, faults: Faults) -> BlockUse | None:
+    if not isinstance(node.value, Mapping):
+        faults.add(node.where, f"expected a block, found {node.describe()}", _SHAPE)
+        return None
+    if len(node.value) != 1:
+        names = ", ".join(node.value) or "none"
+        faults.add(node.where, f"expected one block, found {len(node.value)}: {names}", _SHAPE)
+        return None
+    [(name, arguments)] = node.value.items()
+    return _use(name, arguments, faults)
+
+
+def _use(name: str, node: Node, faults: Faults) -> BlockUse | None:
+    arguments = {} if node.value is None else node.value
+    if not isinstance(arguments, Mapping):
+        problem = f"expected the arguments of {name} as a mapping, found {node.describe()}"
+        faults.add(node.where, problem, _SHAPE)
+        return None
+    try_templates(node, faults)
+    _check_types(arguments, faults)
+    return BlockUse(
+        name=name,
+        arguments={key: argument.plain() for key, argument in arguments.items()},
+        where=node.where,
+        lines={key: argument.where.line for key, argument in arguments.items()},
+    )
+
+
+def _check_types(arguments: Mapping[str, Node], faults: Faults) -> None:
+    """Note dates, and versions that YAML took for numbers: version: 1.10 reads as 1.1."""
+    version = arguments.get("version")
+    if version and isinstance(version.value, (int, float)):
+        faults.add(version.where, f"expected text, found {version.describe()}", quoted(version))
+    for argument in arguments.values():
+        for node in _scalars(argument):
+            if isinstance(node.value, dt.date):
+                faults.add(node.where, f"expected text, found {node.describe()}", quoted(node))
+
+
+def _scalars(node: Node) -> Iterator[Node]:
+    if isinstance(node.value, tuple):
+        for item in node.value:
+            yield from _scalars(item)
+    elif isinstance(node.value, Mapping):
+        for item in node.value.values():
+            yield from _scalars(item)
+    else:
+        yield node

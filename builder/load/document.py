@@ -1,0 +1,235 @@
+"""YAML files as values that know their places.
+
+The parser composes nodes instead of building plain objects: every node has a line. Scalars get
+the types that `yaml.safe_load` gives them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.reader import Reader
+
+from builder.load.faults import Faults
+from builder.model import Where
+
+# libyaml's parser is several times faster; PyYAML may have been built without it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_SCALAR_TAGS = frozenset(
+    _TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp")
+)
+
+# Aliases of aliases can make a few lines expand to more values than memory holds. The shipped
+# files have some hundred values each.
+VALUES_LIMIT = 100_000
+
+Scalar = str | int | float | bool | dt.date | None
+
+
+class _TooLargeError(Exception):
+    """A file expands to more than `VALUES_LIMIT` values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A value and its place: for the value of a key, the line of the key.
+
+    `text` is a scalar as the file spells it (`1.10` for the number 1.1).
+    """
+
+    where: Where
+    value: Scalar | tuple[Node, ...] | Mapping[str, Node]
+    text: str = ""
+
+    def plain(self) -> Any:
+        """The value without places, as `yaml.safe_load` gives it."""
+        if isinstance(self.value, tuple):
+            return [item.plain() for item in self.value]
+        if isinstance(self.value, Mapping):
+            return {key: item.plain() for key, item in self.value.items()}
+        return self.value
+
+    def describe(self) -> str:
+        """What stands here, in the words of an error message."""
+        if isinstance(self.value, tuple):
+            return "a list"
+        if isinstance(self.value, Mapping):
+            return "a mapping"
+        if self.value is None:
+            return "nothing"
+        return f"{_kind(self.value)} {self.text}"
+
+
+def _kind(value: Scalar) -> str:
+    if isinstance(value, str):
+        return "the text"
+    if isinstance(value, bool):
+        return "the truth value"
+    return "the date" if isinstance(value, dt.date) else "the number"
+
+
+def inside(where: Where, key: str, line: int | None = None) -> Where:
+    """The place of a key of the mapping at `where`, in its first line unless `line` is given."""
+    path = f"{where.key}.{key}" if where.key else key
+    return Where(file=where.file, line=line or where.line, key=path)
+
+
+def parse(path: Path, file: str, faults: Faults) -> Node | None:
+    """The one document in a YAML file; None if there is none to read, with the fault noted.
+
+    `file` is how messages name the file.
+    """
+    where = Where(file=file, line=1)
+    text = _read(path, where, faults)
+    raw = None if text is None else _compose(text, where, faults)
+    if raw is None:
+        return None
+    try:
+        return _Converter(faults).node(raw, _first_line(raw, where))
+    except (_TooLargeError, RecursionError):
+        faults.add(
+            where,
+            "the file is too deep or too large",
+            f"valid: up to {VALUES_LIMIT} values, with aliases expanded",
+        )
+        return None
+
+
+def _read(path: Path, where: Where, faults: Faults) -> str | None:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        faults.add(where, "the file is missing")
+        return None
+    except OSError as error:
+        faults.add(where, f"the file cannot be read: {error.strerror}")
+        return None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        faults.add(Where(file=where.file, line=line), "the text is not UTF-8")
+        return None
+    bad = re.search(Reader.NON_PRINTABLE, text)
+    if bad:
+        line = text.count("\n", 0, bad.start()) + 1
+        problem = f"the character U+{ord(bad[0]):04X} is not allowed in YAML"
+        faults.add(Where(file=where.file, line=line), problem)
+        return None
+    return text
+
+
+def _compose(text: str, where: Where, faults: Faults) -> yaml.Node | None:
+    try:
+        raw: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        problem = " ".join(filter(None, (error.problem, error.context)))
+        faults.add(Where(file=where.file, line=line), f"not YAML: {problem}")
+        return None
+    except (yaml.YAMLError, RecursionError) as error:
+        faults.add(where, f"not YAML: {error}")
+        return None
+    if raw is None:
+        faults.add(where, "the file is empty")
+    return raw
+
+
+def _first_line(raw: yaml.Node, where: Where) -> Where:
+    return Where(file=where.file, line=raw.start_mark.line + 1)
+
+
+class _Converter:
+    """Turns composed YAML nodes into `Node`s, and notes what YAML allows and we do not."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._constructor = SafeConstructor()
+        self._ancestors: set[int] = set()
+        self._count = 0
+
+    def node(self, raw: yaml.Node, where: Where) -> Node:
+        self._count += 1
+        if self._count > VALUES_LIMIT:
+            raise _TooLargeError
+        if isinstance(raw, yaml.ScalarNode):
+            return self._scalar(raw, where)
+        if id(raw) in self._ancestors:
+            self._faults.add(where, "this alias stands inside of what it refers to")
+            return Node(where=where, value=())
+        self._ancestors.add(id(raw))
+        try:
+            return self._collection(raw, where)
+        finally:
+            self._ancestors.remove(id(raw))
+
+    def _collection(self, raw: yaml.Node, where: Where) -> Node:
+        if raw.tag not in (_TAG + "map", _TAG + "seq"):
+            self._reject_tag(raw, where)
+        if isinstance(raw, yaml.MappingNode):
+            return Node(where=where, value=self._mapping(raw, where))
+        items = (self.node(item, _item(where, index, item)) for index, item in enumerate(raw.value))
+        return Node(where=where, value=tuple(items))
+
+    def _mapping(self, raw: yaml.MappingNode, where: Where) -> dict[str, Node]:
+        entries: dict[str, Node] = {}
+        for raw_key, raw_value in raw.value:
+            line = raw_key.start_mark.line + 1
+            key = self._key(raw_key, Where(file=where.file, line=line, key=where.key))
+            if key is None:
+                continue
+            place = inside(where, key, line)
+            node = self.node(raw_value, place)
+            if key in entries:
+                first = entries[key].where.line
+                self._faults.add(place, f"this key is here twice, first in line {first}")
+            entries.setdefault(key, node)
+        return entries
+
+    def _key(self, raw: yaml.Node, where: Where) -> str | None:
+        if raw.tag == _TAG + "merge":
+            self._faults.add(where, "merge keys (<<) are not read here", "write the keys out")
+            return None
+        key = self.node(raw, where)
+        if isinstance(key.value, str):
+            return key.value
+        self._faults.add(where, f"a key must be text, and here is {key.describe()}", quoted(key))
+        return None
+
+    def _scalar(self, raw: yaml.ScalarNode, where: Where) -> Node:
+        if raw.tag not in _SCALAR_TAGS:
+            self._reject_tag(raw, where)
+            return Node(where=where, value=str(raw.value), text=str(raw.value))
+        try:
+            value = self._constructor.construct_object(raw)
+        except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError):
+            # PyYAML's constructors let every one of these out, for `!!bool x` or 2024-13-45
+            name = str(raw.tag).removeprefix(_TAG)
+            self._faults.add(where, f"{raw.value} cannot be read as YAML's type {name}")
+            value = str(raw.value)
+        return Node(where=where, value=value, text=str(raw.value))
+
+    def _reject_tag(self, raw: yaml.Node, where: Where) -> None:
+        shown = str(raw.tag).replace(_TAG, "!!", 1)
+        self._faults.add(
+            where, f"the YAML type {shown} is not read here", "in quotes it is plain text"
+        )
+
+
+def _item(where: Where, index: int, raw: yaml.Node) -> Where:
+    line = raw.start_mark.line + 1
+    return Where(file=where.file, line=line, key=f"{where.key}[{index}]")
+
+
+def quoted(node: Node) -> str:
+    """The advice to write a scalar in quotes; empty for what is no scalar."""
+    if node.value is None or isinstance(node.value, (tuple, Mapping)):
+        return ""
+    return f'write it in quotes: "{node.text}"'

@@ -1,0 +1,31 @@
+"""The collector of faults, and the words in which they offer what would be valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from builder.errors import Fault
+from builder.model import Where
+
+
+class Faults:
+    """Every fault found so far, in all files: reading goes on after each of them."""
+
+    def __init__(self) -> None:
+        self.found: list[Fault] = []
+
+    def add(self, where: Where, problem: str, valid: str = "") -> None:
+        """Note that something is wrong at `where`; `valid` says what would be accepted."""
+        self.found.append(
+            Fault(file=where.file, line=where.line, key=where.key, problem=problem, valid=valid)
+        )
+
+
+def suggest(word: str, names: Iterable[str]) -> str:
+    """What to write instead of `word`: the nearest of `names`, if one is near, and all of them."""
+    import difflib  # noqa: PLC0415 - only a fault needs it: a good project loads without
+
+    known = list(names)
+    near = difflib.get_close_matches(word, known, n=1)
+    listed = f"valid: {', '.join(known)}" if known else "there is none yet"
+    return f'did you mean "{near[0]}"? {listed}' if near else listed

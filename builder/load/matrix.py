@@ -1,0 +1,96 @@
+"""`matrix.yaml`: the axes, what is excluded, the default selection."""
+
+from __future__ import annotations
+
+from builder import facts, versions
+from builder.load.document import Node
+from builder.load.faults import Faults, suggest
+from builder.load.known import Known
+from builder.load.patterns import patterns_of
+from builder.load.readers import (
+    Reader,
+    Table,
+    architecture,
+    is_version,
+    list_of,
+    one_of,
+    text,
+    version,
+)
+from builder.model import AXES, NONE, SELECTABLE, Exclude, Matrix
+
+_MPI_RULE = "write a family and its version, such as openmpi5.0, or none"
+
+
+def read_matrix(node: Node, known: Known, faults: Faults) -> Matrix:
+    """The matrix; every base, axis and pattern in it is checked against what exists."""
+    table = Table(node, faults, required=("axes",), optional=("exclude", "default"))
+    return Matrix(
+        axes=table.read("axes", _axes(known), {}),
+        excludes=table.read("exclude", list_of(_exclude(known)), ()),
+        default=table.read("default", patterns_of(SELECTABLE, known), {}),
+        where=table.where,
+    )
+
+
+def _axes(known: Known) -> Reader[dict[str, tuple[str, ...]]]:
+    readers: dict[str, Reader[str]] = {
+        "arch": architecture,
+        "base": one_of(known.bases, "base image"),
+        "cuda": _cuda,
+        "mpi": _mpi,
+    }
+
+    def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
+        table = Table(node, faults, required=AXES)
+        return {
+            axis: table.read(axis, list_of(readers[axis], least=1, distinct=True), ())
+            for axis in AXES
+        }
+
+    return read
+
+
+def _cuda(node: Node, faults: Faults) -> str:
+    return NONE if node.value == NONE else version(node, faults)
+
+
+def _mpi(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if not value or value == NONE:
+        return value
+    family, number = versions.split_mpi(value)
+    if family not in facts.MPI_FAMILIES:
+        valid = suggest(family, facts.MPI_FAMILIES)
+        faults.add(node.where, f'"{value}" begins with no MPI family', f"{valid}; {_MPI_RULE}")
+    elif not is_version(number):
+        faults.add(node.where, f'"{value}" names no version of {family}', _MPI_RULE)
+    elif value != family + number:
+        problem = f'"{value}" has a separator before the version'
+        faults.add(node.where, problem, f"write {family}{number}")
+    return value
+
+
+def _exclude(known: Known) -> Reader[Exclude]:
+    when = patterns_of(SELECTABLE, known)
+
+    def read(node: Node, faults: Faults) -> Exclude:
+        table = Table(node, faults, required=("when", "reason"))
+        return Exclude(
+            when=table.read("when", _some(when), {}),
+            reason=table.read("reason", text, ""),
+            where=table.where,
+        )
+
+    return read
+
+
+def _some(
+    patterns: Reader[dict[str, tuple[str, ...]]],
+) -> Reader[dict[str, tuple[str, ...]]]:
+    def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
+        if node.value == {}:
+            faults.add(node.where, "this excludes every cell", "name at least one axis")
+        return patterns(node, faults)
+
+    return read

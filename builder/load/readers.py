@@ -1,0 +1,197 @@
+"""Readers: functions from a node to a typed value, which note what is wrong and go on.
+
+After a fault a reader returns an empty value of its type. Nobody sees it, for a project with
+faults is never returned; it lets the rest of the file be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from packaging.version import InvalidVersion, Version
+
+from builder import facts
+from builder.load.document import Node, inside, quoted
+from builder.load.faults import Faults, suggest
+
+T = TypeVar("T")
+Reader = Callable[[Node, Faults], T]
+
+# Names and versions become parts of image tags, file names and test ids.
+# https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
+_IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_IDENTIFIER_RULE = "valid: small letters, digits and . _ - of which the first is a letter or digit"
+_VERSION_RULE = 'valid: a version as PEP 440 has it, in small letters, such as "1.0" or "5.0.7rc1"'
+
+
+class Table:
+    """One mapping of a file. Its keys are checked at once, its values when they are read."""
+
+    def __init__(
+        self,
+        node: Node,
+        faults: Faults,
+        *,
+        required: Sequence[str],
+        optional: Sequence[str] = (),
+    ) -> None:
+        self.where = node.where
+        self._faults = faults
+        entries = mapping(node, faults)
+        self._entries = entries or {}
+        for key, entry in self._entries.items():
+            if key not in (*required, *optional):
+                names = (*required, *optional)
+                faults.add(entry.where, "there is no such key", suggest(key, names))
+        for key in required:
+            if entries is not None and key not in entries:
+                needed = f"needed here: {', '.join(required)}"
+                faults.add(inside(node.where, key), "this key is missing", needed)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
+    def read(self, key: str, reader: Reader[T], absent: T) -> T:
+        """The value of a key as `reader` understands it; `absent` if the key is not there."""
+        node = self._entries.get(key)
+        return absent if node is None else reader(node, self._faults)
+
+    def lines(self) -> dict[str, int]:
+        """The line of each key."""
+        return {key: entry.where.line for key, entry in self._entries.items()}
+
+
+def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
+    """The entries of a mapping; None, with a fault, if the node is none."""
+    if isinstance(node.value, Mapping):
+        return node.value
+    _wrong_type(node, faults, "a mapping (key: value)")
+    return None
+
+
+def text(node: Node, faults: Faults) -> str:
+    """Text that is not blank."""
+    value = any_text(node, faults)
+    if isinstance(node.value, str) and not value.strip():
+        faults.add(node.where, "there is no text here")
+    return value
+
+
+def any_text(node: Node, faults: Faults) -> str:
+    """Text, blank or not."""
+    if isinstance(node.value, str):
+        return node.value
+    _wrong_type(node, faults, "text", quoted(node))
+    return ""
+
+
+def identifier(node: Node, faults: Faults) -> str:
+    """A name that can stand in an image identifier."""
+    value = text(node, faults)
+    if value and not _IDENTIFIER.fullmatch(value):
+        faults.add(node.where, f'"{value}" cannot be part of an image\'s name', _IDENTIFIER_RULE)
+    return value
+
+
+def version(node: Node, faults: Faults) -> str:
+    """A PEP 440 version that can stand in an image identifier."""
+    value = text(node, faults)
+    if value and not is_version(value):
+        faults.add(node.where, f'"{value}" is not a version', _VERSION_RULE)
+    return value
+
+
+def is_version(value: str) -> bool:
+    """Whether `value` is a PEP 440 version that can stand in an image identifier."""
+    try:
+        Version(value)
+    except InvalidVersion:
+        return False
+    return _IDENTIFIER.fullmatch(value) is not None
+
+
+def architecture(node: Node, faults: Faults) -> str:
+    """An architecture by any of its names, in the spelling of `uname -m`."""
+    value = text(node, faults)
+    known = facts.architecture(value)
+    if value and not known:
+        valid = suggest(value, facts.ARCHITECTURES)
+        faults.add(node.where, f'"{value}" is not an architecture', valid)
+    return known.name if known else ""
+
+
+def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
+    """A reader of one of `names`; of any text where the names are not known (None)."""
+
+    def read(node: Node, faults: Faults) -> str:
+        value = text(node, faults)
+        if value and names is not None and value not in names:
+            faults.add(node.where, f'"{value}" is no {what}', suggest(value, names))
+        return value
+
+    return read
+
+
+def list_of(item: Reader[T], *, least: int = 0, distinct: bool = False) -> Reader[tuple[T, ...]]:
+    """A reader of a list of at least `least` (0 or 1) items, each unlike the others if `distinct`.
+
+    Items read as None are left out.
+    """
+
+    def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        if not isinstance(node.value, tuple):
+            _wrong_type(node, faults, "a list", _bracketed(node))
+            return ()
+        if len(node.value) < least:
+            faults.add(node.where, "the list is empty", "write at least one value")
+        values = [item(entry, faults) for entry in node.value]
+        if distinct:
+            _note_repeats(node.value, values, faults)
+        return tuple(value for value in values if value is not None)
+
+    return read
+
+
+def one_or_more(item: Reader[T]) -> Reader[tuple[T, ...]]:
+    """A reader of one item that stands alone, or of a list of them that is not empty."""
+    several = list_of(item, least=1)
+
+    def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        if isinstance(node.value, tuple):
+            return several(node, faults)
+        return (item(node, faults),)
+
+    return read
+
+
+def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dict[str, T]]:
+    """A reader of a mapping whose keys are free, or are what `key` reads."""
+
+    def read(node: Node, faults: Faults) -> dict[str, T]:
+        values: dict[str, T] = {}
+        for name, entry in (mapping(node, faults) or {}).items():
+            shown = key(Node(where=entry.where, value=name, text=name), faults) if key else name
+            if shown in values:
+                faults.add(entry.where, f"{shown} is here twice, by two of its names")
+            values[shown] = item(entry, faults)
+        return values
+
+    return read
+
+
+def _note_repeats(nodes: Sequence[Node], values: Sequence[T], faults: Faults) -> None:
+    for index, (node, value) in enumerate(zip(nodes, values, strict=True)):
+        if value and value in values[:index]:
+            faults.add(node.where, f"{value} is in this list twice")
+
+
+def _bracketed(node: Node) -> str:
+    if isinstance(node.value, str):
+        return f"write it in brackets: [{node.text}]"
+    return "leave the key out, or write []" if node.value is None else ""
+
+
+def _wrong_type(node: Node, faults: Faults, expected: str, valid: str = "") -> None:
+    faults.add(node.where, f"expected {expected}, found {node.describe()}", valid)

@@ -1,0 +1,48 @@
+"""Tries every template of the input files, long before a cell needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from builder import templates
+from builder.load.document import Node
+from builder.load.faults import Faults
+from builder.load.readers import any_text
+
+_NAMES = templates.sample_names()
+_VALID = f"valid: {templates.VALID_NAMES}"
+
+
+def templated(node: Node, faults: Faults) -> str:
+    """Text that may hold templates, and that is text still when they are rendered."""
+    value = any_text(node, faults)
+    rendered = _attempt(value, node, faults)
+    if not isinstance(rendered, str):
+        kind = "a list" if isinstance(rendered, list) else f"the value {rendered}"
+        faults.add(
+            node.where,
+            f"the template gives {kind}, and text is needed here",
+            "in a longer text, or with a filter such as | join(' '), it is text",
+        )
+    return value
+
+
+def try_templates(node: Node, faults: Faults) -> None:
+    """Note each string at or below `node` that does not render."""
+    if isinstance(node.value, str):
+        _attempt(node.value, node, faults)
+    elif isinstance(node.value, tuple):
+        for item in node.value:
+            try_templates(item, faults)
+    elif isinstance(node.value, Mapping):
+        for item in node.value.values():
+            try_templates(item, faults)
+
+
+def _attempt(value: str, node: Node, faults: Faults) -> Any:
+    try:
+        return templates.render(value, _NAMES)
+    except templates.TemplateError as error:
+        faults.add(node.where, f"the template cannot be rendered: {error}", _VALID)
+        return ""
