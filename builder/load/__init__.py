@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from builder.load.known import (
 )
 from builder.load.matrix import read_matrix
 from builder.load.recipes import check_ancestry, read_recipe
-from builder.model import BlockUse, Matrix, Project, Where
+from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
 
 __all__ = ["load_project"]
 
@@ -49,9 +49,7 @@ def load_project(root: Path, *, block_faults: BlockFaults = _no_faults) -> Proje
         )
     faults = Faults()
     documents = _parse_all(root, faults)
-    project = _read_all(root, documents, faults)
-    for block in _blocks(project):
-        faults.found.extend(block_faults(block))
+    project = _read_all(root, documents, block_faults, faults)
     if faults.found:
         raise BadInput.of(faults.found)
     return project
@@ -105,22 +103,18 @@ def _files(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if not entry.is_dir())
 
 
-def _read_all(root: Path, documents: _Documents, faults: Faults) -> Project:
+def _read_all(
+    root: Path, documents: _Documents, block_faults: BlockFaults, faults: Faults
+) -> Project:
     known = documents.known()
-    check_names(documents.recipes, "recipe", faults)
-    check_names(documents.bases, "base", faults)
-    recipes = [read_recipe(node, known, faults) for node in documents.recipes.values() if node]
-    bases = [read_base(node, faults) for node in documents.bases.values() if node]
     sources = [name for name in _files((root / CHECKS).parent) if name != Path(CHECKS).name]
-    project = Project(
+    return Project(
         root=root,
         matrix=_matrix(documents.matrix, known, faults),
-        recipes={recipe.name: recipe for recipe in recipes if recipe.name},
-        bases={base.name: base for base in bases if base.name},
+        recipes=_recipes(documents.recipes, known, block_faults, faults),
+        bases=_bases(documents.bases, faults),
         checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
     )
-    check_ancestry(project.recipes, faults)
-    return project
 
 
 def _matrix(node: Node | None, known: Known, faults: Faults) -> Matrix:
@@ -129,7 +123,20 @@ def _matrix(node: Node | None, known: Known, faults: Faults) -> Matrix:
     return read_matrix(node, known, faults)
 
 
-def _blocks(project: Project) -> Iterator[BlockUse]:
-    for recipe in project.recipes.values():
-        yield from recipe.development
-        yield from recipe.runtime
+def _recipes(
+    nodes: Mapping[str, Node | None], known: Known, block_faults: BlockFaults, faults: Faults
+) -> dict[str, Recipe]:
+    check_names(nodes, "recipe", faults)
+    recipes = [read_recipe(node, known, faults) for node in nodes.values() if node]
+    for recipe in recipes:
+        for block in (*recipe.development, *recipe.runtime):
+            faults.found.extend(block_faults(block))
+    named = {recipe.name: recipe for recipe in recipes if recipe.name}
+    check_ancestry(named, faults)
+    return named
+
+
+def _bases(nodes: Mapping[str, Node | None], faults: Faults) -> dict[str, BaseImage]:
+    check_names(nodes, "base", faults)
+    bases = [read_base(node, faults) for node in nodes.values() if node]
+    return {base.name: base for base in bases if base.name}

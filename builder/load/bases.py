@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from builder import facts
-from builder.load.document import Node, inside
+from builder.load.document import Node, inside, key_node
 from builder.load.faults import Faults
 from builder.load.readers import (
     Table,
@@ -61,20 +61,20 @@ def _check_source(table: Table, base: BaseImage, faults: Faults) -> None:
         problem = "there are both bootstrap and references" if found else "there is no source"
         valid = "valid: either bootstrap (from a Debian mirror) or references (from a registry)"
         faults.add(table.where, f"{problem} for the root file system", valid)
-    if found == ["references"]:
-        _check_references(table, base, faults)
+    references = table.entry("references")
+    if references:
+        _check_references(references, base, faults)
 
 
-def _check_references(table: Table, base: BaseImage, faults: Faults) -> None:
-    line = table.lines()["references"]
+def _check_references(references: Node, base: BaseImage, faults: Faults) -> None:
     for arch in filter(None, base.architectures):
         if arch not in base.references:
-            where = inside(inside(table.where, "references", line), arch)
+            where = inside(references.where, arch)
             faults.add(where, f"the architecture {arch} has no image reference")
-    for arch in filter(None, base.references):
-        if base.architectures and arch not in base.architectures:
-            where = inside(inside(table.where, "references", line), arch)
-            faults.add(where, f"the architecture {arch} is not under architectures")
+    for name, entry in (mapping(references, Faults()) or {}).items():
+        arch = architecture(key_node(name, entry), Faults())
+        if arch and base.architectures and arch not in base.architectures:
+            faults.add(entry.where, f"the architecture {arch} is not under architectures")
 
 
 def _bootstrap(node: Node, faults: Faults) -> Bootstrap:
@@ -98,7 +98,7 @@ def _reference(node: Node, faults: Faults) -> str:
 def _mpis(node: Node, faults: Faults) -> tuple[PackagedMpi, ...]:
     family = one_of(facts.MPI_FAMILIES, "MPI family")
     return tuple(
-        _mpi(family(Node(where=entry.where, value=name, text=name), faults), entry, faults)
+        _mpi(family(key_node(name, entry), faults), entry, faults)
         for name, entry in (mapping(node, faults) or {}).items()
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from builder.load.document import Node
+from builder.load.document import Node, key_node
 from builder.load.faults import Faults
 from builder.load.readers import Reader, Table, identifier, list_of, mapping, one_of, text
 from builder.load.templated import templated
@@ -37,7 +37,7 @@ def _check(name: str, node: Node, files: Collection[str], faults: Faults) -> Che
     )
     folder = PurePosixPath(node.where.file).parent
     return Check(
-        name=identifier(Node(where=node.where, value=name, text=name), faults),
+        name=identifier(key_node(name, node), faults),
         about=table.read("about", text, ""),
         sources=table.read("sources", list_of(one_of(files, f"file in {folder}")), ()),
         build=table.read("build", list_of(_command), ()),

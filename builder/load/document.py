@@ -31,11 +31,18 @@ _SCALAR_TAGS = frozenset(
 # files have some hundred values each.
 VALUES_LIMIT = 100_000
 
+# libyaml composes recursively, on the C stack: some 100,000 open brackets end the interpreter.
+DEPTH_LIMIT = 40
+
+# What both parsers refuse with an error that has no line. libyaml takes a byte order mark at the
+# very beginning alone, and there `utf-8-sig` has dropped it.
+_NOT_YAML = re.compile(f"{Reader.NON_PRINTABLE.pattern}|\ufeff")
+
 Scalar = str | int | float | bool | dt.date | None
 
 
 class _TooLargeError(Exception):
-    """A file expands to more than `VALUES_LIMIT` values."""
+    """A file holds more than `VALUES_LIMIT` values, or more than `DEPTH_LIMIT` levels of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,15 +72,20 @@ class Node:
             return "a mapping"
         if self.value is None:
             return "nothing"
+        if isinstance(self.value, str):
+            return f'the text "{self.text}"'
         return f"{_kind(self.value)} {self.text}"
 
 
 def _kind(value: Scalar) -> str:
-    if isinstance(value, str):
-        return "the text"
     if isinstance(value, bool):
         return "the truth value"
     return "the date" if isinstance(value, dt.date) else "the number"
+
+
+def key_node(key: str, entry: Node) -> Node:
+    """The key of an entry as a node of its own, for readers of names."""
+    return Node(where=entry.where, value=key, text=key)
 
 
 def inside(where: Where, key: str, line: int | None = None) -> Where:
@@ -89,17 +101,12 @@ def parse(path: Path, file: str, faults: Faults) -> Node | None:
     """
     where = Where(file=file, line=1)
     text = _read(path, where, faults)
-    raw = None if text is None else _compose(text, where, faults)
-    if raw is None:
-        return None
     try:
-        return _Converter(faults).node(raw, _first_line(raw, where))
-    except (_TooLargeError, RecursionError):
-        faults.add(
-            where,
-            "the file is too deep or too large",
-            f"valid: up to {VALUES_LIMIT} values, with aliases expanded",
-        )
+        raw = None if text is None else _compose(text, where, faults)
+        return None if raw is None else _Converter(faults).node(raw, _first_line(raw, where))
+    except _TooLargeError:
+        limits = f"{DEPTH_LIMIT} levels and {VALUES_LIMIT} values, with aliases expanded"
+        faults.add(where, "the file is too deep or too large", f"valid: up to {limits}")
         return None
 
 
@@ -116,7 +123,7 @@ def _read(path: Path, where: Where, faults: Faults) -> str | None:
         line = error.object.count(b"\n", 0, error.start) + 1
         faults.add(Where(file=where.file, line=line), "the text is not UTF-8")
         return None
-    bad = re.search(Reader.NON_PRINTABLE, text)
+    bad = _NOT_YAML.search(text)
     if bad:
         line = text.count("\n", 0, bad.start()) + 1
         problem = f"the character U+{ord(bad[0]):04X} is not allowed in YAML"
@@ -127,19 +134,28 @@ def _read(path: Path, where: Where, faults: Faults) -> str | None:
 
 def _compose(text: str, where: Where, faults: Faults) -> yaml.Node | None:
     try:
+        _check_depth(text)
         raw: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        problem = " ".join(filter(None, (error.problem, error.context)))
+        problem = ", ".join(filter(None, (error.context, error.problem)))
         faults.add(Where(file=where.file, line=line), f"not YAML: {problem}")
-        return None
-    except (yaml.YAMLError, RecursionError) as error:
-        faults.add(where, f"not YAML: {error}")
         return None
     if raw is None:
         faults.add(where, "the file is empty")
     return raw
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEPTH_LIMIT:
+            raise _TooLargeError
 
 
 def _first_line(raw: yaml.Node, where: Where) -> Where:
@@ -157,7 +173,7 @@ class _Converter:
 
     def node(self, raw: yaml.Node, where: Where) -> Node:
         self._count += 1
-        if self._count > VALUES_LIMIT:
+        if self._count > VALUES_LIMIT or len(self._ancestors) > DEPTH_LIMIT:
             raise _TooLargeError
         if isinstance(raw, yaml.ScalarNode):
             return self._scalar(raw, where)

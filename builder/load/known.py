@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from builder import facts
 from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.model import AXES
@@ -18,10 +17,10 @@ from builder.model import AXES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """Declared names. None, or an axis that is not there: its file could not be read."""
+    """Declared names. None, or an axis that is not there: no file says, or none can be read."""
 
-    recipes: tuple[str, ...]
-    bases: tuple[str, ...]
+    recipes: tuple[str, ...] | None
+    bases: tuple[str, ...] | None
     checks: tuple[str, ...] | None
     axes: Mapping[str, tuple[str, ...]]
 
@@ -30,9 +29,18 @@ class Known:
         return self.recipes if axis == "recipe" else self.axes.get(axis)
 
 
-def declared_names(documents: Mapping[str, Node | None], key: str) -> tuple[str, ...]:
-    """What each file calls itself under `key`; its stem where that cannot be read."""
-    return tuple(dict.fromkeys(_name(file, node, key) for file, node in documents.items()))
+def declared_names(documents: Mapping[str, Node | None], key: str) -> tuple[str, ...] | None:
+    """What the files call themselves under `key`, and what they are called.
+
+    Where the two differ there is a fault already, and a reference to either is none besides.
+    """
+    names: dict[str, None] = {}
+    for file, document in documents.items():
+        node = _entry(document, key)
+        if node and isinstance(node.value, str):
+            names[node.value] = None
+        names[PurePosixPath(file).stem] = None
+    return tuple(names) or None
 
 
 def declared_checks(document: Node | None) -> tuple[str, ...] | None:
@@ -42,13 +50,13 @@ def declared_checks(document: Node | None) -> tuple[str, ...] | None:
 
 
 def declared_axes(document: Node | None) -> dict[str, tuple[str, ...]]:
-    """The values of each axis in `matrix.yaml`, as they are spelled, architectures canonically."""
+    """The values of each axis in `matrix.yaml`, as they are spelled there."""
     axes = _entry(document, "axes")
     found: dict[str, tuple[str, ...]] = {}
     for axis in AXES:
         node = _entry(axes, axis)
         if node and isinstance(node.value, tuple):
-            found[axis] = tuple(_spelled(axis, item) for item in node.value)
+            found[axis] = tuple(item.text for item in node.value)
     return found
 
 
@@ -74,15 +82,5 @@ def _check_stem(path: PurePosixPath, node: Node, key: str, faults: Faults) -> No
         )
 
 
-def _name(file: str, document: Node | None, key: str) -> str:
-    node = _entry(document, key)
-    return node.value if node and isinstance(node.value, str) else PurePosixPath(file).stem
-
-
 def _entry(node: Node | None, key: str) -> Node | None:
     return node.value.get(key) if node and isinstance(node.value, Mapping) else None
-
-
-def _spelled(axis: str, node: Node) -> str:
-    known = facts.architecture(node.text) if axis == "arch" else None
-    return known.name if known else node.text

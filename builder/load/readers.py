@@ -13,7 +13,7 @@ from typing import TypeVar
 from packaging.version import InvalidVersion, Version
 
 from builder import facts
-from builder.load.document import Node, inside, quoted
+from builder.load.document import Node, inside, key_node, quoted
 from builder.load.faults import Faults, suggest
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ Reader = Callable[[Node, Faults], T]
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 _IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _IDENTIFIER_RULE = "valid: small letters, digits and . _ - of which the first is a letter or digit"
-_VERSION_RULE = 'valid: a version as PEP 440 has it, in small letters, such as "1.0" or "5.0.7rc1"'
+_VERSION_RULE = 'valid: a PEP 440 version of digits, dots and small letters: "1.0", "5.0.7rc1"'
 
 
 class Table:
@@ -58,6 +58,10 @@ class Table:
         node = self._entries.get(key)
         return absent if node is None else reader(node, self._faults)
 
+    def entry(self, key: str) -> Node | None:
+        """The value of a key, unread."""
+        return self._entries.get(key)
+
     def lines(self) -> dict[str, int]:
         """The line of each key."""
         return {key: entry.where.line for key, entry in self._entries.items()}
@@ -91,7 +95,7 @@ def identifier(node: Node, faults: Faults) -> str:
     """A name that can stand in an image identifier."""
     value = text(node, faults)
     if value and not _IDENTIFIER.fullmatch(value):
-        faults.add(node.where, f'"{value}" cannot be part of an image\'s name', _IDENTIFIER_RULE)
+        faults.add(node.where, f'"{value}" cannot be a name here', _IDENTIFIER_RULE)
     return value
 
 
@@ -172,7 +176,7 @@ def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dic
     def read(node: Node, faults: Faults) -> dict[str, T]:
         values: dict[str, T] = {}
         for name, entry in (mapping(node, faults) or {}).items():
-            shown = key(Node(where=entry.where, value=name, text=name), faults) if key else name
+            shown = key(key_node(name, entry), faults) if key else name
             if shown in values:
                 faults.add(entry.where, f"{shown} is here twice, by two of its names")
             values[shown] = item(entry, faults)

@@ -11,6 +11,11 @@ from builder.load.faults import Faults
 from builder.load.readers import any_text
 
 _NAMES = templates.sample_names()
+# jinja2 names the type of a value that has no such attribute; the template says `mpi`
+_TYPES = {
+    f"'{type(value).__module__}.{type(value).__name__} object'": name
+    for name, value in _NAMES.items()
+}
 _VALID = f"valid: {templates.VALID_NAMES}"
 
 
@@ -44,5 +49,8 @@ def _attempt(value: str, node: Node, faults: Faults) -> Any:
     try:
         return templates.render(value, _NAMES)
     except templates.TemplateError as error:
-        faults.add(node.where, f"the template cannot be rendered: {error}", _VALID)
+        problem = str(error)
+        for shown, name in _TYPES.items():
+            problem = problem.replace(shown, name)
+        faults.add(node.where, f"the template cannot be rendered: {problem}", _VALID)
         return ""
