@@ -1,0 +1,36 @@
+# `make images` and `make test` install what is missing first; docs/setup.md says what and where.
+# ARGS goes to build-images (make images ARGS="--arch ppc64le"), PYTEST_ARGS to pytest.
+
+ARGS ?=
+PYTEST_ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help images test setup setup-test lint bench clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+images: setup  ## Build and prove the default selection of images
+	$(BIN)/build-images $(ARGS)
+
+test: setup-test lint  ## Check the source, then run all tests, real engines included
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+setup:  ## Install what `make images` needs and this machine lacks
+	@ci/setup images
+
+setup-test:  ## Install what `make test` needs and this machine lacks
+	@ci/setup test
+
+lint: setup-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict
+
+bench: setup  ## Print the figures of the benchmarks
+	@for file in bench/*.py; do echo "== $$file" && $(BIN)/python "$$file" || exit 1; done
+
+clean:  ## Remove built images and caches from the project, not what was installed
+	rm -rf out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,86 @@
+# shellcheck shell=bash
+# ppc64le programs on another architecture: QEMU, and the kernel told to use it. The kernel
+# forgets it at a reboot; each set-up puts it back.
+
+readonly BINFMT=/proc/sys/fs/binfmt_misc
+readonly HANDLER=build-images-ppc64le
+# The same as in builder/facts.py (from QEMU's scripts/qemu-binfmt-conf.sh).
+readonly MAGIC='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x15\x00'
+readonly MASK='\xff\xff\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\x00'
+# QEMU 7.2 never ends in Open MPI's configure (a test of a 128-bit compare-and-swap).
+readonly OLDEST_QEMU=8
+
+# The major version of a QEMU; 0 when it cannot be asked.
+qemu_major() {
+    local text=''
+    text=$("$1" --version 2>/dev/null) || true
+    [[ $text =~ version\ ([0-9]+) ]] && printf '%s' "${BASH_REMATCH[1]}" || printf 0
+}
+
+# handler_serves FILE: whether it is on, is for ppc64le, works inside containers (flag F) and
+# names a QEMU that is new enough. Ours is known to be, even where its file is out of sight.
+handler_serves() {
+    local text
+    text=$(<"$1") 2>/dev/null || return 1
+    [[ $text == enabled* && $text == *"magic ${MAGIC//'\x'/}"* ]] ||
+        [[ $text == enabled* && $text == *"magic 7f454c46020101"*"02001500"* ]] || return 1
+    [[ $text =~ flags:\ [A-Z]*F ]] || return 1
+    [[ ${1##*/} == "$HANDLER" ]] && return 0
+    [[ $text =~ interpreter\ ([^$'\n']+) ]] || return 1
+    (($(qemu_major "${BASH_REMATCH[1]}") >= OLDEST_QEMU))
+}
+
+# Inside a container binfmt_misc may be out of reach while the host's handlers serve.
+serves_out_of_sight() {
+    [[ ! -e $BINFMT/register ]] && ! may_mount && arch-test ppc64el >/dev/null 2>&1
+}
+
+may_mount() {
+    local capabilities
+    ((EUID == 0)) || { can_be_root && return; }
+    capabilities=$(awk '/^CapEff/ { print $2 }' /proc/self/status)
+    ((0x$capabilities >> 21 & 1))      # CAP_SYS_ADMIN
+}
+
+emulated() {
+    local file
+    [[ $ARCH != ppc64le ]] || return 0
+    for file in "$BINFMT"/*; do
+        case ${file##*/} in
+            register | status | '*') ;;
+            *) handler_serves "$file" && return 0 ;;
+        esac
+    done
+    serves_out_of_sight
+}
+
+plan_emulation() {
+    ! emulated || return 0
+    row "binfmt handler $HANDLER" "kernel, until the next reboot" "runs ppc64le programs through QEMU"
+    ROOT_STEPS+=("register QEMU for ppc64le in $BINFMT")
+    STEPS+=(do_emulation)
+}
+
+do_emulation() { run_step "registering QEMU for ppc64le" register_qemu; }
+
+# A handler registered later is asked first, so an old one that is there need not be touched.
+register_qemu() {
+    local qemu=$TOOLS/bin/qemu-ppc64le line
+    if [[ ! -e $BINFMT/register ]]; then
+        as_root modprobe binfmt_misc 2>/dev/null || true
+        if ! as_root mount -t binfmt_misc binfmt_misc "$BINFMT"; then
+            echo "binfmt_misc cannot be mounted here: in a container, register QEMU on the host"
+            echo "(flags OCF), or start the container with the right to (--privileged)"
+            exit 4
+        fi
+        ! emulated || return 0
+    fi
+    [[ ! -e $BINFMT/$HANDLER ]] || as_root sh -c "echo -1 >'$BINFMT/$HANDLER'"
+    # O: hand over an open file; C: keep the program's credentials; F: open QEMU now, so that it
+    # works in containers, which do not have it.
+    line=":$HANDLER:M::$MAGIC:$MASK:$(readlink -f "$qemu"):OCF"
+    if ! printf '%s' "$line" | as_root tee "$BINFMT/register" >/dev/null; then
+        echo "the kernel refuses the handler $HANDLER for $qemu"
+        exit 4
+    fi
+}

