@@ -197,7 +197,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageRecipe:
-    """A recipe with its templates rendered for one cell."""
+    """A recipe with its templates rendered for one cell.
+
+    `checks` are those that it adds to its ancestors'; their programs are made in its stage.
+    """
 
     name: str
     version: str
@@ -206,6 +209,7 @@ class StageRecipe:
     runtime: tuple[BlockUse, ...]
     environment: Mapping[str, str]
     labels: Mapping[str, str]
+    checks: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,6 +223,10 @@ class StageCheck:
     run: str
     needs: tuple[str, ...]
     timeout_s: int
+
+    @property
+    def needs_gpu(self) -> bool:
+        return "gpu" in self.needs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

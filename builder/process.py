@@ -124,9 +124,7 @@ class Processes:
         """
         words = _words(argv)
         start = time.monotonic()
-        with self._started(
-            words, cwd=cwd, env=env, user=user, stderr=subprocess.PIPE
-        ) as child:
+        with self._started(words, cwd=cwd, env=env, user=user, stderr=subprocess.PIPE) as child:
             timer = _Deadline(child, timeout_s)
             with timer:
                 stderr = _Reader(child.stderr)
@@ -179,6 +177,11 @@ class Processes:
                 raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail)
         finally:
             self._finish(child)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """End every running command, and refuse to start new ones."""

@@ -72,9 +72,7 @@ def names(cell: Cell, base: BaseImage, mpi: PackagedMpi | None) -> dict[str, Any
     """What a template can refer to for one cell."""
     return {
         "arch": cell.arch,
-        "base": BaseNames(
-            name=base.name, distribution=base.distribution, version=base.version
-        ),
+        "base": BaseNames(name=base.name, distribution=base.distribution, version=base.version),
         "cuda": VersionName(version=cell.cuda),
         "mpi": MpiNames(
             family=mpi.family if mpi else NONE,
@@ -124,7 +122,7 @@ def _render_text(text: str, context: Mapping[str, Any]) -> Any:
         if whole:
             return _plain(_expression(whole[1])(**context))
         return _template(text).render(**context)
-    except (jinja2.TemplateError, TypeError, AttributeError, KeyError) as error:
+    except Exception as error:  # an expression can raise anything
         raise TemplateError(str(error)) from error
 
 

@@ -1,0 +1,169 @@
+"""The tree digest: one hash over an image's root file system, whatever format holds it.
+
+Over the sorted entries' (path, type, mode, size, SHA-256 of the content, link target). Owners and
+times are left out: an ordinary user's SIF and unpacked tarball cannot keep them. What a format
+must add or cannot keep is on the allow-list below, each with its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowance:
+    """A path that may differ between formats, and all below it, with the reason."""
+
+    path: str
+    reason: str
+
+
+ALLOWED: tuple[Allowance, ...] = (
+    Allowance(path="dev", reason="device nodes and mount points: each runtime makes its own"),
+    Allowance(path="proc", reason="a mount point: holds nothing in an image"),
+    Allowance(path="sys", reason="a mount point: holds nothing in an image"),
+    Allowance(path="run", reason="a mount point at run time: engines leave their own stubs in it"),
+    Allowance(path="tmp", reason="a mount point at run time, emptied by formats and runtimes"),
+    Allowance(path="etc/resolv.conf", reason="engines write the build host's, runtimes their own"),
+    Allowance(path="etc/hosts", reason="engines write the build host's, runtimes their own"),
+    Allowance(path="etc/hostname", reason="engines write the build host's, runtimes their own"),
+    Allowance(path="etc/mtab", reason="a link to /proc that some engines add"),
+    Allowance(path=".singularity.d", reason="a SIF's metadata: environment, labels, scripts"),
+    Allowance(path=".exec", reason="a link into .singularity.d that every SIF has"),
+    Allowance(path=".run", reason="a link into .singularity.d that every SIF has"),
+    Allowance(path=".shell", reason="a link into .singularity.d that every SIF has"),
+    Allowance(path=".test", reason="a link into .singularity.d that every SIF has"),
+    Allowance(path="singularity", reason="a link into .singularity.d that every SIF has"),
+    Allowance(path="environment", reason="a link into .singularity.d that every SIF has"),
+    Allowance(path="ch", reason="Charliecloud's metadata: the environment for ch-run --set-env"),
+)
+_ALLOWED_PATHS = frozenset(one.path for one in ALLOWED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One path of a root file system. `mode` holds the permission bits alone."""
+
+    path: str
+    kind: str
+    mode: int
+    size: int = 0
+    content: str = ""
+    target: str = ""
+
+
+def clean(name: str) -> str:
+    """A member's name as a path relative to the root: no leading `./` or `/`."""
+    return posixpath.normpath("/" + name.lstrip("/")).lstrip("/")
+
+
+def is_allowed(path: str) -> bool:
+    """Whether a path is on the allow-list, or below one that is."""
+    if path in _ALLOWED_PATHS:
+        return True
+    parents = path.split("/")
+    return any("/".join(parents[:n]) in _ALLOWED_PATHS for n in range(1, len(parents)))
+
+
+def entries_of_tar(stream: IO[bytes]) -> Iterator[Entry]:
+    """The entries of a tar of a root file system, read once from start to end."""
+    seen: dict[str, Entry] = {}
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            path = clean(member.name)
+            if not path:
+                continue
+            entry = _entry(archive, member, path, seen)
+            seen[path] = entry
+            yield entry
+
+
+def _entry(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, seen: Mapping[str, Entry]
+) -> Entry:
+    if member.islnk():
+        linked = seen[clean(member.linkname)]
+        return Entry(
+            path=path, kind="file", mode=linked.mode, size=linked.size, content=linked.content
+        )
+    if member.isreg():
+        data = archive.extractfile(member)
+        assert data is not None
+        return Entry(
+            path=path,
+            kind="file",
+            mode=stat.S_IMODE(member.mode),
+            size=member.size,
+            content=content_digest(data),
+        )
+    return entry_of_special(member, path)
+
+
+def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
+    """The entry of anything but a regular file. A link's own mode means nothing on Linux."""
+    if member.issym():
+        return Entry(path=path, kind="link", mode=0o777, target=member.linkname)
+    kinds = {
+        tarfile.DIRTYPE: "directory",
+        tarfile.CHRTYPE: "character device",
+        tarfile.BLKTYPE: "block device",
+        tarfile.FIFOTYPE: "pipe",
+    }
+    return Entry(path=path, kind=kinds.get(member.type, "other"), mode=stat.S_IMODE(member.mode))
+
+
+def content_digest(data: IO[bytes]) -> str:
+    """The SHA-256 of a stream, in hexadecimal."""
+    digest = hashlib.sha256()
+    while chunk := data.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def comparable(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """The entries that count, by path, sorted."""
+    counted = {entry.path: entry for entry in entries if not is_allowed(entry.path)}
+    return dict(sorted(counted.items()))
+
+
+def tree_digest(entries: Mapping[str, Entry]) -> str:
+    """The digest over comparable entries, as `sha256:…`."""
+    digest = hashlib.sha256()
+    for entry in entries.values():
+        fields = [entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target]
+        line = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
+        digest.update(line.encode() + b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def differences(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> list[str]:
+    """What differs between two trees, one line a path."""
+    lines = []
+    for path in sorted(one.keys() | other.keys()):
+        here, there = one.get(path), other.get(path)
+        if here == there:
+            continue
+        if here is None or there is None:
+            lines.append(f"/{path}: only in the {'second' if here is None else 'first'}")
+        else:
+            lines.append(f"/{path}: {_difference(here, there)}")
+    return lines
+
+
+def _difference(here: Entry, there: Entry) -> str:
+    if here.kind != there.kind:
+        return f"{here.kind}, not {there.kind}"
+    if here.mode != there.mode:
+        return f"mode {here.mode:04o}, not {there.mode:04o}"
+    if here.target != there.target:
+        return f"links to {here.target}, not {there.target}"
+    return f"another content ({here.size} bytes, not {there.size})"

@@ -1,0 +1,8 @@
+"""Base images that are made here: from a Debian mirror to an OCI archive in the store."""
+
+from __future__ import annotations
+
+from builder.bases.mirror import Mirror, find_mirror
+from builder.bases.store import StoredBase, ensure_base
+
+__all__ = ["Mirror", "StoredBase", "ensure_base", "find_mirror"]

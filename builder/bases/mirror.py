@@ -1,0 +1,112 @@
+"""Which Debian mirror to use: the one that this machine's own apt uses, unless one is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import MissingPrerequisite
+
+VARIABLE = "BUILD_IMAGES_MIRROR"
+SECURITY_VARIABLE = "BUILD_IMAGES_SECURITY_MIRROR"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mirror:
+    """Base URLs of a Debian archive and, where there is one, of its security archive."""
+
+    main: str
+    security: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Entry:
+    uri: str
+    suite: str
+
+
+def find_mirror(
+    *, apt: Path = Path("/etc/apt"), os_release: Path = Path("/etc/os-release")
+) -> Mirror:
+    """The mirror named by $BUILD_IMAGES_MIRROR, else the one in apt's own sources."""
+    security = os.environ.get(SECURITY_VARIABLE)
+    if main := os.environ.get(VARIABLE):
+        return Mirror(main=main.rstrip("/"), security=security)
+    suites = _own_suites(os_release)
+    entries = list(_entries(apt))
+    mains = [one.uri for one in entries if one.suite in suites]
+    if not mains:
+        raise MissingPrerequisite(
+            "no Debian mirror is known: this machine's apt names none",
+            hint=f"set {VARIABLE} to the URL of a Debian mirror (the folder that holds dists/)",
+        )
+    securities = [
+        one.uri for one in entries if one.suite.removesuffix("-security") in suites - {one.suite}
+    ]
+    return Mirror(main=mains[0], security=security or (securities[0] if securities else None))
+
+
+def _own_suites(os_release: Path) -> set[str]:
+    """The suites under which a Debian machine names its own release; others are third parties'."""
+    lines = os_release.read_text().splitlines() if os_release.exists() else []
+    fields = dict(line.partition("=")[::2] for line in lines)
+    if fields.get("ID") != "debian":
+        return set()
+    return {
+        fields.get("VERSION_CODENAME", "").strip('"'),
+        "stable",
+        "testing",
+        "unstable",
+        "sid",
+    } - {""}
+
+
+def _entries(apt: Path) -> Iterator[_Entry]:
+    lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]
+    for file in lists:
+        if file.exists():
+            yield from _one_line_entries(file.read_text())
+    for file in sorted((apt / "sources.list.d").glob("*.sources")):
+        yield from _deb822_entries(file.read_text())
+
+
+def _one_line_entries(text: str) -> Iterator[_Entry]:
+    """`deb [options] URI SUITE COMPONENT...`, see sources.list(5)."""
+    for line in text.splitlines():
+        words = line.split("#")[0].split()
+        if not words or words[0] != "deb":
+            continue
+        if len(words) > 1 and words[1].startswith("["):
+            closing = next((n for n, word in enumerate(words) if word.endswith("]")), 1)
+            words = [words[0], *words[closing + 1 :]]
+        if len(words) >= 4 and "main" in words[3:]:  # noqa: PLR2004 - deb, URI, suite, component
+            yield _Entry(uri=words[1].rstrip("/"), suite=words[2])
+
+
+def _deb822_entries(text: str) -> Iterator[_Entry]:
+    """Stanzas of `Types:`, `URIs:`, `Suites:`, `Components:`, see sources.list(5)."""
+    for stanza in text.split("\n\n"):
+        fields = dict(_deb822_fields(stanza))
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled") == "no":
+            continue
+        if "main" not in fields.get("components", "").split():
+            continue
+        for uri in fields.get("uris", "").split():
+            for suite in fields.get("suites", "").split():
+                yield _Entry(uri=uri.rstrip("/"), suite=suite)
+
+
+def _deb822_fields(stanza: str) -> Iterator[tuple[str, str]]:
+    name, value = "", ""
+    for line in [line for line in stanza.splitlines() if not line.startswith("#")]:
+        if line[:1].isspace():
+            value += " " + line.strip()
+            continue
+        if name:
+            yield name, value
+        name, _, value = line.partition(":")
+        name, value = name.strip().lower(), value.strip()
+    if name:
+        yield name, value

@@ -1,0 +1,166 @@
+"""The local store of base images: made once by mmdebstrap, kept by content key."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from builder import facts
+from builder.artifacts import oci
+from builder.bases.mirror import Mirror
+from builder.errors import MissingPrerequisite
+from builder.locks import locked
+from builder.model import BaseImage
+from builder.process import Processes
+
+# Time stamps in a base are clamped to this, so that the same packages give the same bytes:
+# https://reproducible-builds.org/specs/source-date-epoch/
+SOURCE_DATE_EPOCH = 1
+PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KEYRINGS = Path("/usr/share/keyrings")
+_FORMAT = "1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredBase:
+    """A base in the store. `name` is how specs name it; `digest` its OCI manifest's."""
+
+    name: str
+    arch: str
+    key: str
+    archive: Path
+    digest: str
+    made: str
+
+
+def ensure_base(
+    base: BaseImage,
+    arch: str,
+    name: str,
+    *,
+    mirror: Mirror,
+    store: Path,
+    processes: Processes,
+    log: Path,
+    say: Callable[[str], None],
+    refresh: bool = False,
+) -> StoredBase:
+    """The base from the store, made first if it is not there, or if `refresh` asks for it anew."""
+    key = base_key(base, arch, mirror)
+    folder = store / f"{base.name}-{arch}-{key[:12]}"
+    with locked(store, folder.name):
+        record = folder / "base.json"
+        if record.exists() and not refresh:
+            return _read(record)
+        say(f"making base {base.name} for {arch} with mmdebstrap")
+        with _staging(store, folder.name) as staging:
+            stored = _make(base, arch, name, key, mirror, staging, processes, log)
+            (staging / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
+            shutil.rmtree(folder, ignore_errors=True)
+            staging.rename(folder)
+        return _read(record)
+
+
+def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
+    """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
+    made = base.bootstrap
+    assert made is not None
+    parts = [_FORMAT, base.name, arch, made.suite, *made.components, "|", *made.packages]
+    text = "\n".join([*parts, made.keyring, mirror.main, str(mirror.security)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(record: Path) -> StoredBase:
+    data = json.loads(record.read_text())
+    return StoredBase(**{**data, "archive": record.parent / Path(data["archive"]).name})
+
+
+@contextlib.contextmanager
+def _staging(store: Path, name: str) -> Iterator[Path]:
+    """A folder for half-made things, fresh at the start and gone at the end."""
+    staging = store / f".{name}.partial"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _make(
+    base: BaseImage,
+    arch: str,
+    name: str,
+    key: str,
+    mirror: Mirror,
+    staging: Path,
+    processes: Processes,
+    log: Path,
+) -> StoredBase:
+    rootfs = staging / "rootfs.tar"
+    processes.logged(
+        mmdebstrap_command(base, arch, mirror, rootfs),
+        log=log,
+        env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), "TMPDIR": str(staging)},
+        what=f"mmdebstrap of {base.name} for {arch}",
+        hint="is the mirror reachable, and does it carry this suite and architecture?",
+    )
+    archive = staging / f"{base.name}-{arch}.oci.tar"
+    digest = oci.write_archive(
+        rootfs,
+        archive,
+        architecture=facts.ARCHITECTURES[arch].oci,
+        environment={"PATH": PATH_IN_IMAGES},
+        name=base.name,
+    )
+    rootfs.unlink()
+    made = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
+    return StoredBase(name=name, arch=arch, key=key, archive=archive, digest=digest, made=made)
+
+
+def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path) -> list[str]:
+    """The command that makes a base's root file system, signatures checked by apt."""
+    made = base.bootstrap
+    assert made is not None
+    keyring = KEYRINGS / made.keyring
+    if not keyring.exists():
+        raise MissingPrerequisite(
+            f"{keyring}: the keyring that signs {base.name} is not on this machine",
+            hint="apt-get install debian-archive-keyring, or: make setup",
+        )
+    return [
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        "--format=tar",
+        f"--architectures={facts.ARCHITECTURES[arch].debian}",
+        f"--include={','.join(made.packages)}",
+        "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
+        "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
+        made.suite,
+        str(target),
+        *source_lines(base, mirror, keyring),
+    ]
+
+
+def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
+    """The lines of sources.list(5), which the image keeps."""
+    made = base.bootstrap
+    assert made is not None
+    components = " ".join(made.components)
+    lines = [
+        f"deb [signed-by={keyring}] {mirror.main} {suite} {components}"
+        for suite in (made.suite, f"{made.suite}-updates")
+    ]
+    if mirror.security:
+        lines.append(
+            f"deb [signed-by={keyring}] {mirror.security} {made.suite}-security {components}"
+        )
+    return lines

@@ -1,0 +1,47 @@
+"""The command line: the one place that composes the stages."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from builder.cli.options import Options, parse
+from builder.errors import BuildImagesError, Interrupted
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        return _command(options)
+    except (KeyboardInterrupt, Interrupted):
+        print("interrupted; run the same command again to go on from here", file=sys.stderr)
+        return Interrupted.exit_code
+    except BuildImagesError as error:
+        print(f"build-images: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        return 0
+
+
+def _command(options: Options) -> int:
+    if options.command in {"build", "verify", "doctor"}:
+        from builder.cli import building  # noqa: PLC0415 - the commands that only look start fast
+
+        return {"build": building.build, "verify": building.verify, "doctor": building.doctor}[
+            options.command
+        ](options)
+    from builder.cli import commands  # noqa: PLC0415
+
+    return {"plan": commands.plan, "explain": commands.explain, "spec": commands.spec}[
+        options.command
+    ](options)
+
+
+def _as_interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,246 @@
+"""The commands that work: the main job, verifying again, and what this machine can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder import doctor as examination
+from builder.artifacts.oci import read_layout
+from builder.bases import find_mirror
+from builder.cli import show
+from builder.cli.commands import compiled, image_states, load_plan
+from builder.cli.job import run_job
+from builder.cli.manifests import MANIFEST, read_manifest
+from builder.cli.options import Options
+from builder.cli.packing import file_digest
+from builder.cli.progress import Progress, progress_for
+from builder.cli.proving import manifest_part, now, prove
+from builder.cli.run import FORMATS, Run
+from builder.cli.workspace import FILES, write_atomically
+from builder.engines import ENGINES, Tools
+from builder.errors import BadInput
+from builder.home import Home
+from builder.model import Artifact, Plan, Spec
+from builder.process import Processes
+from builder.verify import InImageCheck, Target, host_facts
+
+NEEDED_BYTES = 3 << 30  # what one image takes at most, while it is built and packed
+
+
+def build(options: Options) -> int:
+    """The main job."""
+    made = load_plan(options)
+    specs = compiled(options, made)
+    states = image_states(options, made)
+    if options.dry_run:
+        print(show.plan_text(made, states))
+        return 0
+    progress = progress_for(options.level)
+    run = _run(options, progress, made, todo=_to_do(options, states))
+    results = run_job(run, made, specs, jobs=options.jobs)
+    if options.json:
+        print((options.out / "report.json").read_text(), end="")
+    else:
+        print(_closing(options.out, specs, results.manifests, results.errors))
+    return results.exit_code
+
+
+def _to_do(options: Options, states: Sequence[str]) -> int:
+    return len(states) if options.refresh else sum(state.startswith("to ") for state in states)
+
+
+def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
+    """What the run needs, after this machine was found to have all of it."""
+    processes = Processes(echo=progress.echo if options.level > 1 else None)
+    home = Home.of_environment()
+    tools = Tools(processes=processes, home=home)
+    if todo:
+        options.out.mkdir(parents=True, exist_ok=True)
+        home.path.mkdir(parents=True, exist_ok=True)
+        diagnosis = examination.examine(processes, home=home.path, search_path=home.search_path())
+        examination.require(
+            diagnosis,
+            archs=sorted({image.cell.arch for image in made.images}),
+            formats=FORMATS,
+            engine=options.engine,
+            home=home.path,
+            out=options.out,
+            need_bytes=NEEDED_BYTES * min(todo, options.jobs),
+        )
+    bootstrapped = any(image.base.bootstrap for image in made.images)
+    return Run(
+        tools=tools,
+        engine=ENGINES[options.engine](tools),
+        mirror=find_mirror() if bootstrapped and todo else None,
+        out=options.out,
+        progress=progress,
+        host=host_facts(),
+        versions=_versions(tools, options.engine) if todo else {},
+        refresh=options.refresh,
+        verify=options.verify,
+    )
+
+
+def _versions(tools: Tools, engine: str) -> dict[str, str]:
+    """The versions of the programs that have a part in the result."""
+    names = ["mmdebstrap", "apptainer", "ch-run", "buildah"]
+    found = {name: tools.version(name) for name in names if _has(tools, name)}
+    if engine == "docker":
+        found["docker"] = ENGINES["docker"](tools).version()
+    if qemu := _has(tools, "qemu-ppc64le"):
+        found["qemu"] = tools.version(qemu)
+    return found
+
+
+def _has(tools: Tools, name: str) -> str | None:
+    return shutil.which(name, path=tools.home.search_path())
+
+
+def _closing(
+    out: Path,
+    specs: Iterable[Spec],
+    manifests: Any,
+    errors: Any,
+) -> str:
+    """The table that ends a run: one line an image, then where the report is."""
+    lines = []
+    for spec in specs:
+        name = spec.image.identifier
+        if name in errors:
+            lines.append(f"✗ {name}  failed: see {out / name / 'build.log'}")
+            continue
+        manifest = manifests[name]
+        mark = "✗" if manifest["outcome"] == "failed" else "✓"
+        lines.append(f"{mark} {name}  {manifest['outcome']}{_notes(manifest)}")
+        for artifact_format, artifact in manifest["artifacts"].items():
+            lines.append(
+                f"    {artifact_format:12} {artifact['size'] / 1e6:7.1f} MB  {artifact['digest'][:19]}  "
+                f"{_counts(manifest['checks'].get(artifact_format, []))}"
+            )
+    lines.append(f"report: {out / 'report.html'}")
+    return "\n".join(lines)
+
+
+def _notes(manifest: Any) -> str:
+    notes = []
+    if manifest["formats_equal"]:
+        notes.append(f"three formats equal ({manifest['tree_digest'][:19]})")
+    if manifest["emulated"]:
+        notes.append("emulated")
+    if manifest["proven_on_gpu"] is False:
+        notes.append("not proven on a GPU")
+    return f"  {', '.join(notes)}" if notes else ""
+
+
+def _counts(outcomes: Sequence[Any]) -> str:
+    found = [one["outcome"] for one in outcomes]
+    return ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))
+
+
+def verify(options: Options) -> int:
+    """Prove again what an image's output folder holds."""
+    folder = options.path
+    assert folder is not None
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise BadInput(
+            f"{folder}: no {MANIFEST} here, so this is no finished image",
+            hint="name an image's folder, such as out/IDENTIFIER",
+        )
+    progress = progress_for(options.level)
+    processes = Processes(echo=progress.echo if options.level > 1 else None)
+    tools = Tools(processes=processes, home=Home.of_environment())
+    run = Run(
+        tools=tools,
+        engine=ENGINES["buildah"](tools),
+        mirror=None,
+        out=folder.parent,
+        progress=progress,
+        host=host_facts(),
+        versions=_versions(tools, "buildah"),
+    )
+    updated = _verified_again(run, manifest, folder)
+    write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
+    if options.json:
+        print(json.dumps(updated, indent=1, sort_keys=True))
+    else:
+        print(f"{updated['image']}: {updated['outcome']}{_notes(updated)}")
+        for name, outcomes in updated["checks"].items():
+            for one in outcomes:
+                print(f"  {name:12} {one['check']:16} {one['outcome']:8} {one['reason']}")
+    return 1 if updated["outcome"] == "failed" else 0
+
+
+def _verified_again(run: Run, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    name = str(manifest["image"])
+    scratch = run.tools.home.work / f"verify-{name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        artifacts = {
+            artifact_format: _within_reach(artifact, folder, scratch)
+            for artifact_format, artifact in manifest["artifacts"].items()
+        }
+        target = _target(manifest, artifacts["oci"].path)
+        started = now()
+        proof = prove(run, target, artifacts, work=scratch, folder=folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return {**manifest, **manifest_part(proof, target), "verified": started}
+
+
+def _within_reach(artifact: dict[str, Any], folder: Path, scratch: Path) -> Artifact:
+    """An artifact where the ordinary user can read it: the output folder may be closed to him.
+
+    Raises `BadInput` when the file is not the one that the manifest names.
+    """
+    source = folder / artifact["path"]
+    if not source.exists():
+        raise BadInput(f"{source}: the manifest names this artifact, and it is not there")
+    target = scratch / FILES[artifact["format"]]
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=_link_or_copy)
+        found = read_layout(target).digest
+    else:
+        _link_or_copy(source, target)
+        found = file_digest(target)
+    if found != artifact["digest"]:
+        raise BadInput(f"{source}: its digest is {found}, the manifest says {artifact['digest']}")
+    return Artifact(**{**artifact, "path": target, "tree_digest": ""})
+
+
+def _link_or_copy(source: Any, target: Any) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
+def _target(manifest: dict[str, Any], layout: Path) -> Target:
+    return Target(
+        identifier=manifest["image"],
+        arch=manifest["cell"]["arch"],
+        environment=read_layout(layout).environment,
+        checks=tuple(
+            InImageCheck(**{**check, "needs": tuple(check["needs"])})
+            for check in manifest["in_image_checks"]
+        ),
+    )
+
+
+def doctor(options: Options) -> int:
+    """Say what this machine has, and what it can therefore do."""
+    home = Home.of_environment()
+    diagnosis = examination.examine(Processes(), home=home.path, search_path=home.search_path())
+    if options.json:
+        print(examination.as_json(diagnosis))
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print(examination.as_text(diagnosis, colour=colour))
+    return 0

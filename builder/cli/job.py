@@ -1,0 +1,150 @@
+"""The main job: every selected image made and proven, several at once, failures kept apart."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from builder import __version__
+from builder.cli.cell import make_image
+from builder.cli.manifests import finished_manifest, read_manifest
+from builder.cli.proving import now
+from builder.cli.run import Run
+from builder.errors import BuildImagesError, Interrupted, MissingPrerequisite
+from builder.locks import locked
+from builder.model import Plan, Spec
+from builder.report import write_report
+
+_POLL_S = 0.5  # how often the main thread looks up, so that Ctrl-C is seen at once
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """What a run came to: manifests and errors by image, in build order."""
+
+    manifests: Mapping[str, Mapping[str, Any]]
+    errors: Mapping[str, BuildImagesError]
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all is verified, 4 when the machine gave out, else 1."""
+        if any(error.exit_code == MissingPrerequisite.exit_code for error in self.errors.values()):
+            return MissingPrerequisite.exit_code
+        bad = [one for one in self.manifests.values() if one["outcome"] == "failed"]
+        return 1 if self.errors or bad else 0
+
+
+def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Results:
+    """Make every image that is not done yet, and write the report over the output folder."""
+    start, started = time.monotonic(), now()
+    names = [spec.image.identifier for spec in specs]
+    with locked(run.tools.home.path, "builder"), run.progress.running(names):
+        run.engine.clean()  # what a killed run left; nobody else is building on this store
+        results = _all_images(run, specs, jobs)
+    build = {
+        "tool_version": __version__,
+        "command": shlex.join(["build-images", *sys.argv[1:]]),
+        "started": started,
+        "duration_s": round(time.monotonic() - start, 1),
+        "host": asdict(run.host),
+    }
+    failures = {name: str(error) for name, error in results.errors.items()}
+    write_report(_manifests(run), plan.left_out, failures, out=run.out, build=build)
+    return results
+
+
+def _manifests(run: Run) -> list[dict[str, Any]]:
+    """Every image in the output folder, of this run and of earlier ones."""
+    folders = sorted(folder for folder in run.out.iterdir() if folder.is_dir())
+    return [manifest for folder in folders if (manifest := read_manifest(folder)) is not None]
+
+
+def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
+    manifests: dict[str, Mapping[str, Any]] = {}
+    errors: dict[str, BuildImagesError] = {}
+    executor = ThreadPoolExecutor(max_workers=jobs)
+    futures: dict[Future[dict[str, Any]], str] = {
+        executor.submit(_one_image, run, spec): spec.image.identifier for spec in specs
+    }
+    try:
+        waiting = set(futures)
+        while waiting:
+            done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                _settle(run, futures[future], future, manifests, errors)
+    except BaseException:
+        run.tools.processes.stop()
+        raise
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+        if run.tools.processes.stopping:
+            run.engine.clean()
+    order = [spec.image.identifier for spec in specs]
+    return Results(
+        manifests={name: manifests[name] for name in order if name in manifests},
+        errors={name: errors[name] for name in order if name in errors},
+    )
+
+
+def _one_image(run: Run, spec: Spec) -> dict[str, Any]:
+    name = spec.image.identifier
+    done = (
+        None
+        if run.refresh
+        else finished_manifest(
+            run.out,
+            spec.image,
+            formats=run.formats,
+            engine=run.engine.name,
+            verify=run.verify,
+        )
+    )
+    if manifest := done:
+        run.progress.finish(name, "unchanged", "already verified")
+        return manifest
+    start = time.monotonic()
+    try:
+        manifest = make_image(run, spec)
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise MissingPrerequisite(
+                f"{name}: the disk is full ({error.filename or run.tools.home.path})",
+                hint="free some room and run the same command again: finished steps are kept",
+            ) from error
+        raise
+    run.progress.finish(name, manifest["outcome"], _closing(manifest, time.monotonic() - start))
+    return manifest
+
+
+def _closing(manifest: Mapping[str, Any], seconds: float) -> str:
+    failed = [
+        f"{name}/{one['check']}: {one['reason']}"
+        for name, outcomes in manifest["checks"].items()
+        for one in outcomes
+        if one["outcome"] == "failed"
+    ]
+    formats = ", ".join(manifest["artifacts"])
+    unproven = "; not proven on a GPU" if manifest["proven_on_gpu"] is False else ""
+    return f"{formats} in {seconds:.0f} s{unproven}" + "".join(f"\n    {one}" for one in failed)
+
+
+def _settle(
+    run: Run,
+    name: str,
+    future: Future[dict[str, Any]],
+    manifests: dict[str, Mapping[str, Any]],
+    errors: dict[str, BuildImagesError],
+) -> None:
+    try:
+        manifests[name] = future.result()
+    except Interrupted:
+        raise
+    except BuildImagesError as error:
+        errors[name] = error
+        run.progress.finish(name, "failed", str(error))

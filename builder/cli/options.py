@@ -1,0 +1,237 @@
+"""The command line: declared once, parsed into one frozen value."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder import __version__
+from builder.model import SELECTABLE, Selection
+
+EXIT_CODES = """\
+exit codes:
+  0  done                          3  the selection is empty
+  1  a build or a check failed     4  this machine lacks something needed
+  2  bad input or bad usage        5  refused: proof missing, wrong or too old
+"""
+
+DESCRIPTION = """\
+Build container images for supercomputers: recipes declared once in YAML, times a matrix of
+architecture x base x CUDA x MPI, as OCI image, Singularity image (SIF) and Charliecloud
+tarball, each proven by tests inside the container.
+
+Without a command, every selected image is compiled, built, packed and verified; without a
+selector, the default selection of matrix.yaml is taken. An image that is done and unchanged
+is not built again.
+"""
+
+EXAMPLES = """\
+examples:
+  build-images                                   the default selection
+  build-images --arch ppc64le --mpi openmpi      every recipe and base, for POWER with Open MPI
+  build-images --image 'python-mpi-*-x86_64'     by image identifier
+  build-images plan --all                        what there is, and in which order it is built
+  build-images explain --mpi mpich               why each cell is in or out
+  build-images doctor                            what this machine can build, run and verify
+
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What the user asked for. `level` is 0 with --quiet, 2 with --verbose, else 1."""
+
+    command: str
+    selection: Selection
+    project: Path
+    out: Path
+    level: int = 1
+    json: bool = False
+    engine: str = "buildah"
+    jobs: int = 2
+    refresh: bool = False
+    verify: bool = True
+    dry_run: bool = False
+    graph: bool = False
+    path: Path | None = None
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Parse a command line; argparse prints usage errors and exits with status 2."""
+    given = _parser().parse_args(_with_command(argv))
+    verbose, quiet = getattr(given, "verbose", False), getattr(given, "quiet", False)
+    project = Path(given.project).absolute()
+    output = getattr(given, "output", None)
+    return Options(
+        command=given.command,
+        selection=_selection(given),
+        project=project,
+        out=Path(output).absolute() if output else project / "out",
+        level=2 if verbose else 0 if quiet else 1,
+        json=getattr(given, "json", False),
+        engine=getattr(given, "engine", "buildah"),
+        jobs=getattr(given, "jobs", 1),
+        refresh=getattr(given, "refresh", False),
+        verify=not getattr(given, "no_verify", False),
+        dry_run=getattr(given, "dry_run", False),
+        graph=getattr(given, "graph", False),
+        path=Path(given.path).absolute() if getattr(given, "path", None) else None,
+    )
+
+
+COMMANDS = ("build", "plan", "spec", "explain", "verify", "doctor")
+
+
+def _with_command(argv: Sequence[str]) -> list[str]:
+    """The main job has no name on the command line: put `build` where no command is."""
+    words = list(argv)
+    if words and (words[0] in COMMANDS or words[0] in {"-h", "--help", "--version"}):
+        return words
+    return ["build", *words]
+
+
+def _selection(given: argparse.Namespace) -> Selection:
+    patterns = {name: tuple(getattr(given, name, None) or ()) for name in SELECTABLE}
+    return Selection(
+        patterns={name: some for name, some in patterns.items() if some},
+        images=tuple(getattr(given, "image", None) or ()),
+        everything=getattr(given, "all", False),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="build-images",
+        usage="build-images [COMMAND] [SELECTORS] [OPTIONS]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"build-images {__version__}")
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    common, selectors, progress = _common(), _selectors(), _progress()
+    build = _command(
+        commands,
+        "build",
+        "compile, build, pack and verify the selected images (the default)",
+        [selectors, common, progress],
+    )
+    _build_options(build)
+    plan = _command(
+        commands, "plan", "show the selected images in build order", [selectors, common]
+    )
+    shape = plan.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="as JSON, with content keys")
+    shape.add_argument("--graph", action="store_true", help="as a graph in Graphviz's language")
+    spec = _command(
+        commands, "spec", "write Dockerfile and Singularity.def of each image", [selectors, common]
+    )
+    _output(spec, "where to write a folder for each image (default: PROJECT/out)")
+    explain = _command(commands, "explain", "say why each cell is in or out", [selectors, common])
+    explain.add_argument("--json", action="store_true", help="as JSON")
+    verify = _command(
+        commands, "verify", "prove again what an image's output folder holds", [common, progress]
+    )
+    verify.add_argument("path", metavar="PATH", help="an image's folder, such as out/IDENTIFIER")
+    verify.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    doctor = _command(
+        commands, "doctor", "say what this machine can build, run and verify", [common]
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    about: str,
+    parents: list[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    usage = "build-images [SELECTORS] [OPTIONS]" if name == "build" else None
+    return commands.add_parser(
+        name,
+        help=about,
+        description=about[:1].upper() + about[1:] + ".",
+        usage=usage,
+        epilog=EXIT_CODES,
+        parents=parents,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _common() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--project",
+        metavar="DIR",
+        default=".",
+        help="the folder that holds matrix.yaml, recipes/ and base-images/ (default: this one)",
+    )
+    return parser
+
+
+def _selectors() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group(
+        "selectors (may be repeated; a version selects by prefix: 12 takes 12.4)"
+    )
+    examples = {
+        "recipe": "hpc-base",
+        "arch": "ppc64le (or ppc64el, amd64, ...)",
+        "base": "debian13",
+        "cuda": "12.4, or none",
+        "mpi": "openmpi, openmpi5.0, or none",
+    }
+    for name in SELECTABLE:
+        group.add_argument(
+            f"--{name}", action="append", metavar=name.upper(), help=f"such as {examples[name]}"
+        )
+    group.add_argument("--image", action="append", metavar="GLOB", help="by image identifier")
+    group.add_argument("--all", action="store_true", help="the whole matrix")
+    return parser
+
+
+def _progress() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("-q", "--quiet", action="store_true", help="tell only of failures")
+    level.add_argument("-v", "--verbose", action="store_true", help="show all subprocess output")
+    return parser
+
+
+def _build_options(parser: argparse.ArgumentParser) -> None:
+    _output(parser, "where images and report go (default: PROJECT/out)")
+    parser.add_argument(
+        "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_positive,
+        default=min(4, os.cpu_count() or 1),
+        metavar="N",
+        help="images worked on at once (default: the number of cores, at most 4)",
+    )
+    parser.add_argument(
+        "--refresh",
+        action="store_true",
+        help="make everything anew, bases included, with today's packages",
+    )
+    parser.add_argument("--no-verify", action="store_true", help="build and pack only")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _output(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--output", "-o", metavar="DIR", help=text)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value

@@ -1,0 +1,132 @@
+"""From a spec to artifacts: the root file system is built once, and packed once a format."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder import facts
+from builder.artifacts import flatten, oci, sbom
+from builder.bases import StoredBase, ensure_base
+from builder.cli.run import Run, Timer
+from builder.cli.workspace import Workspace
+from builder.engines import apptainer, charliecloud
+from builder.errors import StepFailed
+from builder.model import Artifact, PlannedImage
+from builder.spec.driver import singularity_sections
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packer:
+    """Builds and packs one image in its workspace; every artifact that is whole is kept."""
+
+    run: Run
+    image: PlannedImage
+    work: Workspace
+    timer: Timer
+
+    def base(self) -> StoredBase | None:
+        """The base from the local store, made if need be; None if it comes from a registry."""
+        if self.image.base.bootstrap is None:
+            return None
+        assert self.run.mirror is not None
+        with self.timer.step("base"):
+            self._tell(f"base {self.image.base.name}")
+            return ensure_base(
+                self.image.base,
+                self.image.cell.arch,
+                self.image.base_image,
+                mirror=self.run.mirror,
+                store=self.run.tools.home.bases,
+                processes=self.run.tools.processes,
+                log=self.work.log,
+                say=self._tell,
+            )
+
+    def artifacts(self, base: StoredBase | None) -> dict[str, Artifact]:
+        """The artifacts by format, in the run's order."""
+        self._tell(f"building with {self.run.engine.name}")
+        found = {"oci": self.work.artifact("oci", lambda target: self._oci(base, target))}
+        layout = oci.read_layout(found["oci"].path)
+        self._check_architecture(layout)
+        with flatten.flattened(layout, scratch=self.work.path) as nodes:
+            self.work.remember("sbom", lambda: self._bill(layout, nodes))
+            if "charliecloud" in self.run.formats:
+                self._tell("packing the Charliecloud tarball")
+                found["charliecloud"] = self.work.artifact(
+                    "charliecloud", lambda target: self._tarball(layout, nodes, target)
+                )
+        if "sif" in self.run.formats:
+            self._tell("packing the SIF")
+            found["sif"] = self.work.artifact("sif", lambda target: self._sif(layout, target))
+        return {name: found[name] for name in self.run.formats if name in found}
+
+    def _tell(self, text: str) -> None:
+        self.run.progress.step(self.image.identifier, text)
+
+    def _oci(self, base: StoredBase | None, target: Path) -> str:
+        engine, log = self.run.engine, self.work.log
+        name = self.image.identifier
+        self.work.forget()
+        with self.timer.step("build"):
+            if base is not None:
+                engine.provide_base(base, log=log)
+            engine.build(
+                self.image,
+                self.work.context,
+                log=log,
+                on_line=lambda line: self.run.progress.detail(name, line),
+            )
+        self._tell("packing the OCI layout")
+        with self.timer.step("oci"):
+            engine.export(self.image, target, log=log)
+        return oci.read_layout(target).digest
+
+    def _check_architecture(self, layout: oci.Layout) -> None:
+        """A base of several architectures can resolve to the builder's own without a word."""
+        wanted = facts.ARCHITECTURES[self.image.cell.arch].oci
+        if layout.architecture != wanted:
+            raise StepFailed(
+                f"{self.image.identifier}: the image that was built is for "
+                f"{layout.architecture}, not {wanted}"
+            )
+
+    def _bill(self, layout: oci.Layout, nodes: Mapping[str, flatten.Node]) -> object:
+        return sbom.bill_of_materials(
+            nodes,
+            identifier=self.image.identifier,
+            version=self.image.cell.recipe_version,
+            distribution=self.image.base.distribution,
+            digest=layout.digest,
+        )
+
+    def _tarball(self, layout: oci.Layout, nodes: Mapping[str, flatten.Node], target: Path) -> str:
+        with self.timer.step("charliecloud"):
+            charliecloud.pack(nodes, layout.environment, target, tools=self.run.tools)
+            return file_digest(target)
+
+    def _sif(self, layout: oci.Layout, target: Path) -> str:
+        about = self.image.stages[-1].about
+        with self.timer.step("sif"):
+            apptainer.pack(
+                layout.path,
+                target,
+                singularity_sections(about, has_checks=bool(self.image.checks)),
+                arch=self.image.cell.arch,
+                tools=self.run.tools,
+                log=self.work.log,
+            )
+            return file_digest(target)
+
+
+def file_digest(path: Path) -> str:
+    """A file's SHA-256, as `sha256:…`."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"

@@ -1,0 +1,113 @@
+"""Plans as text, JSON and graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from builder.model import Cell, LeftOut, Plan, PlannedImage
+
+
+def plan_text(plan: Plan, states: Sequence[str]) -> str:
+    """The images in build order, each with what will happen to it."""
+    width = max(len(image.identifier) for image in plan.images)
+    lines = [
+        f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}"
+        for number, (image, state) in enumerate(zip(plan.images, states, strict=True), start=1)
+    ]
+    lines.append(_summary(plan))
+    return "\n".join(lines)
+
+
+def _summary(plan: Plan) -> str:
+    images = "1 image" if len(plan.images) == 1 else f"{len(plan.images)} images"
+    if not plan.left_out:
+        return images
+    return f"{images}; {len(plan.left_out)} left out ('build-images explain' says why)"
+
+
+def plan_json(plan: Plan, states: Sequence[str]) -> dict[str, Any]:
+    """The plan as data."""
+    return {
+        "schema": "build-images/plan/v1",
+        "images": [
+            _image_json(image, state) for image, state in zip(plan.images, states, strict=True)
+        ],
+        "left_out": [_left_out_json(one) for one in plan.left_out],
+    }
+
+
+def _image_json(image: PlannedImage, state: str) -> dict[str, Any]:
+    return {
+        "image": image.identifier,
+        "cell": asdict(image.cell),
+        "content_key": image.content_key,
+        "base_image": image.base_image,
+        "stages": [f"{stage.name}-{stage.version}" for stage in image.stages],
+        "checks": [check.name for check in image.checks],
+        "state": state,
+    }
+
+
+def _left_out_json(one: LeftOut) -> dict[str, Any]:
+    return {
+        "image": one.cell.identifier,
+        "cell": asdict(one.cell),
+        "reasons": list(one.reasons),
+    }
+
+
+def plan_graph(plan: Plan) -> str:
+    """The plan in Graphviz's language: bases, the stages of each recipe, images."""
+    edges: dict[str, None] = {}
+    for image in plan.images:
+        source = f"{image.cell.base} {image.cell.arch}"
+        for stage in image.stages:
+            target = f"{stage.name} {_rest(image.cell)}"
+            edges[f'  "{source}" -> "{target}";'] = None
+            source = target
+        edges[f'  "{source}" -> "{image.identifier}";'] = None
+        edges[f'  "{image.identifier}" [shape=box];'] = None
+    return "\n".join(["digraph plan {", "  rankdir=LR;", *edges, "}"])
+
+
+def _rest(cell: Cell) -> str:
+    return " ".join([cell.base, cell.cuda, cell.mpi, cell.arch])
+
+
+def explanation(plan: Plan) -> str:
+    """Why each selected cell is in or out, and what decided what is in it."""
+    lines: list[str] = []
+    for image in plan.images:
+        lines += [f"+ {image.identifier}", *(f"    {line}" for line in _decided(image))]
+    for one in plan.left_out:
+        lines += [f"- {one.cell.identifier}", *(f"    {reason}" for reason in one.reasons)]
+    return "\n".join(lines)
+
+
+def explanation_json(plan: Plan) -> dict[str, Any]:
+    """The same as data."""
+    return {
+        "schema": "build-images/explanation/v1",
+        "in": [{"image": image.identifier, "decided": _decided(image)} for image in plan.images],
+        "out": [_left_out_json(one) for one in plan.left_out],
+    }
+
+
+def _decided(image: PlannedImage) -> list[str]:
+    base = image.base
+    made = base.bootstrap
+    origin = f"bootstrapped, suite {made.suite}" if made else image.base_image
+    lines = [
+        f"base: {base.about}, {origin} ({base.where.file}); hpccm takes it for {base.hpccm_distro}"
+    ]
+    if image.mpi:
+        lines.append(
+            f"mpi: {image.mpi.family} {image.mpi.version}, the distribution's package "
+            f"({base.where.file}: mpi.{image.mpi.family})"
+        )
+    chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
+    lines.append(f"recipes: {chain}")
+    lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
+    return lines

@@ -1,0 +1,142 @@
+"""The work folder of one image: finished steps are kept, and a rerun goes on after them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from builder.cli.manifests import size_of
+from builder.home import Home
+from builder.locks import locked
+from builder.model import Artifact, PlannedImage, Spec
+from builder.spec.checks import EXECUTABLE
+
+FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
+_STEPS = "steps.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Workspace:
+    """The work folder of one image and one content key; `engine` built what is in it."""
+
+    path: Path
+
+    @property
+    def log(self) -> Path:
+        return self.path / "build.log"
+
+    @property
+    def context(self) -> Path:
+        """The spec's folder, which engines build from."""
+        return self.path / "spec"
+
+    def artifact(self, artifact_format: str, make: Callable[[Path], str]) -> Artifact:
+        """The artifact of a format: kept from an earlier run, or made now.
+
+        `make` writes it to the path that it is given, and returns its digest. It is recorded
+        once it is whole, and only what is recorded is ever taken up again.
+        """
+        target = self.path / FILES[artifact_format]
+        known = self._steps().get(artifact_format)
+        if known and target.exists() and size_of(target) == known["size"]:
+            return Artifact(**{**known, "path": target})
+        partial = target.with_name(f"partial-{target.name}")
+        _remove(partial)
+        _remove(target)
+        start = time.monotonic()
+        digest = make(partial)
+        partial.rename(target)
+        artifact = Artifact(
+            format=artifact_format,
+            path=target,
+            digest=digest,
+            size=size_of(target),
+            duration_s=round(time.monotonic() - start, 2),
+        )
+        self._record(artifact_format, {**dataclasses.asdict(artifact), "path": str(target)})
+        return artifact
+
+    def remember(self, name: str, make: Callable[[], Any]) -> Any:
+        """A JSON value from an earlier run, or made and kept now."""
+        steps = self._steps()
+        if name not in steps:
+            self._record(name, make())
+        return self._steps()[name]
+
+    def forget(self) -> None:
+        """Drop every record: nothing made of an older image may be taken for the new one's."""
+        (self.path / _STEPS).unlink(missing_ok=True)
+
+    def _steps(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.path / _STEPS).read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def _record(self, name: str, value: Any) -> None:
+        write_atomically(self.path / _STEPS, json.dumps({**self._steps(), name: value}, indent=1))
+
+
+@contextlib.contextmanager
+def workspace(
+    home: Home, image: PlannedImage, *, engine: str, owner: str | None, fresh: bool
+) -> Iterator[Workspace]:
+    """The image's work folder, held by this run alone. `fresh` throws away what is in it."""
+    name = f"{image.identifier}-{engine}"
+    with locked(home.work, name):
+        path = home.work / name / image.content_key[:16]
+        if fresh:
+            shutil.rmtree(path, ignore_errors=True)
+        for older in _others(path):
+            shutil.rmtree(older, ignore_errors=True)
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o755)
+        if owner:  # Apptainer and Charliecloud write here as this user
+            shutil.chown(path, owner)
+        yield Workspace(path=path)
+
+
+def _others(path: Path) -> list[Path]:
+    """Work for other content keys: their inputs are gone."""
+    return [one for one in path.parent.iterdir() if one != path] if path.parent.exists() else []
+
+
+def write_spec(spec: Spec, base_archive: Path | None, folder: Path, archive_name: str) -> None:
+    """Write a spec's folder: the same spec gives the same bytes and modes."""
+    shutil.rmtree(folder / "files", ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "Dockerfile": spec.dockerfile,
+        "Singularity.def": spec.singularity,
+        ".dockerignore": "*\n!files\n",
+        **spec.files,
+    }
+    for name, text in texts.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text)
+        file.chmod(0o755 if name.startswith(EXECUTABLE) else 0o644)
+    link = folder / archive_name
+    link.unlink(missing_ok=True)
+    if base_archive is not None:
+        link.symlink_to(base_archive)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or the one before."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,11 @@
+"""The engines behind one Protocol: they build a spec once, and hand over an OCI image layout."""
+
+from __future__ import annotations
+
+from builder.engines.buildah import Buildah
+from builder.engines.docker import Docker
+from builder.engines.protocol import Engine, Tools
+
+__all__ = ["ENGINES", "Buildah", "Docker", "Engine", "Tools"]
+
+ENGINES: dict[str, type[Buildah] | type[Docker]] = {"buildah": Buildah, "docker": Docker}

@@ -1,0 +1,111 @@
+"""Buildah: the default engine. No daemon; the builder has a container storage of its own."""
+
+from __future__ import annotations
+
+import re
+import resource
+from pathlib import Path
+
+from builder import facts
+from builder.bases import StoredBase
+from builder.engines.protocol import Instructions, OnLine, Tools, tag
+from builder.errors import StepFailed
+from builder.model import PlannedImage
+from builder.process import Processes
+
+_STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<instruction>.*)")
+
+
+class Buildah:
+    """Builds with `buildah build --isolation chroot`, which needs neither cgroups nor a runtime."""
+
+    name = "buildah"
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def version(self) -> str:
+        return self._tools.version("buildah")
+
+    def command(self, *arguments: str) -> list[str]:
+        """A buildah command on the builder's own storage."""
+        home = self._tools.home
+        root, runroot = home.storage, home.path / "run"
+        return [
+            self._tools.program("buildah"),
+            "--root",
+            str(root),
+            "--runroot",
+            str(runroot),
+            *arguments,
+        ]
+
+    def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        # A tag moves to the newest image of its name, so pulling again after a refresh is enough.
+        known = self._tools.processes.capture(
+            self.command(
+                "inspect", "--type", "image", "--format", "{{.FromImageDigest}}", base.name
+            ),
+            check=False,
+        )
+        if known.stdout.strip() == base.digest:
+            return
+        self._tools.logged(
+            self.command("pull", "--quiet", f"oci-archive:{base.archive}"),
+            log=log,
+            what="buildah pull",
+        )
+        listed = self._tools.processes.capture(
+            self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
+        )
+        ids = dict(line.split() for line in listed.stdout.splitlines() if len(line.split()) == 2)  # noqa: PLR2004
+        self._tools.logged(
+            self.command("tag", ids[base.digest], base.name), log=log, what="buildah tag"
+        )
+
+    def build(self, image: PlannedImage, context: Path, *, log: Path, on_line: OnLine) -> None:
+        steps = Instructions(_STEP, on_line)
+        pull = "never" if image.base.bootstrap else "missing"
+        try:
+            self._tools.logged(
+                self.command(
+                    "build",
+                    "--isolation=chroot",
+                    "--network=host",
+                    "--layers",
+                    "--force-rm",
+                    "--format=oci",
+                    f"--pull={pull}",
+                    f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
+                    *_limits(),
+                    f"--tag={tag(image)}",
+                    f"--file={context / 'Dockerfile'}",
+                    str(context),
+                ),
+                log=log,
+                what="buildah build",
+                on_line=steps,
+            )
+        except StepFailed as error:
+            raise steps.failed(image, error) from error
+
+    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        self._tools.logged(
+            self.command("push", "--quiet", tag(image), f"oci:{target}:latest"),
+            log=log,
+            what="buildah push",
+        )
+
+    def clean(self) -> None:
+        # The processes of an interrupted run start nothing more; cleaning needs fresh ones.
+        if self._tools.home.storage.exists():
+            Processes().capture(self.command("rm", "--all"), check=False, timeout_s=60)
+
+
+def _limits() -> list[str]:
+    """The limits of this process, for the build: newer Buildahs else try to raise them."""
+    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    return [
+        f"--ulimit={name}={':'.join(str(value) for value in resource.getrlimit(limit))}"
+        for name, limit in limits.items()
+    ]

@@ -1,0 +1,131 @@
+"""Docker Engine: builds with BuildKit through buildx, or with the classic builder without it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+from builder import facts
+from builder.artifacts.oci import blob_path, read_layout
+from builder.bases import StoredBase
+from builder.engines.protocol import Instructions, OnLine, Tools, tag
+from builder.errors import StepFailed
+from builder.model import PlannedImage
+
+# `#12 [hpc-base-development 3/8] RUN ...` of BuildKit, `Step 3/8 : RUN ...` of the classic builder
+_STEP = re.compile(r"(?:#\d+ \[[^\]]*\d+/\d+\]|Step \d+/\d+ :) (?P<instruction>.*)")
+
+
+class Docker:
+    """Builds with the Docker Engine that $DOCKER_HOST, or the default socket, leads to."""
+
+    name = "docker"
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def version(self) -> str:
+        done = self._tools.processes.capture(
+            [self._tools.program("docker"), "version", "--format", "{{.Server.Version}}"],
+            hint="is the Docker Engine running, and DOCKER_HOST right?",
+        )
+        return done.stdout.strip()
+
+    def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        docker = self._tools.program("docker")
+        known = self._tools.processes.capture(
+            [
+                docker,
+                "image",
+                "inspect",
+                "--format",
+                '{{index .Config.Labels "build-images.base-digest"}}',
+                base.name,
+            ],
+            check=False,
+        )
+        if known.stdout.strip() == base.digest:
+            return
+        scratch = base.archive.with_suffix(".docker")
+        try:
+            with tarfile.open(base.archive) as archive:
+                archive.extractall(scratch, filter="data")
+            self._import(base, scratch, log)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _import(self, base: StoredBase, layout: Path, log: Path) -> None:
+        """An Engine before 25 cannot load an OCI archive, so the root file system is imported."""
+        read = read_layout(layout)
+        changes = [f"ENV {key}={value}" for key, value in read.environment.items()]
+        changes += ['CMD ["/bin/bash"]', f"LABEL build-images.base-digest={base.digest}"]
+        self._tools.logged(
+            [
+                self._tools.program("docker"),
+                "import",
+                f"--platform=linux/{facts.ARCHITECTURES[base.arch].oci}",
+                *[f"--change={change}" for change in changes],
+                str(blob_path(layout, f"sha256:{read.layers[0].name}")),
+                base.name,
+            ],
+            log=log,
+            what="docker import",
+        )
+
+    def build(self, image: PlannedImage, context: Path, *, log: Path, on_line: OnLine) -> None:
+        steps = Instructions(_STEP, on_line)
+        buildx = shutil.which("docker-buildx", path=self._search_path())
+        command = (
+            [buildx, "build", "--load", "--progress=plain"]
+            if buildx
+            else [self._tools.program("docker"), "build"]
+        )
+        try:
+            self._tools.logged(
+                [
+                    *command,
+                    f"--platform=linux/{facts.ARCHITECTURES[image.cell.arch].oci}",
+                    "--network=host",
+                    f"--tag={tag(image)}",
+                    f"--file={context / 'Dockerfile'}",
+                    str(context),
+                ],
+                log=log,
+                what="docker build",
+                env={"DOCKER_BUILDKIT": "1" if buildx else "0"},
+                on_line=steps,
+            )
+        except StepFailed as error:
+            raise steps.failed(image, error) from error
+
+    def _search_path(self) -> str:
+        plugins = self._tools.home.path / "tools" / "cli-plugins"
+        system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
+        return ":".join([str(plugins), self._tools.home.search_path(), *system])
+
+    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        saved = target.with_suffix(".docker.tar")
+        try:
+            self._tools.logged(
+                [self._tools.program("docker"), "save", "--output", str(saved), tag(image)],
+                log=log,
+                what="docker save",
+            )
+            self._tools.logged(
+                [
+                    self._tools.program("skopeo"),
+                    "copy",
+                    "--quiet",
+                    f"docker-archive:{saved}",
+                    f"oci:{target}:latest",
+                ],
+                log=log,
+                what="skopeo copy",
+            )
+        finally:
+            saved.unlink(missing_ok=True)
+
+    def clean(self) -> None:
+        """The Engine removes what a client that went away had started."""

@@ -1,0 +1,135 @@
+"""What every engine does, and what all of them are given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from builder.bases import StoredBase
+from builder.errors import MissingPrerequisite, StepFailed
+from builder.home import ORDINARY_USER, Home
+from builder.model import PlannedImage
+from builder.process import Completed, Processes
+
+OnLine = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tools:
+    """The way to this machine's programs: subprocesses, the builder's folders, the search path."""
+
+    processes: Processes
+    home: Home
+
+    def program(self, name: str) -> str:
+        """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""
+        found = shutil.which(name, path=self.home.search_path())
+        if found is None:
+            raise MissingPrerequisite(
+                f"{name}: no such program on this machine",
+                hint="'build-images doctor' says how to get it; 'make setup' installs it",
+            )
+        return found
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What commands are given besides the caller's environment."""
+        return {"PATH": self.home.search_path()}
+
+    @property
+    def ordinary_user(self) -> str | None:
+        """Whom to run as what root must not run; None when the caller is an ordinary user."""
+        return ORDINARY_USER if os.geteuid() == 0 else None
+
+    def logged(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        log: Path,
+        what: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        on_line: OnLine | None = None,
+    ) -> Completed:
+        """`Processes.logged`, with the tools' search path."""
+        return self.processes.logged(
+            argv,
+            log=log,
+            what=what,
+            cwd=cwd,
+            env={**self.environment, **(env or {})},
+            user=user,
+            on_line=on_line,
+        )
+
+    def version(self, name: str, *arguments: str) -> str:
+        """The first version number that a program prints about itself; empty if it does not."""
+        done = self.processes.capture(
+            [self.program(name), *(arguments or ("--version",))],
+            env={**self.environment, "USER": os.environ.get("USER", "root")},
+            check=False,
+            timeout_s=20,
+        )
+        found = re.search(r"\d+(?:\.\d+)+", done.stdout + done.stderr)
+        return found[0] if found else ""
+
+
+class Engine(Protocol):
+    """Builds Dockerfiles. One value serves one run; methods may be called from several threads."""
+
+    name: str
+
+    def version(self) -> str:
+        """The engine's version."""
+
+    def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        """Make a base known under the name by which specs refer to it."""
+
+    def build(self, image: PlannedImage, context: Path, *, log: Path, on_line: OnLine) -> None:
+        """Build the Dockerfile in `context`; raises `StepFailed` with the failing instruction."""
+
+    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        """Write the built image as an OCI image layout into the folder `target`."""
+
+    def clean(self) -> None:
+        """Remove containers and mounts that an interrupted build left."""
+
+
+def tag(image: PlannedImage) -> str:
+    """The name under which an engine keeps a built image."""
+    return f"localhost/build-images/{image.identifier}:{image.content_key[:12]}"
+
+
+class Instructions:
+    """Follows a build's output, and knows the instruction that is being run."""
+
+    def __init__(self, pattern: re.Pattern[str], on_line: OnLine) -> None:
+        self._pattern = pattern
+        self._on_line = on_line
+        self.current = ""
+
+    def __call__(self, line: str) -> None:
+        if found := self._pattern.search(line):
+            self.current = found["instruction"].strip()
+            self._on_line(found[0].strip())
+
+    def failed(self, image: PlannedImage, error: StepFailed) -> StepFailed:
+        """The error of a build that failed, naming the instruction."""
+        return StepFailed(
+            f"{image.identifier}: the build failed at: {shortened(self.current) or 'its start'}",
+            tail=error.tail,
+            log=error.log,
+            hint="repeat with --verbose to see all of it; what was built before is kept",
+        )
+
+
+def shortened(text: str, limit: int = 300) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 4]} ..."

@@ -1,0 +1,55 @@
+"""Where the builder keeps what it makes and fetches on this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+SHARED_HOME = Path("/var/lib/build-images")
+ORDINARY_USER = "build-images"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Home:
+    """The folders of one builder; `ci/setup` follows the same rule.
+
+    `$BUILD_IMAGES_HOME`, else for root `/var/lib/build-images` (an ordinary user must be able to
+    reach it: Apptainer runs as one), else `$XDG_DATA_HOME/build-images`.
+    """
+
+    path: Path
+
+    @classmethod
+    def of_environment(cls) -> Home:
+        if chosen := os.environ.get("BUILD_IMAGES_HOME"):
+            return cls(path=Path(chosen).absolute())
+        if os.geteuid() == 0:
+            return cls(path=SHARED_HOME)
+        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+        return cls(path=Path(data).absolute() / "build-images")
+
+    @property
+    def tools(self) -> Path:
+        """Programs that set-up brought, before those of PATH."""
+        return self.path / "tools" / "bin"
+
+    @property
+    def bases(self) -> Path:
+        return self.path / "bases"
+
+    @property
+    def storage(self) -> Path:
+        """The builder's own container storage: nothing of the user's is in it."""
+        return self.path / "storage"
+
+    @property
+    def work(self) -> Path:
+        """Half-made things, by image and content key; a rerun goes on from here."""
+        return self.path / "work"
+
+    def search_path(self) -> str:
+        """PATH with the builder's own tools first, and the system's administration programs."""
+        return os.pathsep.join(
+            [str(self.tools), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"]
+        )

@@ -1,0 +1,17 @@
+"""Locks between builders that share a store: held by the kernel, so none outlives its holder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """Hold the lock of one thing in a folder; waits while another process or thread holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

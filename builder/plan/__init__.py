@@ -1,0 +1,35 @@
+"""The stage that decides which images there are: pure functions from a project to a plan."""
+
+from __future__ import annotations
+
+from builder.errors import BadInput, Fault
+from builder.model import LeftOut, Plan, PlannedImage, Project, Selection
+from builder.plan.cells import all_cells, reasons_against
+from builder.plan.images import planned_image
+from builder.plan.selection import check_selection, nothing_selected, selects
+
+__all__ = ["make_plan"]
+
+
+def make_plan(project: Project, selection: Selection) -> Plan:
+    """The selected images in build order, parents before children.
+
+    Raises `EmptySelection` when a selector matches nothing, or when every cell that was asked
+    for is left out; `BadInput` when a template cannot be rendered for a cell.
+    """
+    check_selection(project, selection)
+    images: list[PlannedImage] = []
+    left_out: list[LeftOut] = []
+    faults: list[Fault] = []
+    for cell in all_cells(project):
+        if not selects(project, selection, cell):
+            continue
+        if reasons := reasons_against(project, cell):
+            left_out.append(LeftOut(cell=cell, reasons=reasons))
+        else:
+            images.extend(planned_image(project, cell, faults))
+    if faults:
+        raise BadInput.of(faults)
+    if not images:
+        raise nothing_selected(project, left_out)
+    return Plan(images=tuple(images), left_out=tuple(left_out))

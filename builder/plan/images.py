@@ -1,0 +1,187 @@
+"""A cell with everything that decides what its image holds, and the key over it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from builder import __version__, templates
+from builder.errors import Fault
+from builder.model import (
+    BaseImage,
+    BlockUse,
+    Cell,
+    Check,
+    PlannedImage,
+    Project,
+    Recipe,
+    StageCheck,
+    StageRecipe,
+    Where,
+)
+from builder.plan.cells import packaged_mpi
+
+CHECKS_FOLDER = Path("tests/images")
+KEY_FORMAT = "1"  # raised when the same inputs would make another image
+
+
+def planned_image(project: Project, cell: Cell, faults: list[Fault]) -> Iterator[PlannedImage]:
+    """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
+    base = project.bases[cell.base]
+    mpi = packaged_mpi(base, cell.mpi)
+    context = templates.names(cell, base, mpi)
+    before = len(faults)
+    stages = _stages(project, cell, context, faults)
+    checks = tuple(
+        _check(project.root, project.checks[name], context, faults)
+        for stage in stages
+        for name in stage.checks
+    )
+    if len(faults) > before:
+        return
+    base_image = base_name(base, cell.arch)
+    yield PlannedImage(
+        cell=cell,
+        base=base,
+        base_image=base_image,
+        mpi=mpi,
+        stages=stages,
+        checks=checks,
+        content_key=_content_key(cell, base_image, stages, checks, project.root),
+    )
+
+
+def base_name(base: BaseImage, arch: str) -> str:
+    """The base as specs name it: a reference, or a local name that holds its declaration's key."""
+    if base.bootstrap is None:
+        return base.references[arch]
+    return f"localhost/build-images/{base.name}:{declared_key(base, arch)[:12]}-{arch}"
+
+
+def declared_key(base: BaseImage, arch: str) -> str:
+    """A SHA-256 over what the base's file declares, the mirror left out."""
+    made = base.bootstrap
+    assert made is not None
+    declared = [base.name, base.version, arch, made.suite, made.components, made.packages]
+    return _sha256([KEY_FORMAT, *declared])
+
+
+def _stages(
+    project: Project, cell: Cell, context: Mapping[str, Any], faults: list[Fault]
+) -> tuple[StageRecipe, ...]:
+    stages: list[StageRecipe] = []
+    seen: set[str] = set()
+    for recipe in project.chain(cell.recipe):
+        added = tuple(name for name in dict.fromkeys(recipe.checks) if name not in seen)
+        seen.update(added)
+        stages.append(_stage(recipe, added, context, faults))
+    return tuple(stages)
+
+
+def _stage(
+    recipe: Recipe, checks: tuple[str, ...], context: Mapping[str, Any], faults: list[Fault]
+) -> StageRecipe:
+    def blocks(uses: tuple[BlockUse, ...]) -> tuple[BlockUse, ...]:
+        return tuple(
+            BlockUse(
+                name=use.name,
+                arguments=_rendered(use.arguments, context, use.where, faults),
+                where=use.where,
+                lines=use.lines,
+            )
+            for use in uses
+        )
+
+    return StageRecipe(
+        name=recipe.name,
+        version=recipe.version,
+        about=recipe.about,
+        development=blocks(recipe.development),
+        runtime=blocks(recipe.runtime),
+        environment=_rendered(recipe.environment, context, recipe.where, faults),
+        labels=_rendered(recipe.labels, context, recipe.where, faults),
+        checks=checks,
+    )
+
+
+def _check(root: Path, check: Check, context: Mapping[str, Any], faults: list[Fault]) -> StageCheck:
+    return StageCheck(
+        name=check.name,
+        about=check.about,
+        sources={name: _text(root / CHECKS_FOLDER / name) for name in check.sources},
+        build=tuple(_rendered(check.build, context, check.where, faults)),
+        run=str(_rendered(check.run, context, check.where, faults)),
+        needs=check.needs,
+        timeout_s=check.timeout_s,
+    )
+
+
+def _rendered(value: Any, context: Mapping[str, Any], where: Where, faults: list[Fault]) -> Any:
+    try:
+        return templates.render(value, context)
+    except templates.TemplateError as error:
+        faults.append(
+            Fault(
+                file=where.file,
+                line=where.line,
+                key=where.key,
+                problem=f"the template fails for {context['base'].name} {context['arch']}: {error}",
+                valid=f"names: {templates.VALID_NAMES}",
+            )
+        )
+        return value
+
+
+def _content_key(
+    cell: Cell,
+    base_image: str,
+    stages: tuple[StageRecipe, ...],
+    checks: tuple[StageCheck, ...],
+    root: Path,
+) -> str:
+    return _sha256(
+        [
+            KEY_FORMAT,
+            __version__,
+            hpccm_version(),
+            cell.identifier,
+            base_image,
+            [_stage_content(stage) for stage in stages],
+            [[c.name, c.about, dict(c.sources), c.build, c.run, c.timeout_s] for c in checks],
+            _text(root / CHECKS_FOLDER / "run-checks"),
+        ]
+    )
+
+
+def _stage_content(stage: StageRecipe) -> list[Any]:
+    return [
+        stage.name,
+        stage.version,
+        stage.about,
+        [[use.name, use.arguments] for use in (*stage.development, *stage.runtime)],
+        len(stage.development),
+        stage.environment,
+        stage.labels,
+        stage.checks,
+    ]
+
+
+def _sha256(content: list[Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def hpccm_version() -> str:
+    """The installed version of hpccm, without importing it."""
+    return version("hpccm")
+
+
+@functools.lru_cache(maxsize=256)
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,67 @@
+"""What the user asked for, held against what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from builder.errors import EmptySelection
+from builder.model import SELECTABLE, Cell, LeftOut, Project, Selection
+from builder.plan.cells import all_cells, fits
+from builder.versions import matches
+
+
+def selects(project: Project, selection: Selection, cell: Cell) -> bool:
+    """Whether a cell is selected; without any selector, the matrix's default selection counts."""
+    if selection.everything:
+        return True
+    if not selection.patterns and not selection.images:
+        return fits(cell, project.matrix.default)
+    named = not selection.images or any(
+        fnmatchcase(cell.identifier, glob) for glob in selection.images
+    )
+    return named and fits(cell, selection.patterns)
+
+
+def check_selection(project: Project, selection: Selection) -> None:
+    """Raise `EmptySelection` for each selector that matches nothing, with what there is."""
+    problems = [
+        _unmatched(axis, pattern, values)
+        for axis, patterns in selection.patterns.items()
+        for values in [axis_values(project, axis)]
+        for pattern in patterns
+        if not any(matches(axis, pattern, value) for value in values)
+    ]
+    identifiers = [cell.identifier for cell in all_cells(project)] if selection.images else []
+    problems += [
+        _unmatched("image", glob, identifiers)
+        for glob in selection.images
+        if not any(fnmatchcase(identifier, glob) for identifier in identifiers)
+    ]
+    if problems:
+        raise EmptySelection("\n".join(problems))
+
+
+def axis_values(project: Project, axis: str) -> tuple[str, ...]:
+    """The values that exist on an axis, or the names of the recipes."""
+    return tuple(project.recipes) if axis == "recipe" else project.matrix.axes[axis]
+
+
+def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySelection:
+    """The error for a selection in which nothing can be built, with all reasons and values."""
+    lines = ["nothing is selected."]
+    if left_out:
+        lines[0] = "all that was selected is left out:"
+        lines += [
+            f"  {one.cell.identifier}: {reason}" for one in left_out for reason in one.reasons
+        ]
+    lines += [f"  {axis}: {', '.join(axis_values(project, axis))}" for axis in SELECTABLE]
+    return EmptySelection("\n".join(lines), hint="'build-images explain --all' shows every cell")
+
+
+def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
+    close = get_close_matches(pattern, values, n=1)
+    guess = f"; did you mean {close[0]}?" if close else ""
+    shown = [*values[:20], "..."] if len(values) > 20 else values  # noqa: PLR2004 - a screenful
+    return f"--{axis} {pattern}: matches nothing{guess}\n  {axis}: {', '.join(shown)}"

@@ -1,0 +1,29 @@
+"""The stage that compiles a planned image to text: the only place that imports hpccm.
+
+A spec is a folder: `Dockerfile`, `Singularity.def` and `files/` (the checks' sources and
+scripts), complete in itself. The Singularity definition reads its base, an OCI archive, from
+the file named by `base_archive` in that folder.
+"""
+
+from __future__ import annotations
+
+from builder.model import PlannedImage, Spec
+from builder.spec.blocks import block_faults
+from builder.spec.checks import check_files
+from builder.spec.driver import base_archive, dockerfile, singularity
+
+__all__ = ["base_archive", "block_faults", "compile_spec"]
+
+
+def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
+    """Compile one image; the same image gives the same bytes, on any machine.
+
+    `run_checks` is the text of the script that runs all checks inside the image. Not safe in
+    threads: hpccm keeps process-wide state.
+    """
+    return Spec(
+        image=image,
+        dockerfile=dockerfile(image),
+        singularity=singularity(image),
+        files=check_files(image, run_checks),
+    )

@@ -1,0 +1,60 @@
+"""How checks get into an image: their sources, and one script for each that runs it."""
+
+from __future__ import annotations
+
+from builder.model import PlannedImage, StageCheck, StageRecipe
+
+IN_IMAGE = "/opt/build-images"
+SOURCES = f"{IN_IMAGE}/src"
+PROGRAMS = f"{IN_IMAGE}/bin"
+SCRIPTS = f"{IN_IMAGE}/checks"
+RUN_CHECKS = f"{IN_IMAGE}/run-checks"
+EXECUTABLE = ("files/checks/", "files/run-checks")
+
+
+def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
+    """The files that the specs copy in, by path in the spec's folder."""
+    files = {"files/run-checks": run_checks}
+    for script, check in zip(script_names(image), image.checks, strict=True):
+        files[f"files/checks/{script}"] = _script(check)
+        files.update({f"files/src/{name}": text for name, text in check.sources.items()})
+    return dict(sorted(files.items()))
+
+
+def script_names(image: PlannedImage) -> tuple[str, ...]:
+    """`10-architecture`, `20-mpi`: the order in which they run."""
+    return tuple(f"{10 * (n + 1)}-{check.name}" for n, check in enumerate(image.checks))
+
+
+def script_of(image: PlannedImage, check: StageCheck) -> str:
+    """The path in the image of the script that runs a check."""
+    return f"{SCRIPTS}/{script_names(image)[image.checks.index(check)]}"
+
+
+def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
+    """The sources, as paths in the spec's folder, that a stage's checks are made from."""
+    return [
+        f"files/src/{name}"
+        for check in image.checks
+        if check.name in stage.checks
+        for name in check.sources
+    ]
+
+
+def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:
+    """The commands that make a stage's checks."""
+    commands = [c for check in image.checks if check.name in stage.checks for c in check.build]
+    if not commands:
+        return []
+    return [f"mkdir -p {PROGRAMS}", f"export SRC={SOURCES} OUT={PROGRAMS}", *commands]
+
+
+def _script(check: StageCheck) -> str:
+    return (
+        "#!/bin/sh\n"
+        f"# {check.about}\n"
+        f"# at most {check.timeout_s} s; exit status: 0 passed, 77 skipped, else failed\n"
+        f"SRC={SOURCES} OUT={PROGRAMS} PATH={PROGRAMS}:$PATH\n"
+        "export SRC OUT PATH\n"
+        f"{check.run}\n"
+    )

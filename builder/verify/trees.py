@@ -1,0 +1,66 @@
+"""The tree digest of each format, read from the artifact itself, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.artifacts import flatten, oci
+from builder.artifacts.tree import (
+    Entry,
+    comparable,
+    differences,
+    entries_of_tar,
+    tree_digest,
+)
+from builder.engines import Tools, apptainer
+from builder.model import FAILED, PASSED, Outcome
+
+EQUALITY_CHECK = "formats-equal"
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatTree:
+    """The entries of one format that count, and the digest over them."""
+
+    entries: Mapping[str, Entry]
+    digest: str
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Entry]) -> FormatTree:
+        return cls(entries=entries, digest=tree_digest(entries))
+
+
+def tree_of_artifact(
+    artifact_format: str, artifact: Path, *, work: Path, tools: Tools
+) -> FormatTree:
+    """Read an OCI layout, a SIF or a tarball to its end and take its tree."""
+    if artifact_format == "oci":
+        with flatten.flattened(oci.read_layout(artifact), scratch=work) as nodes:
+            return FormatTree.of(comparable(flatten.entries(nodes)))
+    if artifact_format == "sif":
+        with apptainer.tree_of(artifact, scratch=work, tools=tools) as stream:
+            return FormatTree.of(comparable(entries_of_tar(stream)))
+    unpack = [tools.program("pigz"), "--decompress", "--stdout", str(artifact)]
+    with tools.processes.reading_from(unpack) as stream:
+        return FormatTree.of(comparable(entries_of_tar(stream)))
+
+
+def equality(trees: Mapping[str, FormatTree]) -> Outcome:
+    """Whether all formats hold the same tree; if not, the first paths that differ."""
+    names = list(trees)
+    if len({tree.digest for tree in trees.values()}) == 1:
+        first = trees[names[0]]
+        reason = f"{', '.join(names)} hold the same {len(first.entries)} paths, {first.digest[:19]}"
+        return Outcome(check=EQUALITY_CHECK, outcome=PASSED, reason=reason)
+    found: list[str] = []
+    for name in names[1:]:
+        lines = differences(trees[names[0]].entries, trees[name].entries)
+        found += [f"{names[0]} and {name}: {line}" for line in lines]
+    shown = "; ".join(found[:_SHOWN])
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return Outcome(
+        check=EQUALITY_CHECK, outcome=FAILED, reason=shown + more, output="\n".join(found[:200])
+    )
