@@ -1,0 +1,847 @@
+"""The programs of the checks find what they are for: each planted defect is caught.
+
+They are compiled with this machine's compiler and MPI, as a development stage does it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import facts
+
+pytestmark = pytest.mark.engines
+
+SOURCES = Path(__file__).resolve().parents[1] / "images"
+WARNINGS = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror"]
+RANKS = 4
+NATIVE = platform.machine()
+CONTROL = Path("/dev/nvidiactl")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a program ended; `finding` is the last line of standard output."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def finding(self) -> str:
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        line = self.output.splitlines()[-2]
+        assert line.startswith("data: ")
+        found = json.loads(line.removeprefix("data: "))
+        assert isinstance(found, dict)
+        return found
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str] | None = None,
+    user: int | None = None,
+) -> Result:
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
+        env={**os.environ, **(environment or {})},
+        user=user,
+    )
+    return Result(status=done.returncode, output=done.stdout, errors=done.stderr)
+
+
+def need(program: str, package: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed (Debian: {package})")
+    return found
+
+
+def compiled(compiler: str, source: Path, target: Path, *options: str) -> Path:
+    result = run([compiler, *WARNINGS, "-o", target, source, *options])
+    assert result.status == 0, result.errors
+    assert result.errors == ""
+    return target
+
+
+# ---- architecture ----
+
+
+@pytest.fixture(scope="module")
+def architecture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("architecture")
+    return compiled(need("cc", "gcc"), SOURCES / "architecture.c", folder / "architecture")
+
+
+def elf(machine: int, *, bits: int = 64, endian: str = "<", flags: int = 0) -> bytes:
+    """An ELF header, as long as the class asks for, of a shared object."""
+    identity = b"\x7fELF" + bytes([bits // 32, 1 if endian == "<" else 2, 1]) + bytes(9)
+    address = "Q" if bits == 64 else "I"
+    fields = struct.pack(
+        endian + "HHI" + 3 * address + "I6H", 3, machine, 1, *[0] * 3, flags, *[0] * 6
+    )
+    return identity + fields
+
+
+PPC64LE = elf(21, flags=2)
+X86_64 = elf(62)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A root file system for ppc64le with one program."""
+    root = tmp_path / "root"
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/sound").write_bytes(PPC64LE)
+    (root / "usr/bin/script").write_text("#!/bin/sh\n")
+    (root / "usr/bin/empty").touch()
+    return root
+
+
+def test_architecture_accepts_a_sound_tree(architecture: Path, tree: Path) -> None:
+    result = run([architecture, "ppc64le", tree])
+    assert result.finding == "all 1 ELF files are for ppc64le, 64-bit little-endian"
+    assert result.status == 0
+    assert (result.data["files"], result.data["elf"], result.data["foreign"]) == (3, 1, 0)
+    assert result.errors == ""
+
+
+@pytest.mark.skipif(NATIVE not in facts.ARCHITECTURES, reason=f"not one of ours: {NATIVE}")
+def test_architecture_accepts_what_the_compiler_here_makes(
+    architecture: Path, tmp_path: Path
+) -> None:
+    shutil.copy(architecture, tmp_path / "program")
+    assert run([architecture, NATIVE, tmp_path]).status == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (X86_64, "x86_64 64-bit little-endian"),
+        (elf(183), "aarch64 64-bit little-endian"),
+        (elf(3, bits=32), "i386 32-bit little-endian"),
+        (elf(62, bits=32), "x32 32-bit little-endian"),
+        (elf(20, bits=32, endian=">"), "ppc 32-bit big-endian"),
+        (elf(21, endian=">", flags=1), "ppc64 64-bit big-endian, ELF ABI 1"),
+        (elf(21, endian=">", flags=2), "ppc64 64-bit big-endian, ELF ABI 2"),
+        (elf(21, flags=1), "ppc64le 64-bit little-endian, ELF ABI 1"),
+        (elf(4711), "machine 4711 64-bit little-endian"),
+    ],
+)
+def test_architecture_finds_a_foreign_file(
+    architecture: Path, tree: Path, header: bytes, named: str
+) -> None:
+    (tree / "usr/bin/foreign").write_bytes(header)
+    result = run([architecture, "ppc64le", tree])
+    assert result.status == 1
+    assert result.finding == (
+        f"1 of 2 ELF files is not for ppc64le: {tree}/usr/bin/foreign ({named})"
+    )
+    assert result.data["foreign"] == 1
+
+
+def test_architecture_names_five_of_many(architecture: Path, tree: Path) -> None:
+    for i in range(7):
+        (tree / f"usr/bin/foreign{i}\n").write_bytes(X86_64)
+    result = run([architecture, "ppc64le", tree])
+    assert result.status == 1
+    assert result.finding.startswith("7 of 8 ELF files are not for ppc64le: ")
+    assert result.finding.endswith(" and 2 more")
+    assert result.finding.count("x86_64 64-bit") == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("usr/share/guile.go", elf(0)),
+        ("usr/lib/probe.o", elf(247)),
+        ("usr/lib/kernel.cubin", elf(190)),
+        ("usr/lib/firmware/card.fw", elf(40, bits=32)),
+        ("lib/firmware/card.fw", elf(94, bits=32, endian=">")),
+    ],
+)
+def test_architecture_lets_through_what_is_for_another_processor(
+    architecture: Path, tree: Path, path: str, header: bytes
+) -> None:
+    (tree / path).parent.mkdir(parents=True, exist_ok=True)
+    (tree / path).write_bytes(header)
+    result = run([architecture, "ppc64le", tree])
+    assert (result.status, result.data["other_processor"]) == (0, 1)
+
+
+def test_architecture_takes_an_unstated_abi_as_the_loader_does(
+    architecture: Path, tree: Path
+) -> None:
+    (tree / "usr/lib").mkdir()
+    (tree / "usr/lib/crtn.o").write_bytes(elf(21, flags=0))
+    assert run([architecture, "ppc64le", tree]).status == 0
+
+
+def test_architecture_needs_an_elf_file(architecture: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    (tmp_path / "cut").write_bytes(PPC64LE[:20])
+    result = run([architecture, "ppc64le", tmp_path])
+    assert result.status == 1
+    assert result.finding.startswith("no ELF file among 2 files")
+
+
+def test_architecture_reads_each_file_once_and_follows_no_link(
+    architecture: Path, tree: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").write_bytes(X86_64)
+    (tree / "usr/bin/link").symlink_to(tmp_path / "outside")
+    (tree / "again").symlink_to("usr")
+    os.link(tree / "usr/bin/sound", tree / "usr/bin/name")
+    os.mkfifo(tree / "pipe")
+    result = run([architecture, "ppc64le", tree])
+    assert (result.status, result.data["files"], result.data["elf"]) == (0, 3, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_architecture_counts_what_it_may_not_read(architecture: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        shutil.copy(architecture, root / "program")
+        (root / "sound").write_bytes(PPC64LE)
+        (root / "secret").write_bytes(PPC64LE)
+        (root / "secret").chmod(0)
+        (root / "closed").mkdir(mode=0o700)
+        (root / "program").rename(root.parent / f"{root.name}-program")
+        program = root.parent / f"{root.name}-program"
+        try:
+            result = run([program, "ppc64le", root], user=65534)
+        finally:
+            program.unlink()
+    assert result.status == 0
+    assert (result.data["unreadable_files"], result.data["unreadable_directories"]) == (1, 1)
+    assert "1 files and 1 directories could not be read" in result.finding
+
+
+def mounting(script: str, *arguments: str | Path) -> Result:
+    """Runs a shell script in a mount namespace of its own."""
+    unshare = [need("unshare", "util-linux"), "--mount"]
+    if os.geteuid() != 0:
+        unshare.append("--map-root-user")
+    if run([*unshare, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).status != 0:
+        pytest.skip("this user may not mount in a namespace of its own")
+    return run([*unshare, "sh", "-ec", script, "sh", *arguments])
+
+
+def test_architecture_leaves_out_what_is_mounted_in(
+    architecture: Path, tree: Path, tmp_path: Path
+) -> None:
+    """A home directory on the same disk, a driver's library, and a file system of its own."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/tool").write_bytes(X86_64)
+    for place in ("home", "scratch"):
+        (tree / place).mkdir()
+    (tree / "usr/lib").mkdir()
+    (tree / "usr/lib/libdriver.so").touch()
+    result = mounting(
+        'mount --bind "$2" "$2"; mount --bind "$3" "$2/home"; mount -t tmpfs tmpfs "$2/scratch"; '
+        'cp "$3/tool" "$2/scratch"; mount --bind "$3/tool" "$2/usr/lib/libdriver.so"; '
+        '"$1" ppc64le "$2"',
+        *(architecture, tree, tmp_path / "home"),
+    )
+    assert result.status == 0, result
+    assert (result.data["elf"], result.data["mounts_left_out"]) == (1, 3)
+
+
+def test_architecture_walks_an_image_that_is_mounted_in_pieces(
+    architecture: Path, tree: Path, tmp_path: Path
+) -> None:
+    (tree / "usr/bin/foreign").write_bytes(X86_64)
+    (tree / "opt").mkdir()
+    (tree / "opt/foreign").write_bytes(X86_64)
+    session = tmp_path / "session"
+    for place in ("usr", "opt"):
+        (session / place).mkdir(parents=True)
+    # The image's file system shows the same paths from its own top, as a SIF's does.
+    result = mounting(
+        'mount -t tmpfs tmpfs /mnt; mkdir -p "/mnt$3"; cp -a "$2/usr" "$2/opt" "/mnt$3"; '
+        'mount --bind "/mnt$3/usr" "$3/usr"; mount --bind "/mnt$3/opt" "$3/opt"; '
+        '"$1" ppc64le "$3"',
+        *(architecture, tree, session),
+    )
+    assert result.status == 1
+    assert result.finding.startswith("2 of 3 ELF files are not for ppc64le")
+
+
+def test_architecture_compares_with_uname(architecture: Path) -> None:
+    other = "ppc64le" if NATIVE != "ppc64le" else "x86_64"
+    result = run([architecture, other])
+    assert (result.status, result.finding) == (1, f"uname -m says {NATIVE}, expected {other}")
+
+
+@pytest.mark.parametrize("arguments", [[], ["amd64"], ["x86_64", "/", "more"], ["x86_64", "/no"]])
+def test_architecture_refuses_bad_arguments(architecture: Path, arguments: list[str]) -> None:
+    result = run([architecture, *arguments])
+    assert result.status == 2
+    assert result.finding != ""
+
+
+# ---- mpi ----
+
+FLIP_ALLREDUCE = """
+int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    int rank, code = PMPI_Allreduce(in, out, n, type, op, comm);
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == 2 && n == 1000 && type == MPI_DOUBLE && op == MPI_SUM)
+        ((double *)out)[17] += 1;
+    return code;
+}
+"""
+FLIP_INT64 = FLIP_ALLREDUCE.replace("MPI_DOUBLE", "MPI_INT64_T").replace("double", "int64_t")
+FLIP_MAX = FLIP_ALLREDUCE.replace("MPI_SUM", "MPI_MAX")
+# The reduction hides every fault, and the messages are wrong too.
+HIDE_FLAG = """
+int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    int code = PMPI_Allreduce(in, out, n, type, op, comm);
+    if (type == MPI_INT)
+        *(int *)out = 0;
+    return code;
+}
+int MPI_Alltoall(const void *in, int n, MPI_Datatype type, void *out, int m, MPI_Datatype other,
+                 MPI_Comm comm)
+{
+    int rank, code = PMPI_Alltoall(in, n, type, out, m, other, comm);
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == 3)
+        ((int64_t *)out)[1001] ^= 1;
+    return code;
+}
+"""
+FLIP_MESSAGE = """
+int MPI_Sendrecv(const void *out, int n, MPI_Datatype type, int to, int tag, void *in, int m,
+                 MPI_Datatype other, int from, int back, MPI_Comm comm, MPI_Status *status)
+{
+    int rank, code = PMPI_Sendrecv(out, n, type, to, tag, in, m, other, from, back, comm, status);
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == 1 && from == 2 && m == 65536)
+        ((unsigned char *)in)[40000] ^= 4;
+    return code;
+}
+"""
+FLIP_BROADCAST = """
+int MPI_Bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    int rank, code = PMPI_Bcast(buffer, n, type, root, comm);
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == 0 && root == 3)
+        ((unsigned char *)buffer)[n - 1] ^= 1;
+    return code;
+}
+"""
+LESS_THREADS = """
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    int code = PMPI_Init_thread(argc, argv, required, provided);
+    *provided = MPI_THREAD_FUNNELED;
+    return code;
+}
+int MPI_Query_thread(int *provided)
+{
+    *provided = MPI_THREAD_FUNNELED;
+    return MPI_SUCCESS;
+}
+"""
+SAME_RANK = """
+int MPI_Comm_rank(MPI_Comm comm, int *rank)
+{
+    int code = PMPI_Comm_rank(comm, rank);
+    *rank = *rank == 2 ? 1 : *rank;
+    return code;
+}
+"""
+LOSE_RANK = """
+int MPI_Bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    int rank;
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == 3)
+        raise(SIGKILL);
+    return PMPI_Bcast(buffer, n, type, root, comm);
+}
+"""
+CALL_FAILS = """
+int MPI_Alltoall(const void *in, int n, MPI_Datatype type, void *out, int m, MPI_Datatype other,
+                 MPI_Comm comm)
+{
+    (void)in; (void)n; (void)type; (void)out; (void)m; (void)other; (void)comm;
+    return MPI_ERR_OTHER;
+}
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mpi:
+    """An MPI of this machine, with the check's program compiled for it."""
+
+    compiler: str
+    launcher: tuple[str, ...]
+    library: str
+    folder: Path
+    program: Path
+
+    def launch(self, *command: str | Path, ranks: int = RANKS) -> Result:
+        launcher = [word.format(ranks=ranks) for word in self.launcher]
+        return run([*launcher, *command])
+
+    def with_defect(self, code: str) -> Result:
+        source, library = self.folder / "defect.c", self.folder / "defect.so"
+        source.write_text(f"#include <mpi.h>\n#include <signal.h>\n#include <stdint.h>\n{code}")
+        compiled(self.compiler, source, library, "-D_POSIX_C_SOURCE=200809L", "-shared", "-fPIC")
+        return self.launch("env", f"LD_PRELOAD={library}", self.program, str(RANKS), "multiple")
+
+
+@pytest.fixture(scope="module", params=["openmpi", "mpich"])
+def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mpi:
+    family = facts.MPI_FAMILIES[request.param]
+    compiler = need(f"mpicc.{family.name}", f"lib{family.name}-dev")
+    program, *options = family.launch.split()
+    launcher = need(f"{program}.{family.name}", family.name)
+    folder = tmp_path_factory.mktemp(family.name)
+    return Mpi(
+        compiler=compiler,
+        launcher=(launcher, *options),
+        library=family.title,
+        folder=folder,
+        program=compiled(compiler, SOURCES / "mpi.c", folder / "mpi"),
+    )
+
+
+def test_mpi_passes(mpi: Mpi) -> None:
+    result = mpi.launch(mpi.program, str(RANKS), "multiple", mpi.library)
+    assert result.status == 0, result
+    assert result.finding.startswith(
+        "4 ranks on 1 host: point to point 1 B to 1 MiB, allreduce 1 to 65536 values, "
+        f"thread level multiple ({mpi.library} "
+    )
+    assert (result.data["ranks"], result.data["thread_level"]) == (RANKS, "multiple")
+    assert result.output.count("\n") == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_mpi_passes_with_other_numbers_of_ranks(mpi: Mpi, ranks: int) -> None:
+    result = mpi.launch(mpi.program, str(ranks), "single", ranks=ranks)
+    assert (result.status, result.data["ranks"]) == (0, ranks)
+
+
+def test_mpi_finds_singletons(mpi: Mpi) -> None:
+    """Four programs without a launcher: each is rank 0 of 1, and each has to fail."""
+    for _ in range(RANKS):
+        result = run([mpi.program, str(RANKS), "multiple"])
+        assert result.status == 1
+        assert result.finding.startswith(
+            "MPI started singletons: this process is rank 0 of 1, expected 4 ranks"
+        )
+
+
+def test_mpi_finds_a_launcher_of_another_family(mpi: Mpi) -> None:
+    other = {"Open MPI": "mpiexec.mpich", "MPICH": "mpirun.openmpi"}[mpi.library]
+    launcher = [need(other, "openmpi-bin, mpich"), *mpi.launcher[1:]]
+    options = ["--allow-run-as-root", "--oversubscribe"] if other == "mpirun.openmpi" else []
+    result = run([launcher[0], *options, "-n", "4", mpi.program, "4", "multiple"])
+    assert result.status != 0
+    assert "MPI started singletons" in result.output
+
+
+def test_mpi_finds_a_launcher_that_starts_too_few(mpi: Mpi) -> None:
+    result = mpi.launch(mpi.program, str(RANKS), "multiple", ranks=3)
+    assert result.status != 0
+    assert result.finding.startswith("MPI started 3 ranks, expected 4")
+
+
+@pytest.mark.parametrize(
+    ("code", "finding"),
+    [
+        (
+            FLIP_ALLREDUCE,
+            "rank 2: allreduce SUM (double) of 1000 values: value 17 is 46, expected 45",
+        ),
+        (FLIP_INT64, "rank 2: allreduce SUM (int64) of 1000 values: value 17 is"),
+        (FLIP_MAX, "rank 2: allreduce MAX (double) of 1000 values: value 17 is"),
+        (HIDE_FLAG, "rank 3: alltoall: value 1 from rank 1 to rank 3 is"),
+        (FLIP_MESSAGE, "rank 1: message of 65536 bytes from rank 2 to rank 1: byte 40000 is 0x"),
+        (FLIP_BROADCAST, "rank 0: message of 65536 bytes from rank 3 to rank 3: byte 65535 is 0x"),
+        (LESS_THREADS, "rank 0: MPI grants thread level funneled, required is multiple"),
+        (SAME_RANK, "rank 0: rank 2 says that it is rank 1"),
+    ],
+    ids=["sum", "int64", "max", "hidden", "message", "broadcast", "threads", "same-rank"],
+)
+def test_mpi_finds_a_defect(mpi: Mpi, code: str, finding: str) -> None:
+    result = mpi.with_defect(code)
+    assert result.status != 0
+    assert finding in result.output
+
+
+def test_mpi_fails_on_every_rank(mpi: Mpi) -> None:
+    """Each rank knows of a fault of one rank."""
+    source = mpi.folder / "defect.so"
+    mpi.with_defect(FLIP_ALLREDUCE)
+    ends = mpi.folder / "ends"
+    ends.mkdir()
+    script = f'LD_PRELOAD={source} "$0" 4 multiple; echo $? >{ends}/$$; exit 0'
+    assert mpi.launch("sh", "-c", script, mpi.program).status == 0
+    assert [path.read_text() for path in ends.iterdir()] == ["1\n"] * RANKS
+
+
+def test_mpi_finds_a_lost_rank(mpi: Mpi) -> None:
+    assert mpi.with_defect(LOSE_RANK).status != 0
+
+
+def test_mpi_names_a_call_that_failed(mpi: Mpi) -> None:
+    result = mpi.with_defect(CALL_FAILS)
+    assert result.status != 0
+    assert "of 4: MPI_Alltoall(" in result.output
+    assert "of 4: MPI_Alltoall(" in result.errors
+
+
+def test_mpi_finds_another_library(mpi: Mpi) -> None:
+    result = mpi.launch(mpi.program, str(RANKS), "multiple", "Open MPI v1.10")
+    assert result.status != 0
+    assert result.finding.startswith(f"rank 0: the library is {mpi.library} ")
+    assert "expected Open MPI v1.10 (and faults on 3 more ranks)" in result.finding
+
+
+@pytest.mark.parametrize("arguments", [[], ["4"], ["0", "single"], ["4", "many"], ["x", "single"]])
+def test_mpi_refuses_bad_arguments(mpi: Mpi, arguments: list[str]) -> None:
+    result = run([mpi.program, *arguments])
+    assert (result.status, result.finding[:10]) == (2, "usage: mpi")
+
+
+# ---- mpi4py ----
+
+MPI4PY = SOURCES / "mpi4py-check.py"
+WRONG_SUM = """
+import mpi4py.MPI as module, runpy, sys
+class Wrong(module.Intracomm):
+    def Allreduce(self, sendbuf, recvbuf, op=module.SUM):
+        super().Allreduce(sendbuf, recvbuf, op=op)
+        if self.Get_rank() == 2 and len(recvbuf) == 7:
+            recvbuf[3] += 1
+module.COMM_WORLD = Wrong(module.COMM_WORLD)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """A Python that has mpi4py and NumPy."""
+    for candidate in (sys.executable, "/usr/bin/python3"):
+        if (
+            shutil.which(candidate)
+            and run([candidate, "-c", "import mpi4py.MPI, numpy"]).status == 0
+        ):
+            return candidate
+    pytest.skip("no Python with mpi4py and NumPy (Debian: python3-mpi4py, python3-numpy)")
+
+
+@pytest.fixture(scope="module")
+def launcher(python: str) -> list[str]:
+    """The launcher that belongs to mpi4py's library."""
+    version = run([python, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"]).output
+    family = facts.MPI_FAMILIES["openmpi" if "Open MPI" in version else "mpich"]
+    program, *options = family.launch.split()
+    return [need(f"{program}.{family.name}", family.name), *options]
+
+
+def launched(launcher: Sequence[str], *command: str | Path, ranks: int = RANKS) -> Result:
+    return run([*(word.format(ranks=ranks) for word in launcher), *command])
+
+
+def test_mpi4py_passes(launcher: list[str], python: str) -> None:
+    result = launched(launcher, python, MPI4PY, "4")
+    assert result.status == 0, result
+    assert result.finding.startswith("4 ranks: pickled and array messages and allreduce (mpi4py ")
+    assert result.data["ranks"] == RANKS
+
+
+def test_mpi4py_finds_singletons_and_lost_ranks(launcher: list[str], python: str) -> None:
+    result = run([python, MPI4PY, "4"])
+    assert (result.status, result.finding[:22]) == (1, "MPI started singletons")
+    result = launched(launcher, python, MPI4PY, "4", ranks=3)
+    assert result.status != 0
+    assert result.finding == "MPI started 3 ranks, expected 4"
+
+
+def test_mpi4py_finds_a_wrong_sum(launcher: list[str], python: str) -> None:
+    result = launched(launcher, python, "-c", WRONG_SUM, MPI4PY, "4")
+    assert result.status != 0
+    assert result.finding.startswith("rank 2: Allreduce of 7 float64 values: value 3 is 41.0")
+
+
+def test_mpi4py_finds_another_library(launcher: list[str], python: str) -> None:
+    result = launched(launcher, python, MPI4PY, "4", "Some MPI")
+    assert result.status != 0
+    assert "expected Some MPI" in result.finding
+
+
+def test_mpi4py_says_that_it_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py.py").write_text('raise ImportError("no library\\nmore")\n')
+    result = run([sys.executable, MPI4PY, "4"], environment={"PYTHONPATH": str(tmp_path)})
+    assert (result.status, result.finding) == (1, "cannot import mpi4py and NumPy: no library")
+
+
+# ---- gpu ----
+
+LIBCUDA = """
+int cuInit(unsigned flags) { return flags == 0 ? INIT : 1; }
+int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
+int cuDeviceGetName(char *name, int length, int device)
+{
+    (void)device;
+    snprintf(name, (size_t)length, "Tesla \\"V100\\"");
+    return 0;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    *value = attribute == 75 ? 7 : attribute == 76 ? 0 : -1;
+    return 0;
+}
+#ifndef INCOMPLETE
+int cuGetErrorName(int error, const char **name)
+{
+    *name = error == 46 ? "CUDA_ERROR_DEVICE_UNAVAILABLE" : NULL;
+    return *name == NULL;
+}
+#endif
+"""
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gpu")
+    return compiled(need("cc", "gcc"), SOURCES / "gpu.c", folder / "gpu", "-ldl")
+
+
+def with_library(gpu: Path, folder: Path, *options: str) -> Result:
+    """Runs the check with a library of our own in the place of the driver's."""
+    source = folder / "libcuda.c"
+    source.write_text(f"#include <stdio.h>\n{LIBCUDA}")
+    options = ("-DINIT=0", "-DCOUNT=1", *options) if len(options) < 2 else options
+    compiled("cc", source, folder / "libcuda.so.1", "-shared", "-fPIC", *options)
+    return run([gpu], environment={"LD_LIBRARY_PATH": str(folder)})
+
+
+@pytest.mark.skipif(CONTROL.exists(), reason="there is a GPU here")
+def test_gpu_is_skipped_without_one(gpu: Path) -> None:
+    result = run([gpu])
+    assert result.status == 77
+    assert result.finding == "no GPU: /dev/nvidiactl is absent and libcuda.so.1 is not found"
+
+
+@pytest.mark.skipif(not CONTROL.exists(), reason="no GPU: /dev/nvidiactl is absent")
+def test_gpu_passes_on_the_one_that_is_here(gpu: Path) -> None:
+    result = run([gpu])
+    assert result.status == 0, result
+    assert "driver supports CUDA" in result.finding
+
+
+@pytest.mark.parametrize(("count", "plural"), [(1, ""), (2, "s")])
+def test_gpu_passes(gpu: Path, tmp_path: Path, count: int, plural: str) -> None:
+    result = with_library(gpu, tmp_path, "-DINIT=0", f"-DCOUNT={count}")
+    assert result.status == 0
+    assert result.finding == (
+        f'{count} GPU{plural}: Tesla "V100", compute capability 7.0, driver supports CUDA 12.4'
+    )
+    assert result.data == {
+        "gpus": count,
+        "name": "Tesla V100",
+        "compute_capability": "7.0",
+        "driver_cuda": "12.4",
+        "library": str(tmp_path / "libcuda.so.1"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("number", "finding"),
+    [
+        (34, "cuInit: CUDA error 34 (CUDA_ERROR_STUB_LIBRARY): libcuda.so.1 is a stub"),
+        (803, "cuInit: CUDA error 803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH): libcuda.so.1 is of"),
+        (46, "cuInit: CUDA error 46 (CUDA_ERROR_DEVICE_UNAVAILABLE)"),
+        (4711, "cuInit: CUDA error 4711 (no name for it)"),
+    ],
+)
+def test_gpu_names_the_error(gpu: Path, tmp_path: Path, number: int, finding: str) -> None:
+    result = with_library(gpu, tmp_path, f"-DINIT={number}", "-DCOUNT=1")
+    assert result.status == 1
+    assert result.finding.startswith(finding)
+
+
+def test_gpu_tells_no_device_from_no_gpu(gpu: Path, tmp_path: Path) -> None:
+    result = with_library(gpu, tmp_path, "-DINIT=100", "-DCOUNT=0")
+    assert result.status == (1 if CONTROL.exists() else 77)
+    assert ("CUDA_ERROR_NO_DEVICE" if CONTROL.exists() else "no GPU: ") in result.finding
+
+
+def test_gpu_needs_at_least_one(gpu: Path, tmp_path: Path) -> None:
+    result = with_library(gpu, tmp_path, "-DINIT=0", "-DCOUNT=0")
+    assert (result.status, "gives no GPU" in result.finding) == (1, True)
+
+
+def test_gpu_names_a_symbol_that_is_missing(gpu: Path, tmp_path: Path) -> None:
+    result = with_library(gpu, tmp_path, "-DINCOMPLETE")
+    assert (result.status, result.finding) == (1, "libcuda.so.1 has no cuGetErrorName")
+
+
+def test_gpu_fails_on_a_library_that_is_none(gpu: Path, tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_text("Not a library.\n" * 100)
+    result = run([gpu], environment={"LD_LIBRARY_PATH": str(tmp_path)})
+    assert result.status == 1
+    assert result.finding.startswith("libcuda.so.1 cannot be loaded: ")
+
+
+# ---- run-checks ----
+
+RUN_CHECKS = SOURCES / "run-checks"
+
+
+@pytest.fixture(params=["dash", "bash"])
+def shell(request: pytest.FixtureRequest) -> str:
+    return need(request.param, request.param)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[Path]:
+    """An image's directory of checks, with one check of each outcome."""
+    checks = tmp_path / "image/checks"
+    checks.mkdir(parents=True)
+    add(checks, "10-sound", 'echo "data: {}"; echo "all is well"; echo')
+    add(checks, "20-broken", "echo noise >&2; echo 'it is broken'; exit 3")
+    add(checks, "30-gpu", "echo 'no GPU'; exit 77")
+    (checks / "README").write_text("not a check")
+    yield tmp_path / "image"
+    left = [path for path in tmp_path.iterdir() if path.name.startswith("run-checks.")]
+    assert left == []
+
+
+def add(checks: Path, name: str, script: str) -> None:
+    (checks / name).write_text(f"#!/bin/sh\n{script}\n")
+    (checks / name).chmod(0o755)
+
+
+def environment(image: Path) -> dict[str, str]:
+    return {"BUILD_IMAGES_ROOT": str(image), "TMPDIR": str(image.parent)}
+
+
+def run_checks(shell: str, image: Path, *names: str) -> Result:
+    return run([shell, RUN_CHECKS, *names], environment=environment(image))
+
+
+def test_run_checks_reports_each_outcome(shell: str, image: Path) -> None:
+    result = run_checks(shell, image)
+    assert result.output.replace("(1 s)", "(0 s)").splitlines() == [
+        "sound: passed - all is well (0 s)",
+        "broken: failed - it is broken (0 s)",
+        "gpu: skipped - no GPU (0 s)",
+        "1 passed, 1 failed, 1 skipped",
+    ]
+    assert result.status == 1
+    assert "    noise\n" in result.errors
+
+
+def test_run_checks_runs_the_named_ones(shell: str, image: Path) -> None:
+    result = run_checks(shell, image, "30-gpu", "sound")
+    assert (result.status, result.finding) == (0, "1 passed, 0 failed, 1 skipped")
+    assert result.errors == ""
+
+
+def test_run_checks_lists(shell: str, image: Path) -> None:
+    assert run_checks(shell, image, "-l").output.split() == ["sound", "broken", "gpu"]
+
+
+def test_run_checks_refuses_an_unknown_name(shell: str, image: Path) -> None:
+    result = run_checks(shell, image, "sound", "mip")
+    assert (result.status, result.output) == (2, "")
+    assert result.errors.strip() == "run-checks: no check mip; there are: sound broken gpu"
+    assert run_checks(shell, image, "-x").status == 2
+
+
+def test_run_checks_fails_when_there_is_none(shell: str, tmp_path: Path) -> None:
+    result = run_checks(shell, tmp_path)
+    assert (result.status, result.finding) == (1, "0 passed, 0 failed, 0 skipped")
+
+
+def test_run_checks_survives_what_checks_do(shell: str, image: Path) -> None:
+    checks = image / "checks"
+    add(checks, "40-killed", "echo 'so far'; kill -9 $$")
+    add(checks, "50-silent", "exit 1")
+    add(checks, "60-reads", "cat; echo 'nothing to read'")
+    add(checks, "70-rubbish", r"printf 'a\000b\033[31m\377c\n'; exit 1")
+    add(checks, "80-long", "head -c 100000 /dev/zero | tr '\\000' x")
+    lines = run_checks(shell, image).output.replace("(1 s)", "(0 s)").splitlines()
+    assert lines[3] == "killed: failed - ended by signal 9 after: so far (0 s)"
+    assert lines[4] == "silent: failed - exit status 1 without a reason (0 s)"
+    assert lines[5] == "reads: passed - nothing to read (0 s)"
+    assert lines[6] == "rubbish: failed - ab[31m\ufffdc (0 s)"
+    assert (lines[7][:14], len(lines[7])) == ("long: passed -", 521)
+    assert lines[8] == "3 passed, 4 failed, 1 skipped"
+
+
+def test_run_checks_says_that_nothing_is_writable(shell: str, image: Path) -> None:
+    result = run(
+        [shell, RUN_CHECKS], environment={**environment(image), "TMPDIR": str(image / "missing")}
+    )
+    assert result.status == 1
+    assert "run-checks: no writable directory; set TMPDIR to one" in result.errors
+
+
+def test_run_checks_ends_a_hanging_check_with_itself(shell: str, image: Path) -> None:
+    """Time limits are the harness's: it ends run-checks, and nothing is left running."""
+    mark = image / "pid"
+    add(image / "checks", "05-hangs", f"echo $$ >{mark}.new; mv {mark}.new {mark}; exec sleep 600")
+    process = subprocess.Popen(
+        [shell, str(RUN_CHECKS)],
+        env={**os.environ, **environment(image)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 20
+    while not mark.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143
+    hanging = int(mark.read_text())
+    while Path(f"/proc/{hanging}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{hanging}").exists()
+
+
+def test_run_checks_is_a_clean_posix_script() -> None:
+    beside = Path(sys.executable).parent / "shellcheck"
+    program = str(beside) if beside.exists() else need("shellcheck", "shellcheck")
+    result = run(
+        [program, "--shell=sh", "--enable=all", "--exclude=SC2250,SC2310,SC2312", RUN_CHECKS]
+    )
+    assert result.status == 0, result.output
