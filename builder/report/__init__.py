@@ -1,0 +1,80 @@
+"""The report over a run's output folder: `report.json` for programs, `report.html` for people."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from builder.model import LeftOut
+from builder.report.view import Report, report_of
+
+SCHEMA = "build-images/report/v1"
+
+
+def write_report(
+    manifests: Sequence[Mapping[str, Any]],
+    left_out: Sequence[LeftOut],
+    failures: Mapping[str, str],
+    *,
+    out: Path,
+    build: Mapping[str, Any],
+) -> None:
+    """Write `out/report.json` and `out/report.html`; each replaces an older one at once.
+
+    `manifests` are the contents of each image's `manifest.json`; `failures` maps the identifier
+    of an image that was not built to the error; `build` says who ran what, where, for how long.
+    """
+    report = report_of(manifests, left_out, failures, folder=out.resolve().name, build=build)
+    document = _document(report, manifests, left_out, failures, build)
+    out.mkdir(parents=True, exist_ok=True)
+    _replace(out / "report.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    _replace(out / "report.html", _html(report))
+
+
+def _document(
+    report: Report,
+    manifests: Sequence[Mapping[str, Any]],
+    left_out: Sequence[LeftOut],
+    failures: Mapping[str, str],
+    build: Mapping[str, Any],
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "outcome": report.outcome,
+        "totals": report.totals,
+        "build": build,
+        "images": list(manifests),
+        "failures": failures,
+        "left_out": [
+            {"image": one.cell.identifier, "cell": asdict(one.cell), "reasons": list(one.reasons)}
+            for one in left_out
+        ],
+    }
+
+
+def _html(report: Report) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("report.html.j2").render(report=report)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file beside `path` and rename it, so that nobody ever reads half of one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
