@@ -119,10 +119,9 @@ def _closing(
         mark = "✗" if manifest["outcome"] == "failed" else "✓"
         lines.append(f"{mark} {name}  {manifest['outcome']}{_notes(manifest)}")
         for artifact_format, artifact in manifest["artifacts"].items():
-            lines.append(
-                f"    {artifact_format:12} {artifact['size'] / 1e6:7.1f} MB  {artifact['digest'][:19]}  "
-                f"{_counts(manifest['checks'].get(artifact_format, []))}"
-            )
+            size, digest = artifact["size"] / 1e6, artifact["digest"][:19]
+            counts = _counts(manifest["checks"].get(artifact_format, []))
+            lines.append(f"    {artifact_format:12} {size:7.1f} MB  {digest}  {counts}")
     lines.append(f"report: {out / 'report.html'}")
     return "\n".join(lines)
 

@@ -18,9 +18,9 @@ from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, now, prove
 from builder.cli.run import Run, Timer
 from builder.cli.workspace import Workspace, workspace, write_atomically, write_spec
+from builder.errors import StepFailed
 from builder.model import Artifact, PlannedImage, Spec
-from builder.plan.images import hpccm_version
-from builder.spec import base_archive
+from builder.spec import COMPILER, base_archive
 from builder.spec.checks import script_of
 from builder.verify import InImageCheck, Target
 
@@ -48,6 +48,9 @@ def make_image(run: Run, spec: Spec) -> dict[str, Any]:
                 write_spec(spec, base.archive if base else None, place, base_archive(image))
             artifacts = packer.artifacts(base)
             proof = _proof(run, image, artifacts, work, timer, folder)
+        except StepFailed as error:
+            error.log = error.log and folder / "build.log"  # the workspace is not the user's
+            raise
         finally:
             shutil.copyfile(work.log, folder / "build.log")
         bill = work.remember("sbom", dict)
@@ -144,7 +147,7 @@ def _inputs(image: PlannedImage, base: StoredBase | None, spec: Spec) -> dict[st
             "Singularity.def": _sha256(spec.singularity),
             **{name: _sha256(text) for name, text in spec.files.items()},
         },
-        "hpccm": hpccm_version(),
+        "compiler": COMPILER,
         "build-images": __version__,
     }
 

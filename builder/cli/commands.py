@@ -11,7 +11,7 @@ from builder.errors import BadInput
 from builder.load import load_project
 from builder.model import Plan, Spec
 from builder.plan import make_plan
-from builder.spec import base_archive, block_faults, compile_spec
+from builder.spec import COMPILER, base_archive, block_faults, compile_spec
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -57,7 +57,7 @@ def spec(options: Options) -> int:
 def load_plan(options: Options) -> Plan:
     """The plan for a project and a selection; raises all faults of all files at once."""
     project = load_project(options.project, block_faults=block_faults)
-    return make_plan(project, options.selection)
+    return make_plan(project, options.selection, compiler=COMPILER)
 
 
 def compiled(options: Options, made: Plan) -> list[Spec]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from builder import facts
 from builder.engines.protocol import Tools
 from builder.errors import StepFailed
 
@@ -52,7 +53,7 @@ def build(
             "build",
             "--force",
             "--notest",
-            f"--arch={arch}",
+            f"--arch={facts.ARCHITECTURES[arch].oci}",
             *options,
             str(target),
             str(definition),

@@ -16,6 +16,9 @@ from builder.process import Processes
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<instruction>.*)")
 
 
+_PROCESSES = 32768
+
+
 class Buildah:
     """Builds with `buildah build --isolation chroot`, which needs neither cgroups nor a runtime."""
 
@@ -103,9 +106,13 @@ class Buildah:
 
 
 def _limits() -> list[str]:
-    """The limits of this process, for the build: newer Buildahs else try to raise them."""
-    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    return [
-        f"--ulimit={name}={':'.join(str(value) for value in resource.getrlimit(limit))}"
-        for name, limit in limits.items()
-    ]
+    """Limits for the build that this process may set.
+
+    Newer Buildahs else try to raise them, which a container or a virtual machine may forbid.
+    32768 processes is what containers.conf(5) sets by default; it can be lowered, not raised.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    if processes == resource.RLIM_INFINITY or processes > _PROCESSES:
+        processes = _PROCESSES
+    return [f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={processes}:{processes}"]

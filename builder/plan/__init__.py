@@ -11,9 +11,10 @@ from builder.plan.selection import check_selection, nothing_selected, selects
 __all__ = ["make_plan"]
 
 
-def make_plan(project: Project, selection: Selection) -> Plan:
+def make_plan(project: Project, selection: Selection, *, compiler: str) -> Plan:
     """The selected images in build order, parents before children.
 
+    `compiler` names what compiles specs, with its version: it is a part of every content key.
     Raises `EmptySelection` when a selector matches nothing, or when every cell that was asked
     for is left out; `BadInput` when a template cannot be rendered for a cell.
     """
@@ -27,7 +28,7 @@ def make_plan(project: Project, selection: Selection) -> Plan:
         if reasons := reasons_against(project, cell):
             left_out.append(LeftOut(cell=cell, reasons=reasons))
         else:
-            images.extend(planned_image(project, cell, faults))
+            images.extend(planned_image(project, cell, compiler, faults))
     if faults:
         raise BadInput.of(faults)
     if not images:

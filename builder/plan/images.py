@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,9 @@ CHECKS_FOLDER = Path("tests/images")
 KEY_FORMAT = "1"  # raised when the same inputs would make another image
 
 
-def planned_image(project: Project, cell: Cell, faults: list[Fault]) -> Iterator[PlannedImage]:
+def planned_image(
+    project: Project, cell: Cell, compiler: str, faults: list[Fault]
+) -> Iterator[PlannedImage]:
     """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
     base = project.bases[cell.base]
     mpi = packaged_mpi(base, cell.mpi)
@@ -52,7 +53,9 @@ def planned_image(project: Project, cell: Cell, faults: list[Fault]) -> Iterator
         mpi=mpi,
         stages=stages,
         checks=checks,
-        content_key=_content_key(cell, base_image, stages, checks, project.root),
+        content_key=_content_key(
+            [compiler, base.hpccm_distro, cell.identifier, base_image], stages, checks, project.root
+        ),
     )
 
 
@@ -138,8 +141,7 @@ def _rendered(value: Any, context: Mapping[str, Any], where: Where, faults: list
 
 
 def _content_key(
-    cell: Cell,
-    base_image: str,
+    about: list[str],
     stages: tuple[StageRecipe, ...],
     checks: tuple[StageCheck, ...],
     root: Path,
@@ -148,9 +150,7 @@ def _content_key(
         [
             KEY_FORMAT,
             __version__,
-            hpccm_version(),
-            cell.identifier,
-            base_image,
+            about,
             [_stage_content(stage) for stage in stages],
             [[c.name, c.about, dict(c.sources), c.build, c.run, c.timeout_s] for c in checks],
             _text(root / CHECKS_FOLDER / "run-checks"),
@@ -174,12 +174,6 @@ def _stage_content(stage: StageRecipe) -> list[Any]:
 def _sha256(content: list[Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@functools.cache
-def hpccm_version() -> str:
-    """The installed version of hpccm, without importing it."""
-    return version("hpccm")
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,12 +7,16 @@ the file named by `base_archive` in that folder.
 
 from __future__ import annotations
 
+import hpccm
+
 from builder.model import PlannedImage, Spec
 from builder.spec.blocks import block_faults
 from builder.spec.checks import check_files
 from builder.spec.driver import base_archive, dockerfile, singularity
 
-__all__ = ["base_archive", "block_faults", "compile_spec"]
+COMPILER = f"hpccm {hpccm.__version__}"
+
+__all__ = ["COMPILER", "base_archive", "block_faults", "compile_spec"]
 
 
 def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:

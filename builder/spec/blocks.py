@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -24,6 +25,7 @@ from builder.model import BlockUse
 
 PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
 _OPEN_PREFIXES = ("enable_", "disable_", "with_", "without_")  # of hpccm.templates.ConfigureMake
+_PARAMETER = re.compile(r"^    (\w+): ", re.MULTILINE)
 _INTERNAL = {"annotate", "base_annotation"}
 
 
@@ -44,6 +46,8 @@ def block_faults(use: BlockUse) -> list[Fault]:
     blocks = catalogue()
     if use.name not in blocks:
         return [_unknown(use, use.name, "block", sorted(blocks), use.where.line)]
+    if set(use.arguments) <= _documented(use.name):
+        return []
     names = arguments(use.name)
     return [
         _unknown(use, argument, f"argument of {use.name}", sorted(names), line)
@@ -59,6 +63,12 @@ def arguments(name: str) -> frozenset[str]:
     found: set[str] = set()
     _collect(catalogue()[name], found, set())
     return frozenset(found - _INTERNAL)
+
+
+@functools.cache
+def _documented(name: str) -> frozenset[str]:
+    """The arguments in a block's own documentation: some of those that it takes, found at once."""
+    return frozenset(_PARAMETER.findall(catalogue()[name].__doc__ or ""))
 
 
 @functools.cache
