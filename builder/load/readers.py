@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from builder import facts
 from builder.load.document import Node, inside, key_node, quoted
@@ -111,7 +111,7 @@ def is_version(value: str) -> bool:
     """Whether `value` is a PEP 440 version that can stand in an image identifier."""
     try:
         Version(value)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion is one; int() refuses thousands of digits with another
         return False
     return _IDENTIFIER.fullmatch(value) is not None
 
