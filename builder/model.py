@@ -58,12 +58,16 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bootstrap:
-    """How mmdebstrap makes a base's root file system from a Debian mirror."""
+    """How mmdebstrap makes a base's root file system from a Debian mirror.
+
+    `pockets` are suites beside the release itself: `updates`, `security`, `backports`.
+    """
 
     suite: str
     components: tuple[str, ...]
     packages: tuple[str, ...]
     keyring: str
+    pockets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

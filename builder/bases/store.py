@@ -14,10 +14,10 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts import oci
-from builder.bases.mirror import Mirror
+from builder.bases.mirror import SECURITY_VARIABLE, Mirror
 from builder.errors import MissingPrerequisite
 from builder.locks import locked
-from builder.model import BaseImage
+from builder.model import BaseImage, Bootstrap
 from builder.process import Processes
 
 # Time stamps in a base are clamped to this, so that the same packages give the same bytes:
@@ -72,9 +72,8 @@ def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
     """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
     made = base.bootstrap
     assert made is not None
-    parts = [_FORMAT, base.name, arch, made.suite, *made.components, "|", *made.packages]
-    text = "\n".join([*parts, made.keyring, mirror.main, str(mirror.security)])
-    return hashlib.sha256(text.encode()).hexdigest()
+    content = [_FORMAT, base.name, arch, asdict(made), asdict(mirror)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _read(record: Path) -> StoredBase:
@@ -144,6 +143,7 @@ def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path)
         f"--include={','.join(made.packages)}",
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
+        '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
         made.suite,
         str(target),
         *source_lines(base, mirror, keyring),
@@ -154,13 +154,17 @@ def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
     """The lines of sources.list(5), which the image keeps."""
     made = base.bootstrap
     assert made is not None
-    components = " ".join(made.components)
-    lines = [
-        f"deb [signed-by={keyring}] {mirror.main} {suite} {components}"
-        for suite in (made.suite, f"{made.suite}-updates")
-    ]
-    if mirror.security:
-        lines.append(
-            f"deb [signed-by={keyring}] {mirror.security} {made.suite}-security {components}"
-        )
+    lines = [_source_line(made, mirror.main, made.suite, keyring)]
+    for pocket in made.pockets:
+        archive = mirror.security if pocket == "security" else mirror.main
+        if archive is None:
+            raise MissingPrerequisite(
+                f"{base.name} takes the pocket security, and no security mirror is known",
+                hint=f"set {SECURITY_VARIABLE} to its URL (the folder that holds dists/)",
+            )
+        lines.append(_source_line(made, archive, f"{made.suite}-{pocket}", keyring))
     return lines
+
+
+def _source_line(made: Bootstrap, archive: str, suite: str, keyring: Path) -> str:
+    return f"deb [signed-by={keyring}] {archive} {suite} {' '.join(made.components)}"

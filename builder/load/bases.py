@@ -28,6 +28,9 @@ HPCCM_DISTROS = (
     *("rockylinux8", "rockylinux9", "rockylinux10"),
 )
 
+# Suites beside a Debian release, https://wiki.debian.org/DebianSuites
+POCKETS = ("updates", "security", "proposed-updates", "backports")
+
 _REQUIRED = ("base", "about", "distribution", "version", "hpccm", "architectures")
 _SOURCES = ("bootstrap", "references")
 
@@ -78,12 +81,14 @@ def _check_references(references: Node, base: BaseImage, faults: Faults) -> None
 
 
 def _bootstrap(node: Node, faults: Faults) -> Bootstrap:
-    table = Table(node, faults, required=("suite", "components", "keyring"), optional=("packages",))
+    required, optional = ("suite", "components", "keyring"), ("packages", "pockets")
+    table = Table(node, faults, required=required, optional=optional)
     return Bootstrap(
         suite=table.read("suite", text, ""),
         components=table.read("components", list_of(text, least=1), ()),
         packages=table.read("packages", list_of(text), ()),
         keyring=table.read("keyring", text, ""),
+        pockets=table.read("pockets", list_of(one_of(POCKETS, "pocket"), distinct=True), ()),
     )
 
 

@@ -70,7 +70,7 @@ def declared_key(base: BaseImage, arch: str) -> str:
     """A SHA-256 over what the base's file declares, the mirror left out."""
     made = base.bootstrap
     assert made is not None
-    declared = [base.name, base.version, arch, made.suite, made.components, made.packages]
+    declared = [base.name, arch, made.suite, made.components, made.pockets, made.packages]
     return _sha256([KEY_FORMAT, *declared])
 
 
