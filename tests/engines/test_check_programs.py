@@ -145,12 +145,14 @@ def test_architecture_accepts_what_the_compiler_here_makes(
         (elf(183), "aarch64 64-bit little-endian"),
         (elf(3, bits=32), "i386 32-bit little-endian"),
         (elf(62, bits=32), "x32 32-bit little-endian"),
+        (elf(21, bits=32, flags=2), "ppc64le 32-bit little-endian, ELF ABI 2"),
         (elf(20, bits=32, endian=">"), "ppc 32-bit big-endian"),
         (elf(21, endian=">", flags=1), "ppc64 64-bit big-endian, ELF ABI 1"),
         (elf(21, endian=">", flags=2), "ppc64 64-bit big-endian, ELF ABI 2"),
         (elf(21, flags=1), "ppc64le 64-bit little-endian, ELF ABI 1"),
         (elf(4711), "machine 4711 64-bit little-endian"),
     ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "elf",
 )
 def test_architecture_finds_a_foreign_file(
     architecture: Path, tree: Path, header: bytes, named: str
@@ -183,6 +185,7 @@ def test_architecture_names_five_of_many(architecture: Path, tree: Path) -> None
         ("usr/lib/firmware/card.fw", elf(40, bits=32)),
         ("lib/firmware/card.fw", elf(94, bits=32, endian=">")),
     ],
+    ids=lambda value: value if isinstance(value, str) else "elf",
 )
 def test_architecture_lets_through_what_is_for_another_processor(
     architecture: Path, tree: Path, path: str, header: bytes
