@@ -1,0 +1,112 @@
+"""What follows from what was found: the abilities, and whether a run has all that it needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from builder.doctor.diagnosis import Ability, Diagnosis, Item
+from builder.doctor.emulation import key_of
+from builder.doctor.host import free_bytes, standing
+from builder.errors import MissingPrerequisite
+
+FORMATS = {"oci": "OCI layouts", "sif": "SIF images", "charliecloud": "Charliecloud tarballs"}
+_ENGINES = {"buildah": ("buildah", "policy"), "docker": ("docker", "skopeo", "policy")}
+_BASES = ("mmdebstrap", "keyring")
+_PACK = {
+    "oci": (),
+    "sif": ("apptainer", "mksquashfs", "user", "reach", "userns", "subuid", "subgid"),
+    "charliecloud": ("pigz",),
+}
+_RUN = {
+    "oci": ("buildah", "policy"),
+    "sif": ("apptainer", "sqfs2tar", "user", "reach", "userns"),
+    "charliecloud": ("ch-run", "pigz", "user", "reach", "userns"),
+}
+_ROOTLESS = ("userns", "newuidmap", "subuid", "subgid")
+
+
+def abilities_of(
+    items: Mapping[str, Item], *, archs: Sequence[str], as_root: bool
+) -> tuple[Ability, ...]:
+    """All abilities. What a machine needs to build is told for the engine that it has."""
+    engine = "docker" if items["docker"].ok and not items["buildah"].ok else "buildah"
+    found = [
+        _ability(f"build {arch} images", items, (*_build(engine, as_root), key_of(arch)))
+        for arch in archs
+    ]
+    for name, title in FORMATS.items():
+        needs = _build(engine, as_root) if name == "oci" else _PACK[name]
+        found.append(_ability(f"pack {title}", items, needs))
+    found += [
+        _ability(f"run and verify {title} for {arch}", items, (*_RUN[name], key_of(arch)))
+        for name, title in FORMATS.items()
+        for arch in archs
+    ]
+    return (*found, _ability("GPU checks", items, ("gpu",)))
+
+
+def require(
+    diagnosis: Diagnosis,
+    *,
+    archs: Sequence[str],
+    formats: Iterable[str],
+    engine: str,
+    home: Path,
+    out: Path,
+    need_bytes: int,
+) -> None:
+    """Raise `MissingPrerequisite` with all that this machine lacks for a run of the main job.
+
+    `need_bytes` must be free where `home` is and where `out` is.
+    """
+    needs = [*_build(engine, diagnosis.user == "root"), *map(key_of, archs)]
+    for one in formats:
+        needs += [*_PACK.get(one, (one,)), *_RUN.get(one, ())]
+    lacking = [_told(item) for item in _missing(diagnosis.items, needs)]
+    lacking += _full(home, out, need_bytes)
+    if lacking:
+        count = "1 thing" if len(lacking) == 1 else f"{len(lacking)} things"
+        lines = [f"this machine lacks {count} for this run; nothing was built.", *lacking]
+        raise MissingPrerequisite(
+            "\n".join(lines), hint="'build-images doctor' shows all that this machine has"
+        )
+
+
+def _build(engine: str, as_root: bool) -> tuple[str, ...]:
+    rootless = () if as_root else _ROOTLESS
+    return (*_ENGINES.get(engine, (engine,)), *_BASES, *rootless)
+
+
+def _ability(title: str, items: Mapping[str, Item], needs: Iterable[str]) -> Ability:
+    return Ability(title=title, missing=_missing(items, needs))
+
+
+def _missing(items: Mapping[str, Item], needs: Iterable[str]) -> tuple[Item, ...]:
+    found = [items.get(key) or _unknown(key) for key in dict.fromkeys(needs)]
+    return tuple(item for item in found if not item.ok)
+
+
+def _unknown(key: str) -> Item:
+    title = key.removeprefix(key_of(""))
+    return Item(key=key, group="", title=title, ok=False, text="not known to this program")
+
+
+def _told(item: Item) -> str:
+    return f"  {item.title}: {item.text}" + (f"\n      {item.remedy}" if item.remedy else "")
+
+
+def _full(home: Path, out: Path, need: int) -> list[str]:
+    """Folders without room, one a disk, and folders that cannot be written to."""
+    found, disks = [], set()
+    for folder, way in ((home, "BUILD_IMAGES_HOME"), (out, "--output")):
+        place = standing(folder)
+        if not os.access(place, os.W_OK | os.X_OK):
+            found.append(f"  {folder}: cannot be written to\n      choose another one with {way}")
+        disk, free = place.stat().st_dev, free_bytes(folder)
+        if free < need and disk not in disks:
+            text = f"{free / 1e9:.1f} GB free, and {need / 1e9:.1f} GB may be needed"
+            found.append(f"  {folder}: {text}\n      make room, or choose another one with {way}")
+        disks.add(disk)
+    return found

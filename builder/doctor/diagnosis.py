@@ -1,0 +1,62 @@
+"""The values of a diagnosis: what was looked for, and what the machine can therefore do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roots:
+    """Where the system shows itself; tests give folders of their own."""
+
+    proc: Path = Path("/proc")
+    dev: Path = Path("/dev")
+    etc: Path = Path("/etc")
+    keyrings: Path = Path("/usr/share/keyrings")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One thing that was looked for.
+
+    `text` is what was found, or what is wrong; `remedy` how to get it. `key` names it among the
+    needs of an ability. A machine may do without what is `optional`.
+    """
+
+    key: str
+    group: str
+    title: str
+    ok: bool
+    text: str
+    remedy: str = ""
+    optional: bool = False
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ability:
+    """Something that this machine can do when nothing is `missing` for it."""
+
+    title: str
+    missing: tuple[Item, ...]
+
+    @property
+    def able(self) -> bool:
+        return not self.missing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """All that was found, by key, and the abilities that follow from it."""
+
+    arch: str
+    user: str
+    items: Mapping[str, Item]
+    abilities: tuple[Ability, ...]
+
+
+def indexed(items: list[Item]) -> dict[str, Item]:
+    return {item.key: item for item in items}

@@ -1,0 +1,191 @@
+"""What the kernel, the user's entries, the GPU driver and the disks allow."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from builder.doctor.diagnosis import Item, Roots
+from builder.doctor.programs import SETUP
+
+USER, GPU, DISK = "user and kernel", "GPU", "disk"
+KEYRING = "debian-archive-keyring.gpg"
+_DRIVER = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
+_MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
+IDS = 65536  # as many as a container may use
+
+
+def examined(*, user: str, as_root: bool, home: Path, search_path: str, roots: Roots) -> list[Item]:
+    """Everything that is read from files; nothing is started."""
+    return [
+        _ordinary_user(user, as_root=as_root, roots=roots),
+        _reachable(home, user, as_root=as_root),
+        _namespaces(roots),
+        _ids("subuid", user, roots),
+        _ids("subgid", user, roots),
+        _fuse(roots, as_root=as_root),
+        _policy(roots, as_root=as_root),
+        _keyring(roots),
+        _driver(roots),
+        _smi(search_path),
+        _disk("home", "for the builder", home),
+        _disk("here", "in this folder", Path.cwd()),
+    ]
+
+
+def _ordinary_user(user: str, *, as_root: bool, roots: Roots) -> Item:
+    """As root, Apptainer asks for capabilities that containers often lack."""
+    title = "ordinary user"
+    if not as_root:
+        return Item(key="user", group=USER, title=title, ok=True, text=f"{user}, the caller")
+    if any(line.startswith(f"{user}:") for line in _lines(roots.etc / "passwd")):
+        text = f"{user}, for Apptainer and Charliecloud"
+        return Item(key="user", group=USER, title=title, ok=True, text=text)
+    text = f"no user {user}, as whom root runs Apptainer and Charliecloud"
+    return Item(key="user", group=USER, title=title, ok=False, text=text, remedy=SETUP)
+
+
+def _reachable(home: Path, user: str, *, as_root: bool) -> Item:
+    """What root runs as an ordinary user lies below `home`: no folder above may shut him out."""
+    above = [one for one in (home, *home.parents) if one.is_dir()] if as_root else []
+    closed = [one for one in above if not one.stat().st_mode & 0o001]
+    text = f"{closed[-1]} is closed to the user {user}" if closed else str(home)
+    remedy = f"chmod a+x {closed[-1]}, or set BUILD_IMAGES_HOME" if closed else ""
+    title = "the builder's home"
+    return Item(key="reach", group=USER, title=title, ok=not closed, text=text, remedy=remedy)
+
+
+def _namespaces(roots: Roots) -> Item:
+    problem, remedy = _namespaces_problem(roots)
+    text = problem or "open to ordinary users"
+    if not problem and _number(roots, "kernel/apparmor_restrict_unprivileged_userns") == 1:
+        text = "open to programs with an AppArmor profile (make setup writes Apptainer's)"
+    return Item(
+        key="userns", group=USER, title="user namespaces", ok=not problem, text=text, remedy=remedy
+    )
+
+
+def _namespaces_problem(roots: Roots) -> tuple[str, str]:
+    if _number(roots, "kernel/unprivileged_userns_clone") == 0:
+        return "closed to ordinary users", "sysctl kernel.unprivileged_userns_clone=1"
+    limit = _number(roots, "user/max_user_namespaces")
+    if limit is None:
+        return "this kernel has none", "a kernel with CONFIG_USER_NS"
+    return ("none allowed", "sysctl user.max_user_namespaces=10000") if limit == 0 else ("", "")
+
+
+def _ids(name: str, user: str, roots: Roots) -> Item:
+    ranges = [line.split(":") for line in _lines(roots.etc / name)]
+    counts = [one[2] for one in ranges if one[0] == user and len(one) == 3]  # noqa: PLR2004
+    count = sum(int(one) for one in counts if one.isdigit())
+    title = "sub-user ids" if name == "subuid" else "sub-group ids"
+    if count:
+        return Item(key=name, group=USER, title=title, ok=True, text=f"{count} for {user}")
+    remedy = f"usermod --add-{name}s 100000-{100000 + IDS - 1} {user}, or {SETUP}"
+    text = f"no line for {user} in /etc/{name}"
+    return Item(key=name, group=USER, title=title, ok=False, text=text, remedy=remedy)
+
+
+def _fuse(roots: Roots, *, as_root: bool) -> Item:
+    """Without it Apptainer unpacks a SIF before it runs it, which works and takes longer."""
+    device, title = roots.dev / "fuse", "/dev/fuse"
+    try:
+        mode = device.stat().st_mode
+    except OSError:
+        text, remedy, ok = "not there: SIF images are unpacked to be run", "modprobe fuse", False
+    else:
+        ok = bool(mode & 0o006 == 0o006) if as_root else os.access(device, os.R_OK | os.W_OK)  # noqa: PLR2004
+        text = "open to ordinary users" if ok else "closed to ordinary users"
+        remedy = "" if ok else f"chmod 666 /dev/fuse, or {SETUP}"
+    return Item(key="fuse", group=USER, title=title, ok=ok, text=text, remedy=remedy, optional=True)
+
+
+def _policy(roots: Roots, *, as_root: bool) -> Item:
+    own = Path.home() / ".config/containers/policy.json"
+    files = [roots.etc / "containers/policy.json", *([] if as_root else [own])]
+    found = next((file for file in files if file.is_file()), None)
+    remedy = "" if found else f"apt-get install golang-github-containers-common, or {SETUP}"
+    text = str(found) if found else "not there: buildah and skopeo refuse to work without it"
+    return Item(
+        key="policy",
+        group=USER,
+        title="policy.json",
+        ok=bool(found),
+        text=text,
+        remedy=remedy,
+    )
+
+
+def _keyring(roots: Roots) -> Item:
+    file = roots.keyrings / KEYRING
+    ok = file.is_file()
+    text = str(file) if ok else f"{KEYRING} is not there: it proves what the Debian mirror sends"
+    remedy = "" if ok else f"apt-get install debian-archive-keyring, or {SETUP}"
+    return Item(
+        key="keyring", group=USER, title="Debian's keyring", ok=ok, text=text, remedy=remedy
+    )
+
+
+def _driver(roots: Roots) -> Item:
+    """The loaded driver and its devices, from /proc: nvidia-smi may take seconds to answer."""
+    title, file = "NVIDIA driver", roots.proc / "driver/nvidia/version"
+    remedy = "install NVIDIA's driver, and in a container hand its devices over"
+    found = _DRIVER.search("\n".join(_lines(file)))
+    if not file.is_file():
+        return _gpu("gpu", title, "not loaded", remedy)
+    version = found["version"] if found else ""
+    if not (roots.dev / "nvidiactl").exists():
+        return _gpu("gpu", title, f"{version} is loaded, and /dev/nvidiactl is not there", remedy)
+    models = _models(roots)
+    text = ", ".join([version or "loaded", *models]).strip(", ")
+    data = {"version": version, "gpus": models}
+    return Item(key="gpu", group=GPU, title=title, ok=True, text=text, optional=True, data=data)
+
+
+def _models(roots: Roots) -> list[str]:
+    files = sorted((roots.proc / "driver/nvidia/gpus").glob("*/information"))
+    found = [_MODEL.search("\n".join(_lines(file))) for file in files]
+    return [one["model"].strip() for one in found if one]
+
+
+def _smi(search_path: str) -> Item:
+    found = shutil.which("nvidia-smi", path=search_path)
+    if not found:
+        return _gpu("nvidia-smi", "nvidia-smi", "not found", "it comes with NVIDIA's driver")
+    return Item(key="nvidia-smi", group=GPU, title="nvidia-smi", ok=True, text=found, optional=True)
+
+
+def _gpu(key: str, title: str, text: str, remedy: str) -> Item:
+    return Item(key=key, group=GPU, title=title, ok=False, text=text, remedy=remedy, optional=True)
+
+
+def _disk(key: str, title: str, folder: Path) -> Item:
+    free = free_bytes(folder)
+    text = f"{free / 1e9:.1f} GB free at {folder}"
+    data = {"free_bytes": free, "folder": str(folder)}
+    return Item(key=f"disk:{key}", group=DISK, title=title, ok=True, text=text, data=data)
+
+
+def standing(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    candidates = (folder.absolute(), *folder.absolute().parents)
+    return next(one for one in candidates if os.path.isdir(one))  # noqa: PTH112 - Path's may raise
+
+
+def free_bytes(folder: Path) -> int:
+    """What an ordinary user may still write where the folder is, or will be."""
+    return shutil.disk_usage(standing(folder)).free
+
+
+def _number(roots: Roots, name: str) -> int | None:
+    text = "".join(_lines(roots.proc / "sys" / name)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
