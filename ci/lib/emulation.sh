@@ -7,6 +7,8 @@ readonly HANDLER=build-images-ppc64le
 # The same as in builder/facts.py (from QEMU's scripts/qemu-binfmt-conf.sh).
 readonly MAGIC='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x15\x00'
 readonly MASK='\xff\xff\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\x00'
+# How the kernel shows that magic.
+readonly SERVES='magic 7f454c46020101[0-9a-f]{18}02001500'
 # QEMU 7.2 never ends in Open MPI's configure (a test of a 128-bit compare-and-swap).
 readonly OLDEST_QEMU=8
 
@@ -22,8 +24,7 @@ qemu_major() {
 handler_serves() {
     local text
     text=$(<"$1") 2>/dev/null || return 1
-    [[ $text == enabled* && $text == *"magic ${MAGIC//'\x'/}"* ]] ||
-        [[ $text == enabled* && $text == *"magic 7f454c46020101"*"02001500"* ]] || return 1
+    [[ $text == enabled* && $text =~ $SERVES ]] || return 1
     [[ $text =~ flags:\ [A-Z]*F ]] || return 1
     [[ ${1##*/} == "$HANDLER" ]] && return 0
     [[ $text =~ interpreter\ ([^$'\n']+) ]] || return 1
@@ -63,7 +64,8 @@ plan_emulation() {
 
 do_emulation() { run_step "registering QEMU for ppc64le" register_qemu; }
 
-# A handler registered later is asked first, so an old one that is there need not be touched.
+# The kernel asks the handler that was registered last first (fs/binfmt_misc.c puts it at the head
+# of its list), so an old one that is there need not be touched.
 register_qemu() {
     local qemu=$TOOLS/bin/qemu-ppc64le line
     if [[ ! -e $BINFMT/register ]]; then

@@ -19,7 +19,7 @@ images|mksquashfs|squashfs-tools|makes and unpacks SIF images
 images|sqfs2tar|squashfs-tools-ng|reads SIF images for the tree digest
 images|pigz|pigz|compresses on all cores
 images|zstd|zstd|compresses
-images|ch-run|charliecloud|runs Charliecloud images
+images|ch-run|charliecloud|runs Charliecloud images (Debian 12's package brings docker.io with it)
 images|ch-image|charliecloud|builds Charliecloud images
 images|ch-convert|charliecloud|unpacks Charliecloud images
 test|dockerd|docker.io|Docker Engine, one of the engines under test
@@ -96,12 +96,23 @@ install_packages() {
         chosen+=("$(known_package "$package")")
     done
     if [[ -e $(packages_marker) ]]; then
-        as_root env DEBIAN_FRONTEND=noninteractive dpkg --configure -a
+        configure_packages
         apt_get --fix-broken --yes --no-install-recommends install
     fi
     touch "$(packages_marker)"
     ((${#chosen[@]} == 0)) || apt_get --yes --no-install-recommends install "${chosen[@]}"
     rm -f "$(packages_marker)"
+}
+
+# dpkg of the interrupted set-up may still be ending, and dpkg, unlike apt, does not wait for its
+# lock. What it cannot configure, apt may repair.
+configure_packages() {
+    local try
+    for try in 1 2 3 4 5 6; do
+        as_root env DEBIAN_FRONTEND=noninteractive dpkg --configure -a && return
+        echo "try $try of dpkg --configure -a failed"
+        sleep 5
+    done
 }
 
 # The first of several names that this release has.

@@ -56,8 +56,11 @@ install_python() {
     local what=$PROJECT
     [[ $TARGET == images ]] || what+='[test]'
     rm -f "$STAMP"
-    # One that was interrupted has no pip, or a Python that is gone.
-    "$VENV/bin/python" -m pip --version || "$1" -m venv --clear "$VENV"
+    # One that was interrupted has no pip; one that came here with a moved checkout has programs
+    # that name the old place.
+    if ! grep -qF "$VENV/bin/python" "$VENV/bin/pip" || ! "$VENV/bin/python" -m pip --version; then
+        "$1" -m venv --clear "$VENV"
+    fi
     "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --editable "$what"
     printf '%s %s\n' "$TARGET" "$(fingerprint)" >"$STAMP.new"
     mv "$STAMP.new" "$STAMP"

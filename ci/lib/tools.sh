@@ -64,6 +64,9 @@ plan_tools() {
     fi
     plan_profile
     ((${#FETCH[@]})) || return 0
+    [[ -n $(type -P apt-get) ]] || die 4 "$(release_name) has no apt, and these are fetched with it: \
+$(missing_tools)" "install them by other means; Apptainer $OLDEST_APPTAINER or later on PATH, and a \
+binfmt handler for ppc64le with flag F and QEMU $OLDEST_QEMU or later, are found"
     MIRROR=${BUILD_IMAGES_MIRROR:-$(mirror_of /etc/apt "$(release_codename)")}
     [[ -n $MIRROR ]] || die 4 "$(release_name)'s apt knows no Debian mirror, and these come from \
 Debian: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http://HOST/debian)"
@@ -184,8 +187,10 @@ unpack_apptainer() {
         "$patchelf" --set-interpreter "$TOOLS/apptainer/$libraries/$loader" \
             --force-rpath --set-rpath "$TOOLS/apptainer/$libraries" "$program"
     done
-    # It looks for its configuration in etc/ beside bin/.
-    ln -s ../etc "$new/usr/etc"
+    # Moved from /usr, it looks for its configuration and its mount point in etc/ and var/ beside
+    # bin/, and `starter` beside its own.
+    ln -s ../etc ../var "$new/usr/"
+    ln -s ../../etc ../../var "$new/usr/lib/"
     rm -rf "$new/usr/share/"{doc,man,lintian} "$new/$libraries/gconv"
     chmod -R go=rX "$new"
     rm -f "$TOOLS/bin/apptainer"

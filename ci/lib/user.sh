@@ -36,7 +36,8 @@ add_user() {
         grep -q "^$IMAGE_USER:" /etc/passwd || useradd --system --user-group --no-create-home \
             --home-dir "$IMAGE_USER_HOME" --shell /usr/sbin/nologin \
             --comment "runs container engines" "$IMAGE_USER"
-        install -d -m 755 "$(dirname "$IMAGE_USER_HOME")"
+        # Root runs programs from there: the user must not be able to put others in their place.
+        install -d -m 755 -o root -g root "$(dirname "$IMAGE_USER_HOME")"
         install -d -m 750 -o "$IMAGE_USER" -g "$IMAGE_USER" "$IMAGE_USER_HOME"
     fi
     # usermod refuses to work when the files are not there.
