@@ -100,13 +100,14 @@ def _stage(
             for use in uses
         )
 
+    variables = _rendered(recipe.environment, context, recipe.where, faults)
     return StageRecipe(
         name=recipe.name,
         version=recipe.version,
         about=recipe.about,
         development=blocks(recipe.development),
         runtime=blocks(recipe.runtime),
-        environment=_rendered(recipe.environment, context, recipe.where, faults),
+        environment={name: text for name, text in variables.items() if text},
         labels=_rendered(recipe.labels, context, recipe.where, faults),
         checks=checks,
     )

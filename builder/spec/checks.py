@@ -54,7 +54,7 @@ def _script(check: StageCheck) -> str:
         "#!/bin/sh\n"
         f"# {check.about}\n"
         f"# at most {check.timeout_s} s; exit status: 0 passed, 77 skipped, else failed\n"
-        f"SRC={SOURCES} OUT={PROGRAMS} PATH={PROGRAMS}:$PATH\n"
-        "export SRC OUT PATH\n"
+        f"SRC={SOURCES} OUT={PROGRAMS} PATH={PROGRAMS}:$PATH HOME=${{HOME:-/tmp}}\n"
+        "export SRC OUT PATH HOME  # Open MPI does not start without a HOME\n"
         f"{check.run}\n"
     )

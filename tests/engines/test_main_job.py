@@ -1,0 +1,141 @@
+"""The main job for real: built, packed three ways, and proven on both architectures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.engines import Tools
+from builder.engines.apptainer import environment as apptainer_environment
+from tests.engines.conftest import (
+    ARCHITECTURES,
+    FORMATS,
+    Ended,
+    build_images,
+    manifest_of,
+)
+
+pytestmark = pytest.mark.engines
+
+
+def outcomes(manifest: dict[str, Any], artifact_format: str) -> dict[str, str]:
+    return {one["check"]: one["outcome"] for one in manifest["checks"][artifact_format]}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+class TestDefaultSelection:
+    def test_is_verified_in_three_equal_formats(
+        self, hpc_base: dict[str, Path], arch: str
+    ) -> None:
+        manifest = manifest_of(hpc_base[arch])
+        assert manifest["outcome"] == "verified"
+        assert manifest["formats_equal"] is True
+        digests = {one["tree_digest"] for one in manifest["artifacts"].values()}
+        assert digests == {manifest["tree_digest"]}
+        assert set(manifest["artifacts"]) == set(FORMATS)
+        for name in FORMATS:
+            assert outcomes(manifest, name) == dict.fromkeys(
+                ["formats-equal", "environment", "architecture", "mpi"], "passed"
+            )
+
+    def test_emulated_is_said(self, hpc_base: dict[str, Path], arch: str) -> None:
+        emulated = arch != os.uname().machine
+        assert manifest_of(hpc_base[arch])["emulated"] is emulated
+        evidence = json.loads((hpc_base[arch] / "evidence/sif.json").read_text())
+        run = evidence["predicate"]["configuration"][0]["annotations"]
+        assert run["emulated"] is emulated
+        assert evidence["predicate"]["result"] == "PASSED"
+
+    def test_evidence_is_bound_to_every_artifact(
+        self, hpc_base: dict[str, Path], arch: str
+    ) -> None:
+        manifest = manifest_of(hpc_base[arch])
+        expected = {one["digest"].partition(":")[2] for one in manifest["artifacts"].values()}
+        for name in FORMATS:
+            statement = json.loads((hpc_base[arch] / f"evidence/{name}.json").read_text())
+            found = {subject["digest"]["sha256"] for subject in statement["subject"]}
+            assert found == {*expected, manifest["tree_digest"].partition(":")[2]}
+
+    def test_the_output_folder_is_the_designs(
+        self, hpc_base: dict[str, Path], arch: str
+    ) -> None:
+        names = {path.name for path in hpc_base[arch].iterdir()}
+        assert names >= {
+            "Dockerfile",
+            "Singularity.def",
+            "image.oci",
+            "image.sif",
+            "image.tar.gz",
+            "manifest.json",
+            "sbom.cdx.json",
+            "evidence",
+            "build.log",
+        }
+        components = json.loads((hpc_base[arch] / "sbom.cdx.json").read_text())["components"]
+        assert {"openmpi-bin", "python3", "libucx0"} <= {one["name"] for one in components}
+
+    def test_an_independent_client_sees_the_architecture(
+        self, hpc_base: dict[str, Path], arch: str, tools: Tools
+    ) -> None:
+        done = subprocess.run(
+            [tools.program("skopeo"), "inspect", f"oci:{hpc_base[arch]}/image.oci:latest"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = json.loads(done.stdout)["Architecture"]
+        assert found == {"x86_64": "amd64", "ppc64le": "ppc64le"}[arch]
+
+    def test_apptainer_test_runs_the_checks(
+        self, hpc_base: dict[str, Path], arch: str, tools: Tools, shared_folder: Path
+    ) -> None:
+        sif = shared_folder / "image.sif"
+        os.link(hpc_base[arch] / "image.sif", sif)
+        done = tools.processes.capture(
+            [tools.program("apptainer"), "test", "--cleanenv", "--no-home", str(sif)],
+            env={**tools.environment, **apptainer_environment(shared_folder)},
+            user=tools.ordinary_user,
+            cwd=shared_folder,
+            timeout_s=300,
+        )
+        assert "architecture: passed" in done.stdout
+        assert "mpi: passed" in done.stdout
+
+
+def test_the_report_holds_both_images(hpc_base: dict[str, Path], out: Path) -> None:
+    html = (out / "report.html").read_text()
+    report = json.loads((out / "report.json").read_text())
+    for folder in hpc_base.values():
+        assert folder.name in html
+        assert folder.name in json.dumps(report)
+
+
+def test_the_closing_table_is_on_standard_output(main_job: Ended, out: Path) -> None:
+    assert main_job.stdout.count("three formats equal") == 2
+    assert str(out / "report.html") in main_job.stdout
+
+
+def test_what_is_done_and_unchanged_is_not_built_again(
+    hpc_base: dict[str, Path], out: Path
+) -> None:
+    before = {arch: (folder / "manifest.json").stat() for arch, folder in hpc_base.items()}
+    done = build_images("--output", out)
+    assert done.status == 0
+    assert done.stderr.count("unchanged") == 2
+    for arch, folder in hpc_base.items():
+        assert (folder / "manifest.json").stat().st_mtime_ns == before[arch].st_mtime_ns
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_child_recipe_inherits_checks_and_adds_its_own(
+    python_mpi: dict[str, Path], arch: str
+) -> None:
+    manifest = manifest_of(python_mpi[arch])
+    for name in FORMATS:
+        found = outcomes(manifest, name)
+        assert found["mpi4py"] == found["mpi"] == found["architecture"] == "passed"

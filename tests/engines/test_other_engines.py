@@ -1,0 +1,172 @@
+"""The same spec through other engines: Docker, `apptainer build`, `ch-image build`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.engines import Tools, apptainer
+from builder.process import end_tree
+from tests.engines.conftest import FORMATS, build_images, manifest_of, missing
+
+pytestmark = pytest.mark.engines
+
+IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+
+
+@pytest.fixture(scope="module")
+def docker_host(tools: Tools) -> Iterator[str]:
+    """A Docker Engine of its own, on a socket in a temporary folder."""
+    del tools
+    if absent := missing(["dockerd", "docker", "skopeo"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    if os.geteuid():
+        pytest.skip("dockerd needs root")
+    with tempfile.TemporaryDirectory(prefix="docker-") as name:
+        folder = Path(name)
+        host = f"unix://{folder}/docker.sock"
+        log = (folder / "dockerd.log").open("wb")
+        daemon = subprocess.Popen(
+            [
+                "dockerd",
+                f"--host={host}",
+                f"--data-root={folder}/data",
+                f"--exec-root={folder}/exec",
+                f"--pidfile={folder}/pid",
+                "--iptables=false",
+                "--bridge=none",
+            ],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            wait_for_docker(host, folder)
+            yield host
+        finally:
+            end_tree(daemon.pid, grace_s=20)
+            daemon.wait()
+            unmount_below(folder)
+
+
+def wait_for_docker(host: str, folder: Path) -> None:
+    for _ in range(120):
+        done = subprocess.run(
+            ["docker", "version"], env={**os.environ, "DOCKER_HOST": host}, capture_output=True
+        )
+        if done.returncode == 0:
+            return
+        time.sleep(0.5)
+    pytest.fail((folder / "dockerd.log").read_text()[-3000:])
+
+
+def unmount_below(folder: Path) -> None:
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if line.split()[1].startswith(str(folder)):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                subprocess.run(["umount", "-l", line.split()[1]], check=True)
+
+
+def test_docker_builds_the_same_image(docker_host: str, tmp_path: Path) -> None:
+    done = build_images(
+        "--engine", "docker", "--image", IMAGE, "--output", tmp_path, env={"DOCKER_HOST": docker_host}
+    )
+    assert done.status == 0, done.stderr
+    manifest = manifest_of(tmp_path / IMAGE)
+    assert manifest["engine"] == "docker"
+    assert manifest["outcome"] == "verified"
+    assert set(manifest["artifacts"]) == set(FORMATS)
+
+
+def test_apptainer_builds_the_definition(
+    hpc_base: dict[str, Path], tools: Tools, shared_folder: Path
+) -> None:
+    copy_spec(hpc_base["x86_64"], shared_folder)
+    sif = shared_folder / "from-definition.sif"
+    apptainer.build(
+        shared_folder / "Singularity.def",
+        sif,
+        arch="x86_64",
+        tools=tools,
+        log=shared_folder / "apptainer.log",
+        cwd=shared_folder,
+        options=("--fakeroot",),
+    )
+    done = tools.processes.capture(
+        [tools.program("apptainer"), "test", "--cleanenv", "--no-home", str(sif)],
+        env={**tools.environment, **apptainer.environment(shared_folder)},
+        user=tools.ordinary_user,
+        cwd=shared_folder,
+        timeout_s=300,
+    )
+    assert "mpi: passed" in done.stdout
+    assert "architecture: passed" in done.stdout
+
+
+def test_charliecloud_builds_the_dockerfile(
+    hpc_base: dict[str, Path], tools: Tools, shared_folder: Path
+) -> None:
+    if absent := missing(["ch-image", "ch-convert"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    copy_spec(hpc_base["x86_64"], shared_folder)
+    base = base_name(shared_folder / "Dockerfile")
+    rootfs = shared_folder / "base"
+    unpack_base(shared_folder, rootfs, tools)
+    env = {
+        "CH_IMAGE_STORAGE": str(shared_folder / "storage"),
+        "USER": tools.ordinary_user or os.environ.get("USER", ""),
+        # ch-image takes the python3 that it finds first, and needs the system's own
+        "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+    }
+
+    def as_user(*argv: str | Path) -> str:
+        done = tools.processes.capture(
+            list(argv), env=env, user=tools.ordinary_user, cwd=shared_folder, timeout_s=1500
+        )
+        return done.stdout
+
+    as_user("ch-image", "import", rootfs, base)
+    as_user("ch-image", "build", "--force", "-t", "hpc-base", "-f", "Dockerfile", ".")
+    as_user("ch-convert", "-i", "ch-image", "-o", "dir", "hpc-base", shared_folder / "image")
+    found = as_user(
+        "ch-run", "--set-env=HOME=/tmp", shared_folder / "image", "--", "/opt/build-images/run-checks"
+    )
+    assert "mpi: passed" in found
+    assert "architecture: passed" in found
+
+
+def copy_spec(folder: Path, target: Path) -> None:
+    """The spec's folder, with the base archive beside it, where the ordinary user can read it."""
+    shutil.copytree(folder / "files", target / "files")
+    for name in ("Dockerfile", "Singularity.def"):
+        shutil.copy(folder / name, target)
+    for link in folder.glob("*.oci.tar"):
+        shutil.copy(link, target / link.name)
+
+
+def base_name(dockerfile: Path) -> str:
+    line = next(line for line in dockerfile.read_text().splitlines() if line.startswith("FROM "))
+    return line.split()[1]
+
+
+def unpack_base(folder: Path, target: Path, tools: Tools) -> None:
+    archive = next(folder.glob("*.oci.tar"))
+    tools.processes.capture(
+        ["sh", "-c", f"mkdir {folder}/layout && tar -xf {archive} -C {folder}/layout"],
+        user=tools.ordinary_user,
+    )
+    layers = sorted((folder / "layout/blobs/sha256").iterdir(), key=lambda one: one.stat().st_size)
+    target.mkdir()
+    if tools.ordinary_user:
+        shutil.chown(target, tools.ordinary_user)
+    tools.processes.capture(
+        ["tar", "-xzf", str(layers[-1]), "-C", str(target)], user=tools.ordinary_user
+    )

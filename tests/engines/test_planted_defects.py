@@ -1,0 +1,103 @@
+"""Defects planted in real images: each must be found, by the command that a user runs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conftest import build_images, manifest_of
+
+pytestmark = pytest.mark.engines
+
+
+@pytest.fixture
+def image(hpc_base: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of the x86_64 image's output folder."""
+    folder = tmp_path / hpc_base["x86_64"].name
+    shutil.copytree(hpc_base["x86_64"], folder, symlinks=True)
+    return folder
+
+
+def rewrite_tarball(folder: Path, path: str, text: bytes) -> None:
+    """Change one file in the tarball, and its digest in the manifest as a forger would."""
+    source, target = folder / "image.tar.gz", folder / "changed.tar.gz"
+    with tarfile.open(source) as old, gzip.open(target, "wb", compresslevel=1) as sink:
+        new = tarfile.open(fileobj=sink, mode="w|")
+        for member in old:
+            data = old.extractfile(member) if member.isreg() else None
+            if member.name == path:
+                member.size = len(text)
+                new.addfile(member, __import__("io").BytesIO(text))
+            else:
+                new.addfile(member, data)
+        new.close()
+    target.replace(source)
+    manifest = manifest_of(folder)
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    manifest["artifacts"]["charliecloud"].update(
+        digest=f"sha256:{digest}", size=source.stat().st_size
+    )
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_file_changed_in_one_format(image: Path) -> None:
+    rewrite_tarball(image, "etc/issue", b"somebody was here\n")
+    done = build_images("verify", image)
+    assert done.status == 1
+    assert "/etc/issue: another content" in done.stdout
+    assert manifest_of(image)["formats_equal"] is False
+
+
+def test_an_artifact_that_is_not_the_manifests(image: Path) -> None:
+    with (image / "image.sif").open("ab") as file:
+        file.write(b"more")
+    done = build_images("verify", image)
+    assert done.status == 2
+    assert "image.sif: its digest is sha256:" in done.stderr
+
+
+def test_an_mpi_that_starts_singletons(hpc_base: dict[str, Path], site: Path, out: Path) -> None:
+    del hpc_base  # its layers make this build short
+    checks = site / "tests/images/checks.yaml"
+    launched = '"{{ mpi.launch(4) }} $OUT/mpi 4 multiple"'
+    assert launched in checks.read_text()
+    singletons = '"for n in 1 2 3 4; do $OUT/mpi 4 multiple || bad=1; done; exit ${bad:-0}"'
+    checks.write_text(checks.read_text().replace(launched, singletons))
+    done = build_images(
+        "--project", site, "--output", site / "out", "--image", "hpc-base-*-debian13-openmpi5.0-x86_64"
+    )
+    assert done.status == 1
+    manifest = manifest_of(site / "out/hpc-base-1.0-debian13-openmpi5.0-x86_64")
+    for found in manifest["checks"].values():
+        mpi = next(one for one in found if one["check"] == "mpi")
+        assert mpi["outcome"] == "failed"
+        assert "singleton" in mpi["reason"] or "rank 0 of 1" in mpi["reason"]
+    del out
+
+
+def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unproven(
+    hpc_base: dict[str, Path], site: Path
+) -> None:
+    del hpc_base
+    recipe = site / "recipes/hpc-base.yaml"
+    recipe.write_text(recipe.read_text().replace("checks: [architecture, mpi]", "checks: [gpu]"))
+    done = build_images(
+        "--project", site, "--output", site / "out", "--image", "hpc-base-*-debian13-openmpi5.0-x86_64"
+    )
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+    assert done.status == 0
+    assert "not proven on a GPU" in done.stdout
+    manifest = manifest_of(site / "out/hpc-base-1.0-debian13-openmpi5.0-x86_64")
+    assert manifest["proven_on_gpu"] is False
+    for found in manifest["checks"].values():
+        gpu = next(one for one in found if one["check"] == "gpu")
+        assert gpu["outcome"] == "skipped"
+        assert "no GPU" in gpu["reason"]
+    assert "not proven on a GPU" in (site / "out/report.html").read_text()
