@@ -26,6 +26,7 @@ from builder.errors import Interrupted, MissingPrerequisite, StepFailed
 TAIL_LINES = 30
 CAPTURE_LIMIT = 1 << 20
 GRACE_S = 5.0
+_BREAK_OFF_S = 0.5  # how long a command whose output broke off may take to end
 
 Argument = str | os.PathLike[str]
 
@@ -153,12 +154,18 @@ class Processes:
         words = _words(argv)
         with target.open("wb") as sink:
             child = self._start(words, stdin=subprocess.PIPE, stdout=sink)
+            gone: BrokenPipeError | None = None
             try:
                 assert child.stdin is not None
-                with child.stdin:
-                    yield child.stdin
-                if code := child.wait():
-                    raise StepFailed(f"{shlex.join(words)}: {_ended(code)}")
+                try:
+                    with child.stdin:
+                        yield child.stdin
+                except BrokenPipeError as error:  # the command went away: its end says why
+                    gone = error
+                code = child.wait()
+                self._raise_if_stopping()
+                if code or gone:
+                    raise StepFailed(f"{shlex.join(words)}: {_ended(code)}") from gone
             finally:
                 self._finish(child)
 
@@ -170,11 +177,20 @@ class Processes:
         try:
             assert child.stdout is not None
             stderr = _Reader(child.stderr)
-            yield child.stdout
-            child.stdout.read()
-            if code := child.wait():
+            failed: Exception | None = None
+            try:
+                yield child.stdout
+                child.stdout.read()
+            except Exception as error:  # perhaps the output broke off because the command failed
+                failed = error
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=_BREAK_OFF_S)
+            self._raise_if_stopping()
+            if code := child.poll() if failed else child.wait():
                 tail = stderr.text().splitlines()[-TAIL_LINES:]
-                raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail)
+                raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail) from failed
+            if failed:
+                raise failed
         finally:
             self._finish(child)
 
@@ -246,6 +262,9 @@ class Processes:
             ) from error
         with self._lock:
             self._running.add(child)
+        if self._stopping.is_set():  # `stop` may have looked before this child was there
+            self._finish(child)
+            self._raise_if_stopping()
         return child
 
     def _finish(self, child: subprocess.Popen[bytes]) -> None:
