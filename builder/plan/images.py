@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__, templates
-from builder.errors import Fault
+from builder.errors import BadInput, Fault
 from builder.model import (
     BaseImage,
     BlockUse,
@@ -179,4 +179,7 @@ def _sha256(content: list[Any]) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: this file of the checks cannot be read ({error})") from error

@@ -26,7 +26,7 @@ from builder.model import BlockUse
 PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
 _OPEN_PREFIXES = ("enable_", "disable_", "with_", "without_")  # of hpccm.templates.ConfigureMake
 _PARAMETER = re.compile(r"^    (\w+): ", re.MULTILINE)
-_INTERNAL = {"annotate", "base_annotation"}
+_INTERNAL = {"base_annotation"}
 
 
 @functools.cache
@@ -68,7 +68,8 @@ def arguments(name: str) -> frozenset[str]:
 @functools.cache
 def _documented(name: str) -> frozenset[str]:
     """The arguments in a block's own documentation: some of those that it takes, found at once."""
-    return frozenset(_PARAMETER.findall(catalogue()[name].__doc__ or ""))
+    listed = (catalogue()[name].__doc__ or "").partition("# Parameters")[2]
+    return frozenset(_PARAMETER.findall(listed.partition("# Examples")[0]))
 
 
 @functools.cache
