@@ -14,6 +14,7 @@ from typing import Any
 AXES = ("arch", "base", "cuda", "mpi")
 SELECTABLE = ("recipe", *AXES)
 NONE = "none"
+FORMATS = ("oci", "sif", "charliecloud")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

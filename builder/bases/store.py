@@ -50,15 +50,18 @@ def ensure_base(
     processes: Processes,
     log: Path,
     say: Callable[[str], None],
-    refresh: bool = False,
+    not_before: str = "",
 ) -> StoredBase:
-    """The base from the store, made first if it is not there, or if `refresh` asks for it anew."""
+    """The base from the store; made first if it is not there, or was made before `not_before`.
+
+    `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601.
+    """
     key = base_key(base, arch, mirror)
     folder = store / f"{base.name}-{arch}-{key[:12]}"
     with locked(store, folder.name):
         record = folder / "base.json"
-        if record.exists() and not refresh:
-            return _read(record)
+        if record.exists() and (stored := _read(record)).made >= not_before:
+            return stored
         say(f"making base {base.name} for {arch} with mmdebstrap")
         with _staging(store, folder.name) as staging:
             stored = _make(base, arch, name, key, mirror, staging, processes, log)

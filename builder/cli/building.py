@@ -20,8 +20,8 @@ from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.packing import file_digest
 from builder.cli.progress import Progress, progress_for
-from builder.cli.proving import manifest_part, now, prove
-from builder.cli.run import FORMATS, Run
+from builder.cli.proving import manifest_part, prove
+from builder.cli.run import Run, now
 from builder.cli.workspace import FILES, write_atomically
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
@@ -52,7 +52,9 @@ def build(options: Options) -> int:
 
 
 def _to_do(options: Options, states: Sequence[str]) -> int:
-    return len(states) if options.refresh else sum(state.startswith("to ") for state in states)
+    if options.refresh or not options.cache:
+        return len(states)
+    return sum(state.startswith("to ") for state in states)
 
 
 def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
@@ -67,7 +69,7 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
         examination.require(
             diagnosis,
             archs=sorted({image.cell.arch for image in made.images}),
-            formats=FORMATS,
+            formats=options.formats,
             engine=options.engine,
             home=home.path,
             out=options.out,
@@ -82,7 +84,9 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
         progress=progress,
         host=host_facts(),
         versions=_versions(tools, options.engine) if todo else {},
+        formats=options.formats,
         refresh=options.refresh,
+        cache=options.cache and not options.refresh,
         verify=options.verify,
     )
 

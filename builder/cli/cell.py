@@ -15,8 +15,8 @@ from builder.artifacts import oci
 from builder.bases import StoredBase
 from builder.cli.manifests import MANIFEST, SCHEMA
 from builder.cli.packing import Packer
-from builder.cli.proving import artifact_part, manifest_part, now, prove
-from builder.cli.run import Run, Timer
+from builder.cli.proving import artifact_part, manifest_part, prove
+from builder.cli.run import Run, Timer, now
 from builder.cli.workspace import Workspace, workspace, write_atomically, write_spec
 from builder.errors import StepFailed
 from builder.model import Artifact, PlannedImage, Spec
@@ -37,7 +37,7 @@ def make_image(run: Run, spec: Spec) -> dict[str, Any]:
     folder = run.out / image.identifier
     owner = run.tools.ordinary_user
     with workspace(
-        run.tools.home, image, engine=run.engine.name, owner=owner, fresh=run.refresh
+        run.tools.home, image, engine=run.engine.name, owner=owner, fresh=not run.cache
     ) as work:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MANIFEST).unlink(missing_ok=True)

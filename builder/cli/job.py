@@ -14,7 +14,6 @@ from typing import Any
 from builder import __version__
 from builder.cli.cell import make_image
 from builder.cli.manifests import finished_manifest, read_manifest
-from builder.cli.proving import now
 from builder.cli.run import Run
 from builder.errors import BuildImagesError, Interrupted, MissingPrerequisite
 from builder.locks import locked
@@ -42,7 +41,7 @@ class Results:
 
 def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Results:
     """Make every image that is not done yet, and write the report over the output folder."""
-    start, started = time.monotonic(), now()
+    start = time.monotonic()
     names = [spec.image.identifier for spec in specs]
     with locked(run.tools.home.path, "builder"), run.progress.running(names):
         run.engine.clean()  # what a killed run left; nobody else is building on this store
@@ -50,7 +49,7 @@ def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Result
     build = {
         "tool_version": __version__,
         "command": shlex.join(["build-images", *sys.argv[1:]]),
-        "started": started,
+        "started": run.started,
         "duration_s": round(time.monotonic() - start, 1),
         "host": asdict(run.host),
     }
@@ -94,17 +93,15 @@ def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
 
 def _one_image(run: Run, spec: Spec) -> dict[str, Any]:
     name = spec.image.identifier
-    done = (
-        None
-        if run.refresh
-        else finished_manifest(
+    done = None
+    if run.cache:
+        done = finished_manifest(
             run.out,
             spec.image,
             formats=run.formats,
             engine=run.engine.name,
             verify=run.verify,
         )
-    )
     if manifest := done:
         run.progress.finish(name, "unchanged", "already verified")
         return manifest

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import __version__
-from builder.model import SELECTABLE, Selection
+from builder.model import FORMATS, SELECTABLE, Selection
 
 EXIT_CODES = """\
 exit codes:
@@ -52,7 +52,9 @@ class Options:
     json: bool = False
     engine: str = "buildah"
     jobs: int = 2
+    formats: tuple[str, ...] = FORMATS
     refresh: bool = False
+    cache: bool = True
     verify: bool = True
     dry_run: bool = False
     graph: bool = False
@@ -74,7 +76,9 @@ def parse(argv: Sequence[str]) -> Options:
         json=getattr(given, "json", False),
         engine=getattr(given, "engine", "buildah"),
         jobs=getattr(given, "jobs", 1),
+        formats=_formats(getattr(given, "format", None)),
         refresh=getattr(given, "refresh", False),
+        cache=not getattr(given, "no_cache", False),
         verify=not getattr(given, "no_verify", False),
         dry_run=getattr(given, "dry_run", False),
         graph=getattr(given, "graph", False),
@@ -102,17 +106,26 @@ def _selection(given: argparse.Namespace) -> Selection:
     )
 
 
+def _formats(given: Sequence[str] | None) -> tuple[str, ...]:
+    """The chosen formats in their usual order; the OCI layout is what the others are made of."""
+    return tuple(name for name in FORMATS if name == "oci" or name in (given or FORMATS))
+
+
 def _parser() -> argparse.ArgumentParser:
+    common, selectors, progress = _common(), _selectors(), _progress()
+    # The main job has no name, so its options are shown here; `_with_command` sees to it that
+    # they are parsed by `build`.
     parser = argparse.ArgumentParser(
         prog="build-images",
         usage="build-images [COMMAND] [SELECTORS] [OPTIONS]",
         description=DESCRIPTION,
         epilog=EXAMPLES + EXIT_CODES,
+        parents=[selectors, common, progress],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _build_options(parser)
     parser.add_argument("--version", action="version", version=f"build-images {__version__}")
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
-    common, selectors, progress = _common(), _selectors(), _progress()
     build = _command(
         commands,
         "build",
@@ -208,6 +221,12 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
         "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"
     )
     parser.add_argument(
+        "--format",
+        action="append",
+        choices=FORMATS,
+        help="pack only this one beside the OCI image (may be repeated; default: all)",
+    )
+    parser.add_argument(
         "--jobs",
         type=_positive,
         default=min(4, os.cpu_count() or 1),
@@ -218,6 +237,11 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
         "--refresh",
         action="store_true",
         help="make everything anew, bases included, with today's packages",
+    )
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="run every build step again, on the bases that are there",
     )
     parser.add_argument("--no-verify", action="store_true", help="build and pack only")
     parser.add_argument(

@@ -45,6 +45,7 @@ class Packer:
                 processes=self.run.tools.processes,
                 log=self.work.log,
                 say=self._tell,
+                not_before=self.run.started if self.run.refresh else "",
             )
 
     def artifacts(self, base: StoredBase | None) -> dict[str, Artifact]:
@@ -80,6 +81,7 @@ class Packer:
                 self.work.context,
                 log=log,
                 on_line=lambda line: self.run.progress.detail(name, line),
+                cache=self.run.cache,
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.cli.run import Run
+from builder.cli.run import Run, now
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.verify import Target, equality, tree_of_artifact, verify_format, write_evidence
 
@@ -96,8 +95,3 @@ def manifest_part(proof: Proof, target: Target) -> dict[str, Any]:
 def artifact_part(artifact: Artifact) -> dict[str, Any]:
     """An artifact as manifests hold it: its path is relative to the image's folder."""
     return {**asdict(artifact), "path": artifact.path.name}
-
-
-def now() -> str:
-    """The time in UTC, to the second, as ISO 8601."""
-    return dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")

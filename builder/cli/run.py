@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,14 +12,22 @@ from pathlib import Path
 from builder.bases import Mirror
 from builder.cli.progress import Progress
 from builder.engines import Engine, Tools
+from builder.model import FORMATS
 from builder.verify import HostFacts
 
-FORMATS = ("oci", "sif", "charliecloud")
+
+def now() -> str:
+    """The time in UTC, to the second, as ISO 8601."""
+    return dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run of the main job: where things are, what does the work, who is told."""
+    """One run of the main job: where things are, what does the work, who is told.
+
+    `refresh` makes everything anew, bases included; without `cache`, finished build steps and
+    artifacts are not taken up again.
+    """
 
     tools: Tools
     engine: Engine
@@ -28,7 +37,9 @@ class Run:
     host: HostFacts
     versions: Mapping[str, str]
     formats: tuple[str, ...] = FORMATS
+    started: str = field(default_factory=now)
     refresh: bool = False
+    cache: bool = True
     verify: bool = True
 
 

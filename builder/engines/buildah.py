@@ -66,7 +66,15 @@ class Buildah:
             self.command("tag", ids[base.digest], base.name), log=log, what="buildah tag"
         )
 
-    def build(self, image: PlannedImage, context: Path, *, log: Path, on_line: OnLine) -> None:
+    def build(
+        self,
+        image: PlannedImage,
+        context: Path,
+        *,
+        log: Path,
+        on_line: OnLine,
+        cache: bool = True,
+    ) -> None:
         steps = Instructions(_STEP, on_line)
         pull = "never" if image.base.bootstrap else "missing"
         try:
@@ -76,6 +84,7 @@ class Buildah:
                     "--isolation=chroot",
                     "--network=host",
                     "--layers",
+                    *([] if cache else ["--no-cache"]),
                     "--force-rm",
                     "--format=oci",
                     f"--pull={pull}",

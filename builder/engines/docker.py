@@ -74,7 +74,15 @@ class Docker:
             what="docker import",
         )
 
-    def build(self, image: PlannedImage, context: Path, *, log: Path, on_line: OnLine) -> None:
+    def build(
+        self,
+        image: PlannedImage,
+        context: Path,
+        *,
+        log: Path,
+        on_line: OnLine,
+        cache: bool = True,
+    ) -> None:
         steps = Instructions(_STEP, on_line)
         buildx = shutil.which("docker-buildx", path=self._search_path())
         command = (
@@ -88,6 +96,7 @@ class Docker:
                     *command,
                     f"--platform=linux/{facts.ARCHITECTURES[image.cell.arch].oci}",
                     "--network=host",
+                    *([] if cache else ["--no-cache"]),
                     f"--tag={tag(image)}",
                     f"--file={context / 'Dockerfile'}",
                     str(context),

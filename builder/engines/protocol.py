@@ -91,8 +91,19 @@ class Engine(Protocol):
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         """Make a base known under the name by which specs refer to it."""
 
-    def build(self, image: PlannedImage, context: Path, *, log: Path, on_line: OnLine) -> None:
-        """Build the Dockerfile in `context`; raises `StepFailed` with the failing instruction."""
+    def build(
+        self,
+        image: PlannedImage,
+        context: Path,
+        *,
+        log: Path,
+        on_line: OnLine,
+        cache: bool = True,
+    ) -> None:
+        """Build the Dockerfile in `context`; raises `StepFailed` with the failing instruction.
+
+        Without `cache`, no step of an earlier build is taken up again.
+        """
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         """Write the built image as an OCI image layout into the folder `target`."""
