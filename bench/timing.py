@@ -1,0 +1,39 @@
+"""What the benchmarks share: contenders interleaved, repeated, given as medians and ratios."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The wall time of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]], *, repeats: int
+) -> dict[str, list[float]]:
+    """The times of each contender, taken in turns, so that a busy machine slows all alike."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, work in contenders.items():
+            times[name].append(seconds(work))
+    return times
+
+
+def report(times: Mapping[str, list[float]], *, ours: str, against: str, reach: str) -> None:
+    """Print medians with their spread, and the ratio of two contenders."""
+    print(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+    for name, found in times.items():
+        print(
+            f"  {name:42} median {statistics.median(found):8.3f} s"
+            f"   ({min(found):.3f} to {max(found):.3f}, {len(found)} runs)"
+        )
+    ratio = statistics.median(times[ours]) / statistics.median(times[against])
+    print(f"  {ours} / {against}: {ratio:.2f}   (reach: {reach})")
