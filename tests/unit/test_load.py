@@ -147,6 +147,16 @@ def test_base_is_read(good: Project) -> None:
     assert (mpi.family, mpi.version, mpi.runtime) == ("openmpi", "5.0.7", ("openmpi-bin",))
 
 
+def test_pockets_are_read(tmp_path: Path) -> None:
+    keyring = "  keyring:"
+    root = good_with(
+        tmp_path / "p", "base-images/debian13.yaml", keyring, f"  pockets: [updates]\n{keyring}"
+    )
+    bootstrap = load_project(root).bases["debian13"].bootstrap
+    assert bootstrap is not None
+    assert bootstrap.pockets == ("updates",)
+
+
 def test_base_from_a_registry_is_read(tmp_path: Path) -> None:
     root = good_with(tmp_path / "p", "base-images/debian13.yaml", "bootstrap:\n", "references:\n")
     text = (root / "base-images/debian13.yaml").read_text()
