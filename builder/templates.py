@@ -19,9 +19,6 @@ from builder import facts
 from builder.model import NONE, BaseImage, Cell, PackagedMpi
 
 _WHOLE = re.compile(r"\A\s*\{\{((?:(?!\}\}).)*)\}\}\s*\Z", re.DOTALL)
-_ENVIRONMENT = jinja2.Environment(  # noqa: S701 - makes build files, never HTML
-    undefined=jinja2.StrictUndefined, keep_trailing_newline=True
-)
 
 
 class TemplateError(ValueError):
@@ -134,6 +131,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (str, int, float, bool)):
         return value
     raise TemplateError(f"the expression gives a {type(value).__name__}, not text or a list")
+
+
+def _scalar(value: Any) -> Any:
+    """Let text, numbers and undefined names (which raise by themselves) into a longer text."""
+    if isinstance(value, (str, int, float, jinja2.Undefined)):
+        return value
+    raise TemplateError(f"an expression within a text gives a {type(value).__name__}, not text")
+
+
+_ENVIRONMENT = jinja2.Environment(  # noqa: S701 - makes build files, never HTML
+    undefined=jinja2.StrictUndefined, finalize=_scalar, keep_trailing_newline=True
+)
 
 
 def _spliced(items: Iterable[Any]) -> list[Any]:
