@@ -36,13 +36,15 @@ RUNTIME = "runtime"
 DEVELOPMENT = "development"
 
 # Beginnings of warnings that say nothing about the text that hpccm makes, each with the reason.
-_EXPLAINED_WARNINGS: tuple[str, ...] = ()
+_EXPLAINED_WARNINGS = (
+    'unrecognized CPU target "None"',  # none is meant: the text is for any CPU of the architecture
+)
 _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
 
 
 def dockerfile(image: PlannedImage) -> str:
     """The Dockerfile: one stage a recipe of the chain, then the run-time stage."""
-    with _state("docker"):
+    with _state("docker", image):
         source = image.base_image
         stages: list[Any] = []
         for recipe in image.stages:
@@ -58,7 +60,7 @@ def dockerfile(image: PlannedImage) -> str:
 
 def singularity(image: PlannedImage) -> str:
     """The definition: a development stage for the whole chain, then the run-time stage."""
-    with _state("singularity"):
+    with _state("singularity", image):
         source = base_archive(image) if image.base.bootstrap else image.base_image
         stage = _stage(image, source, DEVELOPMENT)
         for recipe in image.stages:
@@ -75,13 +77,18 @@ def base_archive(image: PlannedImage) -> str:
 
 
 @contextlib.contextmanager
-def _state(container_format: str) -> Iterator[None]:
+def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
     hpccm.config.set_container_format(container_format)
     hpccm.config.set_singularity_version(SINGULARITY_VERSION)
     hpccm.config.set_cpu_target(None)
     hpccm.config.set_working_directory("/var/tmp")  # noqa: S108 - a path in the image
     with _warnings_are_errors():
-        yield
+        try:
+            yield
+        except BadInput:
+            raise
+        except Exception as error:  # most blocks look at their arguments when they become text
+            raise _culprit(image, error) from error
 
 
 def _stage(image: PlannedImage, source: str, name: str) -> Any:
@@ -177,13 +184,31 @@ def _block(use: BlockUse) -> Any:
     except BadInput:
         raise
     except Exception as error:
-        fault = Fault(
-            file=use.where.file,
-            line=use.where.line,
-            key=use.where.key,
-            problem=f"hpccm refuses this block: {error}",
-        )
-        raise BadInput.of([fault]) from error
+        raise _refused(use, error) from error
+
+
+def _culprit(image: PlannedImage, error: Exception) -> BadInput:
+    """The block that cannot be turned to text, found by trying each by itself."""
+    for use in [use for recipe in image.stages for use in (*recipe.development, *recipe.runtime)]:
+        try:
+            made = _block(use)
+            str(made)
+            str(made.runtime() if hasattr(made, "runtime") else "")
+        except BadInput as known:
+            return known
+        except Exception as found:
+            return _refused(use, found)
+    return BadInput(f"{image.identifier}: hpccm cannot compile it: {error}")
+
+
+def _refused(use: BlockUse, error: Exception) -> BadInput:
+    fault = Fault(
+        file=use.where.file,
+        line=use.where.line,
+        key=use.where.key,
+        problem=f"hpccm refuses this block: {error}",
+    )
+    return BadInput.of([fault])
 
 
 def _quoted(value: str) -> str:
