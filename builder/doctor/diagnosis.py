@@ -12,6 +12,7 @@ from typing import Any
 class Roots:
     """Where the system shows itself; tests give folders of their own."""
 
+    top: Path = Path("/")
     proc: Path = Path("/proc")
     dev: Path = Path("/dev")
     etc: Path = Path("/etc")

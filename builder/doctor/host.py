@@ -21,7 +21,7 @@ def examined(*, user: str, as_root: bool, home: Path, search_path: str, roots: R
     """Everything that is read from files; nothing is started."""
     return [
         _ordinary_user(user, as_root=as_root, roots=roots),
-        _reachable(home, user, as_root=as_root),
+        _reachable(home, user, as_root=as_root, roots=roots),
         _namespaces(roots),
         _ids("subuid", user, roots),
         _ids("subgid", user, roots),
@@ -47,10 +47,10 @@ def _ordinary_user(user: str, *, as_root: bool, roots: Roots) -> Item:
     return Item(key="user", group=USER, title=title, ok=False, text=text, remedy=SETUP)
 
 
-def _reachable(home: Path, user: str, *, as_root: bool) -> Item:
+def _reachable(home: Path, user: str, *, as_root: bool, roots: Roots) -> Item:
     """What root runs as an ordinary user lies below `home`: no folder above may shut him out."""
-    above = [one for one in (home, *home.parents) if one.is_dir()] if as_root else []
-    closed = [one for one in above if not one.stat().st_mode & 0o001]
+    above = [one for one in (home, *home.parents) if one.is_relative_to(roots.top) and as_root]
+    closed = [one for one in above if one.is_dir() and not one.stat().st_mode & 0o001]
     text = f"{closed[-1]} is closed to the user {user}" if closed else str(home)
     remedy = f"chmod a+x {closed[-1]}, or set BUILD_IMAGES_HOME" if closed else ""
     title = "the builder's home"
