@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from builder.artifacts.oci import Layout
+from builder.artifacts.oci import Layout, check_blob
 from builder.artifacts.tree import Entry, clean, content_digest, entry_of_special
+from builder.errors import StepFailed
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
@@ -76,12 +77,14 @@ class _Window(io.RawIOBase):
 def flattened(layout: Layout, *, scratch: Path) -> Iterator[Mapping[str, Node]]:
     """The nodes of an image by path, sorted; their contents can be read while this is open.
 
-    Compressed layers are unpacked below `scratch`, which must have room for them.
+    Each layer is checked against its digest. Compressed ones are unpacked
+    below `scratch`, which must have room for them.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="layers-") as folder:
         nodes: dict[str, Node] = {}
         for number, blob in enumerate(layout.layers):
+            check_blob(blob)
             _lay(_plain(blob, Path(folder) / f"{number}.tar"), nodes)
         yield dict(sorted(nodes.items()))
 
@@ -139,7 +142,9 @@ def _node(
 ) -> Node:
     if member.islnk():
         target = clean(member.linkname)
-        linked = upper[target] if target in upper else lower[target]
+        linked = upper.get(target) or lower.get(target)
+        if linked is None:
+            raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
         return Node(
             path=path,
             member=linked.member,

@@ -55,11 +55,14 @@ class Layout:
 
 
 def read_layout(path: Path) -> Layout:
-    """Open a layout with one image, each blob that is read checked against its digest."""
+    """Open a layout with one image, each blob that is read checked against its digest.
+
+    Layers are checked when they are read (`flatten`).
+    """
     try:
         index = json.loads((path / "index.json").read_text())
         descriptors = [d for d in index["manifests"] if d.get("mediaType") == MANIFEST]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StepFailed(f"{path}: not an OCI image layout ({error})") from error
     if len(descriptors) != 1:
         raise StepFailed(f"{path}: {len(descriptors)} images in the OCI layout, expected 1")
@@ -80,11 +83,24 @@ def blob_path(layout: Path, digest: str) -> Path:
 
 
 def _blob(layout: Path, digest: str) -> bytes:
-    data = blob_path(layout, digest).read_bytes()
+    try:
+        data = blob_path(layout, digest).read_bytes()
+    except OSError as error:
+        raise StepFailed(f"{layout}: not an OCI image layout ({error})") from error
     found = f"sha256:{hashlib.sha256(data).hexdigest()}"
     if found != digest:
         raise StepFailed(f"{layout}: blob {digest} holds {found}")
     return data
+
+
+def check_blob(path: Path) -> None:
+    """Raise `StepFailed` unless a blob holds what its name, a SHA-256, says."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != path.name:
+        raise StepFailed(f"{path}: this blob holds sha256:{digest.hexdigest()}")
 
 
 def write_archive(

@@ -47,7 +47,9 @@ def _dpkg(nodes: Mapping[str, Node], distribution: str) -> Iterator[dict[str, An
             continue
         for paragraph in node.read().decode(errors="replace").split("\n\n"):
             fields = dict(_fields(paragraph))
-            if "Package" in fields and fields.get("Status", "installed").endswith("installed"):
+            if "Package" in fields and fields.get("Status", "installed").split()[-1:] == [
+                "installed"
+            ]:
                 yield _debian_package(fields, distribution)
 
 
@@ -59,7 +61,11 @@ def _fields(paragraph: str) -> Iterator[tuple[str, str]]:
 
 
 def _debian_package(fields: Mapping[str, str], distribution: str) -> dict[str, Any]:
-    name, version, arch = fields["Package"], fields.get("Version", ""), fields["Architecture"]
+    name, version, arch = (
+        fields["Package"],
+        fields.get("Version", ""),
+        fields.get("Architecture", ""),
+    )
     purl = f"pkg:deb/{distribution}/{name}@{_escaped(version)}?arch={arch}"
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
 

@@ -7,6 +7,7 @@ must add or cannot keep is on the allow-list below, each with its reason.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import posixpath
@@ -15,6 +16,8 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
+
+from builder.errors import StepFailed
 
 _CHUNK = 1 << 20
 
@@ -91,10 +94,10 @@ def _entry(
     archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, seen: Mapping[str, Entry]
 ) -> Entry:
     if member.islnk():
-        linked = seen[clean(member.linkname)]
-        return Entry(
-            path=path, kind="file", mode=linked.mode, size=linked.size, content=linked.content
-        )
+        target = clean(member.linkname)
+        if target not in seen:
+            raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
+        return dataclasses.replace(seen[target], path=path)  # a link may have several names too
     if member.isreg():
         data = archive.extractfile(member)
         assert data is not None
