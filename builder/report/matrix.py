@@ -10,12 +10,13 @@ from builder import facts
 from builder.model import FAILED, NONE, LeftOut
 from builder.report.units import human_time
 
-VERIFIED = "verified"
+VERIFIED, BUILT = "verified", "built"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
-    """One cell of the matrix: `state` is verified, failed, broken (not built) or left-out."""
+    """One cell of the matrix: `state` is verified, built (and not verified), failed, broken
+    (not built) or left-out."""
 
     image: str
     row: str
@@ -64,23 +65,31 @@ def rows_of(tiles: Sequence[Tile]) -> tuple[Row, ...]:
 
 
 def _built(manifest: Mapping[str, Any]) -> Tile:
-    verified = manifest.get("outcome") == VERIFIED
+    state, mark, word = standing(manifest)
     notes = [human_time(sum(manifest.get("durations_s", {}).values()))]
     notes.append("emulated" if manifest.get("emulated") else "native")
     if manifest.get("proven_on_gpu") is False:
         notes.append("not proven on a GPU")
     return Tile(
         **_place(manifest["image"], manifest.get("cell", {})),
-        state=VERIFIED if verified else FAILED,
-        mark="✓" if verified else "✗",
-        word="verified" if verified else failed_word(manifest),
+        state=state,
+        mark=mark,
+        word=word,
         notes=tuple(notes),
         hover=manifest["image"],
     )
 
 
-def failed_word(manifest: Mapping[str, Any]) -> str:
-    """What failed, of an image that was built but not verified."""
+def standing(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
+    """State, mark and word of an image that was built. What is not known to be good has failed."""
+    if manifest.get("outcome") == VERIFIED:
+        return VERIFIED, "✓", "verified"
+    if manifest.get("outcome") == BUILT:
+        return BUILT, "○", "not verified"
+    return FAILED, "✗", _failed_word(manifest)
+
+
+def _failed_word(manifest: Mapping[str, Any]) -> str:
     outcomes = [one for found in manifest.get("checks", {}).values() for one in found]
     if any(one["outcome"] == FAILED for one in outcomes):
         return "check failed"

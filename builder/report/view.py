@@ -10,7 +10,7 @@ from urllib.parse import quote
 from builder import facts
 from builder.model import FAILED, PASSED, SKIPPED, LeftOut
 from builder.report.commands import Recipe, recipes_of
-from builder.report.matrix import VERIFIED, Row, Tile, failed_word, rows_of, tiles_of
+from builder.report.matrix import BUILT, VERIFIED, Row, Tile, rows_of, standing, tiles_of
 from builder.report.units import human_moment, human_size, human_time
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
@@ -144,7 +144,7 @@ def report_of(
     tiles = tiles_of(current, left_out, failures)
     totals = _totals(tiles, current)
     return Report(
-        outcome=VERIFIED if totals["verified"] and not totals["failed"] else FAILED,
+        outcome=_outcome(totals),
         headline=_headline(totals),
         totals=totals,
         started=human_moment(str(build.get("started", ""))),
@@ -166,11 +166,19 @@ def _totals(tiles: Sequence[Tile], manifests: Sequence[Mapping[str, Any]]) -> di
     return {
         "images": len(states) - states.count("left-out"),
         "verified": states.count(VERIFIED),
+        "built": states.count(BUILT),
         "failed": states.count(FAILED) + states.count("broken"),
         "left_out": states.count("left-out"),
         "native": len(manifests) - emulated,
         "emulated": emulated,
     }
+
+
+def _outcome(totals: Mapping[str, int]) -> str:
+    """`verified` only when there is something, and all of it is."""
+    if totals["failed"] or not totals["images"]:
+        return FAILED
+    return BUILT if totals["built"] else VERIFIED
 
 
 def _headline(totals: Mapping[str, int]) -> str:
@@ -214,7 +222,7 @@ def _cards(
     """What went wrong first, else in build order."""
     broken = [_broken(image, text) for image, text in failures.items()]
     built = [_card(manifest, folder=folder) for manifest in manifests]
-    return (*broken, *sorted(built, key=lambda card: card.state == VERIFIED))
+    return (*broken, *sorted(built, key=lambda card: card.state != FAILED))
 
 
 def _broken(image: str, text: str) -> Card:
@@ -226,15 +234,15 @@ def _broken(image: str, text: str) -> Card:
 
 
 def _card(manifest: Mapping[str, Any], *, folder: str) -> Card:
-    verified = manifest.get("outcome") == VERIFIED
+    state, mark, word = standing(manifest)
     artifacts = manifest.get("artifacts", {})
     durations: Mapping[str, float] = manifest.get("durations_s", {})
     formats = tuple(_in_order(artifacts, FORMATS))
     return Card(
         image=manifest["image"],
-        state=VERIFIED if verified else FAILED,
-        word="verified" if verified else failed_word(manifest),
-        mark=MARKS[PASSED if verified else FAILED],
+        state=state,
+        word=word,
+        mark=mark,
         about=manifest.get("about", ""),
         arch=manifest.get("cell", {}).get("arch", ""),
         foreign=bool(manifest.get("emulated")),

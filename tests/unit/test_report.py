@@ -155,6 +155,25 @@ def test_every_outcome_is_in_the_matrix_and_in_the_totals(tmp_path: Path) -> Non
     assert page.text("head").startswith("1 of 3 images verified")
 
 
+def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "checks": {},
+        "outcome": "built",
+        "formats_equal": None,
+        "evidence": [],
+    }
+    one = manifest(cell(), **changes)
+    for artifact in one["artifacts"].values():
+        artifact["tree_digest"] = ""
+    page = render(tmp_path, one)
+    assert "○ not verified" in page.text("matrix", "tile", "built")
+    assert page.text("badge", "state") == "○ not verified"
+    assert page.text("totals") == "0verified 1not verified 0failed 0left out"
+    assert "nothing is proven" in page.text("main")
+    assert page.text("tree", "equal") == ""
+    assert json.loads((tmp_path / "out/report.json").read_text())["outcome"] == "built"
+
+
 def test_a_left_out_cell_says_why_on_hover_and_in_the_list(tmp_path: Path) -> None:
     absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=("not here", "nor there"))
     page = render(tmp_path, manifest(cell()), left_out=(absent,))
