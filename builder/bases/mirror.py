@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from builder.errors import MissingPrerequisite
 
 VARIABLE = "BUILD_IMAGES_MIRROR"
 SECURITY_VARIABLE = "BUILD_IMAGES_SECURITY_MIRROR"
+_OFF = {"no", "false", "without", "off", "disable"}  # of apt's StringToBool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,7 @@ def find_mirror(
     *, apt: Path = Path("/etc/apt"), os_release: Path = Path("/etc/os-release")
 ) -> Mirror:
     """The mirror named by $BUILD_IMAGES_MIRROR, else the one in apt's own sources."""
-    security = os.environ.get(SECURITY_VARIABLE)
+    security = os.environ.get(SECURITY_VARIABLE, "").rstrip("/") or None
     if main := os.environ.get(VARIABLE):
         return Mirror(main=main.rstrip("/"), security=security)
     suites = _own_suites(os_release)
@@ -87,9 +89,12 @@ def _one_line_entries(text: str) -> Iterator[_Entry]:
 
 def _deb822_entries(text: str) -> Iterator[_Entry]:
     """Stanzas of `Types:`, `URIs:`, `Suites:`, `Components:`, see sources.list(5)."""
-    for stanza in text.split("\n\n"):
+    for stanza in re.split(r"\n[ \t]*\n", text):
         fields = dict(_deb822_fields(stanza))
-        if "deb" not in fields.get("types", "").split() or fields.get("enabled") == "no":
+        if (
+            "deb" not in fields.get("types", "").split()
+            or fields.get("enabled", "").lower() in _OFF
+        ):
             continue
         if "main" not in fields.get("components", "").split():
             continue
