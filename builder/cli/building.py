@@ -11,24 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from builder import doctor as examination
-from builder.artifacts.oci import read_layout
 from builder.bases import find_mirror
 from builder.cli import show
+from builder.cli.again import prove_again
 from builder.cli.commands import compiled, image_states, load_plan
 from builder.cli.job import run_job
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
-from builder.cli.packing import file_digest
 from builder.cli.progress import Progress, progress_for
-from builder.cli.proving import manifest_part, prove
-from builder.cli.run import Run, now
-from builder.cli.workspace import FILES, write_atomically
+from builder.cli.run import Run
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
 from builder.home import Home
-from builder.model import Artifact, Plan, Spec
+from builder.model import Plan, Spec
 from builder.process import Processes
-from builder.verify import InImageCheck, Target, host_facts
+from builder.verify import host_facts
 
 NEEDED_BYTES = 3 << 30  # what one image takes at most, while it is built and packed
 
@@ -168,8 +165,7 @@ def verify(options: Options) -> int:
         host=host_facts(),
         versions=_versions(tools, "buildah"),
     )
-    updated = _verified_again(run, manifest, folder)
-    write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
+    updated = prove_again(run, manifest, folder)
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
     else:
@@ -178,63 +174,6 @@ def verify(options: Options) -> int:
             for one in outcomes:
                 print(f"  {name:12} {one['check']:16} {one['outcome']:8} {one['reason']}")
     return 1 if updated["outcome"] == "failed" else 0
-
-
-def _verified_again(run: Run, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
-    name = str(manifest["image"])
-    scratch = run.tools.home.work / f"verify-{name}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
-        artifacts = {
-            artifact_format: _within_reach(artifact, folder, scratch)
-            for artifact_format, artifact in manifest["artifacts"].items()
-        }
-        target = _target(manifest, artifacts["oci"].path)
-        started = now()
-        proof = prove(run, target, artifacts, work=scratch, folder=folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return {**manifest, **manifest_part(proof, target), "verified": started}
-
-
-def _within_reach(artifact: dict[str, Any], folder: Path, scratch: Path) -> Artifact:
-    """An artifact where the ordinary user can read it: the output folder may be closed to him.
-
-    Raises `BadInput` when the file is not the one that the manifest names.
-    """
-    source = folder / artifact["path"]
-    if not source.exists():
-        raise BadInput(f"{source}: the manifest names this artifact, and it is not there")
-    target = scratch / FILES[artifact["format"]]
-    if source.is_dir():
-        shutil.copytree(source, target, copy_function=_link_or_copy)
-        found = read_layout(target).digest
-    else:
-        _link_or_copy(source, target)
-        found = file_digest(target)
-    if found != artifact["digest"]:
-        raise BadInput(f"{source}: its digest is {found}, the manifest says {artifact['digest']}")
-    return Artifact(**{**artifact, "path": target, "tree_digest": ""})
-
-
-def _link_or_copy(source: Any, target: Any) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy(source, target)
-
-
-def _target(manifest: dict[str, Any], layout: Path) -> Target:
-    return Target(
-        identifier=manifest["image"],
-        arch=manifest["cell"]["arch"],
-        environment=read_layout(layout).environment,
-        checks=tuple(
-            InImageCheck(**{**check, "needs": tuple(check["needs"])})
-            for check in manifest["in_image_checks"]
-        ),
-    )
 
 
 def doctor(options: Options) -> int:

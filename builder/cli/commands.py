@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from builder.cli import show
-from builder.cli.manifests import state_of
+from builder.cli.manifests import Wanted, state_of
 from builder.errors import BadInput
 from builder.load import load_project
 from builder.model import Plan, Spec
@@ -78,4 +78,5 @@ def compiled(options: Options, made: Plan) -> list[Spec]:
 
 def image_states(options: Options, made: Plan) -> list[str]:
     """For each image, what the main job would do with it."""
-    return [state_of(options.out, image) for image in made.images]
+    wanted = Wanted(formats=options.formats, engine=options.engine, verify=options.verify)
+    return [state_of(options.out, image, wanted).text for image in made.images]

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from builder import __version__
+from builder.cli.again import prove_again
 from builder.cli.cell import make_image
-from builder.cli.manifests import finished_manifest, read_manifest
+from builder.cli.manifests import State, Wanted, read_manifest, state_of
 from builder.cli.run import Run
 from builder.errors import BuildImagesError, Interrupted, MissingPrerequisite
 from builder.locks import locked
@@ -93,30 +94,30 @@ def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
 
 def _one_image(run: Run, spec: Spec) -> dict[str, Any]:
     name = spec.image.identifier
-    done = None
-    if run.cache:
-        done = finished_manifest(
-            run.out,
-            spec.image,
-            formats=run.formats,
-            engine=run.engine.name,
-            verify=run.verify,
-        )
-    if manifest := done:
-        run.progress.finish(name, "unchanged", "already verified")
-        return manifest
+    wanted = Wanted(formats=run.formats, engine=run.engine.name, verify=run.verify)
+    state = state_of(run.out, spec.image, wanted) if run.cache else State(work="build", text="")
+    if state.manifest and state.work == "none":
+        run.progress.finish(name, "unchanged", str(state.manifest["outcome"]))
+        return dict(state.manifest)
     start = time.monotonic()
     try:
-        manifest = make_image(run, spec)
+        if state.manifest and state.work == "verify":
+            manifest = prove_again(run, state.manifest, run.out / name)
+        else:
+            manifest = make_image(run, spec)
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise MissingPrerequisite(
-                f"{name}: the disk is full ({error.filename or run.tools.home.path})",
-                hint="free some room and run the same command again: finished steps are kept",
-            ) from error
-        raise
+        raise _system_error(run, name, error) from error
     run.progress.finish(name, manifest["outcome"], _closing(manifest, time.monotonic() - start))
     return manifest
+
+
+def _system_error(run: Run, name: str, error: OSError) -> BuildImagesError:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return MissingPrerequisite(
+            f"{name}: the disk is full ({error.filename or run.tools.home.path})",
+            hint="free some room and run the same command again: finished steps are kept",
+        )
+    return BuildImagesError(f"{name}: {error}")
 
 
 def _closing(manifest: Mapping[str, Any], seconds: float) -> str:

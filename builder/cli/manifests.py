@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.model import PlannedImage
+from builder.model import FORMATS, PlannedImage
 
 MANIFEST = "manifest.json"
 SCHEMA = "build-images/manifest/v1"
@@ -22,36 +23,46 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest if isinstance(manifest, dict) and manifest.get("schema") == SCHEMA else None
 
 
-def finished_manifest(
-    out: Path, image: PlannedImage, *, formats: Sequence[str], engine: str, verify: bool
-) -> dict[str, Any] | None:
-    """The manifest of an image that is done, unchanged and still whole; else None."""
-    folder = out / image.identifier
-    manifest = read_manifest(folder)
-    if manifest is None or not _is_current(manifest, image):
-        return None
-    if manifest["engine"] != engine or not set(formats) <= manifest["artifacts"].keys():
-        return None
-    if manifest["outcome"] not in ({"verified"} if verify else {"verified", "built"}):
-        return None
-    return manifest if _is_whole(folder, manifest) else None
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What a run wants of every image."""
+
+    formats: tuple[str, ...] = FORMATS
+    engine: str = "buildah"
+    verify: bool = True
 
 
-def state_of(out: Path, image: PlannedImage) -> str:
-    """What the main job would do with an image, in a few words."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """How far an image is: `work` is build, verify or none; `text` says so in a few words."""
+
+    work: str
+    text: str
+    manifest: Mapping[str, Any] | None = None
+
+
+def state_of(out: Path, image: PlannedImage, wanted: Wanted) -> State:
+    """What the main job has left to do for an image."""
     folder = out / image.identifier
     manifest = read_manifest(folder)
     if manifest is None:
-        return "to build"
-    if not _is_current(manifest, image):
-        return "to build: its inputs changed"
-    if not _is_whole(folder, manifest):
-        return "to build: its artifacts are not whole"
-    return "verified, unchanged" if manifest["outcome"] == "verified" else "to verify"
+        return State(work="build", text="to build")
+    if reason := _why_not(manifest, folder, image, wanted):
+        return State(work="build", text=f"to build: {reason}")
+    if wanted.verify and manifest["outcome"] != "verified":
+        return State(work="verify", text=f"to verify: {manifest['outcome']}", manifest=manifest)
+    return State(work="none", text=f"{manifest['outcome']}, unchanged", manifest=manifest)
 
 
-def _is_current(manifest: Mapping[str, Any], image: PlannedImage) -> bool:
-    return bool(manifest.get("content_key") == image.content_key)
+def _why_not(manifest: Mapping[str, Any], folder: Path, image: PlannedImage, wanted: Wanted) -> str:
+    """Why what is there will not do; empty if it will."""
+    if manifest.get("content_key") != image.content_key:
+        return "its inputs changed"
+    if manifest["engine"] != wanted.engine:
+        return f"{manifest['engine']} built it"
+    if absent := [name for name in wanted.formats if name not in manifest["artifacts"]]:
+        return f"no {', '.join(absent)} yet"
+    return "" if _is_whole(folder, manifest) else "its artifacts are not whole"
 
 
 def _is_whole(folder: Path, manifest: Mapping[str, Any]) -> bool:

@@ -53,7 +53,8 @@ def verify_format(
         raise
     except StepFailed as error:
         names = [ENVIRONMENT_CHECK, *(check.name for check in target.checks)]
-        reason = f"the container could not be started: {error.message}"
+        said = error.tail[-1] if error.tail else error.message
+        reason = f"the container could not be started: {said}"
         return tuple(
             Outcome(check=name, outcome=FAILED, reason=reason, output="\n".join(error.tail))
             for name in names

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from builder.engines import Buildah, Tools
 from builder.engines.apptainer import environment as apptainer_environment
+from builder.locks import locked
 from builder.process import Completed
 
 # HOME must be a folder that exists: Open MPI refuses to start without one.
@@ -68,10 +69,14 @@ def oci_runner(artifact: Path, *, work: Path, tools: Tools) -> Iterator[Runner]:
     """Buildah on the OCI layout itself, not on what an engine's storage holds of it."""
     buildah = Buildah(tools)
     capture = tools.processes.capture
-    made = capture(
-        buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact}:latest"),
-        env=tools.environment,
-    )
+    # Buildah names what it pulls after the path, and not every path is a valid name: so the
+    # reference is relative, and shared by all images until the container stands.
+    with locked(tools.home.path, "oci-runner"):
+        made = capture(
+            buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}:latest"),
+            env=tools.environment,
+            cwd=artifact.parent,
+        )
     container = made.stdout.split()[-1]
     inspected = capture(
         buildah.command("inspect", "--format", "{{.FromImageID}}", container), check=False
