@@ -75,9 +75,10 @@ class Workspace:
 
     def _steps(self) -> dict[str, Any]:
         try:
-            return dict(json.loads((self.path / _STEPS).read_text()))
+            steps = json.loads((self.path / _STEPS).read_text())
         except (OSError, ValueError):
             return {}
+        return steps if isinstance(steps, dict) else {}
 
     def _record(self, name: str, value: Any) -> None:
         write_atomically(self.path / _STEPS, json.dumps({**self._steps(), name: value}, indent=1))
