@@ -23,9 +23,7 @@ def main() -> None:
         },
         repeats=15,
     )
-    report(
-        times, ours="build-images plan", against="python -c 'import hpccm'", reach="under 3"
-    )
+    report(times, ours="build-images plan", against="python -c 'import hpccm'", reach="under 3")
 
 
 if __name__ == "__main__":

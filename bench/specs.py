@@ -63,8 +63,15 @@ def main() -> None:
             for recipe in recipes:
                 for format_ in FORMATS:
                     subprocess.run(
-                        [command, "--recipe", recipe, "--format", format_,
-                         "--singularity-version", "3.6"],
+                        [
+                            command,
+                            "--recipe",
+                            recipe,
+                            "--format",
+                            format_,
+                            "--singularity-version",
+                            "3.6",
+                        ],
                         check=True,
                         stdout=subprocess.DEVNULL,
                     )

@@ -29,7 +29,9 @@ def interleaved(
 
 def report(times: Mapping[str, list[float]], *, ours: str, against: str, reach: str) -> None:
     """Print medians with their spread, and the ratio of two contenders."""
-    print(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+    print(
+        f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    )
     for name, found in times.items():
         print(
             f"  {name:42} median {statistics.median(found):8.3f} s"

@@ -1,66 +1,18 @@
-"""What the engine tests share: the command line, and images made once for all of them."""
+"""Images made once for all engine tests."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, missing
 
 from builder.engines import Tools
 from builder.home import Home
 from builder.process import Processes
-
-PROJECT = Path(__file__).resolve().parents[2]
-ARCHITECTURES = ("x86_64", "ppc64le")
-FORMATS = ("oci", "sif", "charliecloud")
-NEEDED = ("mmdebstrap", "buildah", "apptainer", "ch-run", "sqfs2tar", "pigz")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """How a command line ended."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-
-def build_images(
-    *arguments: str | Path, env: dict[str, str] | None = None, timeout_s: float = 3000
-) -> Ended:
-    """Run `build-images` as a user does."""
-    done = subprocess.run(
-        [sys.executable, "-m", "builder", *map(str, arguments)],
-        cwd=PROJECT,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
-
-
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """The manifest in an image's folder."""
-    found = json.loads((folder / "manifest.json").read_text())
-    assert isinstance(found, dict)
-    return found
-
-
-def missing(names: Sequence[str]) -> list[str]:
-    """Those programs that this machine lacks."""
-    path = Home.of_environment().search_path()
-    return [name for name in names if shutil.which(name, path=path) is None]
 
 
 @pytest.fixture(scope="session")

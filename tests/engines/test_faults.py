@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from harness import PROJECT, build_images, manifest_of
 
 from builder.engines import Buildah, Tools
-from tests.engines.conftest import PROJECT, build_images, manifest_of
 
 pytestmark = pytest.mark.engines
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from builder.engines import Tools
-from builder.engines.apptainer import environment as apptainer_environment
-from tests.engines.conftest import (
+from harness import (
     ARCHITECTURES,
     FORMATS,
     Ended,
     build_images,
     manifest_of,
 )
+
+from builder.engines import Tools
+from builder.engines.apptainer import environment as apptainer_environment
 
 pytestmark = pytest.mark.engines
 
@@ -29,9 +29,7 @@ def outcomes(manifest: dict[str, Any], artifact_format: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 class TestDefaultSelection:
-    def test_is_verified_in_three_equal_formats(
-        self, hpc_base: dict[str, Path], arch: str
-    ) -> None:
+    def test_is_verified_in_three_equal_formats(self, hpc_base: dict[str, Path], arch: str) -> None:
         manifest = manifest_of(hpc_base[arch])
         assert manifest["outcome"] == "verified"
         assert manifest["formats_equal"] is True
@@ -61,9 +59,7 @@ class TestDefaultSelection:
             found = {subject["digest"]["sha256"] for subject in statement["subject"]}
             assert found == {*expected, manifest["tree_digest"].partition(":")[2]}
 
-    def test_the_output_folder_is_the_designs(
-        self, hpc_base: dict[str, Path], arch: str
-    ) -> None:
+    def test_the_output_folder_is_the_designs(self, hpc_base: dict[str, Path], arch: str) -> None:
         names = {path.name for path in hpc_base[arch].iterdir()}
         assert names >= {
             "Dockerfile",

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness import FORMATS, build_images, manifest_of, missing
 
 from builder.engines import Tools, apptainer
 from builder.process import end_tree
-from tests.engines.conftest import FORMATS, build_images, manifest_of, missing
 
 pytestmark = pytest.mark.engines
 
@@ -60,7 +60,10 @@ def docker_host(tools: Tools) -> Iterator[str]:
 def wait_for_docker(host: str, folder: Path) -> None:
     for _ in range(120):
         done = subprocess.run(
-            ["docker", "version"], env={**os.environ, "DOCKER_HOST": host}, capture_output=True
+            ["docker", "version"],
+            env={**os.environ, "DOCKER_HOST": host},
+            capture_output=True,
+            check=False,
         )
         if done.returncode == 0:
             return
@@ -77,7 +80,13 @@ def unmount_below(folder: Path) -> None:
 
 def test_docker_builds_the_same_image(docker_host: str, tmp_path: Path) -> None:
     done = build_images(
-        "--engine", "docker", "--image", IMAGE, "--output", tmp_path, env={"DOCKER_HOST": docker_host}
+        "--engine",
+        "docker",
+        "--image",
+        IMAGE,
+        "--output",
+        tmp_path,
+        env={"DOCKER_HOST": docker_host},
     )
     assert done.status == 0, done.stderr
     manifest = manifest_of(tmp_path / IMAGE)
@@ -137,7 +146,11 @@ def test_charliecloud_builds_the_dockerfile(
     as_user("ch-image", "build", "--force", "-t", "hpc-base", "-f", "Dockerfile", ".")
     as_user("ch-convert", "-i", "ch-image", "-o", "dir", "hpc-base", shared_folder / "image")
     found = as_user(
-        "ch-run", "--set-env=HOME=/tmp", shared_folder / "image", "--", "/opt/build-images/run-checks"
+        "ch-run",
+        "--set-env=HOME=/tmp",
+        shared_folder / "image",
+        "--",
+        "/opt/build-images/run-checks",
     )
     assert "mpi: passed" in found
     assert "architecture: passed" in found

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-
-from tests.engines.conftest import build_images, manifest_of
+from harness import build_images, manifest_of
 
 pytestmark = pytest.mark.engines
+
+
+IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 
 
 @pytest.fixture
@@ -27,16 +30,18 @@ def image(hpc_base: dict[str, Path], tmp_path: Path) -> Path:
 def rewrite_tarball(folder: Path, path: str, text: bytes) -> None:
     """Change one file in the tarball, and its digest in the manifest as a forger would."""
     source, target = folder / "image.tar.gz", folder / "changed.tar.gz"
-    with tarfile.open(source) as old, gzip.open(target, "wb", compresslevel=1) as sink:
-        new = tarfile.open(fileobj=sink, mode="w|")
+    with (
+        tarfile.open(source) as old,
+        gzip.open(target, "wb", compresslevel=1) as sink,
+        tarfile.open(fileobj=sink, mode="w|") as new,
+    ):
         for member in old:
             data = old.extractfile(member) if member.isreg() else None
             if member.name == path:
                 member.size = len(text)
-                new.addfile(member, __import__("io").BytesIO(text))
+                new.addfile(member, io.BytesIO(text))
             else:
                 new.addfile(member, data)
-        new.close()
     target.replace(source)
     manifest = manifest_of(folder)
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
@@ -62,23 +67,20 @@ def test_an_artifact_that_is_not_the_manifests(image: Path) -> None:
     assert "image.sif: its digest is sha256:" in done.stderr
 
 
-def test_an_mpi_that_starts_singletons(hpc_base: dict[str, Path], site: Path, out: Path) -> None:
+def test_an_mpi_that_starts_singletons(hpc_base: dict[str, Path], site: Path) -> None:
     del hpc_base  # its layers make this build short
     checks = site / "tests/images/checks.yaml"
     launched = '"{{ mpi.launch(4) }} $OUT/mpi 4 multiple"'
     assert launched in checks.read_text()
     singletons = '"for n in 1 2 3 4; do $OUT/mpi 4 multiple || bad=1; done; exit ${bad:-0}"'
     checks.write_text(checks.read_text().replace(launched, singletons))
-    done = build_images(
-        "--project", site, "--output", site / "out", "--image", "hpc-base-*-debian13-openmpi5.0-x86_64"
-    )
+    done = build_images("--project", site, "--image", IMAGE)
     assert done.status == 1
-    manifest = manifest_of(site / "out/hpc-base-1.0-debian13-openmpi5.0-x86_64")
+    manifest = manifest_of(site / "out" / IMAGE)
     for found in manifest["checks"].values():
         mpi = next(one for one in found if one["check"] == "mpi")
         assert mpi["outcome"] == "failed"
         assert "singleton" in mpi["reason"] or "rank 0 of 1" in mpi["reason"]
-    del out
 
 
 def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unproven(
@@ -87,14 +89,12 @@ def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unprov
     del hpc_base
     recipe = site / "recipes/hpc-base.yaml"
     recipe.write_text(recipe.read_text().replace("checks: [architecture, mpi]", "checks: [gpu]"))
-    done = build_images(
-        "--project", site, "--output", site / "out", "--image", "hpc-base-*-debian13-openmpi5.0-x86_64"
-    )
+    done = build_images("--project", site, "--image", IMAGE)
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
     assert done.status == 0
     assert "not proven on a GPU" in done.stdout
-    manifest = manifest_of(site / "out/hpc-base-1.0-debian13-openmpi5.0-x86_64")
+    manifest = manifest_of(site / "out" / IMAGE)
     assert manifest["proven_on_gpu"] is False
     for found in manifest["checks"].values():
         gpu = next(one for one in found if one["check"] == "gpu")

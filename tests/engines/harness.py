@@ -1,0 +1,58 @@
+"""What the engine tests share: the command line as a user runs it, and what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.home import Home
+
+PROJECT = Path(__file__).resolve().parents[2]
+ARCHITECTURES = ("x86_64", "ppc64le")
+FORMATS = ("oci", "sif", "charliecloud")
+NEEDED = ("mmdebstrap", "buildah", "apptainer", "ch-run", "sqfs2tar", "pigz")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a command line ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def build_images(
+    *arguments: str | Path, env: dict[str, str] | None = None, timeout_s: float = 3000
+) -> Ended:
+    """Run `build-images` as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "builder", *map(str, arguments)],
+        cwd=PROJECT,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest in an image's folder."""
+    found = json.loads((folder / "manifest.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def missing(names: Sequence[str]) -> list[str]:
+    """Those programs that this machine lacks."""
+    path = Home.of_environment().search_path()
+    return [name for name in names if shutil.which(name, path=path) is None]
