@@ -12,6 +12,7 @@ import functools
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -106,7 +107,9 @@ def _tree(cls: type) -> ast.ClassDef:
 def _module_tree(module: str) -> ast.Module:
     source = sys.modules[module].__file__
     assert source is not None
-    return ast.parse(Path(source).read_bytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hpccm's sources have escapes that Python warns about
+        return ast.parse(Path(source).read_bytes())
 
 
 def _looked_up(tree: ast.AST) -> Iterator[str]:
