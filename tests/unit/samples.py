@@ -1,0 +1,195 @@
+"""Small values of the model, for tests that need one and change one thing in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from builder import spec
+from builder.load import load_project
+from builder.model import (
+    BaseImage,
+    BlockUse,
+    Bootstrap,
+    Check,
+    Exclude,
+    Matrix,
+    PackagedMpi,
+    Plan,
+    PlannedImage,
+    Project,
+    Recipe,
+    Selection,
+    Where,
+)
+from builder.plan import make_plan
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+EVERYTHING = Selection(everything=True)
+MPI = PackagedMpi(
+    family="openmpi", version="5.0.7", development=("libmpi-dev",), runtime=("mpi-bin",)
+)
+
+
+@functools.cache
+def shipped_project() -> Project:
+    return load_project(ROOT, block_faults=spec.block_faults)
+
+
+@functools.cache
+def shipped_plan() -> Plan:
+    return make_plan(shipped_project(), EVERYTHING, compiler=spec.COMPILER)
+
+
+def where(file: str, line: int = 1, key: str = "") -> Where:
+    return Where(file=file, line=line, key=key)
+
+
+def block(name: str = "packages", *, line: int = 5, **arguments: Any) -> BlockUse:
+    return BlockUse(
+        name=name,
+        arguments=arguments,
+        where=where("recipes/core.yaml", line, f"development[0].{name}"),
+        lines=dict.fromkeys(arguments, line + 1),
+    )
+
+
+def recipe(name: str = "core", **changes: Any) -> Recipe:
+    made = Recipe(
+        name=name,
+        version="1.0",
+        about=f"the recipe {name}",
+        parent=None,
+        limits={},
+        development=(),
+        runtime=(),
+        environment={},
+        labels={},
+        checks=(),
+        where=where(f"recipes/{name}.yaml"),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def base(name: str = "debian13", **changes: Any) -> BaseImage:
+    made = BaseImage(
+        name=name,
+        about="Debian 13",
+        distribution="debian",
+        version="13",
+        hpccm_distro="ubuntu24",
+        architectures=("x86_64", "ppc64le"),
+        bootstrap=Bootstrap(
+            suite="trixie",
+            components=("main",),
+            packages=("ca-certificates",),
+            keyring="sample-keyring.gpg",
+        ),
+        references={},
+        mpi=(MPI,),
+        cuda=(),
+        where=where(f"base-images/{name}.yaml"),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def check(name: str = "hello", **changes: Any) -> Check:
+    made = Check(
+        name=name,
+        about=f"the check {name}",
+        sources=(f"{name}.c",),
+        build=(f"cc -o $OUT/{name} $SRC/{name}.c",),
+        run=f"{name} {{{{ arch }}}}",
+        needs=(),
+        timeout_s=60,
+        where=where("tests/images/checks.yaml"),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def project(
+    root: Path,
+    *,
+    recipes: Iterable[Recipe] = (recipe(),),
+    bases: Iterable[BaseImage] = (base(),),
+    checks: Iterable[Check] = (),
+    excludes: Iterable[Exclude] = (),
+    default: dict[str, tuple[str, ...]] | None = None,
+    run_checks: str = "#!/bin/sh\n",
+    **axes: tuple[str, ...],
+) -> Project:
+    """A project without faults, its checks' sources written below `root`."""
+    folder = root / "tests" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run-checks").write_text(run_checks)
+    for one in checks:
+        for name in one.sources:
+            if not (folder / name).exists():
+                (folder / name).write_text(f"/* {name} */\n")
+    values = {"arch": ("x86_64",), "base": ("debian13",), "cuda": ("none",), "mpi": ("none",)}
+    return Project(
+        root=root,
+        matrix=Matrix(
+            axes={**values, **axes},
+            excludes=tuple(excludes),
+            default=default or {},
+            where=where("matrix.yaml"),
+        ),
+        recipes={one.name: one for one in recipes},
+        bases={one.name: one for one in bases},
+        checks={one.name: one for one in checks},
+    )
+
+
+def image(root: Path, **parts: Any) -> PlannedImage:
+    """The first image of a tiny project."""
+    return make_plan(project(root, **parts), EVERYTHING, compiler="hpccm 1").images[0]
+
+
+def tar_bytes(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """A tar of these members, in this order."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member, data in members:
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def blob(folder: Path, data: bytes) -> Path:
+    """A file named for its SHA-256."""
+    path = folder / hashlib.sha256(data).hexdigest()
+    path.write_bytes(data)
+    return path
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, *, mode: int = 0o644, target: str = ""
+) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.mode, made.linkname = kind, mode, target
+    return made
+
+
+def a_file(name: str, text: str = "text", mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
+    made = member(name, mode=mode)
+    made.size = len(text.encode())
+    return made, text.encode()
+
+
+def a_folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, tarfile.DIRTYPE, mode=mode), b""
+
+
+def a_link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, tarfile.SYMTYPE, mode=0o777, target=target), b""
+
+
+def a_hard_link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, tarfile.LNKTYPE, target=target), b""

@@ -1,0 +1,330 @@
+"""The command line as a user meets it: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import GOLDEN, ROOT, shipped_plan
+
+from builder.cli import building, main
+from builder.cli.manifests import SCHEMA
+from builder.cli.options import COMMANDS, parse
+from builder.errors import MissingPrerequisite
+
+PROJECT = f"--project={ROOT}"
+
+
+@pytest.fixture(autouse=True)
+def _signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands set a handler for SIGTERM, and keep their things at home."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(name="project")
+def copied_project(tmp_path: Path) -> Path:
+    """A copy of the shipped project that a test may break."""
+    root = tmp_path / "project"
+    for name in ("recipes", "base-images", "tests/images"):
+        shutil.copytree(ROOT / name, root / name)
+    shutil.copy(ROOT / "matrix.yaml", root)
+    return root
+
+
+class Said:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *argv: str) -> None:
+        try:
+            self.code: Any = main(argv)
+        except SystemExit as ended:
+            self.code = ended.code
+        self.out, self.err = capsys.readouterr()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_plan_lists_the_default_selection_in_order(capsys: Capture) -> None:
+    said = Said(capsys, "plan", PROJECT)
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [
+        ["1.", "hpc-base-1.0-debian13-openmpi5.0-x86_64"],
+        ["2.", "hpc-base-1.0-debian13-openmpi5.0-ppc64le"],
+    ]
+    assert re.fullmatch(r"2 images(; \d+ left out \('build-images explain' says why\))?", lines[2])
+
+
+def test_plan_says_what_will_happen(project: Path, capsys: Capture) -> None:
+    said = Said(capsys, "plan", f"--project={project}", "--arch=x86_64", "--mpi=openmpi5")
+    assert all(line.endswith("to build") for line in said.out.splitlines()[:-1])
+
+
+def test_plan_as_json(capsys: Capture) -> None:
+    found = Said(capsys, "plan", PROJECT, "--all", "--json").json
+    assert found["schema"] == "build-images/plan/v1"
+    assert [one["image"] for one in found["images"]] == [
+        image.identifier for image in shipped_plan().images
+    ]
+    assert len(found["left_out"]) == len(shipped_plan().left_out)
+    first = found["images"][0]
+    assert first["content_key"] == shipped_plan().images[0].content_key
+    assert first["cell"]["arch"] == "x86_64"
+    assert all(one["reasons"] for one in found["left_out"])
+
+
+def test_plan_as_a_graph(capsys: Capture) -> None:
+    said = Said(capsys, "plan", PROJECT, "--recipe=python-mpi", "--arch=x86_64", "--graph")
+    lines = said.out.splitlines()
+    assert (lines[0], lines[-1]) == ("digraph plan {", "}")
+    edges = [line for line in lines if " -> " in line]
+    assert len(edges) == len(set(edges))
+    assert '  "debian13 x86_64" -> "hpc-base debian13 none openmpi5.0 x86_64";' in edges
+    assert re.search(r'"python-mpi debian13 \S+ openmpi5.0 x86_64" -> "python-mpi-1.0-', said.out)
+
+
+def test_explain_says_why(capsys: Capture) -> None:
+    said = Said(capsys, "explain", PROJECT, "--recipe=python-mpi", "--base=debian13")
+    assert said.code == 0
+    assert "+ python-mpi-1.0-debian13-openmpi5.0-ppc64le\n" in said.out
+    assert "    recipes: python-mpi 1.0 <- hpc-base 1.0\n" in said.out
+    assert "- python-mpi-1.0-debian13-openmpi4.1-x86_64\n" in said.out
+    assert "    debian13 packages Open MPI 5.0.7, not 4.1" in said.out
+    assert "hpccm takes it for ubuntu24" in said.out
+
+
+def test_explain_as_json(capsys: Capture) -> None:
+    found = Said(capsys, "explain", PROJECT, "--all", "--json").json
+    assert found["schema"] == "build-images/explanation/v1"
+    assert len(found["in"]) == len(shipped_plan().images)
+    assert len(found["out"]) == len(shipped_plan().left_out)
+
+
+def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "specs"
+    said = Said(capsys, "spec", PROJECT, "--all", "--output", str(out))
+    assert said.code == 0
+    assert said.out.splitlines() == [str(out / one.identifier) for one in shipped_plan().images]
+    for image in shipped_plan().images:
+        for name in ("Dockerfile", "Singularity.def"):
+            golden = GOLDEN / "spec" / image.identifier / name
+            assert (out / image.identifier / name).read_bytes() == golden.read_bytes()
+        assert (out / image.identifier / "files/run-checks").is_file()
+
+
+def test_spec_again_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
+    def written() -> dict[str, bytes]:
+        Said(capsys, "spec", PROJECT, "-o", str(tmp_path / "out"))
+        return {
+            str(one): one.read_bytes() for one in (tmp_path / "out").rglob("*") if one.is_file()
+        }
+
+    assert written() == written() != {}
+
+
+def test_dry_run_builds_nothing(
+    tmp_path: Path, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr(building, "run_job", refuse)
+    monkeypatch.setattr("builder.process.subprocess.Popen", refuse)
+    said = Said(capsys, "--dry-run", f"--project={project}")
+    assert (said.code, said.err) == (0, "")
+    assert "hpc-base-1.0-debian13-openmpi5.0-ppc64le" in said.out
+    assert not (project / "out").exists()
+    assert not (tmp_path / "home").exists()
+
+
+def broken(project: Path) -> Path:
+    recipe = project / "recipes/hpc-base.yaml"
+    recipe.write_text(recipe.read_text().replace("fortran:", "fortan:"))
+    child = project / "recipes/python-mpi.yaml"
+    child.write_text(child.read_text().replace("parent: hpc-base", "parent: hpc-bsae"))
+    matrix = project / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("axes:", "axis:"))
+    return project
+
+
+@pytest.mark.parametrize(
+    "argv", [["plan"], ["plan", "--json"], ["explain"], ["spec"], [], ["--dry-run"]]
+)
+def test_bad_input_is_told_all_at_once(argv: list[str], project: Path, capsys: Capture) -> None:
+    said = Said(capsys, *argv, f"--project={broken(project)}")
+    assert (said.code, said.out) == (2, "")
+    assert re.search(r"^build-images: \d faults in 3 files; nothing was built\.$", said.err, re.M)
+    assert 'unknown argument of gnu "fortan"; did you mean "fortran"?' in said.err
+    assert "hpc-bsae" in said.err
+    assert "axis" in said.err
+    assert re.search(r"^recipes/hpc-base\.yaml:\d+: ", said.err, re.M)
+    assert "Traceback" not in said.err
+    assert not (project / "out").exists()
+
+
+def test_faults_of_several_specs_are_told_at_once(project: Path, capsys: Capture) -> None:
+    for name in ("hpc-base", "python-mpi"):
+        file = project / f"recipes/{name}.yaml"
+        text = file.read_text().replace(
+            "\ndevelopment:\n", "\ndevelopment:\n  - environment: {variables: [A=b]}\n"
+        )
+        file.write_text(text)
+    said = Said(capsys, "spec", f"--project={project}", "--all")
+    assert (said.code, said.out) == (2, "")
+    assert "recipes/hpc-base.yaml:" in said.err
+    assert "hpccm refuses this block" in said.err
+
+
+def test_no_project_here(tmp_path: Path, capsys: Capture) -> None:
+    said = Said(capsys, "plan", f"--project={tmp_path}")
+    assert (said.code, said.out) == (2, "")
+    assert "--project DIR" in said.err
+
+
+def test_a_project_without_run_checks(project: Path, capsys: Capture) -> None:
+    (project / "tests/images/run-checks").unlink()
+    said = Said(capsys, "plan", f"--project={project}")
+    assert (said.code, said.out) == (2, "")
+    assert "run-checks" in said.err
+
+
+@pytest.mark.parametrize("argv", [["plan"], ["explain"], ["spec"], []])
+def test_an_empty_selection_says_what_there_is(argv: list[str], capsys: Capture) -> None:
+    said = Said(capsys, *argv, PROJECT, "--mpi=openmpi9")
+    assert (said.code, said.out) == (3, "")
+    assert said.err == (
+        "build-images: --mpi openmpi9: matches nothing; did you mean openmpi5.0?\n"
+        "  mpi: openmpi4.1, openmpi5.0, mpich4.0, mpich4.2\n"
+    )
+
+
+def test_a_selection_that_is_left_out_says_why(capsys: Capture) -> None:
+    said = Said(capsys, "plan", PROJECT, "--recipe=python-mpi", "--mpi=mpich4.2")
+    golden = (GOLDEN / "plan/all-left-out.txt").read_text()
+    assert (said.code, said.out, said.err) == (3, "", f"build-images: {golden}")
+
+
+def test_what_the_machine_lacks_is_told_before_anything_is_built(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(*_: Any, **__: Any) -> None:
+        raise MissingPrerequisite("no buildah here", hint="make setup")
+
+    monkeypatch.setattr("builder.doctor.examine", lacks)
+    said = Said(capsys, f"--project={project}")
+    assert (said.code, said.out) == (4, "")
+    assert said.err == "build-images: no buildah here\n  hint: make setup\n"
+
+
+@pytest.mark.parametrize("argv", [["--engine=docker"], ["--no-cache"], ["--refresh"]])
+def test_what_was_done_another_way_is_still_to_do(
+    argv: list[str], project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is examined whenever anything will be built."""
+    for image in shipped_plan().images:
+        folder = project / "out" / image.identifier
+        folder.mkdir(parents=True)
+        (folder / "empty").touch()
+        formats = ("oci", "sif", "charliecloud")
+        manifest = {
+            "schema": SCHEMA,
+            "content_key": image.content_key,
+            "engine": "buildah",
+            "outcome": "verified",
+            "artifacts": {name: {"path": "empty", "size": 0} for name in formats},
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    def lacks(*_: Any, **__: Any) -> None:
+        raise MissingPrerequisite("examined")
+
+    monkeypatch.setattr("builder.doctor.examine", lacks)
+    monkeypatch.setattr(building, "run_job", lambda *_, **__: pytest.fail("nothing was examined"))
+    assert "unchanged" in Said(capsys, "plan", f"--project={project}").out
+    said = Said(capsys, *argv, f"--project={project}")
+    assert (said.code, said.err) == (4, "build-images: examined\n")
+
+
+def test_interruption_is_told(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("builder.doctor.examine", interrupted)
+    said = Said(capsys, f"--project={project}")
+    assert (said.code, said.out) == (130, "")
+    assert "run the same command again" in said.err
+
+
+def test_verify_needs_an_image(tmp_path: Path, capsys: Capture) -> None:
+    said = Said(capsys, "verify", str(tmp_path))
+    assert (said.code, said.out) == (2, "")
+    assert "no manifest.json here" in said.err
+
+
+def test_help_names_every_command_and_exit_code(capsys: Capture) -> None:
+    said = Said(capsys, "--help")
+    assert (said.code, said.err) == (0, "")
+    for command in COMMANDS:
+        assert re.search(rf"^    {command}\b", said.out, re.M), command
+    for code in range(6):
+        assert re.search(rf"(?:^|\s){code}  \w", said.out), code
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_exit_codes(command: str, capsys: Capture) -> None:
+    said = Said(capsys, command, "--help")
+    assert said.code == 0
+    assert "exit codes:" in said.out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--quiet", "--verbose"],
+        ["plan", "--json", "--graph"],
+        ["--jobs=0"],
+        ["--jobs=many"],
+        ["--engine=lorry"],
+        ["plan", "--no-such-option"],
+        ["no-such-command"],
+        ["verify"],
+    ],
+)
+def test_bad_usage(argv: list[str], capsys: Capture) -> None:
+    said = Said(capsys, *argv)
+    assert (said.code, said.out) == (2, "")
+    assert "usage: build-images" in said.err
+
+
+def test_version(capsys: Capture) -> None:
+    assert re.fullmatch(r"build-images \d+\.\d+\.\d+\n", Said(capsys, "--version").out)
+
+
+def test_options_are_parsed(tmp_path: Path) -> None:
+    given = parse(["--arch=ppc64le", "--arch", "x86_64", "--image=a*", "-v", "--jobs=3", "-o", "x"])
+    assert given.command == "build"
+    assert given.selection.patterns == {"arch": ("ppc64le", "x86_64")}
+    assert given.selection.images == ("a*",)
+    assert (given.level, given.jobs) == (2, 3)
+    assert given.out == tmp_path / "x"
+    assert parse(["--quiet"]).level == 0
+    assert parse(["plan"]).level == 1
+    assert parse([f"--project={tmp_path}"]).out == tmp_path / "out"
+    assert parse(["plan", "--all"]).selection.everything

@@ -1,0 +1,142 @@
+"""When an image is taken for done, and when not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import image
+
+from builder.cli.manifests import SCHEMA, Wanted, read_manifest, size_of, state_of
+from builder.model import PlannedImage
+
+FORMATS = ("oci", "sif")
+
+
+@pytest.fixture(name="planned")
+def planned_image(tmp_path: Path) -> PlannedImage:
+    return image(tmp_path / "project")
+
+
+@pytest.fixture(name="out")
+def output_folder(tmp_path: Path, planned: PlannedImage) -> Path:
+    """An output folder in which the image is done."""
+    folder = tmp_path / "out" / planned.identifier
+    (folder / "image.oci/blobs").mkdir(parents=True)
+    (folder / "image.oci/blobs/a").write_text("12345")
+    (folder / "image.sif").write_text("sif")
+    write(
+        folder,
+        {
+            "schema": SCHEMA,
+            "content_key": planned.content_key,
+            "engine": "buildah",
+            "outcome": "verified",
+            "artifacts": {
+                "oci": {"path": "image.oci", "size": 5},
+                "sif": {"path": "image.sif", "size": 3},
+            },
+        },
+    )
+    return tmp_path / "out"
+
+
+def write(folder: Path, manifest: Any) -> None:
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def change(out: Path, planned: PlannedImage, **changes: Any) -> None:
+    folder = out / planned.identifier
+    write(folder, {**json.loads((folder / "manifest.json").read_text()), **changes})
+
+
+def state(out: Path, planned: PlannedImage, **wanted: Any) -> tuple[str, str]:
+    found = state_of(out, planned, Wanted(**{"formats": FORMATS, **wanted}))
+    assert (found.manifest is None) is (found.work == "build")
+    return found.work, found.text
+
+
+def test_what_is_done_is_done(out: Path, planned: PlannedImage) -> None:
+    assert state(out, planned) == ("none", "verified, unchanged")
+
+
+def test_fewer_formats_are_done_too(out: Path, planned: PlannedImage) -> None:
+    assert state(out, planned, formats=("sif",))[0] == "none"
+
+
+Break = Callable[[Path, PlannedImage], None]
+BROKEN: dict[str, tuple[Break, str]] = {
+    "no manifest": (lambda o, p: (o / p.identifier / "manifest.json").unlink(), "to build"),
+    "half a manifest": (
+        lambda o, p: void((o / p.identifier / "manifest.json").write_text('{"schema":')),
+        "to build",
+    ),
+    "another schema": (lambda o, p: change(o, p, schema="other/v9"), "to build"),
+    "no object": (lambda o, p: write(o / p.identifier, [1]), "to build"),
+    "another key": (
+        lambda o, p: change(o, p, content_key="0" * 64),
+        "to build: its inputs changed",
+    ),
+    "a file cut short": (
+        lambda o, p: void((o / p.identifier / "image.sif").write_text("s")),
+        "to build: its artifacts are not whole",
+    ),
+    "a file gone": (
+        lambda o, p: (o / p.identifier / "image.sif").unlink(),
+        "to build: its artifacts are not whole",
+    ),
+    "a blob gone": (
+        lambda o, p: (o / p.identifier / "image.oci/blobs/a").unlink(),
+        "to build: its artifacts are not whole",
+    ),
+    "failed": (lambda o, p: change(o, p, outcome="failed"), "to verify: failed"),
+    "not verified": (lambda o, p: change(o, p, outcome="built"), "to verify: built"),
+}
+
+
+def void(_: object) -> None:
+    """Drop a value, for a lambda that returns none."""
+
+
+@pytest.mark.parametrize("case", sorted(BROKEN))
+def test_what_is_not_whole_is_not_done(case: str, out: Path, planned: PlannedImage) -> None:
+    breaking, text = BROKEN[case]
+    breaking(out, planned)
+    assert state(out, planned) == (text.split()[1].rstrip(":"), text)
+
+
+@pytest.mark.parametrize("outcome", ["built", "failed"])
+def test_proof_is_not_made_where_none_is_asked_for(
+    outcome: str, out: Path, planned: PlannedImage
+) -> None:
+    change(out, planned, outcome=outcome)
+    assert state(out, planned, verify=False) == ("none", f"{outcome}, unchanged")
+
+
+def test_other_engines_and_formats_are_not_done(out: Path, planned: PlannedImage) -> None:
+    assert state(out, planned, engine="docker") == ("build", "to build: buildah built it")
+    assert state(out, planned, formats=(*FORMATS, "charliecloud")) == (
+        "build",
+        "to build: no charliecloud yet",
+    )
+
+
+def test_another_image_is_not_done(out: Path, planned: PlannedImage) -> None:
+    cell = dataclasses.replace(planned.cell, arch="ppc64le")
+    assert state(out, dataclasses.replace(planned, cell=cell)) == ("build", "to build")
+
+
+def test_a_manifest_is_read_from_its_folder(out: Path, planned: PlannedImage) -> None:
+    found = read_manifest(out / planned.identifier)
+    assert found is not None
+    assert found["engine"] == "buildah"
+    assert read_manifest(out) is None
+
+
+def test_sizes(out: Path, planned: PlannedImage) -> None:
+    assert size_of(out / planned.identifier / "image.oci") == 5
+    assert size_of(out / planned.identifier / "image.sif") == 3

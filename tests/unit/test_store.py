@@ -1,0 +1,214 @@
+"""The store of base images: each made once, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import a_file, base, tar_bytes
+
+from builder.bases import Mirror, StoredBase, ensure_base, store
+from builder.bases.store import base_key
+from builder.errors import MissingPrerequisite, StepFailed
+from builder.model import Bootstrap
+from builder.process import Completed, Processes
+
+MIRROR = Mirror(main="http://mirror.example.org/debian", security=None)
+BOTH = Mirror(main=MIRROR.main, security="http://security.example.org/debian-security")
+BOOTSTRAP = Bootstrap(
+    suite="trixie",
+    components=("main", "contrib"),
+    packages=("ca-certificates", "less"),
+    keyring="sample-keyring.gpg",
+    pockets=("updates", "security"),
+)
+
+
+class FakeProcesses(Processes):
+    """Writes a root file system where mmdebstrap would, or fails half-way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: list[list[str]] = []
+        self.environments: list[dict[str, str]] = []
+        self.failure: Exception | None = None
+
+    def logged(self, argv: Sequence[Any], **named: Any) -> Completed:
+        words = [str(word) for word in argv]
+        self.commands.append(words)
+        self.environments.append(dict(named["env"]))
+        target = next(Path(word) for word in words if word.endswith(".tar"))
+        target.write_bytes(tar_bytes(a_file("etc/debian_version", f"{len(self.commands)}")))
+        if self.failure:
+            raise self.failure
+        return Completed(argv=tuple(words), returncode=0)
+
+
+@pytest.fixture(name="processes")
+def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
+    keyrings = tmp_path / "keyrings"
+    keyrings.mkdir()
+    (keyrings / "sample-keyring.gpg").write_text("")
+    monkeypatch.setattr(store, "KEYRINGS", keyrings)
+    return FakeProcesses()
+
+
+def ensured(processes: FakeProcesses, folder: Path, **changes: Any) -> StoredBase:
+    given = {"mirror": MIRROR, "arch": "ppc64le", "base": base(), **changes}
+    return ensure_base(
+        given.pop("base"),
+        given.pop("arch"),
+        "localhost/debian13:x",
+        store=folder / "bases",
+        processes=processes,
+        log=folder / "log",
+        say=lambda _text: None,
+        **given,
+    )
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "bases").iterdir() if ".lock" not in path.name)
+
+
+def test_a_base_is_made_once_and_kept(processes: FakeProcesses, tmp_path: Path) -> None:
+    first = ensured(processes, tmp_path)
+    assert ensured(processes, tmp_path) == first
+    assert len(processes.commands) == 1
+    assert first.archive.is_file()
+    assert first.digest.startswith("sha256:")
+    assert (first.name, first.arch) == ("localhost/debian13:x", "ppc64le")
+    assert left_in(tmp_path) == [first.archive.parent.name]
+    assert sorted(path.name for path in first.archive.parent.iterdir()) == [
+        "base.json",
+        "debian13-ppc64le.oci.tar",
+    ]
+
+
+def test_a_base_is_made_anew_when_it_is_too_old(processes: FakeProcesses, tmp_path: Path) -> None:
+    first = ensured(processes, tmp_path)
+    assert ensured(processes, tmp_path, not_before=first.made) == first
+    second = ensured(processes, tmp_path, not_before="9999-01-01T00:00:00+00:00")
+    assert len(processes.commands) == 2
+    assert second.digest != first.digest
+    assert ensured(processes, tmp_path) == second
+    assert left_in(tmp_path) == [second.archive.parent.name]
+
+
+def test_nothing_half_made_is_left(processes: FakeProcesses, tmp_path: Path) -> None:
+    processes.failure = StepFailed("mmdebstrap: exit status 1")
+    with pytest.raises(StepFailed):
+        ensured(processes, tmp_path)
+    assert left_in(tmp_path) == []
+    processes.failure = None
+    assert ensured(processes, tmp_path).archive.is_file()
+    assert len(processes.commands) == 2
+
+
+def test_an_interrupted_run_leaves_nothing(processes: FakeProcesses, tmp_path: Path) -> None:
+    processes.failure = KeyboardInterrupt()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        ensured(processes, tmp_path)
+    assert left_in(tmp_path) == []
+
+
+def test_a_refresh_that_fails_keeps_the_old_one(processes: FakeProcesses, tmp_path: Path) -> None:
+    first = ensured(processes, tmp_path)
+    processes.failure = StepFailed("mmdebstrap: exit status 1")
+    with pytest.raises(StepFailed):
+        ensured(processes, tmp_path, not_before="9999-01-01T00:00:00+00:00")
+    assert ensured(processes, tmp_path) == first
+    assert first.archive.is_file()
+
+
+def test_what_a_killed_run_left_is_not_taken_for_whole(
+    processes: FakeProcesses, tmp_path: Path
+) -> None:
+    name = ensured(processes, tmp_path).archive.parent.name
+    (tmp_path / "bases" / name / "base.json").unlink()
+    partial = tmp_path / "bases" / f".{name}.partial"
+    partial.mkdir()
+    (partial / "base.json").write_text("{}")
+    assert ensured(processes, tmp_path).archive.is_file()
+    assert len(processes.commands) == 2
+    assert left_in(tmp_path) == [name]
+
+
+def test_a_store_can_be_moved(processes: FakeProcesses, tmp_path: Path) -> None:
+    ensured(processes, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "bases").rename(tmp_path / "elsewhere/bases")
+    found = ensured(processes, tmp_path / "elsewhere")
+    assert found.archive.is_file()
+    assert len(processes.commands) == 1
+
+
+def test_command_line(processes: FakeProcesses, tmp_path: Path) -> None:
+    ensured(processes, tmp_path, base=base(bootstrap=BOOTSTRAP), mirror=BOTH)
+    [command] = processes.commands
+    assert command[0] == "mmdebstrap"
+    assert "--architectures=ppc64el" in command
+    assert "--include=ca-certificates,less" in command
+    assert "--variant=minbase" in command
+    assert "--format=tar" in command
+    at = command.index("trixie")
+    assert command[at + 1].endswith("/rootfs.tar")
+    keyring = store.KEYRINGS / "sample-keyring.gpg"
+    signed = f"deb [signed-by={keyring}]"
+    lines = command[at + 2 :]
+    assert lines == [
+        f"{signed} {MIRROR.main} trixie main contrib",
+        f"{signed} {MIRROR.main} trixie-updates main contrib",
+        f"{signed} {BOTH.security} trixie-security main contrib",
+    ]
+    assert processes.environments[0]["SOURCE_DATE_EPOCH"] == "1"
+
+
+def test_a_base_without_pockets_has_one_line(processes: FakeProcesses, tmp_path: Path) -> None:
+    ensured(processes, tmp_path)
+    assert [word for word in processes.commands[0] if word.startswith("deb ")] == [
+        f"deb [signed-by={store.KEYRINGS / 'sample-keyring.gpg'}] {MIRROR.main} trixie main"
+    ]
+
+
+def test_a_missing_security_archive_is_named(processes: FakeProcesses, tmp_path: Path) -> None:
+    with pytest.raises(MissingPrerequisite, match="no security mirror is known"):
+        ensured(processes, tmp_path, base=base(bootstrap=BOOTSTRAP))
+    assert processes.commands == []
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_root_is_not_unshared(
+    root: bool, processes: FakeProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0 if root else 1000)
+    ensured(processes, tmp_path)
+    assert f"--mode={'root' if root else 'unshare'}" in processes.commands[0]
+
+
+def test_a_missing_keyring_is_named(processes: FakeProcesses, tmp_path: Path) -> None:
+    (store.KEYRINGS / "sample-keyring.gpg").unlink()
+    with pytest.raises(MissingPrerequisite, match=r"sample-keyring\.gpg") as caught:
+        ensured(processes, tmp_path)
+    assert "debian-archive-keyring" in caught.value.hint
+    assert processes.commands == []
+    assert left_in(tmp_path) == []
+
+
+def test_each_input_has_a_base_of_its_own(processes: FakeProcesses, tmp_path: Path) -> None:
+    made = [
+        ensured(processes, tmp_path),
+        ensured(processes, tmp_path, arch="x86_64"),
+        ensured(processes, tmp_path, mirror=BOTH),
+        ensured(processes, tmp_path, base=base(bootstrap=BOOTSTRAP), mirror=BOTH),
+        ensured(processes, tmp_path, base=base("debian12")),
+    ]
+    assert len({one.key for one in made}) == len({one.archive for one in made}) == 5
+
+
+def test_key_covers_what_is_made_and_nothing_else() -> None:
+    key = base_key(base(), "x86_64", MIRROR)
+    assert base_key(base(about="another text", cuda=("12.4",)), "x86_64", MIRROR) == key
+    assert base_key(base(), "x86_64", Mirror(main="http://b.example.org", security=None)) != key
