@@ -25,7 +25,16 @@ from builder.process import Processes
 SOURCE_DATE_EPOCH = 1
 PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEYRINGS = Path("/usr/share/keyrings")
-_FORMAT = "1"
+_FORMAT = "2"
+
+# They stay in the image, for the build steps: downloads are tried again, and neither packages nor
+# apt's own caches are left in a layer, where they would make up a third of it.
+_APT_OPTIONS = (
+    'Acquire::Retries "5"',
+    'APT::Keep-Downloaded-Packages "false"',
+    'Dir::Cache::pkgcache ""',
+    'Dir::Cache::srcpkgcache ""',
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +155,7 @@ def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path)
         f"--include={','.join(made.packages)}",
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
-        '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
+        *[f"--aptopt={option}" for option in _APT_OPTIONS],
         made.suite,
         str(target),
         *source_lines(base, mirror, keyring),

@@ -23,7 +23,7 @@ from builder.cli.run import Run
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
 from builder.home import Home
-from builder.model import Plan, Spec
+from builder.model import FORMATS, Plan, Spec
 from builder.process import Processes
 from builder.verify import host_facts
 
@@ -119,7 +119,8 @@ def _closing(
         manifest = manifests[name]
         mark = "✗" if manifest["outcome"] == "failed" else "✓"
         lines.append(f"{mark} {name}  {manifest['outcome']}{_notes(manifest)}")
-        for artifact_format, artifact in manifest["artifacts"].items():
+        for artifact_format in [one for one in FORMATS if one in manifest["artifacts"]]:
+            artifact = manifest["artifacts"][artifact_format]
             size, digest = artifact["size"] / 1e6, artifact["digest"][:19]
             counts = _counts(manifest["checks"].get(artifact_format, []))
             lines.append(f"    {artifact_format:12} {size:7.1f} MB  {digest}  {counts}")

@@ -44,7 +44,12 @@ def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Result
     """Make every image that is not done yet, and write the report over the output folder."""
     start = time.monotonic()
     names = [spec.image.identifier for spec in specs]
-    with locked(run.tools.home.path, "builder"), run.progress.running(names):
+    home = run.tools.home.path
+
+    def waiting() -> None:
+        run.progress.say(f"waiting for another build-images that works on {home}")
+
+    with locked(home, "builder", waiting=waiting), run.progress.running(names):
         run.engine.clean()  # what a killed run left; nobody else is building on this store
         results = _all_images(run, specs, jobs)
     build = {
