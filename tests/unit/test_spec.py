@@ -216,24 +216,23 @@ def test_no_cell_leaks_into_the_next() -> None:
         assert compiled(one) == alone[one.identifier]
 
 
-def test_toolchains_are_not_shared_between_blocks(tmp_path: Path) -> None:
-    """hpccm's ucx adds to the flags of the toolchain that it is given, on ppc64le."""
-    one = tiny(
-        tmp_path,
-        recipes=[
-            recipe(
-                development=(
-                    block("ucx", version="1.17.0"),
-                    block("cmake", version="3.30.0", eula=True),
-                )
-            )
-        ],
-        arch=("ppc64le",),
-    )
-    given = one.stages[0].development
-    before = [dict(use.arguments) for use in given]
+def test_hpccm_gets_its_own_copy_of_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hpccm's ucx adds to the flags of the toolchain that it is given, and others to lists."""
+
+    class Adds:
+        def __init__(self, commands: list[str]) -> None:
+            commands.append("more")
+            self._text = "RUN " + " ".join(commands)
+
+        def __str__(self) -> str:
+            return self._text
+
+    one = tiny(tmp_path, recipes=[recipe(development=(block("shell", commands=["ls"]),))])
+    monkeypatch.setattr(driver, "catalogue", lambda: {"shell": Adds})
     assert dockerfile(one) == dockerfile(one)
-    assert [dict(use.arguments) for use in given] == before
+    assert one.stages[0].development[0].arguments == {"commands": ["ls"]}
 
 
 def test_state_that_others_left_in_hpccm_does_not_matter(tmp_path: Path) -> None:
