@@ -27,14 +27,14 @@ PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEYRINGS = Path("/usr/share/keyrings")
 _FORMAT = "2"
 
-# They stay in the image, for the build steps: downloads are tried again, and neither packages nor
-# apt's own caches are left in a layer, where they would make up a third of it.
-_APT_OPTIONS = (
-    'Acquire::Retries "5"',
-    'APT::Keep-Downloaded-Packages "false"',
-    'Dir::Cache::pkgcache ""',
-    'Dir::Cache::srcpkgcache ""',
-)
+# In the image, for the build steps: neither packages nor apt's own caches are left in a layer,
+# where they would make up a third of it. mmdebstrap itself needs the packages.
+_APT_CONF = "80build-images"
+_APT_OPTIONS = """\
+APT::Keep-Downloaded-Packages "false";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +116,7 @@ def _make(
     log: Path,
 ) -> StoredBase:
     rootfs = staging / "rootfs.tar"
+    (staging / _APT_CONF).write_text(_APT_OPTIONS)
     processes.logged(
         mmdebstrap_command(base, arch, mirror, rootfs),
         log=log,
@@ -132,6 +133,7 @@ def _make(
         name=base.name,
     )
     rootfs.unlink()
+    (staging / _APT_CONF).unlink()
     made = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
     return StoredBase(name=name, arch=arch, key=key, archive=archive, digest=digest, made=made)
 
@@ -155,7 +157,8 @@ def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path)
         f"--include={','.join(made.packages)}",
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
-        *[f"--aptopt={option}" for option in _APT_OPTIONS],
+        '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
+        f"--customize-hook=upload {target.parent / _APT_CONF} /etc/apt/apt.conf.d/{_APT_CONF}",
         made.suite,
         str(target),
         *source_lines(base, mirror, keyring),
