@@ -38,7 +38,7 @@ def find_mirror(
         return Mirror(main=main.rstrip("/"), security=security)
     suites = _own_suites(os_release)
     entries = list(_entries(apt))
-    mains = [one.uri for one in entries if one.suite in suites]
+    mains = [_resolved(one.uri) for one in entries if one.suite in suites]
     if not mains:
         raise MissingPrerequisite(
             "no Debian mirror is known: this machine's apt names none",
@@ -48,6 +48,14 @@ def find_mirror(
         one.uri for one in entries if one.suite.removesuffix("-security") in suites - {one.suite}
     ]
     return Mirror(main=mains[0], security=security or (securities[0] if securities else None))
+
+
+def _resolved(uri: str) -> str:
+    """The first mirror of a list of them, as cloud images name it: `mirror+file:/etc/...`."""
+    if not uri.startswith("mirror+file:"):
+        return uri
+    lines = Path(uri.removeprefix("mirror+file:").removeprefix("//")).read_text().split()
+    return next((line.rstrip("/") for line in lines if "://" in line), uri)
 
 
 def _own_suites(os_release: Path) -> set[str]:

@@ -11,6 +11,8 @@ from typing import NoReturn
 from builder.cli.options import Options, parse
 from builder.errors import BuildImagesError, Interrupted
 
+_BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
@@ -26,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
-        return 0
+        return _BROKEN_PIPE
 
 
 def _command(options: Options) -> int:

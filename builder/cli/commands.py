@@ -35,7 +35,7 @@ def plan(options: Options) -> int:
 
 def explain(options: Options) -> int:
     """Say why each cell is in or out."""
-    made = load_plan(options)
+    made = load_plan(options, may_be_empty=True)
     if options.json:
         print(json.dumps(show.explanation_json(made), indent=1))
     else:
@@ -54,10 +54,10 @@ def spec(options: Options) -> int:
     return 0
 
 
-def load_plan(options: Options) -> Plan:
+def load_plan(options: Options, *, may_be_empty: bool = False) -> Plan:
     """The plan for a project and a selection; raises all faults of all files at once."""
     project = load_project(options.project, block_faults=block_faults)
-    return make_plan(project, options.selection, compiler=COMPILER)
+    return make_plan(project, options.selection, compiler=COMPILER, may_be_empty=may_be_empty)
 
 
 def compiled(options: Options, made: Plan) -> list[Spec]:

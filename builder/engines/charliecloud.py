@@ -14,7 +14,7 @@ from builder.engines.protocol import Tools
 
 ENVIRONMENT = "ch/environment"
 # Mount points that ch-run binds over, and that a read-only image must therefore have.
-_MOUNT_POINTS = ("ch", "dev", "home", "mnt", "proc", "run", "sys", "tmp")
+_MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 
 
 def pack(
@@ -40,7 +40,7 @@ def pack(
 def _add_nodes(archive: tarfile.TarFile, nodes: Mapping[str, Node]) -> None:
     first_names: dict[tuple[Path, int], str] = {}
     for path, node in nodes.items():
-        if path.startswith("dev/"):
+        if path.startswith("dev/") or path == ENVIRONMENT:
             continue
         member = copy.copy(node.member)
         member.name = path

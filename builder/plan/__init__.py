@@ -11,12 +11,15 @@ from builder.plan.selection import check_selection, nothing_selected, selects
 __all__ = ["make_plan"]
 
 
-def make_plan(project: Project, selection: Selection, *, compiler: str) -> Plan:
+def make_plan(
+    project: Project, selection: Selection, *, compiler: str, may_be_empty: bool = False
+) -> Plan:
     """The selected images in build order, parents before children.
 
     `compiler` names what compiles specs, with its version: it is a part of every content key.
-    Raises `EmptySelection` when a selector matches nothing, or when every cell that was asked
-    for is left out; `BadInput` when a template cannot be rendered for a cell.
+    Raises `EmptySelection` when a selector matches nothing, or, unless the plan `may_be_empty`,
+    when every cell that was asked for is left out; `BadInput` when a template cannot be rendered
+    for a cell.
     """
     check_selection(project, selection)
     images: list[PlannedImage] = []
@@ -31,6 +34,6 @@ def make_plan(project: Project, selection: Selection, *, compiler: str) -> Plan:
             images.extend(planned_image(project, cell, compiler, faults))
     if faults:
         raise BadInput.of(faults)
-    if not images:
+    if not images and not may_be_empty:
         raise nothing_selected(project, left_out)
     return Plan(images=tuple(images), left_out=tuple(left_out))

@@ -54,7 +54,10 @@ def planned_image(
         stages=stages,
         checks=checks,
         content_key=_content_key(
-            [compiler, base.hpccm_distro, cell.identifier, base_image], stages, checks, project.root
+            [compiler, base.hpccm_distro, base.distribution, cell.identifier, base_image],
+            stages,
+            checks,
+            project.root,
         ),
     )
 
