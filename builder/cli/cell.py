@@ -44,6 +44,7 @@ def make_image(run: Run, spec: Spec) -> dict[str, Any]:
         packer = Packer(run=run, image=image, work=work, timer=timer)
         try:
             base = packer.base()
+            work.start_from(base.digest if base else image.base_image)
             for place in (work.context, folder):
                 write_spec(spec, base.archive if base else None, place, base_archive(image))
             artifacts = packer.artifacts(base)

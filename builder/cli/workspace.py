@@ -19,6 +19,7 @@ from builder.spec.checks import EXECUTABLE
 
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 _STEPS = "steps.json"
+_ORIGIN = "origin"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +70,16 @@ class Workspace:
             self._record(name, make())
         return self._steps()[name]
 
+    def start_from(self, origin: str) -> None:
+        """Keep what is here only if it was made from `origin`, the digest of the base."""
+        if self._steps().get(_ORIGIN) != origin:
+            (self.path / _STEPS).unlink(missing_ok=True)
+            self._record(_ORIGIN, origin)
+
     def forget(self) -> None:
-        """Drop every record: nothing made of an older image may be taken for the new one's."""
-        (self.path / _STEPS).unlink(missing_ok=True)
+        """Drop every artifact's record: none of an older image may be taken for the new one's."""
+        kept = {name: value for name, value in self._steps().items() if name == _ORIGIN}
+        write_atomically(self.path / _STEPS, json.dumps(kept))
 
     def _steps(self) -> dict[str, Any]:
         try:

@@ -220,3 +220,16 @@ def test_writing_replaces_at_once(tmp_path: Path) -> None:
         assert reader.read() == "old"
     assert (tmp_path / "a").read_text(encoding="utf-8") == "new ü"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_was_made_from_another_base_is_not_taken_up(work: Workspace) -> None:
+    calls: list[Path] = []
+    work.start_from("sha256:old")
+    work.artifact("oci", writes("old", calls))
+    work.forget()
+    work.artifact("oci", writes("older", calls))
+    work.start_from("sha256:old")
+    work.artifact("oci", writes("not again", calls))
+    assert len(calls) == 2
+    work.start_from("sha256:new")
+    assert work.artifact("oci", writes("new", calls)).path.read_text() == "new"
