@@ -99,7 +99,7 @@ class Buildah:
                 on_line=steps,
             )
         except StepFailed as error:
-            raise steps.failed(image, error) from error
+            raise steps.failed(error) from error
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         self._tools.logged(

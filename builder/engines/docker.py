@@ -107,7 +107,7 @@ class Docker:
                 on_line=steps,
             )
         except StepFailed as error:
-            raise steps.failed(image, error) from error
+            raise steps.failed(error) from error
 
     def _search_path(self) -> str:
         plugins = self._tools.home.path / "tools" / "cli-plugins"

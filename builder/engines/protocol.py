@@ -130,10 +130,10 @@ class Instructions:
             self.current = found["instruction"].strip()
             self._on_line(found[0].strip())
 
-    def failed(self, image: PlannedImage, error: StepFailed) -> StepFailed:
+    def failed(self, error: StepFailed) -> StepFailed:
         """The error of a build that failed, naming the instruction."""
         return StepFailed(
-            f"{image.identifier}: the build failed at: {shortened(self.current) or 'its start'}",
+            f"the build failed at: {shortened(self.current) or 'its start'}",
             tail=error.tail,
             log=error.log,
             hint="repeat with --verbose to see all of it; what was built before is kept",

@@ -21,10 +21,9 @@ TINY = """\
 recipe: tiny
 version: "1.0"
 about: a few commands on the base
-development:
-  - shell: {{commands: [{commands}]}}
+development: []
 runtime:
-  - shell: {{commands: ["echo runtime"]}}
+  - shell: {{commands: [{commands}]}}
 """
 
 
@@ -45,7 +44,7 @@ def test_a_failing_step_is_named_and_the_other_images_go_on(tools: Tools, site: 
     write_tiny(site, '"seq 100", "exit 7"')
     done = build_images("--project", site, "--all")
     assert done.status == 1
-    assert f"{IMAGE}: the build failed at: RUN cd / && seq 100 && exit 7" in done.stderr
+    assert f"{IMAGE}: failed, the build failed at: RUN seq 100 && exit 7" in done.stderr
     assert "its last 30 lines" in done.stderr
     assert f"log: {site}/out/{IMAGE}/build.log" in done.stderr
     assert (site / "out" / IMAGE / "build.log").exists()
