@@ -77,12 +77,14 @@ class MpiFamily:
     """An MPI implementation: how its launcher starts ranks on one node, and its library.
 
     `launch` is a command prefix with `{ranks}` in it that works in a container, as root or not,
-    on fewer cores than ranks.
+    on fewer cores than ranks. `library` is how MPI_Get_library_version names a `{version}`, as
+    the checks shorten it.
     """
 
     name: str
     title: str
     launch: str
+    library: str
     sonames: tuple[str, ...]
 
 
@@ -94,12 +96,14 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
         name="openmpi",
         title="Open MPI",
         launch="mpirun --allow-run-as-root --oversubscribe -n {ranks}",
+        library="Open MPI v{version}",
         sonames=("libmpi.so.40",),
     ),
     "mpich": MpiFamily(
         name="mpich",
         title="MPICH",
         launch="mpiexec -n {ranks}",
+        library="MPICH {version}",
         sonames=("libmpich.so.12", "libmpi.so.12"),
     ),
 }

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from builder.descendants import descendants, end_tree
 from builder.errors import Interrupted, MissingPrerequisite, StepFailed
 
 TAIL_LINES = 30
@@ -204,8 +205,14 @@ class Processes:
         self._stopping.set()
         with self._lock:
             running = list(self._running)
-        for child in running:
-            end_tree(child.pid, grace_s=GRACE_S)
+        enders = [
+            threading.Thread(target=end_tree, args=(child.pid,), kwargs={"grace_s": GRACE_S})
+            for child in running
+        ]
+        for ender in enders:  # all at once: they share one time of grace
+            ender.start()
+        for ender in enders:
+            ender.join()
 
     def _raise_if_stopping(self) -> None:
         if self._stopping.is_set():
@@ -242,18 +249,19 @@ class Processes:
     ) -> subprocess.Popen[bytes]:
         self._raise_if_stopping()
         environment = {**os.environ, **(env or {})}
+        entry = None if user is None else _entry(user)
         try:
             child = subprocess.Popen(  # noqa: S603 - argument lists only, by design
                 words,
                 cwd=cwd,
-                env=environment if user is None else {**environment, **_identity(user)},
+                env={**environment, **_identity(entry)},
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                user=None if user is None else pwd.getpwnam(user).pw_uid,
-                group=None if user is None else pwd.getpwnam(user).pw_gid,
-                extra_groups=None if user is None else [],
+                user=entry and entry.pw_uid,
+                group=entry and entry.pw_gid,
+                extra_groups=None if entry is None else [],
             )
         except FileNotFoundError as error:
             raise MissingPrerequisite(
@@ -275,52 +283,6 @@ class Processes:
             self._running.discard(child)
 
 
-def end_tree(pid: int, *, grace_s: float) -> None:
-    """End a process and all of its descendants: SIGTERM, then SIGKILL after `grace_s` seconds."""
-    victims = [pid, *_descendants(pid)]
-    _signal_all(victims, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline and any(_alive(victim) for victim in victims):
-        time.sleep(0.05)
-    _signal_all([*victims, *_descendants(pid)], signal.SIGKILL)
-
-
-def _descendants(pid: int) -> list[int]:
-    """Processes below `pid`, from /proc: by parent, and by session for those re-parented."""
-    parents: dict[int, list[int]] = {}
-    session: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            if int(fields[3]) == pid:
-                session.append(int(entry.name))
-    found: list[int] = []
-    todo = [pid, *session]
-    while todo:
-        for child in parents.get(todo.pop(), []):
-            if child not in found:
-                found.append(child)
-                todo.append(child)
-    return [one for one in dict.fromkeys([*session, *found]) if one != pid]
-
-
-def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state != "Z"
-
-
 class _Deadline:
     """Ends a child when its time is over; `expired` says so afterwards."""
 
@@ -335,7 +297,7 @@ class _Deadline:
 
     def settle(self) -> None:
         """End what a finished child left behind in its session: it may hold the pipes open."""
-        for pid in _descendants(self._child.pid):
+        for pid in descendants(self._child.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -388,6 +350,18 @@ def _ended(returncode: int) -> str:
     return f"exit status {returncode}"
 
 
-def _identity(user: str) -> dict[str, str]:
-    entry = pwd.getpwnam(user)
-    return {"USER": user, "LOGNAME": user, "HOME": entry.pw_dir}
+def _entry(user: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(user)
+    except KeyError as error:
+        raise MissingPrerequisite(
+            f"there is no user {user} on this machine, to run what root must not run",
+            hint="make setup creates it",
+        ) from error
+
+
+def _identity(entry: pwd.struct_passwd | None) -> dict[str, str]:
+    """The variables that name a user."""
+    if entry is None:
+        return {}
+    return {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}

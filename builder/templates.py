@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from builder import facts
 from builder.model import NONE, BaseImage, Cell, PackagedMpi
@@ -33,6 +34,13 @@ class MpiNames:
     version: str
     development: tuple[str, ...]
     runtime: tuple[str, ...]
+
+    @property
+    def library(self) -> str:
+        """How this version of the library names itself."""
+        if self.family == NONE:
+            return ""
+        return facts.MPI_FAMILIES[self.family].library.format(version=self.version)
 
     def launch(self, ranks: int) -> str:
         """The command prefix that starts `ranks` ranks on one node."""
@@ -96,7 +104,7 @@ def sample_names() -> dict[str, Any]:
 
 VALID_NAMES = (
     "arch, base.name, base.distribution, base.version, cuda.version, mpi.family, mpi.version, "
-    "mpi.development, mpi.runtime, mpi.launch(RANKS), recipe.name, recipe.version"
+    "mpi.development, mpi.runtime, mpi.launch(RANKS), mpi.library, recipe.name, recipe.version"
 )
 
 
@@ -140,9 +148,11 @@ def _scalar(value: Any) -> Any:
     raise TemplateError(f"an expression within a text gives a {type(value).__name__}, not text")
 
 
-_ENVIRONMENT = jinja2.Environment(  # noqa: S701 - makes build files, never HTML
+# Sandboxed: a recipe from elsewhere must be safe to look at, as `plan` does.
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=jinja2.StrictUndefined, finalize=_scalar, keep_trailing_newline=True
 )
+_ENVIRONMENT.globals.clear()
 
 
 def _spliced(items: Iterable[Any]) -> list[Any]:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from builder.errors import MissingPrerequisite
+from builder.errors import BadInput, MissingPrerequisite
 
 VARIABLE = "BUILD_IMAGES_MIRROR"
 SECURITY_VARIABLE = "BUILD_IMAGES_SECURITY_MIRROR"
@@ -35,7 +36,7 @@ def find_mirror(
     """The mirror named by $BUILD_IMAGES_MIRROR, else the one in apt's own sources."""
     security = os.environ.get(SECURITY_VARIABLE, "").rstrip("/") or None
     if main := os.environ.get(VARIABLE):
-        return Mirror(main=main.rstrip("/"), security=security)
+        return _without_secrets(Mirror(main=main.rstrip("/"), security=security))
     suites = _own_suites(os_release)
     entries = list(_entries(apt))
     mains = [_resolved(one.uri) for one in entries if one.suite in suites]
@@ -47,7 +48,19 @@ def find_mirror(
     securities = [
         one.uri for one in entries if one.suite.removesuffix("-security") in suites - {one.suite}
     ]
-    return Mirror(main=mains[0], security=security or (securities[0] if securities else None))
+    found = security or (securities[0] if securities else None)
+    return _without_secrets(Mirror(main=mains[0], security=found))
+
+
+def _without_secrets(mirror: Mirror) -> Mirror:
+    """The mirror, if neither address holds a password: both stay in images and logs."""
+    for address in (mirror.main, mirror.security or ""):
+        if "@" in urlsplit(address).netloc:
+            raise BadInput(
+                "the mirror's address holds a user name or a password, which would stay in images",
+                hint=f"name one without in {VARIABLE}",
+            )
+    return mirror
 
 
 def _resolved(uri: str) -> str:

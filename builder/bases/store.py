@@ -25,15 +25,14 @@ from builder.process import Processes
 SOURCE_DATE_EPOCH = 1
 PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEYRINGS = Path("/usr/share/keyrings")
-_FORMAT = "2"
+_FORMAT = "3"
 
 # In the image, for the build steps: neither packages nor apt's own caches are left in a layer,
 # where they would make up a third of it. mmdebstrap itself needs the packages.
 _APT_CONF = "80build-images"
 _APT_OPTIONS = """\
 APT::Keep-Downloaded-Packages "false";
-Dir::Cache::pkgcache "";
-Dir::Cache::srcpkgcache "";
+DPkg::Post-Invoke { "rm -f /var/cache/apt/*.bin || true"; };
 """
 
 

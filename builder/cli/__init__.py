@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from builder.cli.options import Options, parse
-from builder.errors import BuildImagesError, Interrupted
+from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
 
@@ -17,7 +18,8 @@ _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SI
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     options = parse(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _as_interrupt)
     try:
         return _command(options)
     except (KeyboardInterrupt, Interrupted):
@@ -29,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return _BROKEN_PIPE
+    except OSError as error:
+        print(f"build-images: {error}", file=sys.stderr)
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        return MissingPrerequisite.exit_code if full else BadInput.exit_code
 
 
 def _command(options: Options) -> int:

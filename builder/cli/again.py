@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from builder.cli.manifests import MANIFEST
 from builder.cli.packing import file_digest
 from builder.cli.proving import manifest_part, prove
 from builder.cli.run import Run, now
-from builder.cli.workspace import FILES, write_atomically
+from builder.cli.workspace import FILES, link_or_copy, write_atomically
 from builder.errors import BadInput
 from builder.model import Artifact
 from builder.verify import InImageCheck, Target
@@ -25,50 +25,42 @@ def prove_again(run: Run, manifest: Mapping[str, Any], folder: Path) -> dict[str
 
     Raises `BadInput` when an artifact is missing, or is not the one that the manifest names.
     """
-    name = str(manifest["image"])
-    scratch = run.tools.home.work / f"verify-{name}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
+    run.tools.home.work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=run.tools.home.work, prefix="verify-") as name:
+        scratch = Path(name)
+        scratch.chmod(0o755)  # the ordinary user reads here
         artifacts = {
-            artifact_format: _within_reach(artifact, folder, scratch)
+            artifact_format: _within_reach(artifact_format, artifact, folder, scratch)
             for artifact_format, artifact in manifest["artifacts"].items()
         }
         target = _target(manifest, artifacts["oci"].path)
         started = now()
         proof = prove(run, target, artifacts, work=scratch, folder=folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    updated = {**manifest, **manifest_part(proof, target), "verified": started}
+    updated = {**manifest, **manifest_part(run, proof, target), "verified": started}
     write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
     return updated
 
 
-def _within_reach(artifact: Mapping[str, Any], folder: Path, scratch: Path) -> Artifact:
+def _within_reach(
+    artifact_format: str, artifact: Mapping[str, Any], folder: Path, scratch: Path
+) -> Artifact:
     """An artifact where the ordinary user can read it: the output folder may be closed to him.
 
     Raises `BadInput` when the file is not the one that the manifest names.
     """
-    source = folder / artifact["path"]
+    name = FILES[artifact_format]  # never a path out of the manifest, which can be anybody's
+    source, target = folder / name, scratch / name
     if not source.exists():
         raise BadInput(f"{source}: the manifest names this artifact, and it is not there")
-    target = scratch / FILES[artifact["format"]]
     if source.is_dir():
-        shutil.copytree(source, target, copy_function=_link_or_copy)
+        shutil.copytree(source, target, copy_function=link_or_copy)
         found = read_layout(target).digest
     else:
-        _link_or_copy(source, target)
+        link_or_copy(source, target)
         found = file_digest(target)
     if found != artifact["digest"]:
         raise BadInput(f"{source}: its digest is {found}, the manifest says {artifact['digest']}")
     return Artifact(**{**artifact, "path": target, "tree_digest": ""})
-
-
-def _link_or_copy(source: Any, target: Any) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy(source, target)
 
 
 def _target(manifest: Mapping[str, Any], layout: Path) -> Target:

@@ -15,7 +15,7 @@ from builder.bases import find_mirror
 from builder.cli import show
 from builder.cli.again import prove_again
 from builder.cli.commands import compiled, image_states, load_plan
-from builder.cli.job import run_job
+from builder.cli.job import WAITING, ignore_interruptions, run_job
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
@@ -23,10 +23,12 @@ from builder.cli.run import Run
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
 from builder.home import Home
+from builder.locks import locked
 from builder.model import FORMATS, Plan, Spec
 from builder.process import Processes
 from builder.verify import host_facts
 
+_COUNTS = {2: "two", 3: "three"}
 NEEDED_BYTES = 3 << 30  # what one image takes at most, while it is built and packed
 
 
@@ -36,10 +38,11 @@ def build(options: Options) -> int:
     specs = compiled(options, made)
     states = image_states(options, made)
     if options.dry_run:
-        print(show.plan_text(made, states))
+        as_data = json.dumps(show.plan_json(made, states), indent=1)
+        print(as_data if options.json else show.plan_text(made, states))
         return 0
     progress = progress_for(options.level)
-    run = _run(options, progress, made, todo=_to_do(options, states))
+    run = _run(options, progress, made, todo=_to_do(states))
     results = run_job(run, made, specs, jobs=options.jobs)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
@@ -48,9 +51,7 @@ def build(options: Options) -> int:
     return results.exit_code
 
 
-def _to_do(options: Options, states: Sequence[str]) -> int:
-    if options.refresh or not options.cache:
-        return len(states)
+def _to_do(states: Sequence[str]) -> int:
     return sum(state.startswith("to ") for state in states)
 
 
@@ -131,7 +132,9 @@ def _closing(
 def _notes(manifest: Any) -> str:
     notes = []
     if manifest["formats_equal"]:
-        notes.append(f"three formats equal ({manifest['tree_digest'][:19]})")
+        notes.append(
+            f"{_COUNTS[len(manifest['artifacts'])]} formats equal ({manifest['tree_digest'][:19]})"
+        )
     if manifest["emulated"]:
         notes.append("emulated")
     if manifest["proven_on_gpu"] is False:
@@ -166,7 +169,15 @@ def verify(options: Options) -> int:
         host=host_facts(),
         versions=_versions(tools, "buildah"),
     )
-    updated = prove_again(run, manifest, folder)
+    with locked(tools.home.path, "builder", waiting=lambda: progress.say(WAITING)):
+        try:
+            updated = prove_again(run, manifest, folder)
+        except BaseException:
+            ignore_interruptions()
+            processes.stop()
+            raise
+        finally:
+            run.engine.clean()
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
     else:

@@ -17,7 +17,14 @@ from builder.cli.manifests import MANIFEST, SCHEMA
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
 from builder.cli.run import Run, Timer, now
-from builder.cli.workspace import Workspace, workspace, write_atomically, write_spec
+from builder.cli.workspace import (
+    FILES,
+    Workspace,
+    remove,
+    workspace,
+    write_atomically,
+    write_spec,
+)
 from builder.errors import StepFailed
 from builder.model import Artifact, PlannedImage, Spec
 from builder.spec import COMPILER, base_archive
@@ -48,6 +55,8 @@ def make_image(run: Run, spec: Spec) -> dict[str, Any]:
             for place in (work.context, folder):
                 write_spec(spec, base.archive if base else None, place, base_archive(image))
             artifacts = packer.artifacts(base)
+            for name, artifact in artifacts.items():  # of those kept from an earlier run, too
+                timer.seconds.setdefault(name, artifact.duration_s)
             proof = _proof(run, image, artifacts, work, timer, folder)
         except StepFailed as error:
             error.log = error.log and folder / "build.log"  # the workspace is not the user's
@@ -118,18 +127,15 @@ def _proof(
     shutil.rmtree(folder / "evidence", ignore_errors=True)
     with timer.step("verify"):
         proof = prove(run, target, artifacts, work=work.path, folder=folder)
-    return manifest_part(proof, target)
+    return manifest_part(run, proof, target)
 
 
 def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> None:
-    """Move the artifacts to the output folder, and end the workspace."""
+    """Move the artifacts to the output folder, where none of an older image stays; end the work."""
+    for name in FILES.values():
+        remove(folder / name)
     for artifact in artifacts:
-        target = folder / artifact.path.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
-        shutil.move(artifact.path, target)
+        shutil.move(artifact.path, folder / artifact.path.name)
     shutil.rmtree(work.path, ignore_errors=True)
 
 

@@ -78,5 +78,7 @@ def compiled(options: Options, made: Plan) -> list[Spec]:
 
 def image_states(options: Options, made: Plan) -> list[str]:
     """For each image, what the main job would do with it."""
+    if options.refresh or not options.cache:
+        return ["to build: all of it anew"] * len(made.images)
     wanted = Wanted(formats=options.formats, engine=options.engine, verify=options.verify)
     return [state_of(options.out, image, wanted).text for image in made.images]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import shlex
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
@@ -16,11 +18,13 @@ from builder.cli.again import prove_again
 from builder.cli.cell import make_image
 from builder.cli.manifests import State, Wanted, read_manifest, state_of
 from builder.cli.run import Run
-from builder.errors import BuildImagesError, Interrupted, MissingPrerequisite
+from builder.engines import Buildah
+from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite, StepFailed
 from builder.locks import locked
 from builder.model import Plan, Spec
 from builder.report import write_report
 
+WAITING = "waiting for another build-images that works on the same store"
 _POLL_S = 0.5  # how often the main thread looks up, so that Ctrl-C is seen at once
 
 
@@ -45,12 +49,11 @@ def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Result
     start = time.monotonic()
     names = [spec.image.identifier for spec in specs]
     home = run.tools.home.path
-
-    def waiting() -> None:
-        run.progress.say(f"waiting for another build-images that works on {home}")
-
-    with locked(home, "builder", waiting=waiting), run.progress.running(names):
-        run.engine.clean()  # what a killed run left; nobody else is building on this store
+    with (
+        locked(home, "builder", waiting=lambda: run.progress.say(WAITING)),
+        run.progress.running(names),
+    ):
+        _clean(run)  # what a killed run left; nobody else is building on this store
         results = _all_images(run, specs, jobs)
     build = {
         "tool_version": __version__,
@@ -62,6 +65,18 @@ def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Result
     failures = {name: str(error) for name, error in results.errors.items()}
     write_report(_manifests(run), plan.left_out, failures, out=run.out, build=build)
     return results
+
+
+def _clean(run: Run) -> None:
+    """Remove containers that are left over; whatever the engine, Buildah runs the OCI images."""
+    run.engine.clean()
+    Buildah(run.tools).clean()
+
+
+def ignore_interruptions() -> None:
+    """From now on Ctrl-C and the like change nothing: the end is under way."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _manifests(run: Run) -> list[dict[str, Any]]:
@@ -84,12 +99,13 @@ def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
             for future in done:
                 _settle(run, futures[future], future, manifests, errors)
     except BaseException:
+        ignore_interruptions()  # a second Ctrl-C must not keep the first from ending everything
         run.tools.processes.stop()
         raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
         if run.tools.processes.stopping:
-            run.engine.clean()
+            _clean(run)
     order = [spec.image.identifier for spec in specs]
     return Results(
         manifests={name: manifests[name] for name in order if name in manifests},
@@ -106,14 +122,22 @@ def _one_image(run: Run, spec: Spec) -> dict[str, Any]:
         return dict(state.manifest)
     start = time.monotonic()
     try:
-        if state.manifest and state.work == "verify":
-            manifest = prove_again(run, state.manifest, run.out / name)
-        else:
-            manifest = make_image(run, spec)
+        manifest = _proven_again(run, state, name) or make_image(run, spec)
     except OSError as error:
         raise _system_error(run, name, error) from error
     run.progress.finish(name, manifest["outcome"], _closing(manifest, time.monotonic() - start))
     return manifest
+
+
+def _proven_again(run: Run, state: State, name: str) -> dict[str, Any] | None:
+    """The manifest of an image that was only to be verified; None if it has to be built."""
+    if state.manifest is None or state.work != "verify":
+        return None
+    try:
+        return prove_again(run, state.manifest, run.out / name)
+    except BadInput as error:  # an artifact was altered
+        run.progress.step(name, f"building anew: {error}")
+        return None
 
 
 def _system_error(run: Run, name: str, error: OSError) -> BuildImagesError:
@@ -150,4 +174,11 @@ def _settle(
         raise
     except BuildImagesError as error:
         errors[name] = error
-        run.progress.finish(name, "failed", str(error))
+    except Exception as error:  # a bug that one image meets must not end the others
+        errors[name] = StepFailed(
+            f"unexpected {type(error).__name__}: {error}",
+            tail="".join(traceback.format_exception(error)).splitlines()[-10:],
+            hint="this is a fault of build-images itself; please report it",
+        )
+    if name in errors:
+        run.progress.finish(name, "failed", str(errors[name]))

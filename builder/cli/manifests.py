@@ -12,6 +12,9 @@ from builder.model import FORMATS, PlannedImage
 
 MANIFEST = "manifest.json"
 SCHEMA = "build-images/manifest/v1"
+_KEYS = frozenset(
+    ["image", "cell", "content_key", "engine", "artifacts", "checks", "outcome", "in_image_checks"]
+)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -20,7 +23,24 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = json.loads((folder / MANIFEST).read_text())
     except (OSError, ValueError):
         return None
-    return manifest if isinstance(manifest, dict) and manifest.get("schema") == SCHEMA else None
+    return manifest if _is_manifest(manifest) else None
+
+
+def _is_manifest(value: object) -> bool:
+    """Whether a value has the keys of a manifest, with artifacts of the known formats."""
+    return (
+        isinstance(value, dict)
+        and value.get("schema") == SCHEMA
+        and value.keys() >= _KEYS
+        and isinstance(value["artifacts"], dict)
+        and "oci" in value["artifacts"]
+        and value["artifacts"].keys() <= set(FORMATS)
+        and all(_is_artifact(one) for one in value["artifacts"].values())
+    )
+
+
+def _is_artifact(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() >= {"format", "path", "digest", "size"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

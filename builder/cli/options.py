@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from builder import __version__
@@ -16,6 +17,7 @@ exit codes:
   0  done                          3  the selection is empty
   1  a build or a check failed     4  this machine lacks something needed
   2  bad input or bad usage        5  refused: proof missing, wrong or too old
+  130  interrupted: the same command goes on from there
 """
 
 DESCRIPTION = """\
@@ -92,6 +94,10 @@ COMMANDS = ("build", "plan", "spec", "explain", "verify", "doctor")
 def _with_command(argv: Sequence[str]) -> list[str]:
     """The main job has no name on the command line: put `build` where no command is."""
     words = list(argv)
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        close = get_close_matches(words[0], COMMANDS, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        _parser().error(f"unknown command {words[0]}; {guess}commands: {', '.join(COMMANDS)}")
     if words and (words[0] in COMMANDS or words[0] in {"-h", "--help", "--version"}):
         return words
     return ["build", *words]
@@ -203,7 +209,9 @@ def _selectors() -> argparse.ArgumentParser:
             f"--{name}", action="append", metavar=name.upper(), help=f"such as {examples[name]}"
         )
     group.add_argument("--image", action="append", metavar="GLOB", help="by image identifier")
-    group.add_argument("--all", action="store_true", help="the whole matrix")
+    group.add_argument(
+        "--all", action="store_true", help="the whole matrix, but for what selectors leave out"
+    )
     return parser
 
 
@@ -255,7 +263,6 @@ def _output(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    return int(text)

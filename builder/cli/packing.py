@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts import flatten, oci, sbom
-from builder.bases import StoredBase, ensure_base
+from builder.bases import StoredBase, ensure_base, find_mirror
 from builder.cli.run import Run, Timer
 from builder.cli.workspace import Workspace
 from builder.engines import apptainer, charliecloud
@@ -33,14 +33,13 @@ class Packer:
         """The base from the local store, made if need be; None if it comes from a registry."""
         if self.image.base.bootstrap is None:
             return None
-        assert self.run.mirror is not None
         with self.timer.step("base"):
             self._tell(f"base {self.image.base.name}")
             return ensure_base(
                 self.image.base,
                 self.image.cell.arch,
                 self.image.base_image,
-                mirror=self.run.mirror,
+                mirror=self.run.mirror or find_mirror(),
                 store=self.run.tools.home.bases,
                 processes=self.run.tools.processes,
                 log=self.work.log,

@@ -97,7 +97,10 @@ class LiveProgress(Progress):
             self._row(identifier, self._rows[identifier][0], text)
 
     def finish(self, identifier: str, outcome: str, text: str) -> None:
-        self._row(identifier, f"{_MARKS.get(outcome, ' ')} {outcome}", text, done=True)
+        first, *more = text.splitlines() or [""]
+        self._row(identifier, f"{_MARKS.get(outcome, ' ')} {outcome}", first, done=True)
+        if outcome == "failed" or more:  # a row is too short for what went wrong
+            self._print(f"{_MARKS.get(outcome, ' ')} {identifier}: {outcome}, {text}")
 
     def _row(self, identifier: str, step: str, text: str, *, done: bool = False) -> None:
         with self._lock:

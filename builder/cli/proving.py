@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.cli.run import Run, now
-from builder.model import FAILED, SKIPPED, Artifact, Outcome
+from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.verify import Target, equality, tree_of_artifact, verify_format, write_evidence
 
 RUNNERS = {"oci": "buildah", "sif": "apptainer", "charliecloud": "ch-run"}
@@ -75,14 +75,16 @@ def prove(
     return Proof(artifacts=proven, outcomes=outcomes, equal=equal, evidence=evidence)
 
 
-def manifest_part(proof: Proof, target: Target) -> dict[str, Any]:
+def manifest_part(run: Run, proof: Proof, target: Target) -> dict[str, Any]:
     """What a manifest says of the proof."""
     gpu = {check.name for check in target.checks if "gpu" in check.needs}
     found = [one.outcome for some in proof.outcomes.values() for one in some if one.check in gpu]
     return {
         "artifacts": {name: artifact_part(one) for name, one in proof.artifacts.items()},
         "tree_digest": next(iter(proof.artifacts.values())).tree_digest,
-        "formats_equal": proof.equal.outcome != FAILED,
+        "formats_equal": None if proof.equal.outcome == SKIPPED else proof.equal.outcome == PASSED,
+        "emulated": target.arch != run.host.arch,
+        "tools": dict(run.versions),
         "checks": {
             name: [asdict(one) for one in outcomes] for name, outcomes in proof.outcomes.items()
         },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -48,8 +49,8 @@ class Workspace:
         if known and target.exists() and size_of(target) == known["size"]:
             return Artifact(**{**known, "path": target})
         partial = target.with_name(f"partial-{target.name}")
-        _remove(partial)
-        _remove(target)
+        remove(partial)
+        remove(target)
         start = time.monotonic()
         digest = make(partial)
         partial.rename(target)
@@ -106,6 +107,7 @@ def workspace(
             shutil.rmtree(older, ignore_errors=True)
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o755)
+        (path / "build.log").touch()
         if owner:  # Apptainer and Charliecloud write here as this user
             shutil.chown(path, owner)
         yield Workspace(path=path)
@@ -131,10 +133,10 @@ def write_spec(spec: Spec, base_archive: Path | None, folder: Path, archive_name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text)
         file.chmod(0o755 if name.startswith(EXECUTABLE) else 0o644)
-    link = folder / archive_name
-    link.unlink(missing_ok=True)
+    archive = folder / archive_name
+    archive.unlink(missing_ok=True)
     if base_archive is not None:
-        link.symlink_to(base_archive)
+        link_or_copy(base_archive, archive)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -144,7 +146,16 @@ def write_atomically(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _remove(path: Path) -> None:
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """A second name for a file, or a copy of it on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

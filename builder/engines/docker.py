@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tarfile
+import tempfile
 from pathlib import Path
 
 from builder import facts
@@ -12,6 +13,7 @@ from builder.artifacts.oci import blob_path, read_layout
 from builder.bases import StoredBase
 from builder.engines.protocol import Instructions, OnLine, Tools, tag
 from builder.errors import StepFailed
+from builder.locks import locked
 from builder.model import PlannedImage
 
 # `#12 [hpc-base-development 3/8] RUN ...` of BuildKit, `Step 3/8 : RUN ...` of the classic builder
@@ -34,6 +36,10 @@ class Docker:
         return done.stdout.strip()
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        with locked(self._tools.home.path, "docker-base"):
+            self._provide_base(base, log)
+
+    def _provide_base(self, base: StoredBase, log: Path) -> None:
         docker = self._tools.program("docker")
         known = self._tools.processes.capture(
             [
@@ -48,13 +54,12 @@ class Docker:
         )
         if known.stdout.strip() == base.digest:
             return
-        scratch = base.archive.with_suffix(".docker")
-        try:
-            with tarfile.open(base.archive) as archive:
-                archive.extractall(scratch, filter="data")
-            self._import(base, scratch, log)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(dir=self._tools.home.work) as scratch,
+            tarfile.open(base.archive) as archive,
+        ):
+            archive.extractall(scratch, filter="data")
+            self._import(base, Path(scratch), log)
 
     def _import(self, base: StoredBase, layout: Path, log: Path) -> None:
         """An Engine before 25 cannot load an OCI archive, so the root file system is imported."""

@@ -26,7 +26,7 @@ from builder.model import (
 from builder.plan.cells import packaged_mpi
 
 CHECKS_FOLDER = Path("tests/images")
-KEY_FORMAT = "1"  # raised when the same inputs would make another image
+KEY_FORMAT = "2"  # raised when the same inputs would make another image
 
 
 def planned_image(
@@ -156,7 +156,10 @@ def _content_key(
             __version__,
             about,
             [_stage_content(stage) for stage in stages],
-            [[c.name, c.about, dict(c.sources), c.build, c.run, c.timeout_s] for c in checks],
+            [
+                [c.name, c.about, dict(c.sources), c.build, c.run, c.needs, c.timeout_s]
+                for c in checks
+            ],
             _text(root / CHECKS_FOLDER / "run-checks"),
         ]
     )

@@ -14,9 +14,7 @@ from builder.versions import matches
 
 def selects(project: Project, selection: Selection, cell: Cell) -> bool:
     """Whether a cell is selected; without any selector, the matrix's default selection counts."""
-    if selection.everything:
-        return True
-    if not selection.patterns and not selection.images:
+    if not selection.everything and not selection.patterns and not selection.images:
         return fits(cell, project.matrix.default)
     named = not selection.images or any(
         fnmatchcase(cell.identifier, glob) for glob in selection.images

@@ -171,7 +171,8 @@ def _sections(image: PlannedImage) -> str:
 
 def singularity_sections(about: str, *, has_checks: bool) -> list[str]:
     """%test, %runscript and %help, which no OCI image can carry into a SIF."""
-    sections = ['%runscript\n    exec /bin/bash "$@"', f"%help\n    {about}"]
+    run = '%runscript\n    if [ $# -gt 0 ]; then exec "$@"; else exec /bin/bash; fi'
+    sections = [run, f"%help\n    {about}"]
     if has_checks:
         sections.insert(0, f"%test\n    {RUN_CHECKS}")
         sections[-1] += f"\n    The image's checks: {RUN_CHECKS}, or: apptainer test IMAGE"
@@ -221,9 +222,13 @@ def _text(image: PlannedImage, *stages: Any) -> str:
     header = [
         f"# {image.identifier}: {image.stages[-1].about}",
         f"# Compiled from recipes/{image.cell.recipe}.yaml by build-images; do not edit.",
-        f"# Base image: {base}",
+        f"# Base image: {base}{_where(image)}",
     ]
     return "\n".join([*header, "", "\n\n\n".join(str(stage) for stage in stages), ""])
+
+
+def _where(image: PlannedImage) -> str:
+    return f", an OCI archive: {base_archive(image)}" if image.base.bootstrap else ""
 
 
 class _WarningsAreErrors(logging.Handler):

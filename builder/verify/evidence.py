@@ -64,8 +64,9 @@ def write_evidence(
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{artifact_format}.json"
-    path.write_text(json.dumps(statement, indent=1, sort_keys=True) + "\n")
-    return path
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(statement, indent=1, sort_keys=True) + "\n")
+    return partial.replace(path)
 
 
 def _subjects(identifier: str, artifacts: Sequence[Artifact]) -> list[dict[str, Any]]:

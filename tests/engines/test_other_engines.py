@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from harness import FORMATS, build_images, manifest_of, missing
 
+from builder.descendants import end_tree
 from builder.engines import Tools, apptainer
-from builder.process import end_tree
 
 pytestmark = pytest.mark.engines
 

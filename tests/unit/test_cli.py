@@ -16,6 +16,7 @@ from samples import GOLDEN, ROOT, shipped_plan
 from builder.cli import building, main
 from builder.cli.manifests import SCHEMA
 from builder.cli.options import COMMANDS, parse
+from builder.cli.progress import LiveProgress
 from builder.errors import MissingPrerequisite
 
 PROJECT = f"--project={ROOT}"
@@ -243,10 +244,17 @@ def test_what_was_done_another_way_is_still_to_do(
         formats = ("oci", "sif", "charliecloud")
         manifest = {
             "schema": SCHEMA,
+            "image": image.identifier,
+            "cell": {},
+            "checks": {},
+            "in_image_checks": [],
             "content_key": image.content_key,
             "engine": "buildah",
             "outcome": "verified",
-            "artifacts": {name: {"path": "empty", "size": 0} for name in formats},
+            "artifacts": {
+                name: {"format": name, "path": "empty", "size": 0, "digest": "sha256:"}
+                for name in formats
+            },
         }
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
@@ -328,3 +336,23 @@ def test_options_are_parsed(tmp_path: Path) -> None:
     assert parse(["plan"]).level == 1
     assert parse([f"--project={tmp_path}"]).out == tmp_path / "out"
     assert parse(["plan", "--all"]).selection.everything
+
+
+def test_a_failure_is_shown_whole_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = LiveProgress()
+    with progress.running(["image"]):
+        progress.finish("image", "failed", "the build failed at: RUN false\n  | its last line")
+    assert "its last line" in capsys.readouterr().err
+
+
+def test_all_is_narrowed_by_selectors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "plan", "--all", "--arch=amd64", f"--project={project}")
+    assert "x86_64" in said.out
+    assert "ppc64le" not in said.out
+
+
+def test_an_unknown_command_is_said_with_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plam"])
+    assert ended.value.code == 2
+    assert "did you mean plan?" in capsys.readouterr().err

@@ -33,12 +33,16 @@ def output_folder(tmp_path: Path, planned: PlannedImage) -> Path:
         folder,
         {
             "schema": SCHEMA,
+            "image": planned.identifier,
+            "cell": {},
+            "checks": {},
+            "in_image_checks": [],
             "content_key": planned.content_key,
             "engine": "buildah",
             "outcome": "verified",
             "artifacts": {
-                "oci": {"path": "image.oci", "size": 5},
-                "sif": {"path": "image.sif", "size": 3},
+                "oci": {"format": "oci", "path": "image.oci", "size": 5, "digest": "sha256:1"},
+                "sif": {"format": "sif", "path": "image.sif", "size": 3, "digest": "sha256:2"},
             },
         },
     )

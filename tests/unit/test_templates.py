@@ -141,3 +141,16 @@ def test_sample_names_have_the_shape_of_real_ones() -> None:
 def test_every_valid_name_is_one() -> None:
     for name in templates.VALID_NAMES.replace("(RANKS)", "(2)").split(", "):
         assert render(f"{{{{ {name} }}}}", NAMES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ mpi.launch.__func__.__globals__ }}",
+    ],
+)
+def test_a_template_reaches_nothing_of_the_host(text: str) -> None:
+    with pytest.raises(TemplateError):
+        render(text, templates.sample_names())
