@@ -29,6 +29,10 @@ test|gcc|gcc|compiles the checks' programs on the host
 test|/usr/include/stdio.h|libc6-dev|the same
 test|mpicc|libopenmpi-dev|the same
 test|mpirun|openmpi-bin|starts the checks' programs on the host
+test|mpicc.mpich|libmpich-dev|the checks' programs with the other MPI
+test|mpiexec.mpich|mpich|the same
+test|/usr/lib/python3/dist-packages/mpi4py/__init__.py|python3-mpi4py|the mpi4py check on the host
+test|/usr/lib/python3/dist-packages/numpy/__init__.py|python3-numpy|the same
 "
 
 declare -a WANTED=()     # packages; "a b" means a, or b where the release has no a
