@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from builder import __version__
@@ -95,6 +94,8 @@ def _with_command(argv: Sequence[str]) -> list[str]:
     """The main job has no name on the command line: put `build` where no command is."""
     words = list(argv)
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
         close = get_close_matches(words[0], COMMANDS, n=1)
         guess = f"did you mean {close[0]}? " if close else ""
         _parser().error(f"unknown command {words[0]}; {guess}commands: {', '.join(COMMANDS)}")

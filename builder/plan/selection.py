@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from builder.errors import EmptySelection
@@ -59,6 +58,8 @@ def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySele
 
 
 def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
     close = get_close_matches(pattern, values, n=1)
     guess = f"; did you mean {close[0]}?" if close else ""
     shown = [*values[:20], "..."] if len(values) > 20 else values  # noqa: PLR2004 - a screenful

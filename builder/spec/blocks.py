@@ -14,7 +14,6 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +148,8 @@ def _is_kwargs(node: ast.AST) -> bool:
 
 
 def _unknown(use: BlockUse, name: str, what: str, valid: Sequence[str], line: int) -> Fault:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
     close = get_close_matches(name, valid, n=1)
     guess = f'; did you mean "{close[0]}"?' if close else ""
     key = use.where.key if name == use.name else f"{use.where.key}.{name}"
