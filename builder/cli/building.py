@@ -115,7 +115,7 @@ def _closing(
     for spec in specs:
         name = spec.image.identifier
         if name in errors:
-            lines.append(f"✗ {name}  failed: see {out / name / 'build.log'}")
+            lines.append(f"✗ {name}  failed: see {_shown(out / name / 'build.log')}")
             continue
         manifest = manifests[name]
         mark = "✗" if manifest["outcome"] == "failed" else "✓"
@@ -125,8 +125,14 @@ def _closing(
             size, digest = artifact["size"] / 1e6, artifact["digest"][:19]
             counts = _counts(manifest["checks"].get(artifact_format, []))
             lines.append(f"    {artifact_format:12} {size:7.1f} MB  {digest}  {counts}")
-    lines.append(f"report: {out / 'report.html'}")
+    lines.append(f"report: {_shown(out / 'report.html')}")
     return "\n".join(lines)
+
+
+def _shown(path: Path) -> Path:
+    """A path as a person would write it: relative, where it lies below the present folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _notes(manifest: Any) -> str:

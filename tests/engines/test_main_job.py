@@ -113,7 +113,9 @@ def test_the_report_holds_both_images(hpc_base: dict[str, Path], out: Path) -> N
 
 def test_the_closing_table_is_on_standard_output(main_job: Ended, out: Path) -> None:
     assert main_job.stdout.count("three formats equal") == 2
-    assert str(out / "report.html") in main_job.stdout
+    assert "report: " in main_job.stdout
+    assert "report.html" in main_job.stdout
+    assert (out / "report.html").exists()
 
 
 def test_what_is_done_and_unchanged_is_not_built_again(
