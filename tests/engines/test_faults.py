@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from harness import PROJECT, build_images, manifest_of
 
+from builder.descendants import end_tree
 from builder.engines import Buildah, Tools
 
 pytestmark = pytest.mark.engines
@@ -59,15 +60,20 @@ def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
 ) -> None:
     marker = f"sleep {3600 + int(number)}"
     write_tiny(site, f'"test -e /tmp/never || {marker}"')
-    child = subprocess.Popen(
-        [sys.executable, "-m", "builder", "--project", str(site), "--all"],
+    # A shell's background jobs, CI among them, ignore SIGINT, and so would what they start.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "builder"]
+    with subprocess.Popen(
+        [*command, "--project", str(site), "--all"],
         cwd=PROJECT,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    wait_for(lambda: running(marker), 300)
-    child.send_signal(number)
-    _, stderr = child.communicate(timeout=60)
+    ) as child:
+        try:
+            wait_for(lambda: running(marker), 300)
+            child.send_signal(number)
+            _, stderr = child.communicate(timeout=60)
+        finally:
+            end_tree(child.pid, grace_s=5)
     assert child.returncode == 130
     assert "interrupted" in stderr
     assert "Traceback" not in stderr
