@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
     options = parse(sys.argv[1:] if argv is None else argv)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _as_interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _as_interrupt)
     try:
         return _command(options)
     except (KeyboardInterrupt, Interrupted):
