@@ -26,7 +26,7 @@ from builder.model import (
 from builder.plan.cells import packaged_mpi
 
 CHECKS_FOLDER = Path("tests/images")
-KEY_FORMAT = "2"  # raised when the same inputs would make another image
+KEY_FORMAT = "3"  # raised when the same inputs would make another image
 
 
 def planned_image(

@@ -46,7 +46,9 @@ def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:
     commands = [c for check in image.checks if check.name in stage.checks for c in check.build]
     if not commands:
         return []
-    return [f"mkdir -p {PROGRAMS}", f"export SRC={SOURCES} OUT={PROGRAMS}", *commands]
+    # Open MPI's compiler wrapper does not start without a HOME, and ch-image sets none.
+    variables = f"export SRC={SOURCES} OUT={PROGRAMS} HOME=${{HOME:-/tmp}}"
+    return [f"mkdir -p {PROGRAMS}", variables, *commands]
 
 
 def _script(check: StageCheck) -> str:
