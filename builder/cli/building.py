@@ -15,7 +15,7 @@ from builder.bases import find_mirror
 from builder.cli import show
 from builder.cli.again import prove_again
 from builder.cli.commands import compiled, image_states, load_plan
-from builder.cli.job import WAITING, ignore_interruptions, run_job
+from builder.cli.job import WAITING, run_job, uninterrupted
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
@@ -179,11 +179,10 @@ def verify(options: Options) -> int:
         try:
             updated = prove_again(run, manifest, folder)
         except BaseException:
-            ignore_interruptions()
-            processes.stop()
+            with uninterrupted():
+                processes.stop()
+                run.engine.clean()
             raise
-        finally:
-            run.engine.clean()
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shlex
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,10 +74,16 @@ def _clean(run: Run) -> None:
     Buildah(run.tools).clean()
 
 
-def ignore_interruptions() -> None:
-    """From now on Ctrl-C and the like change nothing: the end is under way."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A time in which Ctrl-C and the like change nothing: the end is under way already."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _manifests(run: Run) -> list[dict[str, Any]]:
@@ -99,13 +106,12 @@ def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
             for future in done:
                 _settle(run, futures[future], future, manifests, errors)
     except BaseException:
-        ignore_interruptions()  # a second Ctrl-C must not keep the first from ending everything
-        run.tools.processes.stop()
-        raise
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-        if run.tools.processes.stopping:
+        with uninterrupted():  # a second Ctrl-C must not keep the first from ending everything
+            run.tools.processes.stop()
+            executor.shutdown(wait=True, cancel_futures=True)
             _clean(run)
+        raise
+    executor.shutdown()
     order = [spec.image.identifier for spec in specs]
     return Results(
         manifests={name: manifests[name] for name in order if name in manifests},
