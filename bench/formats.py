@@ -2,7 +2,7 @@
 
 Every build step is run again each time, on a base that is there. Verification is left out of
 both. The image is `hpc-base` for this machine's own architecture; its packages come from the
-mirror.
+mirror. The number of repeats can be given.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
         build(out, "--format", "oci")  # so that the base is there, and no contender pays for it
         times = interleaved(
             {"three formats": three, "OCI image alone": lambda: build(out, "--format", "oci")},
-            repeats=3,
+            repeats=int(sys.argv[1]) if len(sys.argv) > 1 else 3,
         )
     report(times, ours="three formats", against="OCI image alone", reach="at most 2")
     print("  where the time of the three goes:")
