@@ -68,7 +68,7 @@ def ensure_base(
     folder = store / f"{base.name}-{arch}-{key[:12]}"
     with locked(store, folder.name):
         record = folder / "base.json"
-        if record.exists() and (stored := _read(record)).made >= not_before:
+        if record.exists() and (stored := _read(record, name)).made >= not_before:
             return stored
         say(f"making base {base.name} for {arch} with mmdebstrap")
         with _staging(store, folder.name) as staging:
@@ -76,7 +76,7 @@ def ensure_base(
             (staging / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
             shutil.rmtree(folder, ignore_errors=True)
             staging.rename(folder)
-        return _read(record)
+        return _read(record, name)
 
 
 def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
@@ -87,9 +87,11 @@ def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read(record: Path) -> StoredBase:
+def _read(record: Path, name: str) -> StoredBase:
+    """The base of a record; specs may name it anew, though nothing in it changed."""
     data = json.loads(record.read_text())
-    return StoredBase(**{**data, "archive": record.parent / Path(data["archive"]).name})
+    archive = record.parent / Path(data["archive"]).name
+    return StoredBase(**{**data, "archive": archive, "name": name})
 
 
 @contextlib.contextmanager

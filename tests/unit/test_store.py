@@ -60,7 +60,7 @@ def ensured(processes: FakeProcesses, folder: Path, **changes: Any) -> StoredBas
     return ensure_base(
         given.pop("base"),
         given.pop("arch"),
-        "localhost/debian13:x",
+        given.pop("name", "localhost/debian13:x"),
         store=folder / "bases",
         processes=processes,
         log=folder / "log",
@@ -85,6 +85,15 @@ def test_a_base_is_made_once_and_kept(processes: FakeProcesses, tmp_path: Path) 
         "base.json",
         "debian13-ppc64le.oci.tar",
     ]
+
+
+def test_a_kept_base_has_the_name_by_which_it_is_asked_for(
+    processes: FakeProcesses, tmp_path: Path
+) -> None:
+    first = ensured(processes, tmp_path)
+    again = ensured(processes, tmp_path, name="localhost/debian13:renamed")
+    assert len(processes.commands) == 1
+    assert (again.name, again.digest) == ("localhost/debian13:renamed", first.digest)
 
 
 def test_a_base_is_made_anew_when_it_is_too_old(processes: FakeProcesses, tmp_path: Path) -> None:
