@@ -34,19 +34,10 @@ class Layout:
     layers: tuple[Path, ...]
 
     @property
-    def size(self) -> int:
-        """Bytes of all files of the layout."""
-        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
-
-    @property
     def environment(self) -> dict[str, str]:
         """The variables that the image sets."""
         pairs = self.config.get("config", {}).get("Env") or []
         return dict(pair.partition("=")[::2] for pair in pairs)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return dict(self.config.get("config", {}).get("Labels") or {})
 
     @property
     def architecture(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from builder.cli.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.verify import Target, equality, tree_of_artifact, verify_format, write_evidence
+from builder.verify.checks import passed
 
 RUNNERS = {"oci": "buildah", "sif": "apptainer", "charliecloud": "ch-run"}
 
@@ -23,17 +24,6 @@ class Proof:
     outcomes: Mapping[str, tuple[Outcome, ...]]
     equal: Outcome
     evidence: tuple[str, ...]
-
-    @property
-    def failures(self) -> list[str]:
-        """The failed checks, as `format/check: reason`."""
-        found = [
-            f"{name}/{one.check}: {one.reason}"
-            for name, outcomes in self.outcomes.items()
-            for one in outcomes
-            if one.outcome == FAILED
-        ]
-        return list(dict.fromkeys(found))
 
 
 def prove(
@@ -88,7 +78,7 @@ def manifest_part(run: Run, proof: Proof, target: Target) -> dict[str, Any]:
         "checks": {
             name: [asdict(one) for one in outcomes] for name, outcomes in proof.outcomes.items()
         },
-        "outcome": "failed" if proof.failures else "verified",
+        "outcome": "verified" if all(map(passed, proof.outcomes.values())) else "failed",
         "proven_on_gpu": None if not gpu else SKIPPED not in found and FAILED not in found,
         "evidence": list(proof.evidence),
     }

@@ -118,7 +118,7 @@ def test_without_an_engine_nothing_is_begun(tools: Tools, site: Path, tmp_path: 
         "--project",
         site,
         "--all",
-        env={"PATH": str(programs), "BUILD_IMAGES_HOME": str(home), "BUILD_IMAGES_SYSTEM_PATH": ""},
+        env={"PATH": str(programs), "BUILD_IMAGES_HOME": str(home)},
     )
     if os.path.exists("/usr/sbin/buildah"):  # noqa: PTH110
         pytest.skip("buildah is where administration programs are")
