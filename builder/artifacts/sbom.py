@@ -90,4 +90,4 @@ def _python(nodes: Mapping[str, Node]) -> Iterator[dict[str, Any]]:
 
 
 def _escaped(version: str) -> str:
-    return version.replace("+", "%2B").replace(":", "%3A").replace("~", "~")
+    return version.replace("+", "%2B").replace(":", "%3A")
