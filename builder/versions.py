@@ -1,16 +1,24 @@
 """How axis values are written, and which of them a pattern selects.
 
-A version selects by prefix, component by component: `12` takes 12.4 and not 120.
+A version selects by prefix, component by component: `12` takes 12.4 and not 120. A PEP 440
+specifier selects by order: `>=11,<13`.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
 
 from builder import facts
 
+# https://packaging.python.org/en/latest/specifications/version-specifiers/
+_OPERATOR = r"(?:[<>!~=]=|[<>]|===)"
 _MPI = re.compile(r"(?P<family>[^\d=]*?)(?:[-=]?(?P<version>\d.*))?", re.DOTALL)
+_SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -20,10 +28,14 @@ def matches(axis: str, pattern: str, value: str) -> bool:
     A pattern with `*`, `?` or `[` in it is a glob over the whole value, on every axis. Any other
     is the name itself for `recipe` and `base`; any name of the architecture for `arch`; a version
     or the beginning of one for `cuda`; a family, alone or with a version or the beginning of one,
-    for `mpi` (`openmpi`, `openmpi5`, `openmpi-5.0`, `openmpi=5.0`). `none` selects `none` alone.
+    for `mpi` (`openmpi`, `openmpi5`, `openmpi-5.0`, `openmpi=5.0`). For these two a version may
+    be a PEP 440 specifier (`>=11,<13`, `openmpi>=4.1`, `!=12.0`), which `none` never meets: `none`
+    selects `none` alone.
     """
     if axis == "arch":
         pattern, value = _canonical(pattern), _canonical(value)
+    if axis in {"cuda", "mpi"} and (specified := split_specifier(pattern)):
+        return _specified(axis, *specified, value)
     if _GLOB.search(pattern):
         return fnmatch.fnmatchcase(value, pattern)
     if axis == "cuda":
@@ -41,6 +53,42 @@ def split_mpi(value: str) -> tuple[str, str]:
     """
     found = _MPI.fullmatch(value)
     return (found["family"], found["version"] or "") if found else (value, "")
+
+
+def split_specifier(pattern: str) -> tuple[str, str] | None:
+    """`openmpi>=4.1` gives `("openmpi", ">=4.1")`, `>=11` gives `("", ">=11")`; None without one."""
+    found = _SPECIFIED.fullmatch(pattern)
+    return (found["name"], found["specifier"]) if found else None
+
+
+def is_specifier(text: str) -> bool:
+    """Whether `text` is a PEP 440 version specifier, or several separated by commas."""
+    return _specifier(text) is not None
+
+
+def version_order(version: str) -> tuple[int, ...]:
+    """A key that sorts versions of digits and dots: 10.1 after 9.2, 4.1 before 4.1.4."""
+    return tuple(int(digits) for digits in re.findall(r"\d+", version))
+
+
+@functools.lru_cache(maxsize=4096)
+def _specified(axis: str, family: str, specifier: str, value: str) -> bool:
+    value_family, version = split_mpi(value) if axis == "mpi" else ("", value)
+    known = _specifier(specifier)
+    if known is None or value_family != family:
+        return False
+    try:
+        return known.contains(version, prereleases=True)
+    except InvalidVersion:  # `none`
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _specifier(text: str) -> SpecifierSet | None:
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        return None
 
 
 def _mpi_matches(pattern: str, value: str) -> bool:

@@ -75,3 +75,40 @@ def test_pattern_does_not_select(axis: str, pattern: str, value: str) -> None:
 )
 def test_mpi_is_split(value: str, family: str, version: str) -> None:
     assert split_mpi(value) == (family, version)
+
+
+@pytest.mark.parametrize(
+    ("axis", "pattern", "value"),
+    [
+        ("cuda", ">=11,<13", "12.4"),
+        ("cuda", ">=11, <13", "11.8"),
+        ("cuda", "!=12.4", "12.6"),
+        ("cuda", "==12.*", "12.4"),
+        ("cuda", "~=12.4", "12.9"),
+        ("cuda", ">9", "10.1"),
+        ("mpi", "openmpi>=4.1", "openmpi5.0"),
+        ("mpi", "openmpi>=4.1,<5", "openmpi4.1"),
+        ("mpi", "openmpi ==5.*", "openmpi5.0"),
+        ("mpi", "mpich!=4.0", "mpich4.2"),
+    ],
+)
+def test_specifier_selects(axis: str, pattern: str, value: str) -> None:
+    assert matches(axis, pattern, value)
+
+
+@pytest.mark.parametrize(
+    ("axis", "pattern", "value"),
+    [
+        ("cuda", ">=11,<13", "10.1"),
+        ("cuda", ">=11,<13", "13.0"),
+        ("cuda", ">=11", "none"),
+        ("cuda", "!=12.4", "none"),
+        ("cuda", ">=eleven", "12.4"),
+        ("mpi", "openmpi>=4.1", "mpich4.2"),
+        ("mpi", ">=4.1", "openmpi5.0"),
+        ("mpi", "openmpi<5", "openmpi5.0"),
+        ("recipe", ">=1", "hpc-base"),
+    ],
+)
+def test_specifier_does_not_select(axis: str, pattern: str, value: str) -> None:
+    assert not matches(axis, pattern, value)
