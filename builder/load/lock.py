@@ -1,0 +1,120 @@
+"""`lock.yaml`: what `build-images lock` wrote. People read it; only the command changes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from builder.load.document import Node, parse
+from builder.load.faults import Faults
+from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
+from builder.model.locked import DEBIAN_SOURCE, LOCK, Lock, LockedSource
+
+SCHEMA = "build-images/lock/v1"
+_AGAIN = "run build-images lock, which writes this file"
+_URL = re.compile(r"(?:https?|ftp)://[^\s/@]+/\S+")
+_DEBIAN = re.compile(re.escape(DEBIAN_SOURCE) + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*")
+_FILE = re.compile(r"[\w+~][\w.+~%=-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(rf"sha256:{_SHA256.pattern}")
+
+
+def read_lock(root: Path, faults: Faults) -> Lock:
+    """The lock of a project; an empty one where nothing was locked yet."""
+    if not (root / LOCK).exists():
+        return Lock()
+    node = parse(root / LOCK, LOCK, faults)
+    return _lock(node, faults) if node else Lock()
+
+
+def _lock(node: Node, faults: Faults) -> Lock:
+    table = Table(node, faults, required=("schema",), optional=("sources", "references"))
+    table.read("schema", one_of((SCHEMA,), "schema of a lock"), "")
+    sources = table.read("sources", list_of(_source), ())
+    references = table.read("references", list_of(_reference), ())
+    _note_repeats(table.entry("sources"), [one.url for one in sources], faults)
+    _note_repeats(table.entry("references"), [" for ".join(key) for key, _ in references], faults)
+    return Lock(sources={one.url: one for one in sources}, references=dict(references))
+
+
+def _source(node: Node, faults: Faults) -> LockedSource:
+    required = ("url", "file", "sha256", "size", "recipes")
+    table = Table(node, faults, required=required, optional=("mirrors", "path"))
+    source = LockedSource(
+        url=table.read("url", source_url, ""),
+        file=table.read("file", _matching(_FILE, "the name of a file"), ""),
+        sha256=table.read("sha256", _matching(_SHA256, "a SHA-256 in hexadecimal"), ""),
+        size=table.read("size", _size, 0),
+        mirrors=table.read("mirrors", list_of(_plain_url, distinct=True), ()),
+        recipes=table.read("recipes", list_of(text, least=1, distinct=True), ()),
+        path=table.read("path", _path, ""),
+        line=node.where.line,
+    )
+    if source.url and ("path" in table) != source.url.startswith(DEBIAN_SOURCE):
+        problem = f"path belongs to a {DEBIAN_SOURCE} URL, and to no other"
+        faults.add(node.where, problem, _AGAIN)
+    return source
+
+
+def _reference(node: Node, faults: Faults) -> tuple[tuple[str, str], str]:
+    table = Table(node, faults, required=("reference", "arch", "digest"))
+    reference = table.read("reference", text, "")
+    arch = table.read("arch", architecture, "")
+    digest = table.read("digest", _digest, "")
+    return (reference, arch), digest
+
+
+def source_url(node: Node, faults: Faults) -> str:
+    """A URL without user name and password, or `debian-source:PACKAGE/VERSION`."""
+    value = text(node, faults)
+    if value and not _URL.fullmatch(value) and not _DEBIAN.fullmatch(value):
+        valid = f"valid: https://HOST/PATH, or {DEBIAN_SOURCE}PACKAGE/VERSION without a revision"
+        faults.add(node.where, f'"{value}" is not the URL of a source', valid)
+    return value
+
+
+def _plain_url(node: Node, faults: Faults) -> str:
+    return _matching(_URL, "a URL")(node, faults)
+
+
+def _digest(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not _DIGEST.fullmatch(value):
+        valid = f"valid: sha256: and 64 hexadecimal digits; {_AGAIN}"
+        faults.add(node.where, f'"{value}" is not a digest', valid)
+    return value
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> Reader[str]:
+    def read(node: Node, faults: Faults) -> str:
+        value = text(node, faults)
+        if value and not pattern.fullmatch(value):
+            faults.add(node.where, f'"{value}" is not {what}', _AGAIN)
+        return value
+
+    return read
+
+
+def _path(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    path = PurePosixPath(value)
+    if value and (path.is_absolute() or ".." in path.parts or path.parts[:1] != ("pool",)):
+        faults.add(node.where, f'"{value}" is not a path in a Debian archive', _AGAIN)
+    return value
+
+
+def _size(node: Node, faults: Faults) -> int:
+    value = node.value
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    faults.add(node.where, f"expected a size in bytes, found {node.describe()}", _AGAIN)
+    return 0
+
+
+def _note_repeats(node: Node | None, names: Sequence[str], faults: Faults) -> None:
+    if node is None or not isinstance(node.value, tuple) or len(node.value) != len(names):
+        return
+    for index, (item, name) in enumerate(zip(node.value, names, strict=True)):
+        if name and name in names[:index]:
+            faults.add(item.where, f"{name} is locked twice", _AGAIN)
