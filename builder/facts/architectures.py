@@ -1,4 +1,4 @@
-"""What the world fixes, as data, each with its source."""
+"""What the world fixes about processors: an architecture's names, binaries and CPU targets."""
 
 from __future__ import annotations
 
@@ -71,40 +71,40 @@ ARCHITECTURE_ALIASES: Mapping[str, str] = {
     alias: arch.name for arch in ARCHITECTURES.values() for alias in arch.aliases
 }
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MpiFamily:
-    """An MPI implementation: how its launcher starts ranks on one node, and its library.
-
-    `launch` is a command prefix with `{ranks}` in it that works in a container, as root or not,
-    on fewer cores than ranks. `library` is how MPI_Get_library_version names a `{version}`, as
-    the checks shorten it.
-    """
-
-    name: str
-    title: str
-    launch: str
-    library: str
-    sonames: tuple[str, ...]
-
-
-# Launchers: mpirun(1) of Open MPI 4.1 and 5.0 (--oversubscribe is the 4.x spelling, still taken by
-# 5.0), mpiexec(1) of MPICH's Hydra. Library names: Open MPI's VERSION files, MPICH ABI
-# compatibility initiative, https://www.mpich.org/abi/; Debian names MPICH's libmpich.so.12.
-MPI_FAMILIES: Mapping[str, MpiFamily] = {
-    "openmpi": MpiFamily(
-        name="openmpi",
-        title="Open MPI",
-        launch="mpirun --allow-run-as-root --oversubscribe -n {ranks}",
-        library="Open MPI v{version}",
-        sonames=("libmpi.so.40",),
+# The processors that images can be compiled for instead of the architecture's generic one, by
+# archspec's names, which hpccm takes: https://github.com/archspec/archspec-json. Those of desktop
+# machines alone are left out.
+CPU_TARGETS: Mapping[str, tuple[str, ...]] = {
+    "x86_64": (
+        "x86_64_v2",
+        "x86_64_v3",
+        "x86_64_v4",
+        "nehalem",
+        "westmere",
+        "sandybridge",
+        "ivybridge",
+        "haswell",
+        "broadwell",
+        "mic_knl",
+        "skylake_avx512",
+        "cascadelake",
+        "icelake",
+        "sapphirerapids",
+        "zen",
+        "zen2",
+        "zen3",
+        "zen4",
+        "zen5",
     ),
-    "mpich": MpiFamily(
-        name="mpich",
-        title="MPICH",
-        launch="mpiexec -n {ranks}",
-        library="MPICH {version}",
-        sonames=("libmpich.so.12", "libmpi.so.12"),
+    "ppc64le": ("power8le", "power9le", "power10le"),
+    "aarch64": (
+        "thunderx2",
+        "a64fx",
+        "cortex_a72",
+        "neoverse_n1",
+        "neoverse_v1",
+        "neoverse_n2",
+        "neoverse_v2",
     ),
 }
 
@@ -112,3 +112,11 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
 def architecture(name: str) -> Architecture | None:
     """An architecture by any of its names; None if there is none of that name."""
     return ARCHITECTURES.get(ARCHITECTURE_ALIASES.get(name, name))
+
+
+def architecture_of_target(target: str) -> str:
+    """The architecture whose CPU target that is, as `uname -m` spells it; empty if of none."""
+    for arch, targets in CPU_TARGETS.items():
+        if target in targets:
+            return arch
+    return ""

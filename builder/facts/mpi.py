@@ -1,0 +1,86 @@
+"""What MPI implementations fix: launchers, library names, binary interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from builder.model import Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MpiFamily:
+    """An MPI implementation: how its launcher starts ranks on one node, and its library.
+
+    `launch` is a command prefix with `{ranks}` in it that works in a container, as root or not,
+    on fewer cores than ranks. `library` is how MPI_Get_library_version names a `{version}`, as
+    the checks shorten it. Libraries of one `abi` can stand in for each other at run time. One
+    that is `host_only` is never in an image: it is bound in where the image runs.
+    """
+
+    name: str
+    title: str
+    launch: str
+    library: str
+    sonames: tuple[str, ...]
+    abi: str
+    host_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MpiRelease:
+    """One series (`4.1`) of a family: the library's name and the PMIx that it brings.
+
+    `pmix` is the version inside; empty if there is none, or it is not known.
+    """
+
+    family: str
+    series: str
+    soname: str
+    pmix: str
+    sources: tuple[str, ...]
+    notes: str
+    where: Where
+
+
+# Launchers: mpirun(1) of Open MPI 4.1 and 5.0 (--oversubscribe is the 4.x spelling, still taken by
+# 5.0), mpiexec(1) of MPICH's Hydra, which MVAPICH2 and Intel MPI have too. MVAPICH2 pins ranks to
+# cores and wants an InfiniBand adapter unless told otherwise: user guide of 2.3, MV2_SMP_ONLY and
+# MV2_ENABLE_AFFINITY, https://mvapich.cse.ohio-state.edu/userguide/. Library names: Open MPI's
+# VERSION files, MPICH ABI compatibility initiative, https://www.mpich.org/abi/; Debian names
+# MPICH's libmpich.so.12.
+MPI_FAMILIES: Mapping[str, MpiFamily] = {
+    "openmpi": MpiFamily(
+        name="openmpi",
+        title="Open MPI",
+        launch="mpirun --allow-run-as-root --oversubscribe -n {ranks}",
+        library="Open MPI v{version}",
+        sonames=("libmpi.so.40",),
+        abi="openmpi",
+    ),
+    "mpich": MpiFamily(
+        name="mpich",
+        title="MPICH",
+        launch="mpiexec -n {ranks}",
+        library="MPICH {version}",
+        sonames=("libmpich.so.12", "libmpi.so.12"),
+        abi="mpich",
+    ),
+    "mvapich2": MpiFamily(
+        name="mvapich2",
+        title="MVAPICH2",
+        launch="mpiexec -genv MV2_SMP_ONLY 1 -genv MV2_ENABLE_AFFINITY 0 -n {ranks}",
+        library="MVAPICH2 {version}",
+        sonames=("libmpi.so.12",),
+        abi="mpich",
+    ),
+    "intelmpi": MpiFamily(
+        name="intelmpi",
+        title="Intel MPI",
+        launch="mpiexec -n {ranks}",
+        library="Intel(R) MPI Library {version}",
+        sonames=("libmpi.so.12",),
+        abi="mpich",
+        host_only=True,
+    ),
+}
