@@ -39,6 +39,11 @@ class Home:
         return self.path / "bases"
 
     @property
+    def sources(self) -> Path:
+        """Source files by checksum; a site without a network copies this folder there."""
+        return self.path / "sources"
+
+    @property
     def storage(self) -> Path:
         """The builder's own container storage: nothing of the user's is in it."""
         return self.path / "storage"

@@ -19,6 +19,8 @@ _FILE = re.compile(r"[\w+~][\w.+~%=-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(rf"sha256:{_SHA256.pattern}")
 
+_Pinned = tuple[tuple[str, str], str]  # reference and architecture, digest
+
 
 def read_lock(root: Path, faults: Faults) -> Lock:
     """The lock of a project; an empty one where nothing was locked yet."""
@@ -31,8 +33,9 @@ def read_lock(root: Path, faults: Faults) -> Lock:
 def _lock(node: Node, faults: Faults) -> Lock:
     table = Table(node, faults, required=("schema",), optional=("sources", "references"))
     table.read("schema", one_of((SCHEMA,), "schema of a lock"), "")
-    sources = table.read("sources", list_of(_source), ())
-    references = table.read("references", list_of(_reference), ())
+    nothing: tuple[()] = ()
+    sources: tuple[LockedSource, ...] = table.read("sources", list_of(_source), nothing)
+    references: tuple[_Pinned, ...] = table.read("references", list_of(_reference), nothing)
     _note_repeats(table.entry("sources"), [one.url for one in sources], faults)
     _note_repeats(table.entry("references"), [" for ".join(key) for key, _ in references], faults)
     return Lock(sources={one.url: one for one in sources}, references=dict(references))
@@ -57,7 +60,7 @@ def _source(node: Node, faults: Faults) -> LockedSource:
     return source
 
 
-def _reference(node: Node, faults: Faults) -> tuple[tuple[str, str], str]:
+def _reference(node: Node, faults: Faults) -> _Pinned:
     table = Table(node, faults, required=("reference", "arch", "digest"))
     reference = table.read("reference", text, "")
     arch = table.read("arch", architecture, "")

@@ -1,0 +1,220 @@
+"""The local store of sources: files by their SHA-256, each whole or not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuildImagesError, MissingPrerequisite, Refused
+from builder.locks import locked
+from builder.model.locked import DEBIAN_SOURCE, LOCK, LockedSource
+from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
+
+JOBS = 4
+
+# How far a file has come: the source, bytes that are there.
+OnProgress = Callable[[LockedSource, int], object]
+
+
+class Unfetched(MissingPrerequisite):
+    """A source that no URL gave."""
+
+
+class Changed(Refused):
+    """A URL gives another file than the one that is locked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """The folder of sources. `mirrors` are URLs of a site's own folders of source files.
+
+    `debian` is the URL of a Debian archive, for sources that come from one; empty if none is
+    known.
+    """
+
+    path: Path
+    mirrors: tuple[str, ...] = ()
+    debian: str = ""
+
+    def place(self, sha256: str) -> Path:
+        return self.path / "sha256" / sha256
+
+    def holds(self, source: LockedSource) -> Path | None:
+        """The file, if one of its size is there; its bytes are not read."""
+        path = self.place(source.sha256)
+        return path if path.is_file() and path.stat().st_size == source.size else None
+
+    def urls(self, source: LockedSource) -> tuple[str, ...]:
+        """Where to look, in order: the site's mirrors, the URL itself, the lock's mirrors."""
+        origin = source.url
+        if origin.startswith(DEBIAN_SOURCE):
+            origin = f"{self.debian}/{source.path}" if self.debian else ""
+        near = tuple(f"{mirror.rstrip('/')}/{source.file}" for mirror in self.mirrors)
+        return tuple(dict.fromkeys(url for url in (*near, origin, *source.mirrors) if url))
+
+    def ensure(
+        self,
+        source: LockedSource,
+        *,
+        downloader: Downloader,
+        offline: bool = False,
+        on_progress: OnProgress = lambda _source, _bytes: None,
+    ) -> Path:
+        """The file, from the store or fetched into it; its SHA-256 is the locked one.
+
+        Raises `Unfetched` when no URL gives it (or `offline` forbids to ask), `Changed` when one
+        gives another file and none the right one.
+        """
+        place = self.place(source.sha256)
+        if _is(place, source):
+            return place
+        if offline:
+            raise Unfetched(_missing(source))
+        with locked(self.path, source.sha256):
+            if not _is(place, source):
+                self._fetch(source, place, downloader, on_progress)
+        return place
+
+    def take(self, file: Path, found: Fetched) -> Path:
+        """Move a file that was fetched and digested into the store."""
+        place = self.place(found.sha256)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.chmod(0o644)
+        file.replace(place)
+        return place
+
+    def _fetch(
+        self, source: LockedSource, place: Path, downloader: Downloader, on_progress: OnProgress
+    ) -> None:
+        place.unlink(missing_ok=True)  # not the file that its name says: damaged since
+        partial = self.path / f".{source.sha256}.partial"
+        reasons: list[str] = []
+        others: list[str] = []
+        for url in self.urls(source):
+            try:
+                found = _exact(source, url, partial, downloader, on_progress)
+            except NotFetched as error:
+                reasons.append(f"{shown(url, source)}: {error}")
+                continue
+            if _matches(found, source):
+                self.take(partial, found)
+                return
+            partial.unlink()
+            others.append(_other(source, url, found))
+        raise _failure(source, reasons, others)
+
+
+def _exact(
+    source: LockedSource, url: str, partial: Path, downloader: Downloader, on_progress: OnProgress
+) -> Fetched:
+    """Fetch; once more from the start where the part that was there already was another file's."""
+    resumed = partial.exists() and partial.stat().st_size > 0
+    if resumed and partial.stat().st_size > source.size:
+        partial.unlink()
+    found = _fetched(source, url, partial, downloader, on_progress)
+    if resumed and not _matches(found, source):
+        partial.unlink()
+        found = _fetched(source, url, partial, downloader, on_progress)
+    return found
+
+
+def _fetched(
+    source: LockedSource, url: str, partial: Path, downloader: Downloader, on_progress: OnProgress
+) -> Fetched:
+    # A file that is longer than the locked one is another file: read on, for its checksum.
+    return downloader.fetch(url, partial, on_bytes=lambda size: on_progress(source, size))
+
+
+def _is(place: Path, source: LockedSource) -> bool:
+    return place.is_file() and _matches(digest_of(place), source)
+
+
+def _matches(found: Fetched, source: LockedSource) -> bool:
+    return (found.sha256, found.size) == (source.sha256, source.size)
+
+
+def shown(url: str, source: LockedSource) -> str:
+    """A URL for people: a Debian mirror is this machine's, and its name is nobody's business."""
+    return source.url if source.url.startswith(DEBIAN_SOURCE) and source.path in url else url
+
+
+def _missing(source: LockedSource) -> str:
+    return f"{source.file} ({source.url}), sha256 {source.sha256}"
+
+
+def _other(source: LockedSource, url: str, found: Fetched) -> str:
+    return (
+        f"{shown(url, source)} gives another file than the one that is locked:\n"
+        f"  locked: sha256 {source.sha256}, {source.size} bytes\n"
+        f"  found:  sha256 {found.sha256}, {found.size} bytes"
+    )
+
+
+def _failure(
+    source: LockedSource, reasons: Sequence[str], others: Sequence[str]
+) -> BuildImagesError:
+    tried = "\n".join(f"  {reason}" for reason in reasons)
+    if others:
+        return Changed("\n".join([*others, *([tried] if tried else [])]))
+    return Unfetched(f"{_missing(source)}\n{tried or '  there is no URL to fetch it from'}")
+
+
+UPDATE_HINT = (
+    f"if the new file is right, build-images lock --update writes it to {LOCK}; "
+    "else name a mirror that has the old one (sources: in site.yaml)"
+)
+MIRROR_HINT = (
+    "name a mirror (sources: [URL] in site.yaml), or run build-images fetch where the network "
+    "reaches them and copy the store, {store}, to this machine"
+)
+
+
+def fetch_all(
+    store: Store,
+    sources: Collection[LockedSource],
+    *,
+    downloader: Downloader,
+    offline: bool = False,
+    on_progress: OnProgress = lambda _source, _bytes: None,
+) -> dict[str, Path]:
+    """All of the files, by URL; several at once.
+
+    Raises one error for all that failed: `Changed` if there is another file among them, else
+    `Unfetched`, which names each one that is missing.
+    """
+    failures: list[BuildImagesError] = []
+
+    def ensured(source: LockedSource) -> Path | None:
+        try:
+            return store.ensure(
+                source, downloader=downloader, offline=offline, on_progress=on_progress
+            )
+        except (Unfetched, Changed) as error:
+            failures.append(error)
+            return None
+
+    ordered = sorted(sources, key=lambda one: one.url)
+    with ThreadPoolExecutor(max_workers=JOBS) as pool:
+        try:
+            paths = list(pool.map(ensured, ordered))
+        except BaseException:
+            downloader.stop()
+            raise
+    if failures:
+        raise joined(failures, store, offline=offline)
+    return {one.url: path for one, path in zip(ordered, paths, strict=True) if path}
+
+
+def joined(
+    failures: Sequence[BuildImagesError], store: Store, *, offline: bool = False
+) -> BuildImagesError:
+    """One error for all sources that could not be had."""
+    texts = sorted(str(one) for one in failures)
+    if any(isinstance(one, Changed) for one in failures):
+        return Changed("\n".join(texts), hint=UPDATE_HINT)
+    count = "1 source is" if len(texts) == 1 else f"{len(texts)} sources are"
+    why = "not in the store, and --offline forbids to fetch" if offline else "not to be had"
+    lines = [f"{count} {why}:", *texts]
+    return Unfetched("\n".join(lines), hint=MIRROR_HINT.format(store=store.path))
