@@ -24,6 +24,7 @@ LEAVES = {
     "templates",
     "home",
     "locks",
+    "places",
 }
 
 # What the modules of each stage may import besides the leaves and their own package.
@@ -34,6 +35,7 @@ MAY_IMPORT = {
     "spec": set(),
     "artifacts": set(),
     "bases": {"artifacts"},
+    "sources": set(),
     "engines": {"artifacts", "bases"},
     "verify": {"artifacts", "engines"},
     "report": set(),
