@@ -118,15 +118,6 @@ class Downloader:
                 self._wait(min(max(0.5 * 2**attempt, error.wait_s), _LONGEST_WAIT_S))
         raise AssertionError  # the last attempt returns or raises
 
-    def text(self, url: str, *, limit: int, scratch: Path) -> bytes:
-        """The bytes of a small file, by way of `scratch`. Raises `NotFetched`."""
-        scratch.unlink(missing_ok=True)
-        try:
-            self.fetch(url, scratch, limit=limit)
-            return scratch.read_bytes()
-        finally:
-            scratch.unlink(missing_ok=True)
-
 
 def digest_of(path: Path) -> Fetched:
     """The SHA-256 and the size of a file."""
@@ -146,12 +137,12 @@ def _transfer(session: requests.Session, part: _Part) -> None:
             if _complete_length(answer) == there:
                 return  # all of it had come, and only the end of the connection was missing
             target.unlink()
-            raise _Again(f"{_server(url)} has fewer bytes than were fetched before")
+            raise _Again(f"{server_of(url)} has fewer bytes than were fetched before")
         _check_status(answer, url)
         goes_on = there and answer.status_code == requests.codes.partial_content
         if goes_on and not answer.headers.get("Content-Range", "").startswith(f"bytes {there}-"):
             target.unlink()
-            raise _Again(f"{_server(url)} sent another part than the one asked for")
+            raise _Again(f"{server_of(url)} sent another part than the one asked for")
         _write(answer, part, there if goes_on else 0)
 
 
@@ -168,7 +159,7 @@ def _write(answer: requests.Response, part: _Part, there: int) -> None:
         for piece in _pieces(answer):
             size += len(piece)
             if part.limit is not None and size > part.limit:
-                raise NotFetched(f"{_server(part.url)} sends more than {part.limit} bytes")
+                raise NotFetched(f"{server_of(part.url)} sends more than {part.limit} bytes")
             file.write(piece)
             part.seen(size)
 
@@ -178,7 +169,7 @@ def _pieces(answer: requests.Response) -> Iterator[bytes]:
         yield from answer.raw.stream(_CHUNK, decode_content=False)
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _Again(
-            f"{_server(answer.url)} broke off: {_short(error)}", validator=_validator(answer)
+            f"{server_of(answer.url)} broke off: {innermost(error)}", validator=_validator(answer)
         ) from error
 
 
@@ -197,9 +188,9 @@ def _answer(session: requests.Session, url: str, headers: Mapping[str, str]) -> 
         answer.close()
         target = urljoin(url, answer.headers["location"])
         if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
-            raise NotFetched(f"{_server(url)} redirects from https to {urlsplit(target).scheme}")
+            raise NotFetched(f"{server_of(url)} redirects from https to {urlsplit(target).scheme}")
         url = target
-    raise NotFetched(f"{_server(url)} redirects more than {_REDIRECTS} times")
+    raise NotFetched(f"{server_of(url)} redirects more than {_REDIRECTS} times")
 
 
 def _asked(session: requests.Session, url: str, headers: Mapping[str, str]) -> requests.Response:
@@ -209,29 +200,29 @@ def _asked(session: requests.Session, url: str, headers: Mapping[str, str]) -> r
     try:
         return session.get(url, headers=dict(headers), **options)
     except requests.exceptions.SSLError as error:
-        raise NotFetched(f"{_server(url)}: TLS fails: {_short(error)}") from error
+        raise NotFetched(f"{server_of(url)}: TLS fails: {innermost(error)}") from error
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-        raise _Again(f"{_server(url)} cannot be reached: {_short(error)}") from error
+        raise _Again(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
     except requests.exceptions.RequestException as error:
-        raise NotFetched(f"{_server(url)}: {_short(error)}") from error
+        raise NotFetched(f"{server_of(url)}: {innermost(error)}") from error
 
 
 def _check_status(answer: requests.Response, url: str) -> None:
     if answer.status_code in {requests.codes.ok, requests.codes.partial_content}:
         return
-    reason = f"{_server(url)} answers {answer.status_code} {answer.reason or ''}".rstrip()
+    reason = f"{server_of(url)} answers {answer.status_code} {answer.reason or ''}".rstrip()
     if answer.status_code in _TRANSIENT:
         after = answer.headers.get("Retry-After", "")
         raise _Again(reason, wait_s=float(after) if after.isdecimal() else 0.0)
     raise NotFetched(reason)
 
 
-def _server(url: str) -> str:
+def server_of(url: str) -> str:
     """Host and port, without a user name and a password."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def _short(error: Exception) -> str:
+def innermost(error: Exception) -> str:
     """The innermost reason: what wraps it repeats host, port and URL."""
     inner: BaseException = error
     while inner.__cause__ or inner.__context__:

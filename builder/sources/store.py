@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.locks import locked
 from builder.model.locked import DEBIAN_SOURCE, LOCK, LockedSource
-from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
+from builder.sources.download import Downloader, Fetched, NotFetched, digest_of, server_of
 
 JOBS = 4
 
@@ -96,13 +96,13 @@ class Store:
             try:
                 found = _exact(source, url, partial, downloader, on_progress)
             except NotFetched as error:
-                reasons.append(f"{shown(url, source)}: {error}")
+                reasons.append(shown(f"{url}: {error}", source, self.debian))
                 continue
             if _matches(found, source):
                 self.take(partial, found)
                 return
             partial.unlink()
-            others.append(_other(source, url, found))
+            others.append(shown(_other(source, url, found), source, self.debian))
         raise _failure(source, reasons, others)
 
 
@@ -135,9 +135,12 @@ def _matches(found: Fetched, source: LockedSource) -> bool:
     return (found.sha256, found.size) == (source.sha256, source.size)
 
 
-def shown(url: str, source: LockedSource) -> str:
-    """A URL for people: a Debian mirror is this machine's, and its name is nobody's business."""
-    return source.url if source.url.startswith(DEBIAN_SOURCE) and source.path in url else url
+def shown(text: str, source: LockedSource, debian: str) -> str:
+    """A text for people and logs: a Debian mirror is this machine's own, and is not named."""
+    if not debian:
+        return text
+    text = text.replace(f"{debian}/{source.path}", source.url) if source.path else text
+    return text.replace(server_of(debian), "the Debian mirror")
 
 
 def _missing(source: LockedSource) -> str:
@@ -146,7 +149,7 @@ def _missing(source: LockedSource) -> str:
 
 def _other(source: LockedSource, url: str, found: Fetched) -> str:
     return (
-        f"{shown(url, source)} gives another file than the one that is locked:\n"
+        f"{url} gives another file than the one that is locked:\n"
         f"  locked: sha256 {source.sha256}, {source.size} bytes\n"
         f"  found:  sha256 {found.sha256}, {found.size} bytes"
     )

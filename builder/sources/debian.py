@@ -1,0 +1,170 @@
+"""Upstream's tarballs as Debian keeps them, in its source packages: signed, on every mirror.
+
+`debian-source:PACKAGE/VERSION` names the `.orig.tar.*` of a package; the version is upstream's as
+Debian writes it, without epoch and revision: `openmpi/5.0.7`, `ucx/1.18.1+ds`. Debian often packs
+upstream's files anew, so the file is a source of its own, with a checksum of its own.
+
+The checksum comes from a suite's index of sources, whose own checksum stands in the suite's
+signed Release file: https://wiki.debian.org/DebianRepository/Format
+"""
+
+from __future__ import annotations
+
+import functools
+import lzma
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.errors import MissingPrerequisite, Refused, StepFailed
+from builder.model.locked import DEBIAN_SOURCE, LockedSource
+from builder.process import Processes
+from builder.sources.download import Downloader, NotFetched, server_of
+from builder.sources.store import Store, Unfetched
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_INDEX = "main/source/Sources.xz"
+_ORIG = r"{package}_{version}\.orig\.tar\.(?:xz|gz|bz2|lzma|zst)"
+_RELEASE_LIMIT = 16 << 20
+_GPGV_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Package:
+    """A source package of an index: upstream's version, its folder, its files by name."""
+
+    upstream: str
+    directory: str
+    files: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebianSources:
+    """The indices of source packages of some suites, read from a mirror when first asked.
+
+    `store.debian` is the mirror's URL. Raises `Unfetched` (exit code 4) when the mirror cannot be
+    reached or has no such package, `Refused` (5) when a signature or a checksum is wrong.
+    """
+
+    store: Store
+    suites: Sequence[str]
+    downloader: Downloader
+    processes: Processes
+    keyring: Path = KEYRING
+    say: Callable[[str], object] = lambda _: None
+
+    def resolve(self, url: str) -> LockedSource:
+        """The source that a `debian-source:` URL names; `recipes` and `mirrors` are empty."""
+        package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
+        seen: set[str] = set()
+        for suite in self.suites:
+            for found in _packages(self._index(suite), package):
+                if found.upstream == version:
+                    return _located(url, package, found)
+                seen.add(f"{found.upstream} ({suite})")
+        there = ", ".join(sorted(seen)) or "no version of it"
+        raise Unfetched(
+            f"{url}: Debian's {', '.join(self.suites) or 'suites'} have {there}",
+            hint="the version is upstream's as Debian writes it, without epoch and revision",
+        )
+
+    def _index(self, suite: str) -> str:
+        return _read_index(self, suite)
+
+    def fetch_index(self, suite: str) -> str:
+        """The text of a suite's index of sources, after its signature and checksum were checked."""
+        if not self.store.debian:
+            raise Unfetched(f"no Debian mirror is known, for the sources of {suite}")
+        self.say(f"reading Debian's index of sources of {suite}")
+        sha256, size = _promised(self._release(suite), suite)
+        index = LockedSource(
+            url=f"{DEBIAN_SOURCE}{suite}/0",
+            path=f"dists/{suite}/{_INDEX}",
+            file="Sources.xz",
+            sha256=sha256,
+            size=size,
+        )
+        mirror = Store(path=self.store.path, debian=self.store.debian)
+        return lzma.decompress(
+            mirror.ensure(index, downloader=self.downloader).read_bytes()
+        ).decode()
+
+    def _release(self, suite: str) -> str:
+        """The part of a suite's InRelease that Debian's keys signed."""
+        signed, plain = (self.store.path / f".{suite}.{end}" for end in ("InRelease", "Release"))
+        self.store.path.mkdir(parents=True, exist_ok=True)
+        try:
+            url = f"{self.store.debian}/dists/{suite}/InRelease"
+            signed.unlink(missing_ok=True)
+            self.downloader.fetch(url, signed, limit=_RELEASE_LIMIT)
+            self._check_signature(signed, plain, suite)
+            return plain.read_text()
+        except NotFetched as error:
+            reason = str(error).replace(server_of(self.store.debian), "the Debian mirror")
+            raise Unfetched(f"there is no Release file of {suite}: {reason}") from error
+        finally:
+            signed.unlink(missing_ok=True)
+            plain.unlink(missing_ok=True)
+
+    def _check_signature(self, signed: Path, plain: Path, suite: str) -> None:
+        if not self.keyring.exists():
+            raise MissingPrerequisite(
+                f"{self.keyring}: Debian's keys are not on this machine",
+                hint="apt-get install debian-archive-keyring, or: make setup",
+            )
+        plain.unlink(missing_ok=True)
+        argv = ["gpgv", "--keyring", str(self.keyring), "--output", str(plain), str(signed)]
+        try:
+            self.processes.capture(argv, timeout_s=_GPGV_TIMEOUT_S)
+        except StepFailed as error:
+            text = "\n".join([f"the Release file of {suite} is not signed by Debian:", *error.tail])
+            raise Refused(text) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _read_index(sources: DebianSources, suite: str) -> str:
+    return sources.fetch_index(suite)
+
+
+def _promised(release: str, suite: str) -> tuple[str, int]:
+    """The SHA-256 and the size of the index, as the Release file of that very suite says."""
+    names = set(re.findall(r"^(?:Suite|Codename): (\S+)$", release, re.MULTILINE))
+    if suite not in names:
+        raise Refused(f"the mirror's Release file of {suite} is that of {', '.join(sorted(names))}")
+    sums = release.partition("\nSHA256:\n")[2]
+    found = re.search(rf"^ ([0-9a-f]{{64}})\s+(\d+)\s+{re.escape(_INDEX)}$", sums, re.MULTILINE)
+    if not found:
+        raise Unfetched(f"the Release file of {suite} names no {_INDEX}")
+    return found[1], int(found[2])
+
+
+def _packages(index: str, name: str) -> Iterator[_Package]:
+    start = 0
+    heading = f"Package: {name}\n"
+    while (start := index.find(heading, start)) >= 0:
+        end = index.find("\n\n", start)
+        if start == 0 or index[start - 1] == "\n":
+            yield _package(index[start : end if end >= 0 else len(index)])
+        start += len(heading)
+
+
+def _package(stanza: str) -> _Package:
+    fields = dict(re.findall(r"^(\S+):((?: .*)?(?:\n[ \t].*)*)", stanza, re.MULTILINE))
+    lines = [line.split() for line in fields.get("Checksums-Sha256", "").splitlines()]
+    version = fields.get("Version", "").strip()
+    upstream = version.rpartition("-")[0].partition(":")[2] or version.rpartition("-")[0]
+    return _Package(
+        upstream=upstream,
+        directory=fields.get("Directory", "").strip(),
+        files={name: (sha256, int(size)) for sha256, size, name in filter(None, lines)},
+    )
+
+
+def _located(url: str, package: str, found: _Package) -> LockedSource:
+    wanted = _ORIG.format(package=re.escape(package), version=re.escape(found.upstream))
+    for name, (sha256, size) in sorted(found.files.items()):
+        if re.fullmatch(wanted, name):
+            path = f"{found.directory}/{name}"
+            return LockedSource(url=url, file=name, sha256=sha256, size=size, path=path)
+    raise Unfetched(f"{url}: Debian's package has no .orig.tar of upstream's")

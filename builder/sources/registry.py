@@ -1,0 +1,251 @@
+"""Which digest a reference to a registry has today, for one architecture.
+
+The protocol: https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from builder import facts
+from builder.errors import MissingPrerequisite
+from builder.sources.download import innermost
+
+TIMEOUT_S = 15.0
+_DOCKER_IO = "registry-1.docker.io"
+_INDICES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_LARGEST = 8 << 20
+_LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+
+
+class RegistryFails(MissingPrerequisite):
+    """A registry cannot be reached, or has no such image."""
+
+
+class RegistryUnreachable(RegistryFails):
+    """There is no answer from a registry."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """An image reference, in parts: `docker.io`, `library/ubuntu`, `22.04`."""
+
+    registry: str
+    repository: str
+    tag: str
+
+    @classmethod
+    def of(cls, text: str) -> Reference:
+        """A reference as people write it; Docker Hub where no registry is named."""
+        name, _, digest = text.partition("@")
+        first, slash, rest = name.partition("/")
+        named = slash and ("." in first or ":" in first or first == "localhost")
+        registry, path = (first, rest) if named else ("docker.io", name)
+        repository, colon, tag = path.rpartition(":")
+        repository, tag = (repository, tag) if colon else (path, "latest")
+        if registry == "docker.io" and "/" not in repository:
+            repository = f"library/{repository}"
+        return cls(registry=registry, repository=repository, tag=digest or tag)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unreachable:
+    """A registry without an answer: `server` is where it was looked for, with its mirror."""
+
+    registry: str
+    server: str
+    reason: str
+
+    def __str__(self) -> str:
+        through = f", through {self.server}" if self.server != self.registry else ""
+        return f"the registry {self.registry} cannot be reached{through}: {self.reason}"
+
+
+MIRROR_HINT = (
+    "name a mirror that this machine reaches: registries: {{{registry}: mirror.example:5000}} "
+    "in site.yaml"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registries:
+    """Registries as a site sees them: `mirrors` maps one to the server that stands in for it.
+
+    A mirror is a host, with a port and a path where it has them; `http://` before it forgoes TLS,
+    which otherwise only a server on this very machine does. `credentials` maps a server to
+    `user:password` in base64, as Docker's config.json holds them; they are never shown.
+    """
+
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = TIMEOUT_S
+
+    def digest(self, reference: str, arch: str) -> str:
+        """`sha256:...` of the manifest of one architecture.
+
+        Raises `RegistryUnreachable`, or `RegistryFails` when there is no such image for it.
+        """
+        wanted = Reference.of(reference)
+        body, kind = self._manifest(reference, wanted, wanted.tag)
+        oci = facts.ARCHITECTURES[arch].oci
+        if kind in _INDICES or "manifests" in body:
+            return _of_architecture(reference, arch, oci, body["manifests"])
+        config = self._json(wanted, f"blobs/{body['config']['digest']}", (), reference)[0]
+        if config.get("architecture") != oci:
+            raise _no_such(reference, arch, [str(config.get("architecture"))])
+        return str(body["__digest__"])
+
+    def probe(self, registry: str) -> Unreachable | None:
+        """Whether a registry answers at all; a refusal is an answer."""
+        base, server = self._base(registry)
+        try:
+            requests.get(f"{base}/v2/", timeout=self.timeout_s, stream=True).close()
+        except requests.exceptions.RequestException as error:
+            return Unreachable(registry=registry, server=server, reason=innermost(error))
+        return None
+
+    def _manifest(self, shown: str, wanted: Reference, tag: str) -> tuple[dict[str, Any], str]:
+        return self._json(wanted, f"manifests/{tag}", (*_INDICES, *_MANIFESTS), shown)
+
+    def _json(
+        self, wanted: Reference, what: str, accept: tuple[str, ...], shown: str
+    ) -> tuple[dict[str, Any], str]:
+        """A JSON document of a repository; its own digest is added as `__digest__`."""
+        base, server = self._base(wanted.registry)
+        prefix = self._prefix(wanted.registry)
+        url = f"{base}/v2/{prefix}{wanted.repository}/{what}"
+        try:
+            answer = self._asked(url, ", ".join(accept), server)
+            content = answer.raw.read(_LARGEST, decode_content=True)
+        except (requests.exceptions.RequestException, OSError) as error:
+            lost = Unreachable(registry=wanted.registry, server=server, reason=innermost(error))
+            hint = MIRROR_HINT.format(registry=wanted.registry)
+            raise RegistryUnreachable(f"{shown}: {lost}", hint=hint) from error
+        if answer.status_code != requests.codes.ok:
+            raise RegistryFails(f"{shown}: {server} answers {answer.status_code} {answer.reason}")
+        return _document(content, what, shown), answer.headers.get("Content-Type", "").split(";")[0]
+
+    def _asked(self, url: str, accept: str, server: str) -> requests.Response:
+        headers = {"Accept": accept} if accept else {}
+        answer = requests.get(url, headers=headers, timeout=self.timeout_s, stream=True)
+        if answer.status_code != requests.codes.unauthorized:
+            return answer
+        challenge = answer.headers.get("WWW-Authenticate", "")
+        if authorization := self._authorization(challenge, server, url):
+            headers["Authorization"] = authorization
+            return requests.get(url, headers=headers, timeout=self.timeout_s, stream=True)
+        return answer
+
+    def _authorization(self, challenge: str, server: str, url: str) -> str:
+        """https://distribution.github.io/distribution/spec/auth/token/"""
+        known = self.credentials.get(server, "")
+        basic = {"Authorization": f"Basic {known}"} if known else {}
+        scheme, _, rest = challenge.partition(" ")
+        if scheme.lower() != "bearer":
+            return basic.get("Authorization", "")
+        given = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        realm = given.pop("realm", "")
+        if urlsplit(realm).scheme != "https" and urlsplit(url).scheme == "https":
+            return ""  # a password or a token is never sent in the clear
+        answer = requests.get(realm, params=given, headers=basic, timeout=self.timeout_s)
+        if answer.status_code != requests.codes.ok:
+            return ""
+        token = answer.json().get("token") or answer.json().get("access_token") or ""
+        return f"Bearer {token}" if token else ""
+
+    def _base(self, registry: str) -> tuple[str, str]:
+        """The URL of a registry's server, and the server as people write it."""
+        named = self.mirrors.get(registry, registry)
+        scheme = "http" if named.startswith("http://") else ""
+        server = named.partition("://")[2] or named
+        server = server.partition("/")[0]
+        host = _DOCKER_IO if server == "docker.io" else server
+        return f"{scheme or ('http' if _LOCAL.fullmatch(host) else 'https')}://{host}", server
+
+    def _prefix(self, registry: str) -> str:
+        named = self.mirrors.get(registry, "")
+        path = (named.partition("://")[2] or named).partition("/")[2].strip("/")
+        return f"{path}/" if path else ""
+
+
+def _document(content: bytes, what: str, shown: str) -> dict[str, Any]:
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    asked = what.partition("/")[2]
+    if asked.startswith("sha256:") and asked != digest:
+        raise RegistryFails(f"{shown}: the registry gives {digest} for {asked}")
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise RegistryFails(f"{shown}: the registry's answer is not JSON") from error
+    return {**found, "__digest__": digest}
+
+
+def _of_architecture(reference: str, arch: str, oci: str, manifests: list[Any]) -> str:
+    platforms = [one.get("platform", {}) for one in manifests]
+    for one, platform in zip(manifests, platforms, strict=True):
+        if (platform.get("os"), platform.get("architecture")) == ("linux", oci):
+            return str(one["digest"])
+    raise _no_such(reference, arch, [str(one.get("architecture")) for one in platforms])
+
+
+def _no_such(reference: str, arch: str, found: list[str]) -> RegistryFails:
+    there = ", ".join(sorted({one for one in found if one != "unknown"})) or "nothing"
+    return RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {there}")
+
+
+def unreachable(
+    references: Iterable[str], mirrors: Mapping[str, str], *, timeout_s: float = TIMEOUT_S
+) -> list[Unreachable]:
+    """The registries of some references that give no answer, each once."""
+    registries = Registries(mirrors=mirrors, timeout_s=timeout_s)
+    names = sorted({Reference.of(one).registry for one in references})
+    return [found for found in map(registries.probe, names) if found]
+
+
+def credentials_of_environment() -> dict[str, str]:
+    """Credentials by server, from $REGISTRY_AUTH_FILE or Docker's config.json.
+
+    Credential helpers are not asked: they are programs of the user's desktop.
+    """
+    folder = os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
+    file = os.environ.get("REGISTRY_AUTH_FILE") or Path(folder) / "config.json"
+    try:
+        auths = json.loads(Path(file).read_text()).get("auths", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {
+        _server_of(name): entry["auth"]
+        for name, entry in auths.items()
+        if isinstance(entry, dict) and _is_base64(entry.get("auth"))
+    }
+
+
+def _server_of(name: str) -> str:
+    """`https://index.docker.io/v1/` is how Docker writes docker.io."""
+    server = (name.partition("://")[2] or name).partition("/")[0]
+    return "docker.io" if server in {"index.docker.io", _DOCKER_IO} else server
+
+
+def _is_base64(text: object) -> bool:
+    try:
+        return isinstance(text, str) and b":" in base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
