@@ -17,7 +17,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from builder import facts
-from builder.model import NONE, BaseImage, Cell, PackagedMpi
+from builder.model import GENERIC, NONE, RUNTIME, BaseImage, Cell, PlannedCuda, PlannedMpi
 
 _WHOLE = re.compile(r"\A\s*\{\{((?:(?!\}\}).)*)\}\}\s*\Z", re.DOTALL)
 
@@ -34,6 +34,7 @@ class MpiNames:
     version: str
     development: tuple[str, ...]
     runtime: tuple[str, ...]
+    route: str = "package"
 
     @property
     def library(self) -> str:
@@ -59,10 +60,28 @@ class BaseNames:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VersionName:
-    """`cuda` in a template: its version, or `none`."""
+class CudaNames:
+    """`cuda` in a template. Without a CUDA, `version` is `none` and the rest is empty.
+
+    `capabilities` are those that nvcc compiles for, as plain numbers: 70.
+    """
 
     version: str
+    route: str
+    capabilities: tuple[str, ...]
+    gcc: str
+
+    @property
+    def dashed(self) -> str:
+        """The version as NVIDIA's packages write it: 12-4."""
+        return self.version.replace(".", "-")
+
+    @property
+    def gencode(self) -> str:
+        """Flags for nvcc: code for each capability, and PTX of the newest for those to come."""
+        flags = [f"-gencode arch=compute_{n},code=sm_{n}" for n in self.capabilities]
+        newest = [f"-gencode arch=compute_{n},code=compute_{n}" for n in self.capabilities[-1:]]
+        return " ".join([*flags, *newest])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,17 +92,27 @@ class RecipeNames:
     version: str
 
 
-def names(cell: Cell, base: BaseImage, mpi: PackagedMpi | None) -> dict[str, Any]:
+def names(
+    cell: Cell, base: BaseImage, mpi: PlannedMpi | None, cuda: PlannedCuda | None = None
+) -> dict[str, Any]:
     """What a template can refer to for one cell."""
     return {
         "arch": cell.arch,
         "base": BaseNames(name=base.name, distribution=base.distribution, version=base.version),
-        "cuda": VersionName(version=cell.cuda),
+        "cuda": CudaNames(
+            version=cell.cuda,
+            route=cuda.route if cuda else "",
+            capabilities=cuda.capabilities if cuda else (),
+            gcc=(cuda.gcc or cuda.packages.gcc) if cuda else "",
+        ),
+        "cpu": cell.cpu,
+        "flavour": cell.flavour,
         "mpi": MpiNames(
             family=mpi.family if mpi else NONE,
             version=mpi.version if mpi else NONE,
             development=mpi.development if mpi else (),
             runtime=mpi.runtime if mpi else (),
+            route=mpi.route if mpi else "",
         ),
         "recipe": RecipeNames(name=cell.recipe, version=cell.recipe_version),
     }
@@ -94,7 +123,9 @@ def sample_names() -> dict[str, Any]:
     return {
         "arch": "x86_64",
         "base": BaseNames(name="debian13", distribution="debian", version="13"),
-        "cuda": VersionName(version="12.4"),
+        "cuda": CudaNames(version="12.4", route="image", capabilities=("70",), gcc="13"),
+        "cpu": GENERIC,
+        "flavour": RUNTIME,
         "mpi": MpiNames(
             family="openmpi", version="5.0.7", development=("mpi-dev",), runtime=("mpi",)
         ),
@@ -103,7 +134,8 @@ def sample_names() -> dict[str, Any]:
 
 
 VALID_NAMES = (
-    "arch, base.name, base.distribution, base.version, cuda.version, mpi.family, mpi.version, "
+    "arch, base.name, base.distribution, base.version, cpu, cuda.version, cuda.dashed, cuda.route, "
+    "cuda.capabilities, cuda.gencode, cuda.gcc, flavour, mpi.family, mpi.version, mpi.route, "
     "mpi.development, mpi.runtime, mpi.launch(RANKS), mpi.library, recipe.name, recipe.version"
 )
 

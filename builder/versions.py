@@ -56,7 +56,7 @@ def split_mpi(value: str) -> tuple[str, str]:
 
 
 def split_specifier(pattern: str) -> tuple[str, str] | None:
-    """`openmpi>=4.1` gives `("openmpi", ">=4.1")`, `>=11` gives `("", ">=11")`; None without one."""
+    """`openmpi>=4.1` gives `("openmpi", ">=4.1")`, `>=11` `("", ">=11")`; None without one."""
     found = _SPECIFIED.fullmatch(pattern)
     return (found["name"], found["specifier"]) if found else None
 

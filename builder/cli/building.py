@@ -73,7 +73,7 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
             out=options.out,
             need_bytes=NEEDED_BYTES * min(todo, options.jobs),
         )
-    bootstrapped = any(image.base.bootstrap for image in made.images)
+    bootstrapped = any(image.is_bootstrapped for image in made.images)
     return Run(
         tools=tools,
         engine=ENGINES[options.engine](tools),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import __version__
-from builder.model import FORMATS, SELECTABLE, Selection
+from builder.model import FLAVOURS, FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
 
 EXIT_CODES = """\
 exit codes:
@@ -110,7 +110,13 @@ def _selection(given: argparse.Namespace) -> Selection:
         patterns={name: some for name, some in patterns.items() if some},
         images=tuple(getattr(given, "image", None) or ()),
         everything=getattr(given, "all", False),
+        flavours=_distinct(getattr(given, "flavour", None) or [RUNTIME]),
+        cpu_targets=_distinct(getattr(given, "cpu_target", None) or [GENERIC]),
     )
+
+
+def _distinct(given: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(given))
 
 
 def _formats(given: Sequence[str] | None) -> tuple[str, ...]:
@@ -210,6 +216,18 @@ def _selectors() -> argparse.ArgumentParser:
             f"--{name}", action="append", metavar=name.upper(), help=f"such as {examples[name]}"
         )
     group.add_argument("--image", action="append", metavar="GLOB", help="by image identifier")
+    group.add_argument(
+        "--flavour",
+        action="append",
+        choices=FLAVOURS,
+        help="make the selected images to run programs (the default), or to build them too",
+    )
+    group.add_argument(
+        "--cpu-target",
+        action="append",
+        metavar="TARGET",
+        help="compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)",
+    )
     group.add_argument(
         "--all", action="store_true", help="the whole matrix, but for what selectors leave out"
     )

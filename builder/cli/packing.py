@@ -31,7 +31,7 @@ class Packer:
 
     def base(self) -> StoredBase | None:
         """The base from the local store, made if need be; None if it comes from a registry."""
-        if self.image.base.bootstrap is None:
+        if not self.image.is_bootstrapped:
             return None
         with self.timer.step("base"):
             self._tell(f"base {self.image.base.name}")

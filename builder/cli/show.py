@@ -54,7 +54,7 @@ def _left_out_json(one: LeftOut) -> dict[str, Any]:
     return {
         "image": one.cell.identifier,
         "cell": asdict(one.cell),
-        "reasons": list(one.reasons),
+        "reasons": [{"layer": reason.layer, "text": reason.text} for reason in one.reasons],
     }
 
 
@@ -96,17 +96,7 @@ def explanation_json(plan: Plan) -> dict[str, Any]:
 
 
 def _decided(image: PlannedImage) -> list[str]:
-    base = image.base
-    made = base.bootstrap
-    origin = f"bootstrapped, suite {made.suite}" if made else image.base_image
-    lines = [
-        f"base: {base.about}, {origin} ({base.where.file}); hpccm takes it for {base.hpccm_distro}"
-    ]
-    if image.mpi:
-        lines.append(
-            f"mpi: {image.mpi.family} {image.mpi.version}, the distribution's package "
-            f"({base.where.file}: mpi.{image.mpi.family})"
-        )
+    lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")

@@ -76,7 +76,7 @@ class Buildah:
         cache: bool = True,
     ) -> None:
         steps = Instructions(_STEP, on_line)
-        pull = "never" if image.base.bootstrap else "missing"
+        pull = "never" if image.is_bootstrapped else "missing"
         try:
             self._tools.logged(
                 self.command(

@@ -26,6 +26,7 @@ __all__ = [
     "CPU_TARGETS",
     "CUDA_ERRORS",
     "MPI_FAMILIES",
+    "NO_FACTS",
     "Architecture",
     "CudaError",
     "CudaRelease",
@@ -47,3 +48,6 @@ class Facts:
     cudnn: tuple[CudnnRelease, ...]
     nccl: tuple[NcclRelease, ...]
     mpi: tuple[MpiRelease, ...]
+
+
+NO_FACTS = Facts(cuda={}, cudnn=(), nccl=(), mpi=())

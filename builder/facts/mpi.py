@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.model import Where
+from builder.places import Where
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BadInput, Fault
+from builder.load import toolkits
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
 from builder.load.document import Node, parse
@@ -20,6 +21,7 @@ from builder.load.known import (
 )
 from builder.load.matrix import read_matrix
 from builder.load.recipes import check_ancestry, read_recipe
+from builder.load.site import read_site
 from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
 
 __all__ = ["load_project"]
@@ -114,6 +116,7 @@ def _read_all(
         recipes=_recipes(documents.recipes, known, block_faults, faults),
         bases=_bases(documents.bases, faults),
         checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
+        site=read_site(root, faults),
     )
 
 
@@ -130,7 +133,8 @@ def _recipes(
     recipes = [read_recipe(node, known, faults) for node in nodes.values() if node]
     for recipe in recipes:
         for block in (*recipe.development, *recipe.runtime):
-            faults.found.extend(block_faults(block))
+            ours = block.name in toolkits.ARGUMENTS
+            faults.found.extend(toolkits.toolkit_faults(block) if ours else block_faults(block))
     named = {recipe.name: recipe for recipe in recipes if recipe.name}
     check_ancestry(named, faults)
     return named

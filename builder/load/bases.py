@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from builder import facts
+from builder.load.cuda import read_cuda
 from builder.load.document import Node, inside, key_node
 from builder.load.faults import Faults
 from builder.load.readers import (
@@ -16,9 +17,10 @@ from builder.load.readers import (
     mapping_of,
     one_of,
     text,
+    variable,
     version,
 )
-from builder.model import BaseImage, Bootstrap, PackagedMpi
+from builder.model import BaseImage, Bootstrap, CudaSupport, EndOfLife, PackagedMpi
 
 # hpccm.config.set_linux_distro falls back to Ubuntu 16.04 for any other name.
 # https://github.com/NVIDIA/hpc-container-maker/blob/master/hpccm/config.py
@@ -33,11 +35,12 @@ POCKETS = ("updates", "security", "proposed-updates", "backports")
 
 _REQUIRED = ("base", "about", "distribution", "version", "hpccm", "architectures")
 _SOURCES = ("bootstrap", "references")
+_OPTIONAL = ("mpi", "cuda", "gcc", "prepare", "end_of_life")
 
 
 def read_base(node: Node, faults: Faults) -> BaseImage:
     """A base image. Its root file system has one source, for each of its architectures."""
-    table = Table(node, faults, required=_REQUIRED, optional=(*_SOURCES, "mpi", "cuda"))
+    table = Table(node, faults, required=_REQUIRED, optional=(*_SOURCES, *_OPTIONAL))
     base = BaseImage(
         name=table.read("base", identifier, ""),
         about=table.read("about", text, ""),
@@ -50,8 +53,11 @@ def read_base(node: Node, faults: Faults) -> BaseImage:
         bootstrap=table.read("bootstrap", _bootstrap, None),
         references=table.read("references", mapping_of(_reference, key=architecture), {}),
         mpi=table.read("mpi", _mpis, ()),
-        cuda=table.read("cuda", list_of(version, distinct=True), ()),
+        cuda=table.read("cuda", read_cuda, CudaSupport()),
         where=table.where,
+        gcc=table.read("gcc", list_of(version, least=1, distinct=True), ()),
+        prepare=table.read("prepare", list_of(text), ()),
+        end_of_life=table.read("end_of_life", _end_of_life, None),
     )
     if isinstance(node.value, Mapping):
         _check_source(table, base, faults)
@@ -109,10 +115,17 @@ def _mpis(node: Node, faults: Faults) -> tuple[PackagedMpi, ...]:
 
 
 def _mpi(family: str, node: Node, faults: Faults) -> PackagedMpi:
-    table = Table(node, faults, required=("version", "development", "runtime"))
+    required = ("version", "development", "runtime")
+    table = Table(node, faults, required=required, optional=("environment",))
     return PackagedMpi(
         family=family,
         version=table.read("version", version, ""),
         development=table.read("development", list_of(text), ()),
         runtime=table.read("runtime", list_of(text), ()),
+        environment=table.read("environment", mapping_of(text, key=variable), {}),
     )
+
+
+def _end_of_life(node: Node, faults: Faults) -> EndOfLife:
+    table = Table(node, faults, required=("since", "about"))
+    return EndOfLife(since=table.read("since", text, ""), about=table.read("about", text, ""))

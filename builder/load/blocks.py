@@ -5,34 +5,49 @@ Which blocks and arguments exist, hpccm knows; whoever calls `load_project` asks
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping
 
 from builder.load.document import Node, quoted
 from builder.load.faults import Faults
-from builder.load.readers import list_of
+from builder.load.known import Known
+from builder.load.patterns import patterns_of
+from builder.load.readers import Reader, list_of
 from builder.load.templated import try_templates
-from builder.model import BlockUse
+from builder.model import SELECTABLE, BlockUse
 
+WHEN = "when"
 _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
 
 
-def read_blocks(node: Node, faults: Faults) -> tuple[BlockUse, ...]:
-    """A list of blocks, without those that are no block in shape."""
-    found = list_of(_block)(node, faults)
-    return tuple(block for block in found if block is not None)
+def read_blocks(known: Known) -> Reader[tuple[BlockUse, ...]]:
+    """A reader of a list of blocks, without those that are no block in shape."""
+
+    def read(node: Node, faults: Faults) -> tuple[BlockUse, ...]:
+        found = list_of(_block(known))(node, faults)
+        return tuple(block for block in found if block is not None)
+
+    return read
 
 
-def _block(node: Node, faults: Faults) -> BlockUse | None:
-    if not isinstance(node.value, Mapping):
-        faults.add(node.where, f"expected a block, found {node.describe()}", _SHAPE)
-        return None
-    if len(node.value) != 1:
-        names = ", ".join(node.value) or "none"
-        faults.add(node.where, f"expected one block, found {len(node.value)}: {names}", _SHAPE)
-        return None
-    [(name, arguments)] = node.value.items()
-    return _use(name, arguments, faults)
+def _block(known: Known) -> Reader[BlockUse | None]:
+    def read(node: Node, faults: Faults) -> BlockUse | None:
+        if not isinstance(node.value, Mapping):
+            faults.add(node.where, f"expected a block, found {node.describe()}", _SHAPE)
+            return None
+        names = [name for name in node.value if name != WHEN]
+        if len(names) != 1:
+            shown = ", ".join(names) or "none"
+            faults.add(node.where, f"expected one block, found {len(names)}: {shown}", _SHAPE)
+            return None
+        use = _use(names[0], node.value[names[0]], faults)
+        condition = node.value.get(WHEN)
+        if use is None or condition is None:
+            return use
+        return dataclasses.replace(use, when=patterns_of(SELECTABLE, known)(condition, faults))
+
+    return read
 
 
 def _use(name: str, node: Node, faults: Faults) -> BlockUse | None:

@@ -23,6 +23,8 @@ Reader = Callable[[Node, Faults], T]
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 _IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _IDENTIFIER_RULE = "valid: small letters, digits and . _ - of which the first is a letter or digit"
+# https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VERSION_RULE = 'valid: a PEP 440 version of digits, dots and small letters: "1.0", "5.0.7rc1"'
 
 
@@ -124,6 +126,15 @@ def architecture(node: Node, faults: Faults) -> str:
         valid = suggest(value, facts.ARCHITECTURES)
         faults.add(node.where, f'"{value}" is not an architecture', valid)
     return known.name if known else ""
+
+
+def variable(node: Node, faults: Faults) -> str:
+    """The name of an environment variable."""
+    value = text(node, faults)
+    if value and not _VARIABLE.fullmatch(value):
+        valid = "valid: letters, digits and _ of which the first is no digit"
+        faults.add(node.where, f'"{value}" cannot name an environment variable', valid)
+    return value
 
 
 def one_of(names: Collection[str] | None, what: str) -> Reader[str]:

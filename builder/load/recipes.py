@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from builder.load.blocks import read_blocks
@@ -17,6 +16,7 @@ from builder.load.readers import (
     mapping_of,
     one_of,
     text,
+    variable,
     version,
 )
 from builder.load.templated import templated
@@ -28,9 +28,6 @@ _OPTIONAL = (
     *("environment", "labels", "checks"),
 )
 
-# https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 
 def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
     """A recipe; its parent, checks and axes are checked against what exists."""
@@ -41,9 +38,9 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
         about=table.read("about", text, ""),
         parent=table.read("parent", one_of(known.recipes, "recipe"), None),
         limits=table.read("axes", patterns_of(AXES, known), {}),
-        development=table.read("development", read_blocks, ()),
-        runtime=table.read("runtime", read_blocks, ()),
-        environment=table.read("environment", mapping_of(templated, key=_variable), {}),
+        development=table.read("development", read_blocks(known), ()),
+        runtime=table.read("runtime", read_blocks(known), ()),
+        environment=table.read("environment", mapping_of(templated, key=variable), {}),
         labels=table.read("labels", mapping_of(templated, key=text), {}),
         checks=table.read("checks", list_of(one_of(known.checks, "check"), distinct=True), ()),
         where=table.where,
@@ -77,11 +74,3 @@ def _note_cycle(cycle: list[str], recipes: Mapping[str, Recipe], faults: Faults)
     where = Where(file=first.where.file, line=first.lines["parent"], key="parent")
     shown = " → ".join([*cycle, cycle[0]])
     faults.add(where, f"the parents go round in a circle: {shown}", "one of them needs no parent")
-
-
-def _variable(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if value and not _VARIABLE.fullmatch(value):
-        valid = "valid: letters, digits and _ of which the first is no digit"
-        faults.add(node.where, f'"{value}" cannot name an environment variable', valid)
-    return value

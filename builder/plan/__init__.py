@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from builder.errors import BadInput, Fault
 from builder.model import LeftOut, Plan, PlannedImage, Project, Selection
-from builder.plan.cells import all_cells, reasons_against
+from builder.plan.cells import all_cells
+from builder.plan.constraints import Constraints
 from builder.plan.images import planned_image
 from builder.plan.selection import check_selection, nothing_selected, selects
 
@@ -25,13 +26,15 @@ def make_plan(
     images: list[PlannedImage] = []
     left_out: list[LeftOut] = []
     faults: list[Fault] = []
-    for cell in all_cells(project):
+    constraints = Constraints(project)
+    for cell in all_cells(project, selection):
         if not selects(project, selection, cell):
             continue
-        if reasons := reasons_against(project, cell):
-            left_out.append(LeftOut(cell=cell, reasons=reasons))
+        verdict = constraints.examine(cell)
+        if verdict.reasons:
+            left_out.append(LeftOut(cell=cell, reasons=verdict.reasons))
         else:
-            images.extend(planned_image(project, cell, compiler, faults))
+            images.extend(planned_image(project, cell, verdict, compiler, faults))
     if faults:
         raise BadInput.of(faults)
     if not images and not may_be_empty:

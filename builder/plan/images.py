@@ -17,48 +17,58 @@ from builder.model import (
     Cell,
     Check,
     PlannedImage,
+    PlannedMpi,
     Project,
     Recipe,
+    Site,
     StageCheck,
     StageRecipe,
     Where,
 )
-from builder.plan.cells import packaged_mpi
+from builder.plan import toolkits
+from builder.plan.cells import fits
+from builder.plan.constraints import Verdict
+from builder.plan.decisions import decided
 
 CHECKS_FOLDER = Path("tests/images")
-KEY_FORMAT = "3"  # raised when the same inputs would make another image
+_NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
+_BASE_FORMAT = "3"  # the same, for bases
+KEY_FORMAT = "4"  # raised when the same inputs would make another image
 
 
 def planned_image(
-    project: Project, cell: Cell, compiler: str, faults: list[Fault]
+    project: Project, cell: Cell, verdict: Verdict, compiler: str, faults: list[Fault]
 ) -> Iterator[PlannedImage]:
     """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
-    base = project.bases[cell.base]
-    mpi = packaged_mpi(base, cell.mpi)
-    context = templates.names(cell, base, mpi)
+    base, cuda, mpi = project.bases[cell.base], verdict.cuda, verdict.mpi
+    context = templates.names(cell, base, mpi, cuda)
     before = len(faults)
-    stages = _stages(project, cell, context, faults)
+    stages = _stages(project, cell, verdict, context, faults)
     checks = tuple(
-        _check(project.root, project.checks[name], context, faults)
+        _check(project.root, project.checks[name], mpi, context, faults)
         for stage in stages
         for name in stage.checks
     )
     if len(faults) > before:
         return
-    base_image = base_name(base, cell.arch)
+    names = cuda.images if cuda and cuda.images else (base_name(base, cell.arch),) * 2
+    base_image, runtime_image = (at_site(name, project.site) for name in names)
     yield PlannedImage(
         cell=cell,
         base=base,
         base_image=base_image,
+        runtime_image=runtime_image,
         mpi=mpi,
+        cuda=cuda,
         stages=stages,
         checks=checks,
         content_key=_content_key(
-            [compiler, base.hpccm_distro, base.distribution, cell.identifier, base_image],
+            [compiler, base.hpccm_distro, base.distribution, base.prepare, cell.identifier, names],
             stages,
             checks,
             project.root,
         ),
+        decided=decided(base, cell, verdict),
     )
 
 
@@ -74,55 +84,98 @@ def declared_key(base: BaseImage, arch: str) -> str:
     made = base.bootstrap
     assert made is not None
     declared = [base.name, arch, made.suite, made.components, made.pockets, made.packages]
-    return _sha256([KEY_FORMAT, *declared])
+    return _sha256([_BASE_FORMAT, *declared])
+
+
+def at_site(reference: str, site: Site) -> str:
+    """An image reference, its registry replaced by the mirror that the site has for it."""
+    registry, slash, rest = reference.partition("/")
+    return f"{site.registries[registry]}{slash}{rest}" if registry in site.registries else reference
 
 
 def _stages(
-    project: Project, cell: Cell, context: Mapping[str, Any], faults: list[Fault]
+    project: Project,
+    cell: Cell,
+    verdict: Verdict,
+    context: Mapping[str, Any],
+    faults: list[Fault],
 ) -> tuple[StageRecipe, ...]:
     stages: list[StageRecipe] = []
     seen: set[str] = set()
     for recipe in project.chain(cell.recipe):
         added = tuple(name for name in dict.fromkeys(recipe.checks) if name not in seen)
         seen.update(added)
-        stages.append(_stage(recipe, added, context, faults))
+        stages.append(_stage(project, recipe, cell, verdict, added, context, faults))
     return tuple(stages)
 
 
 def _stage(
-    recipe: Recipe, checks: tuple[str, ...], context: Mapping[str, Any], faults: list[Fault]
+    project: Project,
+    recipe: Recipe,
+    cell: Cell,
+    verdict: Verdict,
+    checks: tuple[str, ...],
+    context: Mapping[str, Any],
+    faults: list[Fault],
 ) -> StageRecipe:
-    def blocks(uses: tuple[BlockUse, ...]) -> tuple[BlockUse, ...]:
-        return tuple(
-            BlockUse(
-                name=use.name,
-                arguments=_rendered(use.arguments, context, use.where, faults),
-                where=use.where,
-                lines=use.lines,
-            )
-            for use in uses
-        )
+    def blocks(uses: tuple[BlockUse, ...]) -> Iterator[BlockUse]:
+        for use in uses:
+            if not use.when or fits(cell, use.when):
+                yield BlockUse(
+                    name=use.name,
+                    arguments=_rendered(use.arguments, context, use.where, faults),
+                    where=use.where,
+                    lines=use.lines,
+                )
 
-    variables = _rendered(recipe.environment, context, recipe.where, faults)
+    development: list[BlockUse] = []
+    runtime: list[BlockUse] = []
+    variables: dict[str, str] = {}
+    for use in blocks(recipe.development):
+        expansion = _expanded(use, project.bases[cell.base], cell, verdict)
+        development.extend(expansion.development)
+        runtime.extend(expansion.runtime)
+        variables.update(expansion.environment)
+    variables.update(_rendered(recipe.environment, context, recipe.where, faults))
     return StageRecipe(
         name=recipe.name,
         version=recipe.version,
         about=recipe.about,
-        development=blocks(recipe.development),
-        runtime=blocks(recipe.runtime),
+        development=tuple(development),
+        runtime=(*runtime, *blocks(recipe.runtime)),
         environment={name: text for name, text in variables.items() if text},
         labels=_rendered(recipe.labels, context, recipe.where, faults),
         checks=checks,
     )
 
 
-def _check(root: Path, check: Check, context: Mapping[str, Any], faults: list[Fault]) -> StageCheck:
+def _expanded(use: BlockUse, base: BaseImage, cell: Cell, verdict: Verdict) -> toolkits.Expansion:
+    """What a block stands for: itself, or the blocks of a toolkit's route."""
+    if use.name == toolkits.MPI:
+        assert verdict.mpi is not None
+        return toolkits.expand_mpi(use, verdict.mpi)
+    if use.name == toolkits.CUDA:
+        assert verdict.cuda is not None
+        return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch)
+    return toolkits.Expansion(development=(use,))
+
+
+def _check(
+    root: Path,
+    check: Check,
+    mpi: PlannedMpi | None,
+    context: Mapping[str, Any],
+    faults: list[Fault],
+) -> StageCheck:
+    run = str(_rendered(check.run, context, check.where, faults))
+    if "mpi" in check.needs and mpi is not None and mpi.route == "host":
+        run = _NO_LAUNCHER
     return StageCheck(
         name=check.name,
         about=check.about,
         sources={name: _text(root / CHECKS_FOLDER / name) for name in check.sources},
         build=tuple(_rendered(check.build, context, check.where, faults)),
-        run=str(_rendered(check.run, context, check.where, faults)),
+        run=run,
         needs=check.needs,
         timeout_s=check.timeout_s,
     )
@@ -145,7 +198,7 @@ def _rendered(value: Any, context: Mapping[str, Any], where: Where, faults: list
 
 
 def _content_key(
-    about: list[str],
+    about: list[Any],
     stages: tuple[StageRecipe, ...],
     checks: tuple[StageCheck, ...],
     root: Path,

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from builder.errors import EmptySelection
-from builder.model import SELECTABLE, Cell, LeftOut, Project, Selection
+from builder.facts import CPU_TARGETS as TARGETS_BY_ARCH
+from builder.model import GENERIC, SELECTABLE, Cell, LeftOut, Project, Selection
 from builder.plan.cells import all_cells, fits
 from builder.versions import matches
+
+CPU_TARGETS = (GENERIC, *(name for some in TARGETS_BY_ARCH.values() for name in some))
 
 
 def selects(project: Project, selection: Selection, cell: Cell) -> bool:
@@ -30,11 +33,17 @@ def check_selection(project: Project, selection: Selection) -> None:
         for pattern in patterns
         if not any(matches(axis, pattern, value) for value in values)
     ]
-    identifiers = [cell.identifier for cell in all_cells(project)] if selection.images else []
+    cells = all_cells(project, selection) if selection.images else ()
+    identifiers = [cell.identifier for cell in cells]
     problems += [
         _unmatched("image", glob, identifiers)
         for glob in selection.images
         if not any(fnmatchcase(identifier, glob) for identifier in identifiers)
+    ]
+    problems += [
+        _unmatched("cpu-target", target, CPU_TARGETS)
+        for target in selection.cpu_targets
+        if target not in CPU_TARGETS
     ]
     if problems:
         raise EmptySelection("\n".join(problems))

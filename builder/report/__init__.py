@@ -52,7 +52,11 @@ def _document(
         "images": list(manifests),
         "failures": failures,
         "left_out": [
-            {"image": one.cell.identifier, "cell": asdict(one.cell), "reasons": list(one.reasons)}
+            {
+                "image": one.cell.identifier,
+                "cell": asdict(one.cell),
+                "reasons": [str(reason) for reason in one.reasons],
+            }
             for one in left_out
         ],
     }

@@ -104,7 +104,7 @@ def _broken(image: str, text: str) -> Tile:
 
 def _absent(one: LeftOut) -> Tile:
     place = _place(one.cell.identifier, asdict(one.cell))
-    hover = "; ".join(one.reasons)
+    hover = "; ".join(map(str, one.reasons))
     return Tile(**place, state="left-out", mark="⊘", word="left out", hover=hover)
 
 

@@ -212,7 +212,7 @@ def _architectures(tiles: Sequence[Tile]) -> tuple[str, ...]:
 def _absences(left_out: Sequence[LeftOut]) -> tuple[Absence, ...]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for one in left_out:
-        groups.setdefault(tuple(one.reasons), []).append(one.cell.identifier)
+        groups.setdefault(tuple(map(str, one.reasons)), []).append(one.cell.identifier)
     return tuple(Absence(reasons=key, images=tuple(group)) for key, group in groups.items())
 
 

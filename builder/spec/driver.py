@@ -7,9 +7,7 @@ made in one go: state set, fresh stages built, rendered. Its warnings are errors
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,9 +16,15 @@ import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
 
-from builder.errors import BadInput, Fault
-from builder.model import NONE, BlockUse, PlannedImage, StageRecipe
-from builder.spec.blocks import catalogue
+from builder.errors import BadInput
+from builder.model import (
+    DEVELOPMENT,
+    GENERIC,
+    NONE,
+    RUNTIME,
+    PlannedImage,
+    StageRecipe,
+)
 from builder.spec.checks import (
     IN_IMAGE,
     RUN_CHECKS,
@@ -30,15 +34,11 @@ from builder.spec.checks import (
     stage_builds,
     stage_sources,
 )
+from builder.spec.complaints import complaints
+from builder.spec.making import check, made, prerequisites, refused, runtime_prerequisites
+from builder.spec.quirks import corrected, target_of
 
 SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
-RUNTIME = "runtime"
-DEVELOPMENT = "development"
-
-# Beginnings of warnings that say nothing about the text that hpccm makes, each with the reason.
-_EXPLAINED_WARNINGS = (
-    'unrecognized CPU target "None"',  # none is meant: the text is for any CPU of the architecture
-)
 _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
 
 
@@ -48,27 +48,33 @@ def dockerfile(image: PlannedImage) -> str:
         source = image.base_image
         stages: list[Any] = []
         for recipe in image.stages:
-            stage = _stage(image, source, f"{recipe.name}-{DEVELOPMENT}")
+            name = f"{recipe.name}-{DEVELOPMENT}"
+            stage = _stage(image, source, name, is_stage=bool(stages))
             _develop(stage, image, recipe)
             stages.append(stage)
             source = stage.name
         _add_check_scripts(stages[-1], image)
-        runtime = _runtime(image, stages, image.base_image)
-        runtime += raw(docker='CMD ["/bin/bash"]')
-        return _text(image, *stages, runtime)
+        final = _final(image, stages, image.runtime_image)
+        final += raw(docker='CMD ["/bin/bash"]')
+        return _text(image, *stages, final)
 
 
 def singularity(image: PlannedImage) -> str:
     """The definition: a development stage for the whole chain, then the run-time stage."""
     with _state("singularity", image):
-        source = base_archive(image) if image.base.bootstrap else image.base_image
-        stage = _stage(image, source, DEVELOPMENT)
+        archive = base_archive(image) if image.is_bootstrapped else ""
+        stage = _stage(image, archive or image.base_image, DEVELOPMENT)
         for recipe in image.stages:
             _develop(stage, image, recipe)
         _add_check_scripts(stage, image)
-        runtime = _runtime(image, [stage], source)
-        runtime += raw(singularity=_sections(image))
-        return _text(image, stage, runtime)
+        if image.cell.flavour == DEVELOPMENT:  # no stage of a definition starts from another
+            final, stages = stage, [stage]
+            _finish(final, image, stage.name)
+        else:
+            final = _final(image, [stage], archive or image.runtime_image)
+            stages = [stage, final]
+        final += raw(singularity=_sections(image))
+        return _text(image, *stages)
 
 
 def base_archive(image: PlannedImage) -> str:
@@ -80,34 +86,41 @@ def base_archive(image: PlannedImage) -> str:
 def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
     hpccm.config.set_container_format(container_format)
     hpccm.config.set_singularity_version(SINGULARITY_VERSION)
-    hpccm.config.set_cpu_target(None)
+    hpccm.config.set_cpu_target(None if image.cell.cpu == GENERIC else image.cell.cpu)
     hpccm.config.set_working_directory("/var/tmp")  # noqa: S108 - a path in the image
-    with _warnings_are_errors():
+    check(image)
+    with complaints() as said:
         try:
             yield
         except BadInput:
             raise
         except Exception as error:  # most blocks look at their arguments when they become text
-            raise _culprit(image, error) from error
+            raise refused(image, error) from error
+    if said.messages:
+        raise refused(image, "; ".join(said.messages))
 
 
-def _stage(image: PlannedImage, source: str, name: str) -> Any:
+def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> Any:
+    """A stage that starts from an image, its repositories prepared, or from an earlier stage."""
     stage = hpccm.Stage(name=name)
-    bootstrapped = image.base.bootstrap is not None
     stage += baseimage(
         image=source,
         _as=name,
         _arch=image.cell.arch,
         _distro=image.base.hpccm_distro,
-        _bootstrap="oci-archive" if bootstrapped else "docker",
+        _bootstrap="oci-archive" if image.is_bootstrapped else "docker",
     )
+    if image.base.prepare and not is_stage:
+        stage += shell(commands=list(image.base.prepare))
     return stage
 
 
 def _develop(stage: Any, image: PlannedImage, recipe: StageRecipe) -> None:
     stage += comment(f"{recipe.name} {recipe.version}: {recipe.about}", reformat=False)
+    if needed := prerequisites(image, recipe):
+        stage += needed
     for use in recipe.development:
-        stage += _block(use)
+        stage += made(use, image)
     if sources := stage_sources(image, recipe):
         stage += copy_files(src=sources, dest=f"{SOURCES}/")
     if commands := stage_builds(image, recipe):
@@ -121,21 +134,30 @@ def _add_check_scripts(stage: Any, image: PlannedImage) -> None:
         stage += copy_files(src="files/run-checks", dest=RUN_CHECKS)
 
 
-def _runtime(image: PlannedImage, development: list[Any], source: str) -> Any:
-    """The run-time stage: what each block leaves for run time, then what the recipes add."""
-    runtime = _stage(image, source, RUNTIME)
-    for stage in development:
-        if text := stage.runtime(_from=stage.name):
-            runtime += text
+def _final(image: PlannedImage, development: list[Any], source: str) -> Any:
+    """The stage that becomes the image: of what runs, or of all that was developed, too."""
+    if image.cell.flavour == DEVELOPMENT:
+        final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
+    else:
+        final = _stage(image, source, RUNTIME)
+        texts = [text for one in development if (text := one.runtime(_from=one.name))]
+        if needed := runtime_prerequisites(image, "".join(texts)):
+            final += needed
+        final += texts
+    _finish(final, image, development[-1].name)
+    return final
+
+
+def _finish(final: Any, image: PlannedImage, built: str) -> None:
+    """What the recipes add at run time, the environment, the checks and the labels."""
     for recipe in image.stages:
         for use in recipe.runtime:
-            runtime += _block(use)
+            final += made(use, image)
     if variables := _merged([recipe.environment for recipe in image.stages]):
-        runtime += environment(variables={key: _quoted(text) for key, text in variables.items()})
-    if image.checks:
-        runtime += copy_files(_from=development[-1].name, src=IN_IMAGE, dest=IN_IMAGE)
-    runtime += label(metadata=_labels(image))
-    return runtime
+        final += environment(variables={key: _quoted(text) for key, text in variables.items()})
+    if image.checks and image.cell.flavour == RUNTIME:
+        final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
+    final += label(metadata=_labels(image))
 
 
 def _merged(mappings: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -157,6 +179,8 @@ def _labels(image: PlannedImage) -> dict[str, str]:
         "build-images.arch": image.cell.arch,
         "build-images.mpi": f"{image.mpi.family} {image.mpi.version}" if image.mpi else NONE,
         "build-images.cuda": image.cell.cuda,
+        "build-images.flavour": image.cell.flavour,
+        "build-images.cpu-target": image.cell.cpu,
         **_merged([stage.labels for stage in image.stages]),
     }
     if hpccm.config.get_format() == "docker":
@@ -179,39 +203,6 @@ def singularity_sections(about: str, *, has_checks: bool) -> list[str]:
     return sections
 
 
-def _block(use: BlockUse) -> Any:
-    try:
-        return catalogue()[use.name](**copy.deepcopy(dict(use.arguments)))
-    except BadInput:
-        raise
-    except Exception as error:
-        raise _refused(use, error) from error
-
-
-def _culprit(image: PlannedImage, error: Exception) -> BadInput:
-    """The block that cannot be turned to text, found by trying each by itself."""
-    for use in [use for recipe in image.stages for use in (*recipe.development, *recipe.runtime)]:
-        try:
-            made = _block(use)
-            str(made)
-            str(made.runtime() if hasattr(made, "runtime") else "")
-        except BadInput as known:
-            return known
-        except Exception as found:
-            return _refused(use, found)
-    return BadInput(f"{image.identifier}: hpccm cannot compile it: {error}")
-
-
-def _refused(use: BlockUse, error: Exception) -> BadInput:
-    fault = Fault(
-        file=use.where.file,
-        line=use.where.line,
-        key=use.where.key,
-        problem=f"hpccm refuses this block: {error}",
-    )
-    return BadInput.of([fault])
-
-
 def _quoted(value: str) -> str:
     """A value as both formats read it: in double quotes, so that `$PATH` still expands."""
     return json.dumps(value, ensure_ascii=False) if set(value) & _SPECIAL else value
@@ -224,34 +215,9 @@ def _text(image: PlannedImage, *stages: Any) -> str:
         f"# Compiled from recipes/{image.cell.recipe}.yaml by build-images; do not edit.",
         f"# Base image: {base}{_where(image)}",
     ]
-    return "\n".join([*header, "", "\n\n\n".join(str(stage) for stage in stages), ""])
+    made_text = "\n\n\n".join(str(stage) for stage in stages)
+    return "\n".join([*header, "", corrected(made_text, target_of(image)), ""])
 
 
 def _where(image: PlannedImage) -> str:
-    return f", an OCI archive: {base_archive(image)}" if image.base.bootstrap else ""
-
-
-class _WarningsAreErrors(logging.Handler):
-    """Gathers what hpccm logs; it uses the root logger for all of it."""
-
-    def __init__(self) -> None:
-        super().__init__(level=logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if not message.startswith(_EXPLAINED_WARNINGS):
-            self.messages.append(message)
-
-
-@contextlib.contextmanager
-def _warnings_are_errors() -> Iterator[None]:
-    handler = _WarningsAreErrors()
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-    if handler.messages:
-        raise BadInput("hpccm warns: " + "; ".join(dict.fromkeys(handler.messages)))
+    return f", an OCI archive: {base_archive(image)}" if image.is_bootstrapped else ""

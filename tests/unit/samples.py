@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from builder import spec
+from builder.facts import NO_FACTS, CudaRelease, Facts
 from builder.load import load_project
 from builder.model import (
     BaseImage,
     BlockUse,
     Bootstrap,
     Check,
+    CudaSupport,
     Exclude,
     Matrix,
     PackagedMpi,
@@ -26,6 +28,7 @@ from builder.model import (
     Project,
     Recipe,
     Selection,
+    Site,
     Where,
 )
 from builder.plan import make_plan
@@ -36,6 +39,29 @@ EVERYTHING = Selection(everything=True)
 MPI = PackagedMpi(
     family="openmpi", version="5.0.7", development=("libmpi-dev",), runtime=("mpi-bin",)
 )
+
+
+def cuda_release(version: str = "12.4", **changes: Any) -> CudaRelease:
+    made = CudaRelease(
+        version=version,
+        update=f"{version}.1",
+        driver="525.60.13",
+        shipped_driver="550.54.15",
+        architectures=("x86_64", "ppc64le"),
+        capabilities=("70", "80"),
+        gcc="13",
+        repositories={"x86_64": ("debian13",), "ppc64le": ("rhel8",)},
+        images={"x86_64": ("debian13",)},
+        image_tag=f"{version}.1",
+        sources=("https://docs.example.org/cuda",),
+        notes="",
+        where=where("facts/cuda.yaml", 7),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def facts_with(*releases: CudaRelease) -> Facts:
+    return dataclasses.replace(NO_FACTS, cuda={one.version: one for one in releases})
 
 
 @functools.cache
@@ -94,7 +120,7 @@ def base(name: str = "debian13", **changes: Any) -> BaseImage:
         ),
         references={},
         mpi=(MPI,),
-        cuda=(),
+        cuda=CudaSupport(),
         where=where(f"base-images/{name}.yaml"),
     )
     return dataclasses.replace(made, **changes)
@@ -123,6 +149,8 @@ def project(
     excludes: Iterable[Exclude] = (),
     default: dict[str, tuple[str, ...]] | None = None,
     run_checks: str = "#!/bin/sh\n",
+    facts: Facts = NO_FACTS,
+    site: Site | None = None,
     **axes: tuple[str, ...],
 ) -> Project:
     """A project without faults, its checks' sources written below `root`."""
@@ -145,6 +173,8 @@ def project(
         recipes={one.name: one for one in recipes},
         bases={one.name: one for one in bases},
         checks={one.name: one for one in checks},
+        facts=facts,
+        site=site or Site(),
     )
 
 

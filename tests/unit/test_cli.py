@@ -105,7 +105,7 @@ def test_explain_says_why(capsys: Capture) -> None:
     assert "+ python-mpi-1.0-debian13-openmpi5.0-ppc64le\n" in said.out
     assert "    recipes: python-mpi 1.0 <- hpc-base 1.0\n" in said.out
     assert "- python-mpi-1.0-debian13-openmpi4.1-x86_64\n" in said.out
-    assert "    debian13 packages Open MPI 5.0.7, not 4.1" in said.out
+    assert "    base image: debian13 packages Open MPI 5.0.7, not 4.1" in said.out
     assert "hpccm takes it for ubuntu24" in said.out
 
 

@@ -18,7 +18,7 @@ from builder.errors import BadInput, Fault
 from builder.load import document, load_project
 from builder.load.document import parse
 from builder.load.faults import Faults
-from builder.model import BlockUse, Project
+from builder.model import BlockUse, CudaSupport, Project
 
 TESTS = Path(__file__).parents[1]
 GOOD = TESTS / "data" / "good"
@@ -140,7 +140,8 @@ def test_architectures_are_spelled_canonically(good: Project) -> None:
 
 def test_base_is_read(good: Project) -> None:
     base = good.bases["debian13"]
-    assert (base.hpccm_distro, base.version, base.cuda) == ("ubuntu24", "13", ("12.4",))
+    assert (base.hpccm_distro, base.version) == ("ubuntu24", "13")
+    assert base.cuda == CudaSupport(repository="debian13")
     assert base.bootstrap is not None
     assert (base.bootstrap.suite, base.bootstrap.packages) == ("trixie", ())
     [mpi] = base.mpi

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.model import Cell, LeftOut
+from builder.model import Cell, LeftOut, Reason
 from builder.report import write_report
 from builder.report.matrix import axes_of
 from builder.report.units import human_moment, human_size, human_time
@@ -65,6 +65,10 @@ class Page(HTMLParser):
         return [value for _, attribute, value in self.attributes if attribute == name]
 
 
+def why(*texts: str) -> tuple[Reason, ...]:
+    return tuple(Reason(layer="maintainer", text=text) for text in texts)
+
+
 def cell(arch: str = "x86_64", mpi: str = "openmpi5.0", cuda: str = "none") -> Cell:
     return Cell(
         recipe="hpc-base", recipe_version="1.0", base="debian13", cuda=cuda, mpi=mpi, arch=arch
@@ -72,7 +76,7 @@ def cell(arch: str = "x86_64", mpi: str = "openmpi5.0", cuda: str = "none") -> C
 
 
 def axes(one: Cell) -> dict[str, str]:
-    names = ("recipe", "recipe_version", "base", "cuda", "mpi", "arch")
+    names = ("recipe", "recipe_version", "base", "cuda", "mpi", "arch", "flavour", "cpu")
     return {name: str(getattr(one, name)) for name in names}
 
 
@@ -137,7 +141,7 @@ def failed_manifest(reason: str = "rank 0 of 1, four times") -> dict[str, Any]:
 
 
 def test_every_outcome_is_in_the_matrix_and_in_the_totals(tmp_path: Path) -> None:
-    absent = LeftOut(cell=cell(mpi="openmpi4.1"), reasons=("debian13 carries no openmpi4.1",))
+    absent = LeftOut(cell=cell(mpi="openmpi4.1"), reasons=why("debian13 carries no openmpi4.1"))
     broken = cell("ppc64le", "mpich4.2").identifier
     page = render(
         tmp_path,
@@ -175,11 +179,11 @@ def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -
 
 
 def test_a_left_out_cell_says_why_on_hover_and_in_the_list(tmp_path: Path) -> None:
-    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=("not here", "nor there"))
+    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=why("not here", "nor there"))
     page = render(tmp_path, manifest(cell()), left_out=(absent,))
-    assert "not here; nor there" in page.text("absences")
+    assert "maintainer: not here; maintainer: nor there" in page.text("absences")
     assert absent.cell.identifier in page.text("absences")
-    assert any(title.endswith("not here; nor there") for title in page.values("title"))
+    assert any(title.endswith("; maintainer: nor there") for title in page.values("title"))
 
 
 def test_one_recipe_base_and_mpi_is_one_row(tmp_path: Path) -> None:
@@ -312,7 +316,7 @@ def test_nothing_built_is_no_success(tmp_path: Path) -> None:
 
 def test_report_json_holds_all_that_was_given(tmp_path: Path) -> None:
     one = manifest(cell())
-    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=("not carried",))
+    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=why("not carried"))
     failures = {cell("ppc64le").identifier: "it broke: ü"}
     render(tmp_path, one, left_out=(absent,), failures=failures)
     found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
@@ -322,7 +326,7 @@ def test_report_json_holds_all_that_was_given(tmp_path: Path) -> None:
     assert found["build"] == BUILD
     assert found["outcome"] == "failed"
     expected = {"image": absent.cell.identifier, "cell": axes(absent.cell)}
-    assert found["left_out"] == [{**expected, "reasons": ["not carried"]}]
+    assert found["left_out"] == [{**expected, "reasons": ["maintainer: not carried"]}]
     assert found["totals"]["verified"] == found["totals"]["failed"] == 1
 
 

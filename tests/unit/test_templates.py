@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from samples import MPI, base
+from samples import base
 
 from builder import facts, templates
-from builder.model import Cell
+from builder.model import Cell, PlannedMpi
 from builder.templates import TemplateError, render
 
 NAMES = templates.sample_names()
+MPI = PlannedMpi(
+    family="openmpi",
+    version="5.0.7",
+    route="package",
+    development=("libmpi-dev",),
+    runtime=("mpi-bin",),
+)
 CELL = Cell(
     recipe="core", recipe_version="1.0", base="debian13", cuda="none", mpi="none", arch="ppc64le"
 )

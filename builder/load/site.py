@@ -1,0 +1,69 @@
+"""`site.yaml`: the registries, source mirrors and routes of one site."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from builder.load.document import Node, key_node, parse
+from builder.load.faults import Faults
+from builder.load.readers import Table, list_of, mapping, one_of, text
+from builder.model import CUDA_ROUTES, MPI_ROUTES, Site
+
+SITE = "site.yaml"
+VARIABLE = "BUILD_IMAGES_SITE"
+
+
+def read_site(root: Path, faults: Faults) -> Site:
+    """The site of `$BUILD_IMAGES_SITE`, else of the project's site.yaml, else the defaults."""
+    named = os.environ.get(VARIABLE)
+    path = Path(named) if named else root / SITE
+    if not named and not path.exists():
+        return Site()
+    node = parse(path, named or SITE, faults)
+    return Site() if node is None else _site(node, faults)
+
+
+def _site(node: Node, faults: Faults) -> Site:
+    table = Table(node, faults, required=(), optional=("registries", "sources", "routes"))
+    cuda, mpi = table.read("routes", _routes, (CUDA_ROUTES, MPI_ROUTES))
+    return Site(
+        registries=table.read("registries", _registries, {}),
+        sources=table.read("sources", list_of(_address, distinct=True), ()),
+        cuda_routes=cuda,
+        mpi_routes=mpi,
+    )
+
+
+def _routes(node: Node, faults: Faults) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    table = Table(node, faults, required=(), optional=("cuda", "mpi"))
+    some = [
+        table.read(name, list_of(one_of(routes, "route"), least=1, distinct=True), routes)
+        for name, routes in (("cuda", CUDA_ROUTES), ("mpi", MPI_ROUTES))
+    ]
+    return some[0], some[1]
+
+
+def _registries(node: Node, faults: Faults) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, entry in (mapping(node, faults) or {}).items():
+        for one in (key_node(name, entry), entry):
+            _check_registry(one, faults)
+        found[name] = text(entry, faults).rstrip("/")
+    return found
+
+
+def _check_registry(node: Node, faults: Faults) -> None:
+    value = text(node, faults)
+    if value and ("://" in value or "@" in value or value.split() != [value]):
+        valid = "valid: a host, with a port and a path if need be: registry.site.example/dockerhub"
+        faults.add(node.where, f'"{value}" is no registry', valid)
+
+
+def _address(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not value.startswith(("https://", "http://", "file://")):
+        faults.add(
+            node.where, f'"{value}" is no URL of a folder', "valid: https://..., file:///..."
+        )
+    return value.rstrip("/")

@@ -1,0 +1,53 @@
+"""The blocks `cuda` and `mpi` of a recipe, which are not hpccm's: what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from builder.errors import Fault
+from builder.load.faults import suggest
+from builder.model import MPI_ROUTES, BlockUse
+
+# Each argument with what its value must be, in words.
+ARGUMENTS: Mapping[str, Mapping[str, str]] = {
+    "cuda": {
+        "capabilities": 'a list of compute capabilities, such as ["70"]',
+        "cudnn": "true or false",
+        "nccl": "true or false",
+    },
+    "mpi": {
+        "routes": f"a list of some of {', '.join(MPI_ROUTES)}",
+        "source": "the arguments of hpccm's block, as a mapping",
+    },
+}
+
+
+def toolkit_faults(use: BlockUse) -> Iterator[Fault]:
+    """Arguments that the block does not have, and values of another kind."""
+    valid = ARGUMENTS[use.name]
+    for name, value in use.arguments.items():
+        if name not in valid:
+            yield _fault(
+                use, name, f'unknown argument of {use.name} "{name}"', suggest(name, valid)
+            )
+        elif not _fits(name, value):
+            yield _fault(use, name, f"expected {valid[name]}", "")
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name in {"cudnn", "nccl"}:
+        return isinstance(value, bool)
+    if name == "source":
+        return isinstance(value, dict)
+    if not isinstance(value, list) or not value:
+        return False
+    if name == "routes":
+        return all(one in MPI_ROUTES for one in value)
+    return all(isinstance(one, str) and one.isdecimal() for one in value)
+
+
+def _fault(use: BlockUse, name: str, problem: str, valid: str) -> Fault:
+    line = use.lines.get(name, use.where.line)
+    key = f"{use.where.key}.{name}"
+    return Fault(file=use.where.file, line=line, key=key, problem=problem, valid=valid)

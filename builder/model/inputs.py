@@ -1,0 +1,227 @@
+"""The input files as values: recipes, base images, checks, the matrix, the site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.facts import NO_FACTS, Facts
+from builder.model.words import CUDA_ROUTES, MPI_ROUTES
+from builder.places import Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockUse:
+    """One hpccm building block or primitive of a recipe, with arguments that may hold templates.
+
+    Two names are not hpccm's: `cuda` and `mpi` stand for the cell's toolkit and MPI, by whichever
+    route the cell has them. `when` maps axes to patterns: the block is for cells that they match.
+    `lines` gives the line of each argument, by name.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    where: Where
+    lines: Mapping[str, int] = field(default_factory=dict)
+    when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """One file under `recipes/`. `limits` narrows axes for this recipe and its children."""
+
+    name: str
+    version: str
+    about: str
+    parent: str | None
+    limits: Mapping[str, tuple[str, ...]]
+    development: tuple[BlockUse, ...]
+    runtime: tuple[BlockUse, ...]
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    checks: tuple[str, ...]
+    where: Where
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bootstrap:
+    """How mmdebstrap makes a base's root file system from a Debian mirror.
+
+    `pockets` are suites beside the release itself: `updates`, `security`, `backports`.
+    """
+
+    suite: str
+    components: tuple[str, ...]
+    packages: tuple[str, ...]
+    keyring: str
+    pockets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackagedMpi:
+    """An MPI that a base's distribution packages. `version` is upstream's, without revision.
+
+    `environment` is what its programs need to be found, where they are in no usual folder.
+    """
+
+    family: str
+    version: str
+    development: tuple[str, ...]
+    runtime: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackagedCuda:
+    """A CUDA toolkit that a base's distribution packages, or an addition to one (NCCL, cuDNN).
+
+    `gcc` is the major version of the host compiler that its nvcc uses by default. `prepare` are
+    commands before its packages are installed, `clean` commands after them: in each stage.
+    """
+
+    version: str
+    development: tuple[str, ...]
+    runtime: tuple[str, ...]
+    gcc: str = ""
+    capabilities: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    prepare: tuple[str, ...] = ()
+    clean: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, PackagedExtra] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackagedExtra:
+    """What can come with a CUDA toolkit: `cudnn` or `nccl`, as packages of both stages."""
+
+    version: str
+    development: tuple[str, ...]
+    runtime: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaSupport:
+    """The ways in which a base comes to CUDA.
+
+    `image` ends the tags of NVIDIA's images (`ubuntu18.04`), `repository` names NVIDIA's package
+    repository (`ubuntu1804`): builder.facts says for which releases and architectures they exist.
+    `distribution` holds the toolkits that the distribution packages itself.
+    """
+
+    image: str = ""
+    repository: str = ""
+    distribution: tuple[PackagedCuda, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndOfLife:
+    """That a distribution gets no more updates: since when (ISO date), where its packages are."""
+
+    since: str
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaseImage:
+    """One file under `base-images/`.
+
+    Its root file system comes from `bootstrap`, or from a registry: `references` maps an
+    architecture to an image reference. `hpccm_distro` is what hpccm is told (Debian is given as
+    the Ubuntu release nearest to it, for hpccm knows no Debian). `gcc` are the major versions of
+    the compilers that it packages, its default first. `prepare` are the first commands of every
+    stage: repositories to enable, or to point to an archive.
+    """
+
+    name: str
+    about: str
+    distribution: str
+    version: str
+    hpccm_distro: str
+    architectures: tuple[str, ...]
+    bootstrap: Bootstrap | None
+    references: Mapping[str, str]
+    mpi: tuple[PackagedMpi, ...]
+    cuda: CudaSupport
+    where: Where
+    gcc: tuple[str, ...] = ()
+    prepare: tuple[str, ...] = ()
+    end_of_life: EndOfLife | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One test that runs inside the container, from `tests/images/checks.yaml`.
+
+    `sources` are files beside it. `build` are commands of the development stage that make the
+    program `$OUT/<name>` from `$SRC`. `run` is the command inside the image: exit status 0 is
+    passed, 77 skipped (Automake's convention), anything else failed; its last line of standard
+    output is the reason or the finding. `needs` names what must be there: mpi, gpu.
+    """
+
+    name: str
+    about: str
+    sources: tuple[str, ...]
+    build: tuple[str, ...]
+    run: str
+    needs: tuple[str, ...]
+    timeout_s: int
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exclude:
+    """Cells that the maintainer leaves out: `when` maps axes (and `recipe`) to patterns."""
+
+    when: Mapping[str, tuple[str, ...]]
+    reason: str
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection."""
+
+    axes: Mapping[str, tuple[str, ...]]
+    excludes: tuple[Exclude, ...]
+    default: Mapping[str, tuple[str, ...]]
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """`site.yaml`: what differs from site to site, and changes no image's content.
+
+    `registries` maps a registry (`docker.io`) to the mirror that stands in for it, `sources` are
+    URLs of folders that mirror source files. Routes are tried in their order.
+    """
+
+    registries: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    cuda_routes: tuple[str, ...] = CUDA_ROUTES
+    mpi_routes: tuple[str, ...] = MPI_ROUTES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """All input files of a project, loaded and free of faults. Names are in file order."""
+
+    root: Path
+    matrix: Matrix
+    recipes: Mapping[str, Recipe]
+    bases: Mapping[str, BaseImage]
+    checks: Mapping[str, Check]
+    facts: Facts = NO_FACTS
+    site: Site = field(default_factory=Site)
+
+    def chain(self, recipe: str) -> tuple[Recipe, ...]:
+        """A recipe's ancestors and itself, the oldest first."""
+        found: list[Recipe] = []
+        name: str | None = recipe
+        while name is not None:
+            found.append(self.recipes[name])
+            name = found[-1].parent
+        return tuple(reversed(found))

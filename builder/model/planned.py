@@ -1,0 +1,192 @@
+"""What is selected, planned and compiled: cells, plans, specs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
+from builder.model.words import GENERIC, NONE, RUNTIME
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """What the user asked for: patterns by axis, globs over identifiers. Empty means default.
+
+    `flavours` and `cpu_targets` are no axes: every selected cell is taken in each of them.
+    """
+
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    images: tuple[str, ...] = ()
+    everything: bool = False
+    flavours: tuple[str, ...] = (RUNTIME,)
+    cpu_targets: tuple[str, ...] = (GENERIC,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Cell:
+    """One combination of axis values for one recipe.
+
+    `cuda` is a version or `none`; `mpi` is a family and a version (`openmpi5.0`) or `none`.
+    `flavour` is runtime or development; `cpu` is generic or one of hpccm's CPU targets.
+    """
+
+    recipe: str
+    recipe_version: str
+    base: str
+    cuda: str
+    mpi: str
+    arch: str
+    flavour: str = RUNTIME
+    cpu: str = GENERIC
+
+    @property
+    def identifier(self) -> str:
+        """`hpc-base-1.0-debian13-openmpi5.0-ppc64le`: names directories, tags and test ids."""
+        parts = [self.recipe, self.recipe_version, self.base]
+        if self.cuda != NONE:
+            parts.append(f"cuda{self.cuda}")
+        if self.mpi != NONE:
+            parts.append(self.mpi)
+        if self.flavour != RUNTIME:
+            parts.append(self.flavour)
+        if self.cpu != GENERIC:
+            parts.append(self.cpu)
+        return "-".join([*parts, self.arch])
+
+    def axis(self, name: str) -> str:
+        """The value of an axis, or of `recipe`."""
+        return str(getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageRecipe:
+    """A recipe with its templates rendered for one cell.
+
+    `checks` are those that it adds to its ancestors'; their programs are made in its stage.
+    """
+
+    name: str
+    version: str
+    about: str
+    development: tuple[BlockUse, ...]
+    runtime: tuple[BlockUse, ...]
+    environment: Mapping[str, str]
+    labels: Mapping[str, str]
+    checks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageCheck:
+    """A check with its templates rendered for one cell; `sources` maps file names to texts."""
+
+    name: str
+    about: str
+    sources: Mapping[str, str]
+    build: tuple[str, ...]
+    run: str
+    needs: tuple[str, ...]
+    timeout_s: int
+
+    @property
+    def needs_gpu(self) -> bool:
+        return "gpu" in self.needs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCuda:
+    """A cell's CUDA toolkit, and the route by which the image comes to it.
+
+    `version` is the axis value (12.4), `update` the release in full (12.4.1), `driver` the least
+    Linux driver. `images` are the bases of the development and the run-time stage on the route
+    `image`, else empty. `gcc` is the host compiler's major version where it is not the base's
+    own, else empty. `capabilities` are those that nvcc compiles for, as plain numbers: 70.
+    """
+
+    version: str
+    update: str
+    driver: str
+    route: str
+    capabilities: tuple[str, ...]
+    packages: PackagedCuda
+    images: tuple[str, str] | None = None
+    gcc: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedMpi:
+    """A cell's MPI. `version` is upstream's; packages are empty but on the route `package`."""
+
+    family: str
+    version: str
+    route: str
+    development: tuple[str, ...] = ()
+    runtime: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedImage:
+    """A selected cell, ready to be compiled: everything that decides what its image holds.
+
+    `base_image` names the base as the specs write it, and `runtime_image` that of the run-time
+    stage. `content_key` is a SHA-256 in hexadecimal over all of it and over the versions of hpccm
+    and of this package. `decided` says, a line each, what decided base, packages and flags.
+    """
+
+    cell: Cell
+    base: BaseImage
+    base_image: str
+    runtime_image: str
+    mpi: PlannedMpi | None
+    cuda: PlannedCuda | None
+    stages: tuple[StageRecipe, ...]
+    checks: tuple[StageCheck, ...]
+    content_key: str
+    decided: tuple[str, ...] = ()
+
+    @property
+    def identifier(self) -> str:
+        return self.cell.identifier
+
+    @property
+    def is_bootstrapped(self) -> bool:
+        """Whether the base is made here, and not fetched from a registry."""
+        return self.base.bootstrap is not None and not (self.cuda and self.cuda.images)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reason:
+    """Why a cell is left out. `layer` is who says so: the world, the base image, the maintainer."""
+
+    layer: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.layer}: {self.text}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """A cell that is not built, with every reason for it."""
+
+    cell: Cell
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The selected images in build order, and the cells that were asked for but are left out."""
+
+    images: tuple[PlannedImage, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spec:
+    """The text compiled for a cell. `files` are the texts that the specs copy in, by path."""
+
+    image: PlannedImage
+    dockerfile: str
+    singularity: str
+    files: Mapping[str, str]

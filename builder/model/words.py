@@ -1,0 +1,20 @@
+"""The words that stand for axes, formats and outcomes."""
+
+from __future__ import annotations
+
+AXES = ("arch", "base", "cuda", "mpi")
+SELECTABLE = ("recipe", *AXES)
+NONE = "none"
+FORMATS = ("oci", "sif", "charliecloud")
+
+# What an image is made for: to run programs, or to build them too.
+RUNTIME, DEVELOPMENT = "runtime", "development"
+FLAVOURS = (RUNTIME, DEVELOPMENT)
+# Compiled for every processor of the architecture, not for one of hpccm's CPU targets.
+GENERIC = "generic"
+
+# Ways to a CUDA toolkit: NVIDIA's image as base; NVIDIA's package repository on the plain
+# distribution; the distribution's own packages.
+CUDA_ROUTES: tuple[str, ...] = ("image", "repository", "distribution")
+# Ways to an MPI: the distribution's packages; built from source; bound in from the host.
+MPI_ROUTES: tuple[str, ...] = ("package", "source", "host")

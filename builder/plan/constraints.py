@@ -1,0 +1,165 @@
+"""What speaks against a cell, in three layers: the world, the base image, the maintainer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from builder import facts
+from builder.model import (
+    GENERIC,
+    NONE,
+    BlockUse,
+    Cell,
+    PlannedCuda,
+    PlannedMpi,
+    Project,
+    Reason,
+    Recipe,
+)
+from builder.plan import toolkits
+from builder.plan.cells import any_matches, fits
+from builder.plan.routes import BASE, MAINTAINER, WORLD, Choice, choose_cuda, choose_mpi
+from builder.versions import version_order
+
+_NO_CUDA: Choice[PlannedCuda] = Choice()
+_NO_MPI: Choice[PlannedMpi] = Choice()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """A cell's toolkits, and every reason against it."""
+
+    cuda: PlannedCuda | None
+    mpi: PlannedMpi | None
+    reasons: tuple[Reason, ...]
+
+
+class Constraints:
+    """Examines cells of one project; what several cells have in common is found out once."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._cuda = functools.cache(self._choose_cuda)
+        self._mpi = functools.cache(self._choose_mpi)
+        self._uses = functools.cache(self._toolkit_uses)
+        self._chain = functools.cache(project.chain)
+
+    def examine(self, cell: Cell) -> Verdict:
+        """Which toolkits a cell has, and why it cannot or shall not be built."""
+        uses = [use for use in self._uses(cell.recipe) if fits(cell, use.when)]
+        cuda = self._cuda(cell.base, cell.cuda, cell.arch)
+        mpi = self._mpi(cell.base, cell.mpi, self._routes(uses))
+        reasons = (
+            *_target_reasons(cell),
+            *cuda.reasons,
+            *mpi.reasons,
+            *self._base_reasons(cell),
+            *self._wishes(cell, uses, cuda.chosen),
+            *self._maintainer_reasons(cell, uses),
+        )
+        in_order = sorted(reasons, key=lambda one: (WORLD, BASE, MAINTAINER).index(one.layer))
+        return Verdict(cuda=cuda.chosen, mpi=mpi.chosen, reasons=tuple(in_order))
+
+    def _choose_cuda(self, base: str, version: str, arch: str) -> Choice[PlannedCuda]:
+        if version == NONE:
+            return _NO_CUDA
+        return choose_cuda(self._project, self._project.bases[base], version, arch)
+
+    def _choose_mpi(self, base: str, mpi: str, routes: tuple[str, ...]) -> Choice[PlannedMpi]:
+        if mpi == NONE:
+            return _NO_MPI
+        return choose_mpi(self._project, self._project.bases[base], mpi, routes)
+
+    def _toolkit_uses(self, recipe: str) -> tuple[BlockUse, ...]:
+        return tuple(
+            use
+            for ancestor in self._chain(recipe)
+            for use in ancestor.development
+            if use.name in toolkits.TOOLKITS
+        )
+
+    def _routes(self, uses: list[BlockUse]) -> tuple[str, ...]:
+        """The routes to an MPI that a recipe takes, in the site's order."""
+        for use in uses:
+            if use.name == toolkits.MPI:
+                allowed = use.arguments.get("routes", self._project.site.mpi_routes)
+                return tuple(one for one in self._project.site.mpi_routes if one in allowed)
+        return ("package",)
+
+    def _base_reasons(self, cell: Cell) -> Iterator[Reason]:
+        base = self._project.bases[cell.base]
+        if cell.arch not in base.architectures:
+            text = f"{base.name} exists for {', '.join(base.architectures)} ({base.where.file})"
+            yield Reason(layer=BASE, text=text)
+
+    def _wishes(
+        self, cell: Cell, uses: list[BlockUse], cuda: PlannedCuda | None
+    ) -> Iterator[Reason]:
+        """What a recipe wants of its toolkit, and the toolkit does not have."""
+        for use in uses if cuda else ():
+            if use.name != toolkits.CUDA:
+                continue
+            assert cuda is not None
+            for name in toolkits.missing_extras(use, cuda):
+                text = f"CUDA {cuda.version} by the route {cuda.route} on {cell.base} has no {name}"
+                yield Reason(layer=BASE, text=f"{text}, and {_place(use)} wants it")
+            for one in use.arguments.get("capabilities", ()):
+                if str(one) not in cuda.capabilities:
+                    yield Reason(layer=WORLD, text=self._no_capability(use, str(one), cuda))
+
+    def _no_capability(self, use: BlockUse, capability: str, cuda: PlannedCuda) -> str:
+        releases = [
+            one.version
+            for one in self._project.facts.cuda.values()
+            if capability in one.capabilities
+        ]
+        ordered = sorted(releases, key=version_order)
+        others = f"; CUDA {ordered[0]} to {ordered[-1]} do" if ordered else ""
+        has = ", ".join(f"sm_{one}" for one in cuda.capabilities)
+        return (
+            f"CUDA {cuda.version} does not compile for sm_{capability}, which {_place(use)} wants "
+            f"(it does for {has}){others}"
+        )
+
+    def _maintainer_reasons(self, cell: Cell, uses: list[BlockUse]) -> Iterator[Reason]:
+        for text in (
+            *_toolkit_reasons(cell, uses),
+            *(text for recipe in self._chain(cell.recipe) for text in _limits(recipe, cell)),
+            *self._excludes(cell),
+        ):
+            yield Reason(layer=MAINTAINER, text=text)
+
+    def _excludes(self, cell: Cell) -> Iterator[str]:
+        for exclude in self._project.matrix.excludes:
+            if all(any_matches(axis, some, cell) for axis, some in exclude.when.items()):
+                yield f"{exclude.reason} ({exclude.where.file}:{exclude.where.line})"
+
+
+def _target_reasons(cell: Cell) -> Iterator[Reason]:
+    targets = facts.CPU_TARGETS.get(cell.arch, ())
+    if cell.cpu not in (GENERIC, *targets):
+        text = f"{cell.cpu} is no processor of {cell.arch}: {', '.join((GENERIC, *targets))}"
+        yield Reason(layer=WORLD, text=text)
+
+
+def _toolkit_reasons(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
+    """A cell with a CUDA must have it in its image; a recipe that needs one must get it."""
+    named = {use.name: use for use in uses}
+    if cell.cuda != NONE and toolkits.CUDA not in named:
+        yield f"recipe {cell.recipe} puts no CUDA into its images: it takes cuda none"
+    for name, use in named.items():
+        if cell.axis(name) == NONE:
+            yield f"recipe {cell.recipe} needs {name}, and the cell has none ({_place(use)})"
+
+
+def _limits(recipe: Recipe, cell: Cell) -> Iterator[str]:
+    for axis, patterns in recipe.limits.items():
+        if not any_matches(axis, patterns, cell):
+            taken = f"recipe {recipe.name} takes {axis} {', '.join(patterns)}"
+            yield f"{taken} ({recipe.where.file}: axes.{axis})"
+
+
+def _place(use: BlockUse) -> str:
+    return f"{use.where.file}:{use.where.line}"

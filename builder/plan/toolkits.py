@@ -1,0 +1,126 @@
+"""The blocks `cuda` and `mpi` of a recipe, as the hpccm blocks of the route that was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.model import BaseImage, BlockUse, PackagedExtra, PlannedCuda, PlannedMpi
+from builder.plan import nvidia
+from builder.versions import version_order
+
+CUDA, MPI = "cuda", "mpi"
+TOOLKITS = (CUDA, MPI)
+
+# Releases before 11.0 need the driver of their own release, later ones any of their major's:
+# https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+_COMPATIBLE_SINCE = (11, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expansion:
+    """What a toolkit's block stands for in both stages, and in the image's environment."""
+
+    development: tuple[BlockUse, ...] = ()
+    runtime: tuple[BlockUse, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
+    """The MPI's packages, or hpccm's block that builds it, or what its host's twin is made with."""
+    if mpi.route == "source":
+        arguments = {"version": mpi.version, **use.arguments.get("source", {})}
+        return Expansion(development=(_block(use, mpi.family, arguments),))
+    return Expansion(
+        development=tuple(_packages(use, mpi.development)),
+        runtime=tuple(_packages(use, mpi.runtime)),
+        environment=mpi.environment,
+    )
+
+
+def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) -> Expansion:
+    """The toolkit's packages with what has to come before and after them."""
+    extras = [one for _, one in _extras(use, cuda)]
+    development, runtime = (
+        tuple(_stage(use, cuda, base, arch, names))
+        for names in (
+            (*_compilers(cuda, base), *cuda.packages.development, *_all(extras, "development")),
+            (*cuda.packages.runtime, *_all(extras, "runtime")),
+        )
+    )
+    return Expansion(
+        development=(*development, *_host_compiler(use, cuda)),
+        runtime=runtime,
+        environment={**cuda.packages.environment, **_host_environment(cuda)},
+    )
+
+
+def missing_extras(use: BlockUse, cuda: PlannedCuda) -> list[str]:
+    """Those that the recipe wants with its toolkit, and that the chosen route does not have."""
+    wanted = [name for name in ("cudnn", "nccl") if use.arguments.get(name)]
+    return [name for name in wanted if name not in cuda.packages.extras]
+
+
+def _extras(use: BlockUse, cuda: PlannedCuda) -> Iterator[tuple[str, PackagedExtra]]:
+    for name, extra in cuda.packages.extras.items():
+        if use.arguments.get(name):
+            yield name, extra
+
+
+def _all(extras: list[PackagedExtra], stage: str) -> Iterator[str]:
+    for extra in extras:
+        yield from getattr(extra, stage)
+
+
+def _stage(
+    use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str, names: tuple[str, ...]
+) -> Iterator[BlockUse]:
+    packaged = cuda.packages
+    if packaged.prepare:
+        yield _block(use, "shell", {"commands": list(packaged.prepare)})
+    if names:
+        from_nvidia = cuda.route != "distribution"
+        more = nvidia.repository_arguments(base, arch) if from_nvidia else {}
+        yield from _packages(use, names, more)
+    if packaged.clean:
+        yield _block(use, "shell", {"commands": list(packaged.clean)})
+
+
+def _compilers(cuda: PlannedCuda, base: BaseImage) -> tuple[str, ...]:
+    if not cuda.gcc:
+        return ()
+    if nvidia.is_debian_like(base):
+        return f"gcc-{cuda.gcc}", f"g++-{cuda.gcc}"
+    return (f"gcc-toolset-{cuda.gcc}-gcc-c++",)
+
+
+def _host_compiler(use: BlockUse, cuda: PlannedCuda) -> Iterator[BlockUse]:
+    if cuda.gcc:
+        flags = {"NVCC_PREPEND_FLAGS": f'"-ccbin g++-{cuda.gcc}"'}
+        yield _block(use, "environment", {"variables": flags})
+
+
+def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
+    """What the container runtimes read: which devices and driver libraries to give, and the least.
+
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+    """
+    compatible = version_order(cuda.version) >= _COMPATIBLE_SINCE
+    least = f"driver>={cuda.driver}" if compatible and cuda.driver else f"cuda>={cuda.version}"
+    return {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_REQUIRE_CUDA": least,
+    }
+
+
+def _packages(
+    use: BlockUse, names: tuple[str, ...], more: Mapping[str, Any] | None = None
+) -> Iterator[BlockUse]:
+    if names:
+        yield _block(use, "packages", {"ospackages": list(names), **(more or {})})
+
+
+def _block(use: BlockUse, name: str, arguments: Mapping[str, Any]) -> BlockUse:
+    return BlockUse(name=name, arguments=arguments, where=use.where, lines=use.lines)
