@@ -22,6 +22,7 @@ from builder.model.inputs import (
     Recipe,
     Site,
 )
+from builder.model.locked import Lock, LockedSource
 from builder.model.planned import (
     Cell,
     LeftOut,
@@ -74,6 +75,8 @@ __all__ = [
     "EndOfLife",
     "Exclude",
     "LeftOut",
+    "Lock",
+    "LockedSource",
     "Matrix",
     "Outcome",
     "PackagedCuda",

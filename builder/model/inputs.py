@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.facts import NO_FACTS, Facts
+from builder.model.locked import Lock
 from builder.model.words import CUDA_ROUTES, MPI_ROUTES
 from builder.places import Where
 
@@ -30,7 +31,10 @@ class BlockUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """One file under `recipes/`. `limits` narrows axes for this recipe and its children."""
+    """One file under `recipes/`. `limits` narrows axes for this recipe and its children.
+
+    `sources` maps a name to URLs of a file, the first choice first.
+    """
 
     name: str
     version: str
@@ -44,6 +48,7 @@ class Recipe:
     checks: tuple[str, ...]
     where: Where
     lines: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +221,7 @@ class Project:
     checks: Mapping[str, Check]
     facts: Facts = NO_FACTS
     site: Site = field(default_factory=Site)
+    lock: Lock = field(default_factory=Lock)
 
     def chain(self, recipe: str) -> tuple[Recipe, ...]:
         """A recipe's ancestors and itself, the oldest first."""

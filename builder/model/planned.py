@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
+from builder.model.locked import LockedSource
 from builder.model.words import GENERIC, NONE, RUNTIME
 
 
@@ -64,6 +65,7 @@ class StageRecipe:
     """A recipe with its templates rendered for one cell.
 
     `checks` are those that it adds to its ancestors'; their programs are made in its stage.
+    `sources` maps a name to URLs of a file, the first choice first.
     """
 
     name: str
@@ -74,6 +76,7 @@ class StageRecipe:
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     checks: tuple[str, ...]
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +135,7 @@ class PlannedImage:
     `base_image` names the base as the specs write it, and `runtime_image` that of the run-time
     stage. `content_key` is a SHA-256 in hexadecimal over all of it and over the versions of hpccm
     and of this package. `decided` says, a line each, what decided base, packages and flags.
+    `sources` are what the lock has for the recipes of its chain.
     """
 
     cell: Cell
@@ -144,6 +148,7 @@ class PlannedImage:
     checks: tuple[StageCheck, ...]
     content_key: str
     decided: tuple[str, ...] = ()
+    sources: tuple[LockedSource, ...] = ()
 
     @property
     def identifier(self) -> str:
@@ -184,9 +189,13 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spec:
-    """The text compiled for a cell. `files` are the texts that the specs copy in, by path."""
+    """The text compiled for a cell. `files` are the texts that the specs copy in, by path.
+
+    `sources` are the files from elsewhere that they copy in, each at its `in_context`.
+    """
 
     image: PlannedImage
     dockerfile: str
     singularity: str
     files: Mapping[str, str]
+    sources: tuple[LockedSource, ...] = ()
