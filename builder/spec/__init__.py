@@ -1,8 +1,8 @@
 """The stage that compiles a planned image to text: the only place that imports hpccm.
 
 A spec is a folder: `Dockerfile`, `Singularity.def` and `files/` (the checks' sources and
-scripts), complete in itself. The Singularity definition reads its base, an OCI archive, from
-the file named by `base_archive` in that folder.
+scripts, and what recipes copy), complete in itself. The Singularity definition reads its base, an
+OCI archive, from the file named by `base_archive` in that folder.
 """
 
 from __future__ import annotations
@@ -13,10 +13,19 @@ from builder.model import PlannedImage, Spec
 from builder.spec.blocks import block_faults
 from builder.spec.checks import check_files
 from builder.spec.driver import base_archive, dockerfile, singularity
+from builder.spec.limits import block_limits, limit_reason
+from builder.spec.making import project_files
 
 COMPILER = f"hpccm {hpccm.__version__}"
 
-__all__ = ["COMPILER", "base_archive", "block_faults", "compile_spec"]
+__all__ = [
+    "COMPILER",
+    "base_archive",
+    "block_faults",
+    "block_limits",
+    "compile_spec",
+    "limit_reason",
+]
 
 
 def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
@@ -29,5 +38,5 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
         image=image,
         dockerfile=dockerfile(image),
         singularity=singularity(image),
-        files=check_files(image, run_checks),
+        files={**check_files(image, run_checks), **project_files(image)},
     )

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import warnings
 from typing import Any
 
 import pytest
+from hpccm.toolchain import toolchain
 
 from builder.model import BlockUse, Where
-from builder.spec.blocks import _module_tree, arguments, block_faults, catalogue
+from builder.spec import arguments as known
+from builder.spec.arguments import _module_tree
+from builder.spec.blocks import arguments, block_faults, catalogue
+from builder.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
 
+# A value that fits, by kind.
+FITS: dict[str, Any] = {
+    known.BOOLEAN: True,
+    known.TEXT: "text",
+    known.LIST: ["text"],
+    known.MAPPING: {"key": "text"},
+    known.FLAG: "text",
+    known.TEXT_OR_LIST: ["text"],
+    known.TEXT_OR_NUMBER: 4,
+    known.TOOLCHAIN: {"CC": "gcc"},
+}
 PLACEHOLDERS = {"disable_FEATURE", "enable_FEATURE", "with_PACKAGE", "without_PACKAGE"}
 
 
@@ -34,13 +50,17 @@ def documented(name: str) -> set[str]:
 def test_documented_arguments_are_taken(name: str) -> None:
     assert documented(name) <= arguments(name)
     for argument in sorted(documented(name)):
-        assert block_faults(use(name, **{argument: None})) == []
+        given = FITS[known.kind(catalogue()[name], argument)]
+        faults = block_faults(use(name, **{argument: given}))
+        assert not [
+            fault for fault in faults if "unknown" in fault.problem or "expected" in fault.problem
+        ]
 
 
 @pytest.mark.parametrize("name", sorted(catalogue()))
 def test_no_block_takes_what_does_not_exist(name: str) -> None:
-    [fault] = block_faults(use(name, no_such_argument_at_all=1))
-    assert "no_such_argument_at_all" in fault.problem
+    problems = [fault.problem for fault in block_faults(use(name, no_such_argument_at_all=1))]
+    assert any("no_such_argument_at_all" in problem for problem in problems)
     for word in ("Note", "installed"):  # words of the documentation that look like arguments
         assert block_faults(use(name, **{word: 1}))
 
@@ -84,7 +104,7 @@ def test_unknown_block_like_no_other_has_no_guess() -> None:
     ],
 )
 def test_unknown_argument_is_told_with_a_guess(name: str, argument: str, guess: str) -> None:
-    [fault] = block_faults(use(name, **{argument: 1}))
+    [fault, *_] = block_faults(use(name, **{argument: 1}))
     said = f'unknown argument of {name} "{argument}"; did you mean "{guess}"?'
     assert fault.problem == said
     assert (fault.line, fault.key) == (4, f"development[0].{name}.{argument}")
@@ -97,7 +117,7 @@ def test_every_unknown_argument_is_told() -> None:
 
 @pytest.mark.parametrize("argument", ["with_foo", "without_foo", "enable_foo", "disable_foo"])
 def test_blocks_on_configure_take_any_feature(argument: str) -> None:
-    assert block_faults(use("openmpi", **{argument: True})) == []
+    assert block_faults(use("openmpi", version="5.0.7", **{argument: True})) == []
     assert block_faults(use("packages", **{argument: True})) != []
 
 
@@ -110,6 +130,7 @@ def test_blocks_on_configure_take_any_feature(argument: str) -> None:
         ("openmpi", "url"),
         ("openmpi", "annotate"),
         ("cmake", "eula"),
+        ("pip", "venv"),
         ("packages", "apt_ppas"),
         ("generic_cmake", "cmake_opts"),
         ("shell", "commands"),
@@ -128,3 +149,134 @@ def test_catalogue_holds_blocks_and_primitives_alone() -> None:
     names = set(catalogue())
     assert {"openmpi", "mpich", "gnu", "shell", "raw", "environment"} <= names
     assert not names & {"base", "baseimage", "bb_base", "ConfigureMake", "Stage"}
+
+
+WRONG: list[tuple[str, str, Any, str]] = [
+    ("gnu", "fortran", "yes", 'expected true or false, found the text "yes"'),
+    ("cmake", "eula", "true", 'expected true or false, found the text "true"'),
+    ("packages", "ospackages", "make", 'expected a list of texts, found the text "make"'),
+    ("packages", "ospackages", ["make", 5], "expected texts in it, found the number 5"),
+    ("netcdf", "version_cxx", 4.3, "expected text, found the number 4.3"),
+    ("openmpi", "prefix", None, "expected text, found nothing"),
+    ("openmpi", "prefix", ["/opt"], "expected text, found a list"),
+    ("openmpi", "cuda", 12, "expected true, false or text, found the number 12"),
+    ("openmpi", "with_pmix", ["x"], "expected true, false or text, found a list"),
+    ("environment", "variables", ["A=b"], "expected a mapping, found a list"),
+    ("environment", "variables", {"A": 1.1}, "expected texts in it, found the number 1.1"),
+    ("openmpi", "toolchain", "gcc", 'no block "gcc" has a toolchain'),
+    ("openmpi", "toolchain", {"cc": "gcc"}, "a toolchain has no cc"),
+    ("openmpi", "toolchain", {"CC": 1}, "expected text for CC"),
+    ("openmpi", "toolchain", 5, "expected a toolchain, found the number 5"),
+    ("generic_build", "build", "make", 'expected a list of texts, found the text "make"'),
+    ("ucx", "parallel", [4], "expected text or a whole number, found a list"),
+]
+
+
+@pytest.mark.parametrize(("name", "argument", "value", "problem"), WRONG)
+def test_a_value_of_another_type_is_a_fault(
+    name: str, argument: str, value: Any, problem: str
+) -> None:
+    faults = block_faults(use(name, **{argument: value}))
+    [fault] = [fault for fault in faults if fault.key.endswith(f".{argument}")]
+    assert fault.problem == problem
+    assert fault.line == 4
+    assert fault.valid
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value"),
+    [
+        ("gnu", "fortran", "{{ arch == 'x86_64' }}"),
+        ("packages", "ospackages", "{{ mpi.development }}"),
+        ("packages", "ospackages", ["make", "{{ mpi.development }}"]),
+    ],
+)
+def test_a_template_has_no_type_before_it_is_rendered(name: str, argument: str, value: Any) -> None:
+    assert block_faults(use(name, **{argument: value})) == []
+
+
+def test_the_advice_shows_how_it_is_written() -> None:
+    [fault] = block_faults(use("packages", ospackages="make"))
+    assert fault.valid == "valid: [make]"
+    [fault] = block_faults(use("netcdf", version="4.9", version_cxx=4.3))
+    assert fault.valid == 'write it in quotes: "4.3"'
+
+
+def test_every_version_is_the_recipes_own() -> None:
+    """Each block of hpccm's with a version of its own asks for one, and says hpccm's."""
+    exempt = {"gnu", "llvm"}
+    for name, cls in catalogue().items():
+        taken = known.default(cls, "version")
+        problems = [fault.problem for fault in block_faults(use(name))]
+        if "version" in documented(name) and name not in exempt:
+            assert any(
+                f"{name} needs a version: hpccm would take {taken}" in one for one in problems
+            )
+        for source in {"version", "url"} & documented(name):
+            problems = [fault.problem for fault in block_faults(use(name, **{source: "1.2"}))]
+            assert not any(f"{name} needs a version" in one for one in problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("llvm", {"upstream": True}, "llvm needs a version"),
+        ("gnu", {"source": True}, "gnu needs a version"),
+        ("nccl", {"version": "2.22.3-1"}, "nccl needs cuda or build: hpccm would take 13.2"),
+        ("nvhpc", {"version": "24.1"}, "nvhpc needs cuda"),
+        ("multi_ofed", {}, "multi_ofed needs mlnx_versions"),
+        ("ucx", {"repository": True}, "ucx needs a commit or a branch"),
+        ("xpmem", {}, "xpmem needs a commit or a branch"),
+    ],
+)
+def test_what_else_decides_on_a_version_is_asked_for(
+    name: str, given: dict[str, Any], problem: str
+) -> None:
+    assert any(fault.problem.startswith(problem) for fault in block_faults(use(name, **given)))
+
+
+@pytest.mark.parametrize("name", ["gnu", "llvm", "python", "packages", "pip"])
+def test_packages_of_the_distribution_need_no_version(name: str) -> None:
+    assert block_faults(use(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("raw", {"docker": "USER x"}, "raw without singularity: the two formats would differ"),
+        ("raw", {"singularity": "%help"}, "raw without docker: the two formats would differ"),
+        ("shell", {}, "shell without commands"),
+        ("shell", {"commands": ["ls"], "_arguments": "--mount=type=cache"}, "this holds for one"),
+        ("copy", {"src": "a", "dest": "/b", "_chown": "me"}, "this holds for one"),
+        ("copy", {"src": "a", "dest": "/b", "_from": "base"}, "this holds for one"),
+        ("copy", {"src": "a"}, "copy needs src and dest, or files"),
+        ("copy", {"src": "a", "dest": "/tmp/a"}, "Singularity cannot copy files to /tmp/a"),
+        ("copy", {"files": {"a": "/var/tmp/"}}, "Singularity cannot copy files to /var/tmp/"),
+        ("copy", {"src": "a", "dest": "b"}, '"b" is no absolute path'),
+        ("user", {"user": "me"}, "user is not for recipes"),
+        ("workdir", {"directory": "/x"}, "workdir is not for recipes"),
+        ("scif", {"name": "x"}, "scif is not for recipes"),
+        ("generic_build", {"package": "a.tar.gz"}, '"a.tar.gz" is a file beside the recipe'),
+        ("pgi", {"tarball": "pgi.tar.gz"}, '"pgi.tar.gz" is a file beside the recipe'),
+    ],
+)
+def test_what_the_two_formats_would_not_have_both_is_a_fault(
+    name: str, given: dict[str, Any], problem: str
+) -> None:
+    assert any(fault.problem.startswith(problem) for fault in block_faults(use(name, **given)))
+
+
+def test_raw_with_both_formats_is_fine_though_one_is_empty() -> None:
+    assert block_faults(use("raw", docker="USER x", singularity="")) == []
+
+
+@pytest.mark.parametrize("name", ["cuda", "mpi"])
+def test_toolkits_are_the_plans(name: str) -> None:
+    assert block_faults(use(name, anything=1)) == []
+
+
+def test_toolchains_are_those_of_hpccm() -> None:
+    assert set(TOOLCHAIN_VARIABLES) == set(toolchain.__attrs__)
+    for name in TOOLCHAINS:
+        source = ast.unparse(known._tree(catalogue()[name]))
+        assert "self.toolchain = " in source, name

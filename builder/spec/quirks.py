@@ -1,0 +1,222 @@
+"""What hpccm gets wrong or decides for another machine, each put right in one place.
+
+Two kinds: arguments that are set where a recipe left them out (what a recipe says is kept), and
+lines of the text that no argument reaches. hpccm's own source is named by file: see
+https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builder.model import NONE, PlannedImage
+from builder.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
+from builder.versions import version_order
+
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What a quirk looks at: architecture, distribution, and whether there is a CUDA toolkit.
+
+    `release` is the major version of the distribution; `cuda_home` is empty without a toolkit.
+    """
+
+    arch: str
+    family: str
+    distribution: str
+    release: int
+    cuda_home: str
+
+    @property
+    def is_ubi(self) -> bool:
+        return self.distribution.startswith(("ubi", "rhel"))
+
+
+def target_of(image: PlannedImage) -> Target:
+    """The target of an image. Debian's own toolkit is in /usr, NVIDIA's in /usr/local/cuda."""
+    route = getattr(getattr(image, "cuda", None), "route", "")
+    home = "/usr" if route == "distribution" else "/usr/local/cuda"
+    return Target(
+        arch=image.cell.arch,
+        family=family(image.base.hpccm_distro),
+        distribution=image.base.distribution,
+        release=int(re.match(r"\d*", image.base.version)[0] or 0),  # type: ignore[index]
+        cuda_home=home if image.cell.cuda != NONE else "",
+    )
+
+
+def adjusted(name: str, arguments: Mapping[str, Any], target: Target) -> Arguments:
+    """A block's arguments with what hpccm's defaults get wrong for this target."""
+    given = dict(arguments)
+    for default, value in _HTTPS.get(name, {}).items():
+        given.setdefault(default, value)
+    for quirk in _QUIRKS.get(name, ()):
+        quirk(given, target)
+    return given
+
+
+def corrected(text: str, target: Target) -> str:
+    """A spec's text with the lines that hpccm writes for other distributions."""
+    for wrong, right in _repositories(target):
+        text = text.replace(wrong, right)
+    return text
+
+
+def downloads(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a block fetches something by HTTPS, and so needs the certificates to do it."""
+    if name in _NEVER_FETCH:
+        return False
+    return name not in _FROM_DISTRIBUTION or _names_a_source(arguments)
+
+
+def fetches(text: str) -> bool:
+    """Whether commands of a spec fetch something by HTTPS."""
+    return bool(_FETCH.search(text))
+
+
+_FETCH = re.compile(r"\b(?:wget|curl|git clone|pip3? )")
+_NEVER_FETCH = frozenset({"comment", "copy", "environment", "label"})
+_FROM_DISTRIBUTION = frozenset(
+    {"apt_get", "gnu", "llvm", "ofed", "packages", "python", "raw", "shell", "yum"}
+)
+
+
+def _names_a_source(value: Any) -> bool:
+    """Whether an argument names a URL or a PPA, or asks for what has one."""
+    if isinstance(value, Mapping):
+        asked = any(value.get(key) is True for key in ("extra_repository", "source", "upstream"))
+        return asked or any(map(_names_a_source, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_names_a_source, value))
+    return isinstance(value, str) and ("https:" in value or value.startswith("ppa:"))
+
+
+# Where hpccm downloads by http or ftp, and the same files are served by https.
+_HTTPS: Mapping[str, Mapping[str, str]] = {
+    "conda": {"baseurl": "https://repo.anaconda.com/miniconda"},
+    "fftw": {"baseurl": "https://www.fftw.org"},
+    "gnu": {"baseurl": "https://ftp.gnu.org/gnu/gcc"},
+    "magma": {"baseurl": "https://icl.utk.edu/projectsfiles/magma/downloads"},
+    "mvapich2": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"},
+    "mvapich2_gdr": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/gdr"},
+}
+
+# FFTW's VSX code is right since 3.3.7: https://github.com/easybuilders/easybuild-easyblocks/pull/1520
+# NEON in double precision, on aarch64 alone, since 3.3.5: https://www.fftw.org/release-notes.html
+_VECTORS = {PPC64LE: ("--enable-vsx", "3.3.7"), AARCH64: ("--enable-neon", "3.3.5")}
+_NO_VECTORS = ("enable_long_double", "enable_quad_precision")
+
+
+def _fftw(given: Arguments, target: Target) -> None:
+    """fftw.py knows SSE2 and AVX for x86_64, and no vector unit of any other processor.
+
+    It also asks for SSE2 where FFTW's configure refuses it: with a precision beyond double.
+    """
+    scalar = any(given.get(name) for name in _NO_VECTORS)
+    if given.get("configure_opts") or (target.arch == X86_64 and not scalar):
+        return
+    given["configure_opts"] = ["--enable-shared", "--enable-openmp", "--enable-threads"]
+    option, since = _VECTORS.get(target.arch, ("", ""))
+    version = str(given.get("version") or since)
+    if option and not scalar and version_order(version) >= version_order(since):
+        given["configure_opts"].append(option)
+
+
+def _openblas(given: Arguments, target: Target) -> None:
+    """openblas.py names no target for x86_64: OpenBLAS then takes the building machine's own.
+
+    DYNAMIC_ARCH builds the kernels of all processors and chooses at run time. On ppc64le and
+    aarch64 hpccm names the least processor.
+    """
+    if target.arch == X86_64 and not given.get("make_opts"):
+        toolchain = given.get("toolchain") or {}
+        compilers = [f"{key}={toolchain[key]}" for key in ("CC", "FC") if toolchain.get(key)]
+        given["make_opts"] = [*compilers, "DYNAMIC_ARCH=1", "USE_OPENMP=1"]
+
+
+def _cuda(given: Arguments, target: Target) -> None:
+    """CUDA is on by default in hpccm; `configure` then fails in an image without a toolkit."""
+    given.setdefault("cuda", bool(target.cuda_home))
+
+
+def _cuda_path(given: Arguments, target: Target) -> None:
+    """ucx.py takes /usr/local/cuda for true, wherever the toolkit is."""
+    given.setdefault("cuda", target.cuda_home or False)
+    if given["cuda"] is True and target.cuda_home and not _cuda_home_of(given):
+        given["cuda"] = target.cuda_home
+
+
+def _cuda_home_of(given: Arguments) -> Any:
+    toolchain = given.get("toolchain")
+    return isinstance(toolchain, Mapping) and toolchain.get("CUDA_HOME")
+
+
+def _verbs(given: Arguments, _: Target) -> None:
+    """openmpi.py asks for verbs, which Open MPI 5 no longer has: InfiniBand comes by UCX there.
+
+    https://docs.open-mpi.org/en/v5.0.x/release-notes/networks.html
+    """
+    version = str(given.get("version", ""))
+    if version and version_order(version) >= version_order("5.0"):
+        given.setdefault("infiniband", False)
+
+
+def _kokkos(given: Arguments, target: Target) -> None:
+    """kokkos.py names a GPU's architecture also where CUDA is off."""
+    _cuda(given, target)
+    if not given["cuda"]:
+        given.setdefault("arch", [])
+
+
+def _python(given: Arguments, _: Target) -> None:
+    """python.py installs Python 2, which distributions have dropped since its end in 2020."""
+    given.setdefault("python2", False)
+
+
+def _ucx_flags(given: Arguments, target: Target) -> None:
+    """ucx.py turns a warning of old releases off on ppc64le, but not where CFLAGS are given."""
+    toolchain = given.get("toolchain")
+    if target.arch == PPC64LE and isinstance(toolchain, Mapping) and toolchain.get("CFLAGS"):
+        flags = f"{toolchain['CFLAGS']} -Wno-error=format"
+        given["toolchain"] = {**toolchain, "CFLAGS": flags}
+
+
+_Quirk = Callable[[Arguments, Target], None]
+_QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
+    "fftw": (_fftw,),
+    "kokkos": (_kokkos,),
+    "mvapich2": (_cuda,),
+    "openblas": (_openblas,),
+    "openmpi": (_cuda, _verbs),
+    "python": (_python,),
+    "ucx": (_cuda_path, _ucx_flags),
+}
+
+_POWERTOOLS = "yum-config-manager --set-enabled powertools"
+_EPEL = "yum install -y epel-release"
+
+
+def _repositories(target: Target) -> tuple[tuple[str, str], ...]:
+    """yum.py enables CentOS 8's powertools and EPEL's package wherever it is.
+
+    The repository is called crb since release 9, and ubi-N-codeready-builder on UBI, which has no
+    package of EPEL either. Older UBI images spell their repositories without -rpms.
+    """
+    if target.family == DEBIAN:
+        return ()
+    if target.is_ubi:
+        name = f"ubi-{target.release}-codeready-builder"
+        enable = "yum-config-manager --set-enabled"
+        release = f"https://dl.fedoraproject.org/pub/epel/epel-release-latest-{target.release}"
+        return (
+            (_POWERTOOLS, f"({enable} {name}-rpms || {enable} {name})"),
+            (_EPEL, f"yum install -y {release}.noarch.rpm"),
+        )
+    if target.release >= 9:  # noqa: PLR2004 - see above
+        return ((_POWERTOOLS, "yum-config-manager --set-enabled crb"),)
+    return ()

@@ -1,0 +1,246 @@
+"""What a recipe must say, and what it cannot say, whatever hpccm would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from builder.errors import Fault
+from builder.model import BlockUse
+from builder.spec import arguments as known
+from builder.spec.arguments import BOOLEAN, FLAG, LIST, MAPPING, TEXT, TEXT_OR_LIST, TEXT_OR_NUMBER
+
+# What stands for a version: whoever names one of these has said which sources are taken.
+_SOURCES = ("version", "url", "repository")
+# Their packages are the distribution's, in its own version.
+_OF_DISTRIBUTION = frozenset({"gnu", "llvm"})
+# What decides on a version beside `version`; of each group one is enough.
+_VERSIONS_TOO: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "conda": (("python_subversion",),),
+    "hpcx": (("cuda", "buildlabel"),),
+    "multi_ofed": (("mlnx_versions",),),
+    "mvapich2_gdr": (("package", "cuda_version"), ("package", "mlnx_ofed_version")),
+    "nccl": (("cuda", "build"),),
+    "nvhpc": (("cuda",),),
+}
+# They clone the newest commit of a branch where no commit is named.
+_CLONES = frozenset({"amgx", "sensei", "xpmem"})
+
+# What a definition and a Dockerfile have not both.
+_ONE_FORMAT = {
+    "user": "the user of a SIF is whoever starts it: the Dockerfile alone would have it",
+    "workdir": "a definition keeps no working directory: name absolute paths, or cd in shell",
+    "scif": "it holds other blocks, which a recipe cannot give it",
+}
+_PRIMITIVES = frozenset({"comment", "copy", "environment", "label", "raw", "shell"})
+# A file beside the recipe: the spec's folder holds texts below the project's files/, and no more.
+_LOCAL_FILES = {
+    **dict.fromkeys(("arm_allinea_studio", "intel_psxe", "pgi"), ("tarball",)),
+    "nsight_compute": ("runfile",),
+}
+_HIDDEN = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")  # noqa: S108 - paths in the image
+
+TOOLCHAIN_VARIABLES = (
+    *("CC", "CFLAGS", "CPPFLAGS", "CUDA_HOME", "CXX", "CXXFLAGS", "F77", "F90", "FC", "FCFLAGS"),
+    *("FFLAGS", "FLIBS", "LDFLAGS", "LD_LIBRARY_PATH", "LIBS"),
+)
+# The blocks that leave a toolchain for those after them.
+TOOLCHAINS = (
+    *("arm_allinea_studio", "gnu", "hpcx", "intel_mpi", "intel_psxe", "llvm", "mpich"),
+    *("mvapich2", "mvapich2_gdr", "nvhpc", "openmpi", "pgi"),
+)
+_TOOLCHAIN = (
+    f"valid: a block before this one ({', '.join(TOOLCHAINS)}; mpi is the last MPI), or a mapping "
+    f"of {', '.join(TOOLCHAIN_VARIABLES)}"
+)
+MPIS = ("hpcx", "intel_mpi", "mpich", "mvapich2", "mvapich2_gdr", "openmpi")
+
+
+def type_faults(use: BlockUse, cls: type, *, rendered: bool) -> Iterator[Fault]:
+    """Arguments of another type than the block documents.
+
+    Before templates are rendered, texts that hold one are let through.
+    """
+    for argument, value in use.arguments.items():
+        if rendered or not _is_template(value):
+            kind = known.kind(cls, argument)
+            problem = _mismatch(kind, value)
+            if problem and not (argument == "version" and _is_number(value) and not rendered):
+                yield fault(use, problem, _valid(kind, value), argument)
+
+
+def rule_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
+    """What is missing, and what only one of the two formats would have."""
+    if use.name in _ONE_FORMAT:
+        yield fault(use, f"{use.name} is not for recipes: {_ONE_FORMAT[use.name]}")
+        return
+    yield from _version_faults(use, cls)
+    yield from _format_faults(use)
+    yield from _file_faults(use, cls)
+    if use.name in _CHECKED:
+        yield from _CHECKED[use.name](use)
+
+
+def _version_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
+    given = use.arguments
+    default = _missing_version(use, cls)
+    if default:
+        problem = f"{use.name} needs a version: hpccm would take {default}, years old or too new"
+        sources = [name for name in _SOURCES if name in known.documented(cls)]
+        yield fault(use, problem, f"valid: one of {', '.join(sources)}")
+    for group in _VERSIONS_TOO.get(use.name, ()):
+        if not any(given.get(name) for name in group):
+            taken = known.default(cls, group[0])
+            would = f": hpccm would take {taken}" if taken else ""
+            yield fault(use, f"{use.name} needs {' or '.join(group)}{would}")
+    clones = use.name in _CLONES or given.get("repository")
+    if clones and not (given.get("branch") or given.get("commit")):
+        problem = f"{use.name} needs a commit or a branch of the repository that it clones"
+        yield fault(use, problem, "valid: commit, or branch with the name of a tag")
+
+
+def _missing_version(use: BlockUse, cls: type) -> str:
+    """The version that hpccm would take by itself; empty where the recipe names one."""
+    given = use.arguments
+    if use.name in _OF_DISTRIBUTION and not (given.get("upstream") or given.get("source")):
+        return ""
+    if "version" not in known.documented(cls) or any(given.get(name) for name in _SOURCES):
+        return ""
+    if use.name == "mvapich2_gdr" and given.get("package"):
+        return ""
+    return known.default(cls, "version") or "its newest"
+
+
+def _format_faults(use: BlockUse) -> Iterator[Fault]:
+    for argument in use.arguments:
+        private = argument.startswith("_") and use.name in _PRIMITIVES
+        if private or argument == "_run_arguments":
+            problem = "this holds for one of Dockerfile and Singularity definition only"
+            yield fault(use, problem, argument=argument)
+
+
+def _file_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
+    names = list(_LOCAL_FILES.get(use.name, ()))
+    if "branch" in known.documented(cls) or use.name in {"generic_build", "nvhpc"}:
+        names.append("package")
+    for argument in names:
+        value = use.arguments.get(argument)
+        if isinstance(value, str) and not value.startswith("https://"):
+            problem = f'"{value}" is a file beside the recipe, and specs bring no such files'
+            yield fault(use, problem, "valid: url, which builds can fetch", argument)
+
+
+def _raw_faults(use: BlockUse) -> Iterator[Fault]:
+    missing = [name for name in ("docker", "singularity") if name not in use.arguments]
+    if missing:
+        problem = f"raw without {' and '.join(missing)}: the two formats would differ"
+        valid = 'valid: {docker: ..., singularity: ...}; "" where a format really needs nothing'
+        yield fault(use, problem, valid)
+
+
+def _shell_faults(use: BlockUse) -> Iterator[Fault]:
+    if not use.arguments.get("commands"):
+        yield fault(use, "shell without commands", "valid: {commands: [make, make install]}")
+
+
+def _copy_faults(use: BlockUse) -> Iterator[Fault]:
+    given = use.arguments
+    if not ("files" in given) ^ ("src" in given and "dest" in given):
+        yield fault(use, "copy needs src and dest, or files", "valid: {src: a.conf, dest: /etc/}")
+    files = given.get("files")
+    for dest in [given.get("dest"), *(files.values() if isinstance(files, Mapping) else ())]:
+        if isinstance(dest, str) and not _is_template(dest):
+            if not dest.startswith("/"):
+                yield fault(use, f'"{dest}" is no absolute path', argument="dest")
+            elif f"{dest}/".startswith(_HIDDEN):
+                problem = f"Singularity cannot copy files to {dest}: it mounts over it"
+                yield fault(use, problem, "valid: such as /usr/local/src/", "dest")
+
+
+def _toolchain_problem(value: Any) -> str:
+    if isinstance(value, str):
+        return "" if value in (*TOOLCHAINS, "mpi") else f'no block "{value}" has a toolchain'
+    if not isinstance(value, Mapping):
+        return f"expected a toolchain, found {described(value)}"
+    unknown = [name for name in value if name not in TOOLCHAIN_VARIABLES]
+    if unknown:
+        return f"a toolchain has no {', '.join(map(str, unknown))}"
+    wrong = [name for name, text in value.items() if not isinstance(text, str)]
+    return f"expected text for {', '.join(wrong)}" if wrong else ""
+
+
+def _mismatch(kind: str, value: Any) -> str:
+    """What is wrong with a value; empty where nothing is."""
+    if kind == known.TOOLCHAIN:
+        return _toolchain_problem(value)
+    if not _FITS[kind](value):
+        return f"expected {kind}, found {described(value)}"
+    items = list(value.values()) if isinstance(value, Mapping) else value
+    if not isinstance(items, list):
+        return ""
+    fits = _fits_mapping_value if kind == MAPPING else lambda item: isinstance(item, str)
+    wrong = [item for item in items if not fits(item)]
+    if wrong:
+        return f"expected texts in it, found {described(wrong[0])}"
+    return ""
+
+
+def _fits_mapping_value(value: Any) -> bool:
+    """Whole numbers and truth values read the same in any spelling; 1.10 does not."""
+    return isinstance(value, (str, int))
+
+
+_FITS = {
+    BOOLEAN: lambda value: isinstance(value, bool),
+    TEXT: lambda value: isinstance(value, str),
+    LIST: lambda value: isinstance(value, list),
+    MAPPING: lambda value: isinstance(value, Mapping),
+    FLAG: lambda value: isinstance(value, (bool, str)),
+    TEXT_OR_LIST: lambda value: isinstance(value, (str, list)),
+    TEXT_OR_NUMBER: lambda value: isinstance(value, (str, int)) and not isinstance(value, bool),
+}
+
+
+def _valid(kind: str, value: Any) -> str:
+    if kind == known.TOOLCHAIN:
+        return _TOOLCHAIN
+    if kind == LIST and isinstance(value, str):
+        return f"valid: [{value}]"
+    if kind == TEXT and _is_number(value):
+        return f'write it in quotes: "{value}"'
+    return f"valid: {kind}"
+
+
+def described(value: Any) -> str:
+    """A value in the words of an error message."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return f"the truth value {str(value).lower()}"
+    if _is_number(value):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f'the text "{value}"'
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+def fault(use: BlockUse, problem: str, valid: str = "", argument: str = "") -> Fault:
+    """A fault of a block, or of one argument of it."""
+    return Fault(
+        file=use.where.file,
+        line=use.lines.get(argument, use.where.line),
+        key=f"{use.where.key}.{argument}" if argument else use.where.key,
+        problem=problem,
+        valid=valid,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+_CHECKED = {"copy": _copy_faults, "raw": _raw_faults, "shell": _shell_faults}
