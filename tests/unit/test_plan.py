@@ -175,11 +175,15 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
     reasons = {one.cell.identifier: [str(why) for why in one.reasons] for one in plan.left_out}
     assert identifiers(plan) == ["core-1.0-debian13-x86_64"]
     assert reasons["core-1.0-debian13-cuda12.2-mpich4.2-ppc64le"] == [
-        "world: CUDA 12.2 has no toolkit for ppc64le: 12.4 to 12.4 have one "
-        "(https://docs.example.org/cuda)",
-        "base image: debian13 has no way to CUDA 12.2 for ppc64le: NVIDIA made images for ppc64le "
-        "on no distribution; NVIDIA's packages for ppc64le are for rhel8; the distribution packages "
-        "none (base-images/debian13.yaml: cuda)",
+        (
+            "world: CUDA 12.2 has no toolkit for ppc64le: 12.4 to 12.4 have one "
+            "(https://docs.example.org/cuda)"
+        ),
+        (
+            "base image: debian13 has no way to CUDA 12.2 for ppc64le: NVIDIA made images for "
+            "ppc64le on no distribution; NVIDIA's packages for ppc64le are for rhel8; the "
+            "distribution packages none (base-images/debian13.yaml: cuda)"
+        ),
         "base image: debian13 packages no MPICH, not 4.2 (base-images/debian13.yaml: mpi.mpich)",
         "base image: debian13 exists for x86_64 (base-images/debian13.yaml)",
         "maintainer: recipe core puts no CUDA into its images: it takes cuda none",
@@ -188,8 +192,10 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
         "maintainer: nobody has the machine (matrix.yaml:9)",
     ]
     assert reasons["core-1.0-debian13-openmpi4.1-x86_64"] == [
-        "base image: debian13 packages Open MPI 5.0.7, not 4.1 "
-        "(base-images/debian13.yaml: mpi.openmpi)",
+        (
+            "base image: debian13 packages Open MPI 5.0.7, not 4.1 "
+            "(base-images/debian13.yaml: mpi.openmpi)"
+        ),
     ]
     assert reasons["core-1.0-debian13-openmpi4.1-ppc64le"][-2:] == [
         "maintainer: nobody has the machine (matrix.yaml:9)",
