@@ -48,6 +48,10 @@ def _command(options: Options) -> int:
             options.command
         ](options)
     with _without_collector():
+        if options.command == "lint":
+            from builder.cli import linting  # noqa: PLC0415 - `plan` starts without it
+
+            return linting.command(options)
         from builder.cli import commands  # noqa: PLC0415
 
         return {"plan": commands.plan, "explain": commands.explain, "spec": commands.spec}[

@@ -87,7 +87,7 @@ def parse(argv: Sequence[str]) -> Options:
     )
 
 
-COMMANDS = ("build", "plan", "spec", "explain", "verify", "doctor")
+COMMANDS = ("build", "plan", "spec", "lint", "explain", "verify", "doctor")
 
 
 def _with_command(argv: Sequence[str]) -> list[str]:
@@ -156,6 +156,11 @@ def _parser() -> argparse.ArgumentParser:
         commands, "spec", "write Dockerfile and Singularity.def of each image", [selectors, common]
     )
     _output(spec, "where to write a folder for each image (default: PROJECT/out)")
+    lint = _command(
+        commands, "lint", "look for faults in the specs of each image", [selectors, common]
+    )
+    lint.add_argument("--json", action="store_true", help="as JSON")
+    lint.add_argument("--no-cache", action="store_true", help="look at unchanged specs again")
     explain = _command(commands, "explain", "say why each cell is in or out", [selectors, common])
     explain.add_argument("--json", action="store_true", help="as JSON")
     verify = _command(

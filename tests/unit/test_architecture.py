@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "load": set(),
     "plan": set(),
     "spec": set(),
+    "lint": set(),
     "artifacts": set(),
     "bases": {"artifacts"},
     "sources": set(),

@@ -1,0 +1,82 @@
+"""Lint on the command line, and for the commands that compile specs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from builder.cli.commands import compiled, load_plan
+from builder.home import Home
+from builder.lint import LintReport, lint
+from builder.model import Spec
+from builder.model.locked import LOCK
+from builder.process import Processes
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+
+def command(options: Options) -> int:
+    """`build-images lint`: print every finding; 1 if any of them is an error."""
+    report = look(options, compiled(options, load_plan(options)))
+    print(json.dumps(as_json(report), indent=1) if options.json else as_text(report))
+    return 1 if report.errors else 0
+
+
+def look(options: Options, specs: Sequence[Spec], processes: Processes | None = None) -> LintReport:
+    """Lint specs with what this machine has, results kept in the builder's home."""
+    home = Home.of_environment()
+    return lint(
+        specs,
+        processes=processes or Processes(),
+        search_path=home.search_path(),
+        cache=home.path / "lint" if options.cache else None,
+        jobs=min(4, os.cpu_count() or 1),
+        locked=(options.project / LOCK).exists(),
+    )
+
+
+def as_text(report: LintReport) -> str:
+    """Each finding on a line, its hint below it, then what looked at how much."""
+    lines = []
+    for finding in report.findings:
+        lines.append(str(finding))
+        if finding.hint:
+            lines.append(f"    {finding.hint}")
+    return "\n".join([*lines, *summary(report)])
+
+
+def summary(report: LintReport) -> list[str]:
+    """Which linters ran, on how many specs, with how many findings; what was not run."""
+    unchanged = f", {report.cached} of them unchanged since they were" if report.cached else ""
+    found = f"{_count(report.errors, 'error')}, {_count(report.warnings, 'warning')}"
+    lines = [
+        f"{found} in {_count(report.specs, 'spec')}{unchanged} linted",
+        f"linters: our own rules, {', '.join(report.ran)}",
+    ]
+    if report.missing:
+        absent = " and ".join(report.missing)
+        lines.append(
+            f"not run, for this machine lacks them: {absent} (docs/lint.md says how to get)"
+        )
+    return lines
+
+
+def as_json(report: LintReport) -> dict[str, object]:
+    """The report for programs; a linter under `missing` has passed nothing."""
+    return {
+        "specs": report.specs,
+        "cached": report.cached,
+        "errors": report.errors,
+        "warnings": report.warnings,
+        "linters": list(report.ran),
+        "missing": list(report.missing),
+        "findings": [dataclasses.asdict(finding) for finding in report.findings],
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

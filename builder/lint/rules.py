@@ -1,0 +1,16 @@
+"""All rules of our own, in the order of docs/lint.md."""
+
+from __future__ import annotations
+
+from builder.lint import contents, downloads, sameness, syntax
+from builder.lint.findings import Problem
+from builder.lint.reading import read
+from builder.model import Spec
+
+RULES = (*downloads.RULES, *contents.RULES, *sameness.RULES, *syntax.RULES)
+
+
+def own_problems(spec: Spec, *, locked: bool) -> list[Problem]:
+    """What our own rules find in one spec."""
+    reading = read(spec, locked=locked)
+    return [rule.problem(hit) for rule in RULES for hit in rule.check(reading)]
