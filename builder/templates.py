@@ -8,8 +8,9 @@ that does not exist is an error, never an empty string.
 from __future__ import annotations
 
 import functools
+import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from builder import facts
 from builder.model import GENERIC, NONE, RUNTIME, BaseImage, Cell, PlannedCuda, PlannedMpi
+from builder.model.locked import Lock, source_folder
 
 _WHOLE = re.compile(r"\A\s*\{\{((?:(?!\}\}).)*)\}\}\s*\Z", re.DOTALL)
 
@@ -92,6 +94,36 @@ class RecipeNames:
     version: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceNames:
+    """`sources.NAME` in a template: a file of the recipe's own `sources`.
+
+    `url` is for the argument of that name of a block, which fetches and unpacks it; `file` is the
+    path in the image, for commands.
+    """
+
+    url: str
+    file: str
+
+
+class _AnySource(dict[str, SourceNames]):
+    """Every name, to try templates before the recipe's own sources are known."""
+
+    def __missing__(self, key: str) -> SourceNames:
+        return SourceNames(url=f"https://sample.example/{key}.tar.gz", file=f"/sample/{key}.tar.gz")
+
+
+def source_names(
+    recipe: str, sources: Mapping[str, Sequence[str]], lock: Lock
+) -> dict[str, SourceNames]:
+    """`sources` in the templates of one recipe: the locked URL of each, else its first."""
+    return {
+        name: SourceNames(url=url, file=f"{source_folder(recipe)}/{posixpath.basename(url)}")
+        for name, urls in sources.items()
+        for url in [lock.asked(urls)]
+    }
+
+
 def names(
     cell: Cell, base: BaseImage, mpi: PlannedMpi | None, cuda: PlannedCuda | None = None
 ) -> dict[str, Any]:
@@ -115,6 +147,7 @@ def names(
             route=mpi.route if mpi else "",
         ),
         "recipe": RecipeNames(name=cell.recipe, version=cell.recipe_version),
+        "sources": {},  # each recipe's own: source_names
     }
 
 
@@ -130,13 +163,15 @@ def sample_names() -> dict[str, Any]:
             family="openmpi", version="5.0.7", development=("mpi-dev",), runtime=("mpi",)
         ),
         "recipe": RecipeNames(name="sample", version="1.0"),
+        "sources": _AnySource(),
     }
 
 
 VALID_NAMES = (
     "arch, base.name, base.distribution, base.version, cpu, cuda.version, cuda.dashed, cuda.route, "
     "cuda.capabilities, cuda.gencode, cuda.gcc, flavour, mpi.family, mpi.version, mpi.route, "
-    "mpi.development, mpi.runtime, mpi.launch(RANKS), mpi.library, recipe.name, recipe.version"
+    "mpi.development, mpi.runtime, mpi.launch(RANKS), mpi.library, recipe.name, recipe.version, "
+    "sources.NAME.url, sources.NAME.file"
 )
 
 

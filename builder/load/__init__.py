@@ -19,10 +19,11 @@ from builder.load.known import (
     declared_checks,
     declared_names,
 )
+from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import read_matrix
 from builder.load.recipes import check_ancestry, read_recipe
 from builder.load.site import read_site
-from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
+from builder.model import BaseImage, BlockUse, Lock, Matrix, Project, Recipe, Where
 
 __all__ = ["load_project"]
 
@@ -117,7 +118,14 @@ def _read_all(
         bases=_bases(documents.bases, faults),
         checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
         site=read_site(root, faults),
+        lock=_lock(root, known, faults),
     )
+
+
+def _lock(root: Path, known: Known, faults: Faults) -> Lock:
+    lock = read_lock(root, faults)
+    check_recipes(lock, known, faults)
+    return lock
 
 
 def _matrix(node: Node | None, known: Known, faults: Faults) -> Matrix:

@@ -8,7 +8,9 @@ from pathlib import Path, PurePosixPath
 
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
+from builder.load.known import Known
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
+from builder.model import Where
 from builder.model.locked import DEBIAN_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
@@ -28,6 +30,16 @@ def read_lock(root: Path, faults: Faults) -> Lock:
         return Lock()
     node = parse(root / LOCK, LOCK, faults)
     return _lock(node, faults) if node else Lock()
+
+
+def check_recipes(lock: Lock, known: Known, faults: Faults) -> None:
+    """Note entries of recipes that do not exist: nobody needs those."""
+    for source in lock.sources.values():
+        for name in source.recipes:
+            if known.recipes is not None and name not in known.recipes:
+                where = Where(file=LOCK, line=source.line, key="recipes")
+                problem = f'{source.url} is locked for "{name}", and there is no such recipe'
+                faults.add(where, problem, _AGAIN)
 
 
 def _lock(node: Node, faults: Faults) -> Lock:

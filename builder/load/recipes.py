@@ -8,6 +8,7 @@ from builder.load.blocks import read_blocks
 from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.load.known import Known
+from builder.load.lock import source_url
 from builder.load.patterns import patterns_of
 from builder.load.readers import (
     Table,
@@ -15,6 +16,7 @@ from builder.load.readers import (
     list_of,
     mapping_of,
     one_of,
+    one_or_more,
     text,
     variable,
     version,
@@ -25,7 +27,7 @@ from builder.model import AXES, Recipe, Where
 _REQUIRED = ("recipe", "version", "about")
 _OPTIONAL = (
     *("parent", "axes", "development", "runtime"),
-    *("environment", "labels", "checks"),
+    *("environment", "labels", "checks", "sources"),
 )
 
 
@@ -45,6 +47,7 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
         checks=table.read("checks", list_of(one_of(known.checks, "check"), distinct=True), ()),
         where=table.where,
         lines=table.lines(),
+        sources=table.read("sources", mapping_of(one_or_more(source_url), key=variable), {}),
     )
 
 

@@ -52,7 +52,9 @@ def planned_image(
     if len(faults) > before:
         return
     names = cuda.images if cuda and cuda.images else (base_name(base, cell.arch),) * 2
-    base_image, runtime_image = (at_site(name, project.site) for name in names)
+    pinned = [project.lock.pinned(name, cell.arch) for name in names]
+    base_image, runtime_image = (at_site(name, project.site) for name in pinned)
+    sources = project.lock.of_recipes([stage.name for stage in stages])
     yield PlannedImage(
         cell=cell,
         base=base,
@@ -63,12 +65,14 @@ def planned_image(
         stages=stages,
         checks=checks,
         content_key=_content_key(
-            [compiler, base.hpccm_distro, base.distribution, base.prepare, cell.identifier, names],
+            [compiler, base.hpccm_distro, base.distribution, base.prepare, cell.identifier, pinned]
+            + [[one.url, one.sha256] for one in sources],
             stages,
             checks,
             project.root,
         ),
         decided=decided(base, cell, verdict),
+        sources=sources,
     )
 
 
@@ -128,6 +132,8 @@ def _stage(
                     lines=use.lines,
                 )
 
+    sources = templates.source_names(recipe.name, recipe.sources, project.lock)
+    context = {**context, "sources": sources}
     development: list[BlockUse] = []
     runtime: list[BlockUse] = []
     variables: dict[str, str] = {}
@@ -146,6 +152,7 @@ def _stage(
         environment={name: text for name, text in variables.items() if text},
         labels=_rendered(recipe.labels, context, recipe.where, faults),
         checks=checks,
+        sources=recipe.sources,
     )
 
 
