@@ -131,7 +131,7 @@ def _read(cls: type) -> tuple[set[str], set[type]]:
 
 def _collect(cls: type, found: set[str], seen: set[type]) -> None:
     for one in cls.__mro__:
-        if one in seen or one is object or one.__module__ not in sys.modules:
+        if one in seen or one is object:
             continue
         seen.add(one)
         tree = _tree(one)
@@ -140,18 +140,22 @@ def _collect(cls: type, found: set[str], seen: set[type]) -> None:
             _collect(other, found, seen)
 
 
-def _tree(cls: type) -> ast.ClassDef:
-    """The class's own source; `inspect.getsource` takes ten times as long."""
+def _tree(cls: type) -> ast.AST:
+    """The class's own source, empty where none is at hand: a site's block can be made by code.
+
+    `inspect.getsource` takes ten times as long.
+    """
     for node in _module_tree(cls.__module__).body:
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
             return node
-    raise LookupError(f"{cls.__module__} does not define {cls.__name__}")
+    return ast.Module(body=[], type_ignores=[])
 
 
 @functools.cache
 def _module_tree(module: str) -> ast.Module:
-    source = sys.modules[module].__file__
-    assert source is not None
+    source = getattr(sys.modules.get(module), "__file__", None)
+    if not source or not source.endswith(".py"):
+        return ast.Module(body=[], type_ignores=[])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # hpccm's sources have escapes that Python warns about
         return ast.parse(Path(source).read_bytes())

@@ -36,7 +36,7 @@ from spython.main.parse.parsers import DockerParser, SingularityParser
 from builder.errors import BadInput
 from builder.model import PlannedImage, Spec
 from builder.plan import make_plan
-from builder.spec import compile_spec, driver
+from builder.spec import compile_spec, making
 from builder.spec.driver import dockerfile, singularity
 
 FOLDER = GOLDEN / "spec"
@@ -230,7 +230,7 @@ def test_hpccm_gets_its_own_copy_of_arguments(
             return self._text
 
     one = tiny(tmp_path, recipes=[recipe(development=(block("shell", commands=["ls"]),))])
-    monkeypatch.setattr(driver, "catalogue", lambda: {"shell": Adds})
+    monkeypatch.setattr(making, "block_class", lambda _: Adds)
     assert dockerfile(one) == dockerfile(one)
     assert one.stages[0].development[0].arguments == {"commands": ["ls"]}
 
@@ -260,10 +260,12 @@ def test_warnings_of_hpccm_are_bad_input(tmp_path: Path) -> None:
             return "RUN true"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "catalogue", lambda: {"shell": Warns})
+        patch.setattr(making, "block_class", lambda _: Warns)
         with pytest.raises(BadInput, match="hpccm warns: this is deprecated") as caught:
             compiled(one)
     assert caught.value.exit_code == 2
+    [fault] = caught.value.faults
+    assert (fault.file, fault.line) == ("recipes/core.yaml", 5)
     assert logging.getLogger().handlers == handlers
 
 
@@ -274,11 +276,9 @@ def test_a_real_warning_of_hpccm_is_bad_input(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "generic_cmake": {},  # when it is made: it names no source
-    "environment": {"variables": ["A=b"]},  # when it becomes text
-    "openmpi": {"version": "5.0.7", "runtime": 5},
-    "gdrcopy": {"version": "2.4", "runtime": 5},  # when it is asked for its run-time part
-    "copy": {"files": "x"},
+    "generic_cmake": {},  # it names no source
+    "openmpi": {"version": "newest"},
+    "hdf5": {"version": "newest"},
 }
 
 
@@ -294,6 +294,29 @@ def test_a_block_that_hpccm_refuses_is_bad_input_at_its_line(name: str, tmp_path
         assert fault.key == f"development[0].{name}"
         assert fault.problem.startswith("hpccm refuses this block: ")
         assert f"recipes/core.yaml:41: development[0].{name}" in str(caught.value)
+
+
+MISTYPED: dict[str, tuple[str, Any]] = {
+    "environment": ("variables", ["A=b"]),
+    "gdrcopy": ("runtime", 5),
+    "copy": ("files", "x"),
+    "packages": ("ospackages", "make"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MISTYPED))
+def test_what_a_template_gives_is_of_the_right_type(name: str, tmp_path: Path) -> None:
+    """The loader cannot know; the fault is the same as its own."""
+    argument, value = MISTYPED[name]
+    blocks = (block(name, line=41, **{argument: value}), block("gnu", line=51, cc="yes"))
+    one = tiny(tmp_path, recipes=[recipe(development=blocks)])
+    with pytest.raises(BadInput) as caught:
+        compiled(one)
+    first, second = caught.value.faults
+    assert (first.line, second.line) == (42, 52)
+    assert first.key == f"development[0].{name}.{argument}"
+    assert first.problem.startswith("expected ")
+    assert second.problem == 'expected true or false, found the text "yes"'
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
