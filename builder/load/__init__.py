@@ -23,7 +23,7 @@ from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import read_matrix
 from builder.load.recipes import check_ancestry, read_recipe
 from builder.load.site import read_site
-from builder.model import BaseImage, BlockUse, Lock, Matrix, Project, Recipe, Where
+from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
 
 __all__ = ["load_project"]
 
@@ -39,10 +39,13 @@ def _no_faults(_: BlockUse) -> Sequence[Fault]:
     return ()
 
 
-def load_project(root: Path, *, block_faults: BlockFaults = _no_faults) -> Project:
+def load_project(
+    root: Path, *, block_faults: BlockFaults = _no_faults, stale_lock: bool = False
+) -> Project:
     """Read the matrix, the recipes, the base images and the checks under `root`.
 
     `block_faults` knows which blocks and arguments hpccm has; it is asked about each use of one.
+    A `stale_lock`, of recipes that are gone, is a fault unless it is about to be written anew.
     Raises `BadInput` with all faults of all files.
     """
     if not (root / MATRIX).is_file():
@@ -53,6 +56,8 @@ def load_project(root: Path, *, block_faults: BlockFaults = _no_faults) -> Proje
     faults = Faults()
     documents = _parse_all(root, faults)
     project = _read_all(root, documents, block_faults, faults)
+    if not stale_lock:
+        check_recipes(project.lock, documents.known(), faults)
     if faults.found:
         raise BadInput.of(faults.found)
     return project
@@ -118,7 +123,7 @@ def _read_all(
         bases=_bases(documents.bases, faults),
         checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
         site=read_site(root, faults),
-        lock=_lock(root, known, faults),
+        lock=read_lock(root, faults),
     )
 
 

@@ -14,7 +14,8 @@ from builder.model import Where
 from builder.model.locked import DEBIAN_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
-_AGAIN = "run build-images lock, which writes this file"
+_AGAIN = "run build-images lock, which drops it"
+_TAKE_OUT = "take the entry out and run build-images lock, which writes this file"
 _URL = re.compile(r"(?:https?|ftp)://[^\s/@]+/\S+")
 _DEBIAN = re.compile(re.escape(DEBIAN_SOURCE) + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*")
 _FILE = re.compile(r"[\w+~][\w.+~%=-]*")
@@ -68,7 +69,7 @@ def _source(node: Node, faults: Faults) -> LockedSource:
     )
     if source.url and ("path" in table) != source.url.startswith(DEBIAN_SOURCE):
         problem = f"path belongs to a {DEBIAN_SOURCE} URL, and to no other"
-        faults.add(node.where, problem, _AGAIN)
+        faults.add(node.where, problem, _TAKE_OUT)
     return source
 
 
@@ -96,7 +97,7 @@ def _plain_url(node: Node, faults: Faults) -> str:
 def _digest(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value and not _DIGEST.fullmatch(value):
-        valid = f"valid: sha256: and 64 hexadecimal digits; {_AGAIN}"
+        valid = f"valid: sha256: and 64 hexadecimal digits; {_TAKE_OUT}"
         faults.add(node.where, f'"{value}" is not a digest', valid)
     return value
 
@@ -105,7 +106,7 @@ def _matching(pattern: re.Pattern[str], what: str) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
         if value and not pattern.fullmatch(value):
-            faults.add(node.where, f'"{value}" is not {what}', _AGAIN)
+            faults.add(node.where, f'"{value}" is not {what}', _TAKE_OUT)
         return value
 
     return read
@@ -115,7 +116,7 @@ def _path(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     path = PurePosixPath(value)
     if value and (path.is_absolute() or ".." in path.parts or path.parts[:1] != ("pool",)):
-        faults.add(node.where, f'"{value}" is not a path in a Debian archive', _AGAIN)
+        faults.add(node.where, f'"{value}" is not a path in a Debian archive', _TAKE_OUT)
     return value
 
 
@@ -123,7 +124,7 @@ def _size(node: Node, faults: Faults) -> int:
     value = node.value
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    faults.add(node.where, f"expected a size in bytes, found {node.describe()}", _AGAIN)
+    faults.add(node.where, f"expected a size in bytes, found {node.describe()}", _TAKE_OUT)
     return 0
 
 
@@ -132,4 +133,4 @@ def _note_repeats(node: Node | None, names: Sequence[str], faults: Faults) -> No
         return
     for index, (item, name) in enumerate(zip(node.value, names, strict=True)):
         if name and name in names[:index]:
-            faults.add(item.where, f"{name} is locked twice", _AGAIN)
+            faults.add(item.where, f"{name} is locked twice", _TAKE_OUT)

@@ -47,8 +47,16 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
         checks=table.read("checks", list_of(one_of(known.checks, "check"), distinct=True), ()),
         where=table.where,
         lines=table.lines(),
-        sources=table.read("sources", mapping_of(one_or_more(source_url), key=variable), {}),
+        sources=table.read("sources", mapping_of(one_or_more(source_url), key=_source_name), {}),
     )
+
+
+def _source_name(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not value.isidentifier():
+        valid = "valid: letters, digits and _ of which the first is no digit"
+        faults.add(node.where, f'"{value}" cannot name a source', valid)
+    return value
 
 
 def check_ancestry(recipes: Mapping[str, Recipe], faults: Faults) -> None:
