@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from builder import facts
-from builder.model import FAILED, NONE, LeftOut
+from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
 from builder.report.units import human_time
 
+_VARIANTS = {"flavour": RUNTIME, "cpu": GENERIC}  # what is not said where it is usual
 VERIFIED, BUILT = "verified", "built"
 
 
@@ -113,6 +114,7 @@ def _place(image: str, cell: Mapping[str, str]) -> dict[str, Any]:
     axes = [cell.get("base", ""), _unless_none(cell.get("mpi", NONE))]
     cuda = _unless_none(cell.get("cuda", NONE))
     axes.append(f"CUDA {cuda}" if cuda else "")
+    axes += [cell[name] for name, usual in _VARIANTS.items() if cell.get(name, usual) != usual]
     return {
         "image": image,
         "row": image.removesuffix(f"-{arch}"),
@@ -130,6 +132,10 @@ def axes_of(image: str) -> dict[str, str]:
     """An image identifier taken apart again, for an image that left nothing but its name."""
     words = image.split("-")
     found = {"arch": words.pop()}
+    if words and words[-1] in facts.CPU_TARGETS.get(found["arch"], ()):
+        found["cpu"] = words.pop()
+    if words and words[-1] == DEVELOPMENT:
+        found["flavour"] = words.pop()
     if words and words[-1].startswith(tuple(facts.MPI_FAMILIES)):
         found["mpi"] = words.pop()
     if words and words[-1].startswith("cuda"):

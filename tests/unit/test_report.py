@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from html.parser import HTMLParser
@@ -347,10 +348,19 @@ def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "one", [cell(), cell(cuda="12.4"), cell(mpi="none"), cell("ppc64le", "none", "10.1")]
+    "one",
+    [
+        cell(),
+        cell(cuda="12.4"),
+        cell(mpi="none"),
+        cell("ppc64le", "none", "10.1"),
+        dataclasses.replace(cell("ppc64le"), cpu="power9le"),
+        dataclasses.replace(cell(cuda="12.4"), flavour="development", cpu="x86_64_v3"),
+    ],
 )
 def test_an_identifier_can_be_taken_apart(one: Cell) -> None:
-    assert {"cuda": "none", "mpi": "none", **axes_of(one.identifier)} == axes(one)
+    usual = {"cuda": "none", "mpi": "none", "flavour": "runtime", "cpu": "generic"}
+    assert {**usual, **axes_of(one.identifier)} == axes(one)
 
 
 @pytest.mark.parametrize(
