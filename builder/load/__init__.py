@@ -127,12 +127,6 @@ def _read_all(
     )
 
 
-def _lock(root: Path, known: Known, faults: Faults) -> Lock:
-    lock = read_lock(root, faults)
-    check_recipes(lock, known, faults)
-    return lock
-
-
 def _matrix(node: Node | None, known: Known, faults: Faults) -> Matrix:
     if node is None:
         return Matrix(axes={}, excludes=(), default={}, where=Where(file=MATRIX, line=1))
