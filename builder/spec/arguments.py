@@ -32,7 +32,7 @@ _INTERNAL = {"base_annotation"}
 
 # How the documentation begins, by kind.
 _WORDS = (
-    (re.compile(r"(- )?A? ?Boolean|(Required, b|B)y setting this value to `True`"), BOOLEAN),
+    (re.compile(r"(- )?A? ?Boolean|(Required, b|B)y setting this value"), BOOLEAN),
     (re.compile(r"((A|The) )?[Ll]ist of"), LIST),
     (re.compile(r"(A )?[Dd]ictionary"), MAPPING),
     (re.compile(r"Flags? to (control|enable)"), FLAG),

@@ -27,7 +27,7 @@ def _always(_: Arguments) -> bool:
 class Limit:
     """A block exists for `architectures` only, and on `family` only where one is named.
 
-    `when` says for which arguments of the block that holds.
+    `when` says for which arguments of the block that holds, `on` for which family if not for all.
     """
 
     block: str
@@ -35,6 +35,7 @@ class Limit:
     source: str
     architectures: tuple[str, ...] = (X86_64, PPC64LE, AARCH64)
     family: str = ""
+    on: str = ""
     when: Callable[[Arguments], bool] = _always
 
 
@@ -106,6 +107,13 @@ LIMITS = (
         source="https://apt.llvm.org/",
     ),
     Limit(
+        block="llvm",
+        architectures=(X86_64, AARCH64),
+        on=RED_HAT,
+        reason="hpccm knows no paths of clang for ppc64le on Red Hat's family; use packages",
+        source=f"{_HPCCM}/llvm.py",
+    ),
+    Limit(
         block="mvapich2_gdr",
         architectures=(X86_64, PPC64LE),
         reason="MVAPICH2-GDR's packages are for x86_64 and ppc64le",
@@ -155,7 +163,11 @@ LIMITS = (
 
 def block_limits(name: str) -> tuple[str, ...] | None:
     """The architectures that a block works on whatever its arguments; None is all of them."""
-    found = [set(one.architectures) for one in LIMITS if one.block == name and one.when is _always]
+    found = [
+        set(one.architectures)
+        for one in LIMITS
+        if one.block == name and one.when is _always and not one.on
+    ]
     if not found:
         return None
     return tuple(arch for arch in (X86_64, PPC64LE, AARCH64) if all(arch in some for some in found))
@@ -191,9 +203,10 @@ def family(hpccm_distro: str) -> str:
 
 
 def _reasons(use: BlockUse, arch: str, hpccm_distro: str) -> Iterator[str]:
+    here = family(hpccm_distro) if hpccm_distro else ""
     for one in LIMITS:
-        if one.block == use.name and one.when(use.arguments):
-            elsewhere = bool(hpccm_distro and one.family) and one.family != family(hpccm_distro)
+        if one.block == use.name and one.on in ("", here) and one.when(use.arguments):
+            elsewhere = bool(here and one.family) and one.family != here
             if arch not in one.architectures:
                 only = " and ".join(one.architectures)
                 yield f"{one.reason} (it exists for {only} only; {one.source})"

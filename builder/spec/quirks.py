@@ -64,6 +64,8 @@ def corrected(text: str, target: Target) -> str:
     """A spec's text with the lines that hpccm writes for other distributions."""
     for wrong, right in _repositories(target):
         text = text.replace(wrong, right)
+    if target.arch == PPC64LE:
+        text = _HPCX_NAME.sub(r"\1ppc64le", text)
     return text
 
 
@@ -186,11 +188,20 @@ def _ucx_flags(given: Arguments, target: Target) -> None:
         given["toolchain"] = {**toolchain, "CFLAGS": flags}
 
 
+def _mvapich2_gdr(given: Arguments, target: Target) -> None:
+    """mvapich2_gdr.py calls ppc64le ppc64el on Ubuntu, as its packages do; these are RPMs."""
+    given.setdefault("arch", target.arch)
+
+
+# hpcx.py does the same, and has no argument for it.
+_HPCX_NAME = re.compile(r"(hpcx-v[^\s/]*-)ppc64el\b")
+
 _Quirk = Callable[[Arguments, Target], None]
 _QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
     "fftw": (_fftw,),
     "kokkos": (_kokkos,),
     "mvapich2": (_cuda,),
+    "mvapich2_gdr": (_mvapich2_gdr,),
     "openblas": (_openblas,),
     "openmpi": (_cuda, _verbs),
     "python": (_python,),

@@ -26,13 +26,14 @@ _VERSIONS_TOO: Mapping[str, tuple[tuple[str, ...], ...]] = {
 # They clone the newest commit of a branch where no commit is named.
 _CLONES = frozenset({"amgx", "sensei", "xpmem"})
 
-# What a definition and a Dockerfile have not both.
-_ONE_FORMAT = {
+# What recipes cannot have, most of it because a definition and a Dockerfile have it not both.
+_NOT_FOR_RECIPES = {
+    "comment": "its text has no name that YAML could give it: write # in the recipe",
     "user": "the user of a SIF is whoever starts it: the Dockerfile alone would have it",
     "workdir": "a definition keeps no working directory: name absolute paths, or cd in shell",
     "scif": "it holds other blocks, which a recipe cannot give it",
 }
-_PRIMITIVES = frozenset({"comment", "copy", "environment", "label", "raw", "shell"})
+_PRIMITIVES = frozenset({"copy", "environment", "label", "raw", "shell"})
 # A file beside the recipe: the spec's folder holds texts below the project's files/, and no more.
 _LOCAL_FILES = {
     **dict.fromkeys(("arm_allinea_studio", "intel_psxe", "pgi"), ("tarball",)),
@@ -71,8 +72,8 @@ def type_faults(use: BlockUse, cls: type, *, rendered: bool) -> Iterator[Fault]:
 
 def rule_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
     """What is missing, and what only one of the two formats would have."""
-    if use.name in _ONE_FORMAT:
-        yield fault(use, f"{use.name} is not for recipes: {_ONE_FORMAT[use.name]}")
+    if use.name in _NOT_FOR_RECIPES:
+        yield fault(use, f"{use.name} is not for recipes: {_NOT_FOR_RECIPES[use.name]}")
         return
     yield from _version_faults(use, cls)
     yield from _format_faults(use)
