@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from builder.artifacts.oci import Layout, check_blob
-from builder.artifacts.tree import Entry, clean, content_digest, entry_of_special
+from builder.artifacts.tree import Entry, clean, entry_of_special
+from builder.digests import sha256_of
 from builder.errors import StepFailed
 
 _WHITEOUT = ".wh."
@@ -99,7 +100,7 @@ def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
         place = (node.source, node.offset)
         if place not in known:
             with node.open() as data:
-                known[place] = content_digest(data)
+                known[place] = sha256_of(data)
         mode = stat.S_IMODE(node.member.mode)
         yield Entry(path=path, kind="file", mode=mode, size=node.size, content=known[place])
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from builder.digests import sha256_of_file
 from builder.errors import StepFailed
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -86,12 +87,9 @@ def _blob(layout: Path, digest: str) -> bytes:
 
 def check_blob(path: Path) -> None:
     """Raise `StepFailed` unless a blob holds what its name, a SHA-256, says."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    if digest.hexdigest() != path.name:
-        raise StepFailed(f"{path}: this blob holds sha256:{digest.hexdigest()}")
+    found = sha256_of_file(path)
+    if found != path.name:
+        raise StepFailed(f"{path}: this blob holds sha256:{found}")
 
 
 def write_archive(

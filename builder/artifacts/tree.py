@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
+from builder.digests import sha256_of
 from builder.errors import StepFailed
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +105,7 @@ def _entry(
             kind="file",
             mode=stat.S_IMODE(member.mode),
             size=member.size,
-            content=content_digest(data),
+            content=sha256_of(data),
         )
     return entry_of_special(member, path)
 
@@ -122,14 +121,6 @@ def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
         tarfile.FIFOTYPE: "pipe",
     }
     return Entry(path=path, kind=kinds.get(member.type, "other"), mode=stat.S_IMODE(member.mode))
-
-
-def content_digest(data: IO[bytes]) -> str:
-    """The SHA-256 of a stream, in hexadecimal."""
-    digest = hashlib.sha256()
-    while chunk := data.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def comparable(entries: Iterable[Entry]) -> dict[str, Entry]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,11 @@ from builder.artifacts import flatten, oci, sbom
 from builder.bases import StoredBase, ensure_base, find_mirror
 from builder.cli.run import Run, Timer
 from builder.cli.workspace import Workspace
+from builder.digests import sha256_of_file
 from builder.engines import apptainer, charliecloud
 from builder.errors import StepFailed
 from builder.model import Artifact, PlannedImage
 from builder.spec.driver import singularity_sections
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +124,4 @@ class Packer:
 
 def file_digest(path: Path) -> str:
     """A file's SHA-256, as `sha256:…`."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{sha256_of_file(path)}"

@@ -23,10 +23,6 @@ _HOME_IN_CONTAINER = "/tmp"  # noqa: S108 - every image has it
 class Runner(Protocol):
     """Runs commands in one artifact, with the image's environment and nothing of the caller's."""
 
-    @property
-    def name(self) -> str:
-        """The program that runs it."""
-
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
         """Run a command to its end or its timeout; its failure is returned, not raised."""
 
@@ -35,7 +31,6 @@ class Runner(Protocol):
 class _Prefixed:
     """A runner that is a command put before the command."""
 
-    name: str
     prefix: tuple[str, ...]
     tools: Tools
     env: dict[str, str]
@@ -83,7 +78,6 @@ def oci_runner(artifact: Path, *, work: Path, tools: Tools) -> Iterator[Runner]:
     )
     try:
         yield _Prefixed(
-            name="buildah",
             prefix=tuple(
                 buildah.command(
                     "run", "--isolation=chroot", f"--env=HOME={_HOME_IN_CONTAINER}", container, "--"
@@ -105,7 +99,6 @@ def sif_runner(artifact: Path, *, work: Path, tools: Tools) -> Iterator[Runner]:
     """`apptainer exec`, as an ordinary user."""
     with _scratch(work, tools) as scratch:
         yield _Prefixed(
-            name="apptainer",
             prefix=(
                 tools.program("apptainer"),
                 "--silent",
@@ -134,7 +127,6 @@ def charliecloud_runner(artifact: Path, *, work: Path, tools: Tools) -> Iterator
         )
         try:
             yield _Prefixed(
-                name="charliecloud",
                 prefix=(
                     tools.program("ch-run"),
                     "--unset-env=*",

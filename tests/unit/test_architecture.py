@@ -16,6 +16,7 @@ PACKAGE = ROOT / "builder"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEAVES = {
     "descendants",
+    "digests",
     "errors",
     "model",
     "process",
