@@ -7,11 +7,14 @@ OCI archive, from the file named by `base_archive` in that folder.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import hpccm
 
 from builder.model import PlannedImage, Spec
 from builder.spec.blocks import block_faults
 from builder.spec.checks import check_files
+from builder.spec.downloads import Asked, Downloads, recorded
 from builder.spec.driver import base_archive, dockerfile, singularity
 from builder.spec.limits import block_limits, limit_reason
 from builder.spec.making import project_files
@@ -20,10 +23,13 @@ COMPILER = f"hpccm {hpccm.__version__}"
 
 __all__ = [
     "COMPILER",
+    "Asked",
+    "Downloads",
     "base_archive",
     "block_faults",
     "block_limits",
     "compile_spec",
+    "downloads_of",
     "limit_reason",
 ]
 
@@ -34,9 +40,20 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
     `run_checks` is the text of the script that runs all checks inside the image. Not safe in
     threads: hpccm keeps process-wide state.
     """
+    with recorded() as found:
+        texts = dockerfile(image), singularity(image)
     return Spec(
         image=image,
-        dockerfile=dockerfile(image),
-        singularity=singularity(image),
+        dockerfile=texts[0],
+        singularity=texts[1],
         files={**check_files(image, run_checks), **project_files(image)},
+        sources=tuple(one for _, one in sorted(found.copied.items())),
     )
+
+
+def downloads_of(images: Iterable[PlannedImage]) -> Downloads:
+    """What the blocks of some images download, locked or not; not safe in threads either."""
+    with recorded(locking=True) as found:
+        for image in images:
+            dockerfile(image)
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import hpccm
@@ -35,6 +36,7 @@ from builder.spec.checks import (
     stage_sources,
 )
 from builder.spec.complaints import complaints
+from builder.spec.downloads import with_sources
 from builder.spec.making import check, made, prerequisites, refused, runtime_prerequisites
 from builder.spec.quirks import corrected, target_of
 
@@ -120,7 +122,7 @@ def _develop(stage: Any, image: PlannedImage, recipe: StageRecipe) -> None:
     if needed := prerequisites(image, recipe):
         stage += needed
     for use in recipe.development:
-        stage += made(use, image)
+        stage += with_sources(use, image, recipe, partial(made, use, image))
     if sources := stage_sources(image, recipe):
         stage += copy_files(src=sources, dest=f"{SOURCES}/")
     if commands := stage_builds(image, recipe):
@@ -152,7 +154,7 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
     """What the recipes add at run time, the environment, the checks and the labels."""
     for recipe in image.stages:
         for use in recipe.runtime:
-            final += made(use, image)
+            final += with_sources(use, image, recipe, partial(made, use, image))
     if variables := _merged([recipe.environment for recipe in image.stages]):
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     if image.checks and image.cell.flavour == RUNTIME:
