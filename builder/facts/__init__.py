@@ -17,7 +17,17 @@ from builder.facts.architectures import (
     architecture,
     architecture_of_target,
 )
-from builder.facts.cuda import CUDA_ERRORS, CudaError, CudaRelease, CudnnRelease, NcclRelease
+from builder.facts.cuda import (
+    CUDA_ERRORS,
+    CUDNN,
+    DEB,
+    NCCL,
+    PACKAGINGS,
+    RPM,
+    CudaError,
+    CudaRelease,
+    LibraryRelease,
+)
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
 
 __all__ = [
@@ -25,16 +35,20 @@ __all__ = [
     "ARCHITECTURE_ALIASES",
     "CPU_TARGETS",
     "CUDA_ERRORS",
+    "CUDNN",
+    "DEB",
     "MPI_FAMILIES",
+    "NCCL",
     "NO_FACTS",
+    "PACKAGINGS",
+    "RPM",
     "Architecture",
     "CudaError",
     "CudaRelease",
-    "CudnnRelease",
     "Facts",
+    "LibraryRelease",
     "MpiFamily",
     "MpiRelease",
-    "NcclRelease",
     "architecture",
     "architecture_of_target",
 ]
@@ -45,9 +59,38 @@ class Facts:
     """Every table of releases. `cuda` is by version, the oldest first; so are the others."""
 
     cuda: Mapping[str, CudaRelease]
-    cudnn: tuple[CudnnRelease, ...]
-    nccl: tuple[NcclRelease, ...]
+    cudnn: tuple[LibraryRelease, ...]
+    nccl: tuple[LibraryRelease, ...]
     mpi: tuple[MpiRelease, ...]
+
+    def cuda_for(self, arch: str = "", capability: str = "") -> tuple[str, ...]:
+        """The CUDA releases that exist for an architecture and compile for a capability."""
+        return tuple(
+            version
+            for version, one in self.cuda.items()
+            if (not arch or arch in one.architectures)
+            and (not capability or capability in one.capabilities)
+        )
+
+    def library(self, name: str, *, cuda: str, packaging: str, arch: str) -> LibraryRelease | None:
+        """The newest `cudnn` or `nccl` for a CUDA release that has packages for an architecture."""
+        fitting = (
+            one
+            for one in {CUDNN: self.cudnn, NCCL: self.nccl}[name]
+            if one.pairs_with(cuda) and arch in one.packagings.get(packaging, ())
+        )
+        return max(fitting, key=lambda one: _numbers(one.version), default=None)
+
+    def mpi_series(self, family: str, version: str) -> MpiRelease | None:
+        """The series that a version (`4.1.4`) of a family belongs to; None if it is not known."""
+        for one in self.mpi:
+            if one.family == family and f"{version}.".startswith(f"{one.series}."):
+                return one
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in version.split("."))
 
 
 NO_FACTS = Facts(cuda={}, cudnn=(), nccl=(), mpi=())

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from builder.places import Where
 
+CUDNN, NCCL = "cudnn", "nccl"
+DEB, RPM = "deb", "rpm"
+PACKAGINGS = (DEB, RPM)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaRelease:
@@ -18,7 +22,8 @@ class CudaRelease:
     for, as numbers, without the variants a and f. `gcc` is the newest major version that nvcc takes
     as host compiler. `repositories` maps an architecture to the distributions for which NVIDIA has
     packages of the release, by its own names (`rhel8`); `images` maps one to the ends of the tags
-    of NVIDIA's images (`ubi8`). An empty field is not known: `notes` says so.
+    of NVIDIA's images (`ubi8`), and `image_names` to their repository, where that is not
+    `docker.io/nvidia/cuda`. An empty field is not known: `notes` says so.
     """
 
     version: str
@@ -31,6 +36,7 @@ class CudaRelease:
     repositories: Mapping[str, tuple[str, ...]]
     images: Mapping[str, tuple[str, ...]]
     image_tag: str
+    image_names: Mapping[str, str]
     sources: tuple[str, ...]
     notes: str
     where: Where
@@ -42,34 +48,53 @@ class CudaRelease:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CudnnRelease:
-    """One cuDNN for some CUDA releases (`10.1`) or whole majors (`11`), in NVIDIA's repositories.
+class LibraryRelease:
+    """One cuDNN or NCCL in NVIDIA's package repositories, built for one CUDA.
 
-    `runtime` and `development` name its packages, for apt and for rpm: `packages("deb")`.
+    `build` is that CUDA: a release (`11.8`), which it pairs with, or a major version (`12`), with
+    all of whose releases it pairs. `packagings` maps a kind of package, `deb` or `rpm`, to the
+    architectures that have it.
     """
 
+    name: str
     version: str
-    cuda: tuple[str, ...]
-    architectures: tuple[str, ...]
-    runtime: Mapping[str, str]
-    development: Mapping[str, str]
+    build: str
+    packagings: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
     notes: str
     where: Where
 
+    def pairs_with(self, cuda: str) -> bool:
+        """Whether it works with a CUDA release."""
+        return self.build in {cuda, cuda.partition(".")[0]}
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NcclRelease:
-    """One NCCL and the CUDA releases that its packages are built for; else as `CudnnRelease`."""
+    def packages(self, packaging: str) -> tuple[str, str]:
+        """What to install for run time and for development, as apt or dnf take it: with versions.
 
-    version: str
-    cuda: tuple[str, ...]
-    architectures: tuple[str, ...]
-    runtime: Mapping[str, str]
-    development: Mapping[str, str]
-    sources: tuple[str, ...]
-    notes: str
-    where: Where
+        The names are those of NVIDIA's images, https://gitlab.com/nvidia/container-images/cuda.
+        """
+        names = self._names(packaging)
+        pin = f"{self.version}-1{self._build_in_version(packaging)}"
+        separator = "=" if packaging == DEB else "-"
+        return f"{names[0]}{separator}{pin}", f"{names[1]}{separator}{pin}"
+
+    def _names(self, packaging: str) -> tuple[str, str]:
+        suffix = "dev" if packaging == DEB else "devel"
+        if self.name == NCCL:
+            return "libnccl2" if packaging == DEB else "libnccl", f"libnccl-{suffix}"
+        name = f"lib{self.name}{self.version.partition('.')[0]}"
+        build = f"-cuda-{self.build}" if self._names_its_build() else ""
+        return f"{name}{build}", f"{name}-{suffix}{build}"
+
+    def _build_in_version(self, packaging: str) -> str:
+        if self._names_its_build():
+            return ""
+        separator = "." if self.name == CUDNN and packaging == RPM else "+"
+        return f"{separator}cuda{self.build}"
+
+    def _names_its_build(self) -> bool:
+        """libcudnn9-cuda-12: cuDNN 9 is built for a major version, and says so in its name."""
+        return "." not in self.build
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

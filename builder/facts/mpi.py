@@ -44,11 +44,10 @@ class MpiRelease:
 
 
 # Launchers: mpirun(1) of Open MPI 4.1 and 5.0 (--oversubscribe is the 4.x spelling, still taken by
-# 5.0), mpiexec(1) of MPICH's Hydra, which MVAPICH2 and Intel MPI have too. MVAPICH2 pins ranks to
-# cores and wants an InfiniBand adapter unless told otherwise: user guide of 2.3, MV2_SMP_ONLY and
-# MV2_ENABLE_AFFINITY, https://mvapich.cse.ohio-state.edu/userguide/. Library names: Open MPI's
-# VERSION files, MPICH ABI compatibility initiative, https://www.mpich.org/abi/; Debian names
-# MPICH's libmpich.so.12.
+# 5.0), mpiexec(1) of MPICH's Hydra, which MVAPICH2 and Intel MPI have too. MVAPICH2 pins each
+# rank to a core of its own unless told not to: its user guide, MV2_ENABLE_AFFINITY,
+# https://mvapich.cse.ohio-state.edu/userguide/. Library names: Open MPI's VERSION files, MPICH ABI
+# compatibility initiative, https://www.mpich.org/abi/; Debian names MPICH's libmpich.so.12.
 MPI_FAMILIES: Mapping[str, MpiFamily] = {
     "openmpi": MpiFamily(
         name="openmpi",
@@ -69,7 +68,7 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
     "mvapich2": MpiFamily(
         name="mvapich2",
         title="MVAPICH2",
-        launch="mpiexec -genv MV2_SMP_ONLY 1 -genv MV2_ENABLE_AFFINITY 0 -n {ranks}",
+        launch="mpiexec -genv MV2_ENABLE_AFFINITY 0 -n {ranks}",
         library="MVAPICH2 {version}",
         sonames=("libmpi.so.12",),
         abi="mpich",

@@ -1,0 +1,239 @@
+"""The tables of facts: those shipped in builder/facts/data, and the rows that a project adds.
+
+A row of a project's `facts/NAME.yaml` replaces the shipped one of the same release.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from builder import facts
+from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease
+from builder.load.contradictions import check_cuda, check_libraries
+from builder.load.document import Node, parse
+from builder.load.faults import Faults, suggest
+from builder.load.readers import (
+    Reader,
+    Table,
+    architecture,
+    list_of,
+    mapping_of,
+    one_of,
+    text,
+)
+from builder.versions import version_order
+
+T = TypeVar("T")
+Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease)
+Sources = Mapping[str, str]
+RowReader = Callable[[Node, Sources, Faults], Row]
+
+FOLDER = "facts"
+_SHIPPED = Path(facts.__file__).parent / "data"
+_SHOWN = "builder/facts/data"  # how messages name the shipped files
+
+_NUMBER = re.compile(r"\d+")
+_DOTTED = re.compile(r"\d+(\.\d+)*")
+
+
+def read_facts(root: Path, faults: Faults) -> Facts:
+    """The shipped tables with the rows that the project in `root` adds, checked against each other.
+
+    Whatever is wrong is noted in `faults`; the result is then not to be used.
+    """
+    tables = Facts(
+        cuda={one.version: one for one in _rows("cuda", root, _cuda, faults)},
+        cudnn=_rows("cudnn", root, _library(facts.CUDNN), faults),
+        nccl=_rows("nccl", root, _library(facts.NCCL), faults),
+        mpi=_rows("mpi", root, _mpi, faults),
+    )
+    check_cuda(tables.cuda, faults)
+    check_libraries((*tables.cudnn, *tables.nccl), tables.cuda, faults)
+    return tables
+
+
+def _rows(name: str, root: Path, read: RowReader[Row], faults: Faults) -> tuple[Row, ...]:
+    file = f"{name}.yaml"
+    rows = _file(_SHIPPED / file, f"{_SHOWN}/{file}", read, faults)
+    own = root / FOLDER / file
+    if own.exists():
+        rows |= _file(own, f"{FOLDER}/{file}", read, faults)
+    return tuple(sorted(rows.values(), key=_order))
+
+
+def _file(path: Path, shown: str, read: RowReader[Row], faults: Faults) -> dict[Hashable, Row]:
+    node = parse(path, shown, faults)
+    if node is None:
+        return {}
+    table = Table(node, faults, required=("releases",), optional=("sources",))
+    no_names: dict[str, str] = {}
+    names = table.read("sources", mapping_of(_url), no_names)
+    no_rows: tuple[Row, ...] = ()
+    rows: dict[Hashable, Row] = {}
+    for row in table.read("releases", list_of(_with(read, names)), no_rows):
+        first = rows.setdefault(_key(row), row)
+        if first is not row:
+            line = first.where.line
+            faults.add(row.where, f"{_title(row)} is in this table twice, first in line {line}")
+    return rows
+
+
+def _with(read: RowReader[Row], names: Sources) -> Reader[Row]:
+    return lambda node, faults: read(node, names, faults)
+
+
+def _key(row: CudaRelease | LibraryRelease | MpiRelease) -> Hashable:
+    if isinstance(row, MpiRelease):
+        return row.family, row.series
+    return (row.version, row.build) if isinstance(row, LibraryRelease) else row.version
+
+
+def _title(row: CudaRelease | LibraryRelease | MpiRelease) -> str:
+    if isinstance(row, MpiRelease):
+        return f"{row.family} {row.series}"
+    if isinstance(row, LibraryRelease):
+        return f"{row.version} for CUDA {row.build}"
+    return f"CUDA {row.version}"
+
+
+def _order(row: CudaRelease | LibraryRelease | MpiRelease) -> tuple[object, ...]:
+    if isinstance(row, MpiRelease):
+        return row.family, version_order(row.series)
+    build = version_order(row.build) if isinstance(row, LibraryRelease) else ()
+    return build, version_order(row.version)
+
+
+def _cuda(node: Node, names: Sources, faults: Faults) -> CudaRelease:
+    table = Table(
+        node,
+        faults,
+        required=("version", "update", "driver", "architectures", "sources"),
+        optional=(
+            "shipped_driver",
+            "capabilities",
+            "gcc",
+            "repositories",
+            "images",
+            "image_tag",
+            "image_names",
+            "notes",
+        ),
+    )
+    return CudaRelease(
+        version=table.read("version", _dotted, ""),
+        update=table.read("update", _dotted, ""),
+        driver=table.read("driver", _dotted, ""),
+        shipped_driver=table.read("shipped_driver", _dotted, ""),
+        architectures=table.read("architectures", words(architecture), ()),
+        capabilities=table.read("capabilities", words(_number), ()),
+        gcc=table.read("gcc", _number, ""),
+        repositories=table.read("repositories", _by_architecture(words(text)), {}),
+        images=table.read("images", _by_architecture(words(text)), {}),
+        image_tag=table.read("image_tag", _dotted, ""),
+        image_names=table.read("image_names", _by_architecture(text), {}),
+        sources=table.read("sources", words(_source(names)), ()),
+        notes=table.read("notes", text, ""),
+        where=table.where,
+    )
+
+
+def _library(name: str) -> RowReader[LibraryRelease]:
+    def read(node: Node, names: Sources, faults: Faults) -> LibraryRelease:
+        table = Table(
+            node,
+            faults,
+            required=("version", "build", "sources"),
+            optional=(*facts.PACKAGINGS, "notes"),
+        )
+        return LibraryRelease(
+            name=name,
+            version=table.read("version", _dotted, ""),
+            build=table.read("build", _dotted, ""),
+            packagings={
+                one: table.read(one, words(architecture), ())
+                for one in facts.PACKAGINGS
+                if one in table
+            },
+            sources=table.read("sources", words(_source(names)), ()),
+            notes=table.read("notes", text, ""),
+            where=table.where,
+        )
+
+    return read
+
+
+def _mpi(node: Node, names: Sources, faults: Faults) -> MpiRelease:
+    table = Table(
+        node,
+        faults,
+        required=("family", "series", "soname", "sources"),
+        optional=("pmix", "notes"),
+    )
+    return MpiRelease(
+        family=table.read("family", one_of(facts.MPI_FAMILIES, "MPI family"), ""),
+        series=table.read("series", _dotted, ""),
+        soname=table.read("soname", text, ""),
+        pmix=table.read("pmix", _dotted, ""),
+        sources=table.read("sources", words(_source(names)), ()),
+        notes=table.read("notes", text, ""),
+        where=table.where,
+    )
+
+
+def words(item: Reader[T]) -> Reader[tuple[T, ...]]:
+    """A reader of distinct items: the words of a text, or a list."""
+    several = list_of(item, least=1, distinct=True)
+
+    def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        if isinstance(node.value, str):
+            parts = node.value.split()
+            nodes = tuple(Node(where=node.where, value=one, text=one) for one in parts)
+            node = Node(where=node.where, value=nodes)
+        return several(node, faults)
+
+    return read
+
+
+def _by_architecture(item: Reader[T]) -> Reader[dict[str, T]]:
+    return mapping_of(item, key=architecture)
+
+
+def _dotted(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not _DOTTED.fullmatch(value):
+        faults.add(node.where, f'"{value}" is no version here', "valid: digits and dots: 12.4.1")
+    return value
+
+
+def _number(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not _NUMBER.fullmatch(value):
+        faults.add(node.where, f'"{value}" is no number', 'valid: digits alone, in quotes: "13"')
+    return value
+
+
+def _url(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not _is_url(value):
+        faults.add(node.where, f'"{value}" is no address', "valid: https://...")
+    return value
+
+
+def _source(names: Sources) -> Reader[str]:
+    def read(node: Node, faults: Faults) -> str:
+        value = text(node, faults)
+        if not value or _is_url(value):
+            return value
+        if value not in names:
+            valid = f"valid: https://..., or a name of the table `sources`; {suggest(value, names)}"
+            faults.add(node.where, f'"{value}" is no source', valid)
+        return names.get(value, "")
+
+    return read
+
+
+def _is_url(value: str) -> bool:
+    return value.startswith(("https://", "http://"))
