@@ -12,6 +12,7 @@ from builder.load.bases import read_base
 from builder.load.checks import read_checks
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
+from builder.load.files import with_files
 from builder.load.known import (
     Known,
     check_names,
@@ -119,7 +120,7 @@ def _read_all(
     return Project(
         root=root,
         matrix=_matrix(documents.matrix, known, faults),
-        recipes=_recipes(documents.recipes, known, block_faults, faults),
+        recipes=with_files(root, _recipes(documents.recipes, known, block_faults, faults), faults),
         bases=_bases(documents.bases, faults),
         checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
         site=read_site(root, faults),

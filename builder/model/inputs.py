@@ -19,7 +19,8 @@ class BlockUse:
 
     Two names are not hpccm's: `cuda` and `mpi` stand for the cell's toolkit and MPI, by whichever
     route the cell has them. `when` maps axes to patterns: the block is for cells that they match.
-    `lines` gives the line of each argument, by name.
+    `lines` gives the line of each argument, by name; `files` the texts of the project's files
+    that the block copies, by path below `files/`.
     """
 
     name: str
@@ -27,6 +28,7 @@ class BlockUse:
     where: Where
     lines: Mapping[str, int] = field(default_factory=dict)
     when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,13 @@ FLAVOURS = (RUNTIME, DEVELOPMENT)
 # Compiled for every processor of the architecture, not for one of hpccm's CPU targets.
 GENERIC = "generic"
 
+# The arguments that name files of the project, below files/, by block.
+FILE_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "conda": ("environment",),
+    "copy": ("src", "files"),
+    "pip": ("requirements",),
+}
+
 # Ways to a CUDA toolkit: NVIDIA's image as base; NVIDIA's package repository on the plain
 # distribution; the distribution's own packages.
 CUDA_ROUTES: tuple[str, ...] = ("image", "repository", "distribution")

@@ -130,6 +130,7 @@ def _stage(
                     arguments=_rendered(use.arguments, context, use.where, faults),
                     where=use.where,
                     lines=use.lines,
+                    files=use.files,
                 )
 
     sources = templates.source_names(recipe.name, recipe.sources, project.lock)
@@ -230,12 +231,16 @@ def _stage_content(stage: StageRecipe) -> list[Any]:
         stage.name,
         stage.version,
         stage.about,
-        [[use.name, use.arguments] for use in (*stage.development, *stage.runtime)],
+        [_use_content(use) for use in (*stage.development, *stage.runtime)],
         len(stage.development),
         stage.environment,
         stage.labels,
         stage.checks,
     ]
+
+
+def _use_content(use: BlockUse) -> list[Any]:
+    return [use.name, use.arguments, *([dict(use.files)] if use.files else ())]
 
 
 def _sha256(content: list[Any]) -> str:

@@ -11,7 +11,7 @@ from hpccm.building_blocks import packages
 from hpccm.toolchain import toolchain
 
 from builder.errors import BadInput, Fault
-from builder.model import BlockUse, PlannedImage, StageRecipe
+from builder.model import FILE_ARGUMENTS, BlockUse, PlannedImage, StageRecipe
 from builder.spec.blocks import block_class, rendered_faults
 from builder.spec.complaints import complaints
 from builder.spec.limits import DEBIAN
@@ -75,7 +75,7 @@ def project_files(image: PlannedImage) -> dict[str, str]:
     return {
         f"{FILES}/{path}": text
         for use in _uses(image.stages)
-        for path, text in getattr(use, "files", {}).items()
+        for path, text in use.files.items()
     }
 
 
@@ -121,17 +121,15 @@ def _before(use: BlockUse, image: PlannedImage) -> Iterator[BlockUse]:
 
 def _with_paths(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Names of the project's files as paths in the spec's folder."""
-    if name == "copy" and isinstance(given.get("files"), Mapping):
-        given["files"] = {f"{FILES}/{source}": dest for source, dest in given["files"].items()}
     for key in FILE_ARGUMENTS.get(name, ()):
-        if isinstance(given.get(key), list):
-            given[key] = [f"{FILES}/{source}" for source in given[key]]
-        elif given.get(key):
-            given[key] = f"{FILES}/{given[key]}"
+        value = given.get(key)
+        if isinstance(value, Mapping):
+            given[key] = {f"{FILES}/{source}": dest for source, dest in value.items()}
+        elif isinstance(value, list):
+            given[key] = [f"{FILES}/{source}" for source in value]
+        elif value:
+            given[key] = f"{FILES}/{value}"
     return given
-
-
-FILE_ARGUMENTS = {"conda": ("environment",), "copy": ("src",), "pip": ("requirements",)}
 
 
 def _needed(uses: Iterable[BlockUse], image: PlannedImage) -> set[str]:

@@ -98,6 +98,16 @@ def _names_a_source(value: Any) -> bool:
     return isinstance(value, str) and ("https:" in value or value.startswith("ppa:"))
 
 
+# conda.py copies its environment file to /var/tmp, which Singularity hides while it copies.
+_CONDA_FOLDER = "/usr/local/src"
+
+
+def _conda(given: Arguments, _: Target) -> None:
+    """Work where a definition can copy to: https://apptainer.org/docs/user/latest/ (%files)."""
+    if given.get("environment"):
+        given.setdefault("wd", _CONDA_FOLDER)
+
+
 # Where hpccm downloads by http or ftp, and the same files are served by https.
 _HTTPS: Mapping[str, Mapping[str, str]] = {
     "conda": {"baseurl": "https://repo.anaconda.com/miniconda"},
@@ -198,6 +208,7 @@ _HPCX_NAME = re.compile(r"(hpcx-v[^\s/]*-)ppc64el\b")
 
 _Quirk = Callable[[Arguments, Target], None]
 _QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
+    "conda": (_conda,),
     "fftw": (_fftw,),
     "kokkos": (_kokkos,),
     "mvapich2": (_cuda,),
