@@ -95,9 +95,8 @@ class _Step:
         return f"{source_folder(self.recipe.name)}/{source.file}"
 
     def locked(self, url: str) -> LockedSource | None:
-        """The lock's entry for a URL, as blocks are given it."""
-        wanted = locked_url(url)
-        return next((one for one in self.image.sources if one.url == wanted), None)
+        """The lock's entry for a URL."""
+        return next((one for one in self.image.sources if one.url == url), None)
 
     def file_name(self, urls: tuple[str, ...]) -> str:
         """The name of the file that some alternatives stand for, as templates give it."""

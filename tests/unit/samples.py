@@ -21,6 +21,7 @@ from builder.model import (
     Check,
     CudaSupport,
     Exclude,
+    Lock,
     Matrix,
     PackagedMpi,
     Plan,
@@ -151,6 +152,7 @@ def project(
     run_checks: str = "#!/bin/sh\n",
     facts: Facts = NO_FACTS,
     site: Site | None = None,
+    lock: Lock | None = None,
     **axes: tuple[str, ...],
 ) -> Project:
     """A project without faults, its checks' sources written below `root`."""
@@ -175,6 +177,7 @@ def project(
         checks={one.name: one for one in checks},
         facts=facts,
         site=site or Site(),
+        lock=lock or Lock(),
     )
 
 
