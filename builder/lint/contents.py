@@ -10,6 +10,7 @@ from builder.lint.findings import DEFINITION, DOCKERFILE, ERROR, WARNING, Hit, R
 from builder.lint.reading import Reading, hit
 
 _APT_KEY = re.compile(r"\bapt-key\b")
+_KEY_SERVER = re.compile(r"\bapt-key\s+adv\b|--recv-keys?\b|--keyserver\b")
 _OPEN_TO_ALL = re.compile(r"\bchmod\s+(?:-\S+\s+)*(?:0?777|a\+\w*w\w*|o\+\w*w\w*|ugo\+\w*w\w*)\b")
 _SECRET = re.compile(
     r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY"
@@ -69,6 +70,13 @@ def apt_key(reading: Reading) -> Iterator[Hit]:
         if _APT_KEY.search(command.text):
             hint = "a key under /usr/share/keyrings, named by signed-by="
             yield hit(command, f"apt-key is gone: {shortened(command.text)}", hint)
+
+
+def key_server(reading: Reading) -> Iterator[Hit]:
+    for command in reading.of_kind(SHELL):
+        if _KEY_SERVER.search(command.text):
+            hint = "download the key by https, or copy it in from files/"
+            yield hit(command, f"a key from a key server: {shortened(command.text)}", hint)
 
 
 def open_to_all(reading: Reading) -> Iterator[Hit]:
@@ -137,8 +145,15 @@ RULES = (
         check=cache_left,
     ),
     Rule(
-        name="apt-key",
+        name="key-server",
         level=ERROR,
+        what="no `apt-key adv`, no `gpg --recv-keys`",
+        why="key servers answer or not by the hour, and take keys from anyone",
+        check=key_server,
+    ),
+    Rule(
+        name="apt-key",
+        level=WARNING,
         what="no `apt-key`",
         why="it trusts a key for every repository, and Debian 13 no longer has it",
         check=apt_key,

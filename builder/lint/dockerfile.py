@@ -189,6 +189,8 @@ def _syntax(instructions: list[Instruction]) -> Iterator[Hit]:
             yield Hit(
                 file=DOCKERFILE, line=one.line, text=text, hint=", ".join(sorted(INSTRUCTIONS))
             )
+        elif not one.value:
+            yield Hit(file=DOCKERFILE, line=one.line, text=f"{one.name} says nothing")
         elif one.name not in {"FROM", "ARG"} and one.stage < 0:
             yield Hit(file=DOCKERFILE, line=one.line, text=f"{one.name} comes before any FROM")
         elif one.name in {"RUN", "COPY"} and _HEREDOC.search(one.value):

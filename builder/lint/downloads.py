@@ -39,12 +39,13 @@ _REPOSITORY = re.compile(
 _WRITES_ONLY = re.compile(r"(?:echo|printf|sed|export)\s")  # URLs in these are text
 _LOCAL = re.compile(r"(?:http|ftp)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/]|$)")
 _CHECKSUM = re.compile(r"\bsha(?:256|384|512)sum\b.*\s(?:-c|--check)\b|--checksum=sha\d+[:-]")
-_FETCH = re.compile(r"\b(?:curl|wget)\b")
 _TO_SHELL = re.compile(
     r"\b(?:curl|wget)\b[^|]*\|\s*(?:sudo\s+)?(?:env\s+\S+\s+)?(?:/bin/)?(?:ba|da|z|k)?sh\b"
     r"|\b(?:ba|da|z|k)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b"
 )
-_TO_OTHERS = re.compile(r"\b(?:curl|wget)\b[^|]*\|")
+# These fail by themselves when nothing, or half of it, comes through the pipe.
+_NOTICES = r"(?:sudo\s+)?(?:gpg|apt-key|tar|gzip|gunzip|bunzip2|xz|unxz|zstd|sha\d+sum)\b"
+_TO_OTHERS = re.compile(rf"\b(?:curl|wget)\b[^|]*\|(?!\||\s*{_NOTICES})")
 _SAVED_AS = re.compile(r"\s(?:-o|-O|--output|--output-document)[ =]?(\S+)")
 _UNSIGNED = re.compile(
     r"trusted=yes|--allow-unauthenticated|--force-yes|--nogpgcheck|gpgcheck\s*=\s*0"
@@ -195,14 +196,14 @@ RULES = (
     Rule(
         name="piped-installer",
         level=ERROR,
-        what="no `curl ... | sh`",
+        what="no download is piped into a shell",
         why="a cut-off download runs half of a script, and nobody saw what ran",
         check=piped_installer,
     ),
     Rule(
         name="piped-download",
         level=WARNING,
-        what="no `curl ... | tar`",
+        what="no download is piped into what does not notice a cut-off end (`tar` and `gpg` do)",
         why="`sh` reports the last command of a pipe only: a download that failed goes unseen",
         check=piped_download,
     ),

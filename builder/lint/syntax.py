@@ -131,7 +131,7 @@ RULES = (
         name="definition-syntax",
         level=ERROR,
         what="headers, sections and stages of a definition are as Apptainer reads them",
-        why="the same",
+        why="`apptainer build` stops at it, or reads something else",
         check=definition_syntax,
     ),
     Rule(
