@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder.errors import BadInput
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "build_images.blocks"
 
@@ -38,10 +44,17 @@ def registered_names() -> list[str]:
 
 
 @functools.cache
-def _entry_points():  # type: ignore[no-untyped-def]
-    from importlib.metadata import entry_points  # noqa: PLC0415 - see registered_block
+def _entry_points() -> dict[str, EntryPoint]:
+    """The first of each name on the path. `python -m` puts the working folder there: not that."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - see registered_block
 
-    return {point.name: point for point in entry_points(group=GROUP)}
+    here = Path.cwd()
+    path = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
+    found: dict[str, EntryPoint] = {}
+    for one in distributions(path=path):
+        for point in one.entry_points.select(group=GROUP):
+            found.setdefault(point.name, point)
+    return found
 
 
 def _unusable(name: str, value: str, why: str) -> BadInput:
