@@ -11,6 +11,7 @@ from builder.load import toolkits
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
 from builder.load.document import Node, parse
+from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.load.files import with_files
 from builder.load.known import (
@@ -123,6 +124,7 @@ def _read_all(
         recipes=with_files(root, _recipes(documents.recipes, known, block_faults, faults), faults),
         bases=_bases(documents.bases, faults),
         checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
+        facts=read_facts(root, faults),
         site=read_site(root, faults),
         lock=read_lock(root, faults),
     )
