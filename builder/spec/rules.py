@@ -86,14 +86,15 @@ def _version_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
     given = use.arguments
     default = _missing_version(use, cls)
     if default:
-        problem = f"{use.name} needs a version: hpccm would take {default}, years old or too new"
+        problem = f"{use.name} needs a version: hpccm would take {default}"
         sources = [name for name in _SOURCES if name in known.documented(cls)]
         yield fault(use, problem, f"valid: one of {', '.join(sources)}")
     for group in _VERSIONS_TOO.get(use.name, ()):
         if not any(given.get(name) for name in group):
             taken = known.default(cls, group[0])
             would = f": hpccm would take {taken}" if taken else ""
-            yield fault(use, f"{use.name} needs {' or '.join(group)}{would}")
+            valid = f"valid: {' or '.join(group)}"
+            yield fault(use, f"{use.name} needs {' or '.join(group)}{would}", valid)
     clones = use.name in _CLONES or given.get("repository")
     if clones and not (given.get("branch") or given.get("commit")):
         problem = f"{use.name} needs a commit or a branch of the repository that it clones"
@@ -207,6 +208,8 @@ def _valid(kind: str, value: Any) -> str:
         return _TOOLCHAIN
     if kind == LIST and isinstance(value, str):
         return f"valid: [{value}]"
+    if kind in {LIST, MAPPING} and isinstance(value, (list, Mapping)):
+        return "valid: texts; a number in quotes is one"
     if kind == TEXT and _is_number(value):
         return f'write it in quotes: "{value}"'
     return f"valid: {kind}"

@@ -143,7 +143,7 @@ def test_their_arguments_have_no_fault(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(UNUSABLE))
 def test_what_no_recipe_can_use_is_refused(name: str) -> None:
-    given = {"tarball": "x.tar.gz"} if name in {"intel_psxe", "pgi"} else {}
+    given: dict[str, Any] = {"tarball": "x.tgz"} if name in {"intel_psxe", "pgi"} else {}
     assert block_faults(block(name, **given))
 
 
@@ -344,7 +344,7 @@ def test_old_fftw_has_no_right_vsx(tmp_path: Path) -> None:
 
 
 def test_options_of_a_recipe_are_kept(tmp_path: Path) -> None:
-    given = {"version": "3.3.10", "configure_opts": ["--enable-float"]}
+    given: dict[str, Any] = {"version": "3.3.10", "configure_opts": ["--enable-float"]}
     text = both(tmp_path, block("fftw", **given), arch="ppc64le")
     assert "--enable-float" in text
     assert "vsx" not in text
