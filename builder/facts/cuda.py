@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from builder.places import Where
 
@@ -36,10 +36,10 @@ class CudaRelease:
     repositories: Mapping[str, tuple[str, ...]]
     images: Mapping[str, tuple[str, ...]]
     image_tag: str
-    image_names: Mapping[str, str]
     sources: tuple[str, ...]
     notes: str
     where: Where
+    image_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def major(self) -> str:

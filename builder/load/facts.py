@@ -6,13 +6,13 @@ A row of a project's `facts/NAME.yaml` replaces the shipped one of the same rele
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease
-from builder.load.contradictions import check_cuda, check_libraries
+from builder.load.contradictions import Contradictions, Lines
 from builder.load.document import Node, parse
 from builder.load.faults import Faults, suggest
 from builder.load.readers import (
@@ -24,19 +24,23 @@ from builder.load.readers import (
     one_of,
     text,
 )
+from builder.places import Where
 from builder.versions import version_order
 
 T = TypeVar("T")
 Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease)
 Sources = Mapping[str, str]
 RowReader = Callable[[Node, Sources, Faults], Row]
+AnyRow = CudaRelease | LibraryRelease | MpiRelease
 
 FOLDER = "facts"
+FILES = ("cuda.yaml", "cudnn.yaml", "nccl.yaml", "mpi.yaml")
 _SHIPPED = Path(facts.__file__).parent / "data"
 _SHOWN = "builder/facts/data"  # how messages name the shipped files
 
-_NUMBER = re.compile(r"\d+")
-_DOTTED = re.compile(r"\d+(\.\d+)*")
+# int() refuses thousands of digits
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_DOTTED = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 
 
 def read_facts(root: Path, faults: Faults) -> Facts:
@@ -44,15 +48,26 @@ def read_facts(root: Path, faults: Faults) -> Facts:
 
     Whatever is wrong is noted in `faults`; the result is then not to be used.
     """
+    _check_names(root / FOLDER, faults)
+    lines: Lines = {}
     tables = Facts(
-        cuda={one.version: one for one in _rows("cuda", root, _cuda, faults)},
-        cudnn=_rows("cudnn", root, _library(facts.CUDNN), faults),
-        nccl=_rows("nccl", root, _library(facts.NCCL), faults),
+        cuda={one.version: one for one in _rows("cuda", root, _cuda(lines), faults)},
+        cudnn=_rows("cudnn", root, _library(facts.CUDNN, lines), faults),
+        nccl=_rows("nccl", root, _library(facts.NCCL, lines), faults),
         mpi=_rows("mpi", root, _mpi, faults),
     )
-    check_cuda(tables.cuda, faults)
-    check_libraries((*tables.cudnn, *tables.nccl), tables.cuda, faults)
+    contradictions = Contradictions(lines, faults)
+    contradictions.check_cuda(tables.cuda)
+    contradictions.check_libraries((*tables.cudnn, *tables.nccl), tables.cuda)
     return tables
+
+
+def _check_names(folder: Path, faults: Faults) -> None:
+    """A mistyped file would be passed over in silence."""
+    for path in sorted(folder.glob("*")):
+        if path.suffix in {".yaml", ".yml"} and path.name not in FILES:
+            where = Where(file=f"{FOLDER}/{path.name}", line=1)
+            faults.add(where, "there is no such table of facts", suggest(path.name, FILES))
 
 
 def _rows(name: str, root: Path, read: RowReader[Row], faults: Faults) -> tuple[Row, ...]:
@@ -64,7 +79,9 @@ def _rows(name: str, root: Path, read: RowReader[Row], faults: Faults) -> tuple[
     return tuple(sorted(rows.values(), key=_order))
 
 
-def _file(path: Path, shown: str, read: RowReader[Row], faults: Faults) -> dict[Hashable, Row]:
+def _file(
+    path: Path, shown: str, read: RowReader[Row], faults: Faults
+) -> dict[tuple[str, ...], Row]:
     node = parse(path, shown, faults)
     if node is None:
         return {}
@@ -72,9 +89,10 @@ def _file(path: Path, shown: str, read: RowReader[Row], faults: Faults) -> dict[
     no_names: dict[str, str] = {}
     names = table.read("sources", mapping_of(_url), no_names)
     no_rows: tuple[Row, ...] = ()
-    rows: dict[Hashable, Row] = {}
+    rows: dict[tuple[str, ...], Row] = {}
     for row in table.read("releases", list_of(_with(read, names)), no_rows):
-        first = rows.setdefault(_key(row), row)
+        key = _key(row)
+        first = rows.setdefault(key, row) if all(key) else row
         if first is not row:
             line = first.where.line
             faults.add(row.where, f"{_title(row)} is in this table twice, first in line {line}")
@@ -85,13 +103,13 @@ def _with(read: RowReader[Row], names: Sources) -> Reader[Row]:
     return lambda node, faults: read(node, names, faults)
 
 
-def _key(row: CudaRelease | LibraryRelease | MpiRelease) -> Hashable:
+def _key(row: AnyRow) -> tuple[str, ...]:
     if isinstance(row, MpiRelease):
         return row.family, row.series
-    return (row.version, row.build) if isinstance(row, LibraryRelease) else row.version
+    return (row.version, row.build) if isinstance(row, LibraryRelease) else (row.version,)
 
 
-def _title(row: CudaRelease | LibraryRelease | MpiRelease) -> str:
+def _title(row: AnyRow) -> str:
     if isinstance(row, MpiRelease):
         return f"{row.family} {row.series}"
     if isinstance(row, LibraryRelease):
@@ -99,48 +117,52 @@ def _title(row: CudaRelease | LibraryRelease | MpiRelease) -> str:
     return f"CUDA {row.version}"
 
 
-def _order(row: CudaRelease | LibraryRelease | MpiRelease) -> tuple[object, ...]:
+def _order(row: AnyRow) -> tuple[object, ...]:
     if isinstance(row, MpiRelease):
         return row.family, version_order(row.series)
     build = version_order(row.build) if isinstance(row, LibraryRelease) else ()
     return build, version_order(row.version)
 
 
-def _cuda(node: Node, names: Sources, faults: Faults) -> CudaRelease:
-    table = Table(
-        node,
-        faults,
-        required=("version", "update", "driver", "architectures", "sources"),
-        optional=(
-            "shipped_driver",
-            "capabilities",
-            "gcc",
-            "repositories",
-            "images",
-            "image_tag",
-            "image_names",
-            "notes",
-        ),
-    )
-    return CudaRelease(
-        version=table.read("version", _dotted, ""),
-        update=table.read("update", _dotted, ""),
-        driver=table.read("driver", _dotted, ""),
-        shipped_driver=table.read("shipped_driver", _dotted, ""),
-        architectures=table.read("architectures", words(architecture), ()),
-        capabilities=table.read("capabilities", words(_number), ()),
-        gcc=table.read("gcc", _number, ""),
-        repositories=table.read("repositories", _by_architecture(words(text)), {}),
-        images=table.read("images", _by_architecture(words(text)), {}),
-        image_tag=table.read("image_tag", _dotted, ""),
-        image_names=table.read("image_names", _by_architecture(text), {}),
-        sources=table.read("sources", words(_source(names)), ()),
-        notes=table.read("notes", text, ""),
-        where=table.where,
-    )
+def _cuda(lines: Lines) -> RowReader[CudaRelease]:
+    def read(node: Node, names: Sources, faults: Faults) -> CudaRelease:
+        table = Table(
+            node,
+            faults,
+            required=("version", "update", "driver", "architectures", "sources"),
+            optional=(
+                "shipped_driver",
+                "capabilities",
+                "gcc",
+                "repositories",
+                "images",
+                "image_tag",
+                "image_names",
+                "notes",
+            ),
+        )
+        lines[table.where] = table.lines()
+        return CudaRelease(
+            version=table.read("version", _dotted, ""),
+            update=table.read("update", _dotted, ""),
+            driver=table.read("driver", _dotted, ""),
+            shipped_driver=table.read("shipped_driver", _dotted, ""),
+            architectures=table.read("architectures", words(architecture), ()),
+            capabilities=table.read("capabilities", words(_number), ()),
+            gcc=table.read("gcc", _number, ""),
+            repositories=table.read("repositories", _by_architecture(words(text)), {}),
+            images=table.read("images", _by_architecture(words(text)), {}),
+            image_tag=table.read("image_tag", _dotted, ""),
+            image_names=table.read("image_names", _by_architecture(text), {}),
+            sources=table.read("sources", words(_source(names)), ()),
+            notes=table.read("notes", text, ""),
+            where=table.where,
+        )
+
+    return read
 
 
-def _library(name: str) -> RowReader[LibraryRelease]:
+def _library(name: str, lines: Lines) -> RowReader[LibraryRelease]:
     def read(node: Node, names: Sources, faults: Faults) -> LibraryRelease:
         table = Table(
             node,
@@ -148,6 +170,7 @@ def _library(name: str) -> RowReader[LibraryRelease]:
             required=("version", "build", "sources"),
             optional=(*facts.PACKAGINGS, "notes"),
         )
+        lines[table.where] = table.lines()
         return LibraryRelease(
             name=name,
             version=table.read("version", _dotted, ""),
@@ -203,16 +226,18 @@ def _by_architecture(item: Reader[T]) -> Reader[dict[str, T]]:
 
 def _dotted(node: Node, faults: Faults) -> str:
     value = text(node, faults)
-    if value and not _DOTTED.fullmatch(value):
-        faults.add(node.where, f'"{value}" is no version here', "valid: digits and dots: 12.4.1")
-    return value
+    if not value or _DOTTED.fullmatch(value):
+        return value
+    faults.add(node.where, f'"{value}" is no version here', "valid: digits and dots: 12.4.1")
+    return ""
 
 
 def _number(node: Node, faults: Faults) -> str:
     value = text(node, faults)
-    if value and not _NUMBER.fullmatch(value):
-        faults.add(node.where, f'"{value}" is no number', 'valid: digits alone, in quotes: "13"')
-    return value
+    if not value or _NUMBER.fullmatch(value):
+        return value
+    faults.add(node.where, f'"{value}" is no number', "valid: digits alone")
+    return ""
 
 
 def _url(node: Node, faults: Faults) -> str:

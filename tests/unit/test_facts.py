@@ -1,0 +1,284 @@
+"""The shipped tables of facts say what is known, and a project's rows replace theirs.
+
+What they refuse is in tests/data/bad-facts-*.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import archspec.cpu
+import pytest
+
+from builder import facts
+from builder.facts import Facts
+from builder.load.facts import read_facts
+from builder.load.faults import Faults
+
+NOWHERE = Path("/nonexistent")
+PPC64LE = "ppc64le"
+RELEASES = [
+    *("9.2", "10.0", "10.1", "10.2"),
+    *(f"11.{minor}" for minor in range(9)),
+    *(f"12.{minor}" for minor in (0, 1, 2, 3, 4, 5, 6, 8, 9)),  # there was no 12.7
+    *(f"13.{minor}" for minor in range(5)),
+]
+
+
+@pytest.fixture(name="known", scope="module")
+def shipped_facts() -> Facts:
+    return read(NOWHERE)
+
+
+def read(root: Path) -> Facts:
+    faults = Faults()
+    found = read_facts(root, faults)
+    assert faults.found == []
+    return found
+
+
+def written(root: Path, file: str, text: str) -> Path:
+    folder = root / "facts"
+    folder.mkdir(exist_ok=True)
+    (folder / file).write_text(text)
+    return root
+
+
+def test_every_release_is_there_and_the_oldest_is_first(known: Facts) -> None:
+    assert list(known.cuda) == RELEASES
+
+
+def test_every_row_names_its_sources(known: Facts) -> None:
+    cited = [
+        *((one.where, one.sources) for one in known.cuda.values()),
+        *((one.where, one.sources) for one in (*known.cudnn, *known.nccl)),
+        *((one.where, one.sources) for one in known.mpi),
+    ]
+    for place, sources in cited:
+        assert sources, place
+        assert all(source.startswith("https://") for source in sources), place
+
+
+@pytest.mark.parametrize(
+    ("version", "least"),
+    [
+        ("10.1", "418.39"),
+        ("10.2", "440.33"),
+        ("11.0", "450.36.06"),
+        ("11.1", "450.80.02"),
+        ("11.8", "450.80.02"),
+        ("12.0", "525.60.13"),
+        ("12.9", "525.60.13"),
+        ("13.0", "580.65.06"),
+    ],
+)
+def test_least_driver(known: Facts, version: str, least: str) -> None:
+    assert known.cuda[version].driver == least
+
+
+def test_toolkits_for_ppc64le_end_with_12_4(known: Facts) -> None:
+    assert known.cuda_for(PPC64LE)[-1] == "12.4"
+    assert known.cuda["12.4"].update == "12.4.1"
+    assert known.cuda["12.4"].shipped_driver == "550.54.15"
+
+
+def test_toolkits_for_arm_servers_begin_with_11_0(known: Facts) -> None:
+    assert known.cuda_for("aarch64")[0] == "11.0"
+
+
+def test_volta_is_compiled_for_until_12_9(known: Facts) -> None:
+    assert known.cuda_for(capability="70")[-1] == "12.9"
+    assert known.cuda["13.0"].capabilities[0] == "75"
+    assert known.cuda_for(capability="80")[0] == "11.0"
+    assert known.cuda_for(capability="90")[0] == "11.8"
+    assert known.cuda_for(capability="35")[-1] == "11.8"
+
+
+@pytest.mark.parametrize(
+    ("gcc", "versions"),
+    [
+        ("7", ["9.2", "10.0"]),
+        ("8", ["10.1", "10.2"]),
+        ("9", ["11.0"]),
+        ("10", ["11.1", "11.2", "11.3"]),
+        ("11", ["11.4", "11.5", "11.6", "11.7", "11.8"]),
+        ("12", ["12.0", "12.1", "12.2", "12.3"]),
+        ("13", ["12.4", "12.5", "12.6"]),
+        ("14", ["12.8", "12.9"]),
+        ("15", ["13.0", "13.1", "13.2", "13.3"]),
+        ("16", ["13.4"]),
+    ],
+)
+def test_newest_host_compiler(known: Facts, gcc: str, versions: list[str]) -> None:
+    assert [version for version, one in known.cuda.items() if one.gcc == gcc] == versions
+
+
+def test_images_of_10_1_for_ppc64le(known: Facts) -> None:
+    release = known.cuda["10.1"]
+    assert release.images[PPC64LE] == ("centos7", "ubi7", "ubuntu18.04")
+    assert "ubi8" in release.images["x86_64"]
+    assert release.image_tag == "10.1"
+
+
+def test_repositories_for_ppc64le(known: Facts) -> None:
+    def having(name: str) -> list[str]:
+        return [v for v, one in known.cuda.items() if name in one.repositories.get(PPC64LE, ())]
+
+    assert having("rhel7") == ["9.2", "10.0", "10.1", "10.2"]
+    assert having("rhel8")[0] == "11.0"
+    assert having("rhel8")[-1] == "12.4"
+    assert having("ubuntu1604") == ["9.2"]
+    assert having("ubuntu1804") == ["10.0", "10.1", "10.2", "11.0", "11.1"]
+
+
+def test_packages_are_those_of_the_images(known: Facts) -> None:
+    """As NVIDIA's image definitions pin them."""
+
+    def packages(name: str, cuda: str, packaging: str, arch: str) -> tuple[str, str]:
+        found = known.library(name, cuda=cuda, packaging=packaging, arch=arch)
+        assert found is not None
+        return found.packages(packaging)
+
+    assert packages("cudnn", "10.1", "rpm", PPC64LE) == (
+        "libcudnn8-8.0.5.39-1.cuda10.1",
+        "libcudnn8-devel-8.0.5.39-1.cuda10.1",
+    )
+    assert packages("cudnn", "10.1", "deb", PPC64LE) == (
+        "libcudnn8=8.0.4.30-1+cuda10.1",
+        "libcudnn8-dev=8.0.4.30-1+cuda10.1",
+    )
+    assert packages("cudnn", "12.4", "deb", "x86_64") == (
+        "libcudnn9-cuda-12=9.10.2.21-1",
+        "libcudnn9-dev-cuda-12=9.10.2.21-1",
+    )
+    assert packages("cudnn", "12.4", "rpm", PPC64LE) == (
+        "libcudnn9-cuda-12-9.0.0.312-1",
+        "libcudnn9-devel-cuda-12-9.0.0.312-1",
+    )
+    assert packages("nccl", "10.1", "deb", PPC64LE) == (
+        "libnccl2=2.8.3-1+cuda10.1",
+        "libnccl-dev=2.8.3-1+cuda10.1",
+    )
+    assert packages("nccl", "12.4", "rpm", "aarch64") == (
+        "libnccl-2.21.5-1+cuda12.4",
+        "libnccl-devel-2.21.5-1+cuda12.4",
+    )
+
+
+def test_no_library_where_there_is_none(known: Facts) -> None:
+    assert known.library("cudnn", cuda="11.0", packaging="rpm", arch="aarch64") is None
+    assert known.library("nccl", cuda="13.0", packaging="deb", arch=PPC64LE) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "soname", "pmix"),
+    [
+        ("openmpi", "1.10.7", "libmpi.so.12", ""),
+        ("openmpi", "2.1", "libmpi.so.20", "1.2"),
+        ("openmpi", "3.1.6", "libmpi.so.40", "2.2"),
+        ("openmpi", "4.1.4", "libmpi.so.40", "3.2"),
+        ("openmpi", "5.0.7", "libmpi.so.40", "5.0"),
+        ("mpich", "4.0.2", "libmpi.so.12", ""),
+        ("mvapich2", "2.3.7", "libmpi.so.12", ""),
+        ("intelmpi", "2021.10", "libmpi.so.12", ""),
+    ],
+)
+def test_mpi_series(known: Facts, family: str, version: str, soname: str, pmix: str) -> None:
+    found = known.mpi_series(family, version)
+    assert found is not None
+    assert (found.soname, found.pmix) == (soname, pmix)
+
+
+def test_an_unknown_series_is_none(known: Facts) -> None:
+    assert known.mpi_series("openmpi", "1.1") is None
+    assert known.mpi_series("openmpi", "") is None
+
+
+def test_every_mpi_family_has_a_series_and_an_abi(known: Facts) -> None:
+    assert {one.family for one in known.mpi} == set(facts.MPI_FAMILIES)
+    assert {one.abi for one in facts.MPI_FAMILIES.values()} == {"openmpi", "mpich"}
+    assert [one.name for one in facts.MPI_FAMILIES.values() if one.host_only] == ["intelmpi"]
+
+
+def test_a_library_name_does_not_tell_an_abi(known: Facts) -> None:
+    sharing = {one.family for one in known.mpi if one.soname == "libmpi.so.12"}
+    assert {"openmpi", "mpich"} <= sharing
+
+
+def test_cpu_targets_are_those_of_archspec() -> None:
+    for arch, targets in facts.CPU_TARGETS.items():
+        for target in targets:
+            assert str(archspec.cpu.TARGETS[target].family) == arch
+            assert facts.architecture_of_target(target) == arch
+    assert facts.CPU_TARGETS.keys() == facts.ARCHITECTURES.keys()
+    assert facts.architecture_of_target("power7") == ""
+
+
+def test_cuda_errors_are_in_order_and_named() -> None:
+    codes = list(facts.CUDA_ERRORS)
+    assert codes == sorted(codes)
+    assert all(one.code == code for code, one in facts.CUDA_ERRORS.items())
+    assert facts.CUDA_ERRORS[34].name == "cudaErrorStubLibrary"
+    assert facts.CUDA_ERRORS[804].name == "cudaErrorCompatNotSupportedOnDevice"
+
+
+def test_a_project_adds_a_release(tmp_path: Path) -> None:
+    root = written(
+        tmp_path,
+        "cuda.yaml",
+        """
+sources: {mail: https://site.example/mail}
+releases:
+  - version: "14.0"
+    update: 14.0.1
+    driver: 650.10.01
+    architectures: [x86_64, arm64]
+    sources: mail https://site.example/notes
+""",
+    )
+    release = read(root).cuda["14.0"]
+    assert release.architectures == ("x86_64", "aarch64")
+    assert release.sources == ("https://site.example/mail", "https://site.example/notes")
+    assert (release.where.file, release.where.line) == ("facts/cuda.yaml", 4)
+    assert list(read(root).cuda) == [*RELEASES, "14.0"]
+
+
+def test_a_projects_row_replaces_the_shipped_one(tmp_path: Path, known: Facts) -> None:
+    row = 'version: "12.4", update: 12.4.1, driver: 525.60.13, architectures: x86_64'
+    text = f"releases:\n  - {{{row}, sources: https://site.example/cuda}}\n"
+    found = read(written(tmp_path, "cuda.yaml", text))
+    assert found.cuda["12.4"].architectures == ("x86_64",)
+    assert found.cuda["12.3"] == known.cuda["12.3"]
+    assert list(found.cuda) == list(known.cuda)
+
+
+def test_rows_do_not_change_between_readings(known: Facts) -> None:
+    assert read(NOWHERE) == known
+
+
+def test_no_name_of_a_repository_is_mistyped(known: Facts) -> None:
+    """A mistyped name would stand in one row alone: few others do."""
+    rows = list(known.cuda.values())
+    seen = [{name for names in one.repositories.values() for name in names} for one in rows]
+    counts = {name: sum(name in names for names in seen) for name in set(itertools.chain(*seen))}
+    assert {name for name, count in counts.items() if count == 1} == {
+        "ubuntu1710",
+        "fedora39",
+        "ubuntu2604",
+        "sles15",
+        "rhel10",
+    }
+
+
+def test_the_shipped_tables_are_read_quickly() -> None:
+    """In some 13 ms; the limit leaves room for a busy machine."""
+    best = min(duration() for _ in range(5))
+    assert best < 0.1
+
+
+def duration() -> float:
+    start = time.perf_counter()
+    read(NOWHERE)
+    return time.perf_counter() - start
