@@ -52,6 +52,10 @@ def _command(options: Options) -> int:
             from builder.cli import linting  # noqa: PLC0415 - `plan` starts without it
 
             return linting.command(options)
+        if options.command in {"lock", "fetch"}:
+            from builder.cli import sourcing  # noqa: PLC0415
+
+            return {"lock": sourcing.lock, "fetch": sourcing.fetch}[options.command](options)
         from builder.cli import commands  # noqa: PLC0415
 
         return {"plan": commands.plan, "explain": commands.explain, "spec": commands.spec}[

@@ -60,6 +60,9 @@ class Options:
     dry_run: bool = False
     graph: bool = False
     path: Path | None = None
+    offline: bool = False
+    check: bool = False
+    update: bool = False
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -83,11 +86,14 @@ def parse(argv: Sequence[str]) -> Options:
         verify=not getattr(given, "no_verify", False),
         dry_run=getattr(given, "dry_run", False),
         graph=getattr(given, "graph", False),
+        offline=getattr(given, "offline", False),
+        check=getattr(given, "check", False),
+        update=getattr(given, "update", False),
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
     )
 
 
-COMMANDS = ("build", "plan", "spec", "lint", "explain", "verify", "doctor")
+COMMANDS = ("build", "plan", "spec", "lint", "explain", "lock", "fetch", "verify", "doctor")
 
 
 def _with_command(argv: Sequence[str]) -> list[str]:
@@ -163,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     lint.add_argument("--no-cache", action="store_true", help="look at unchanged specs again")
     explain = _command(commands, "explain", "say why each cell is in or out", [selectors, common])
     explain.add_argument("--json", action="store_true", help="as JSON")
+    _source_commands(commands, [selectors, common, progress])
     verify = _command(
         commands, "verify", "prove again what an image's output folder holds", [common, progress]
     )
@@ -173,6 +180,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
     return parser
+
+
+def _source_commands(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    parents: list[argparse.ArgumentParser],
+) -> None:
+    lock = _command(
+        commands, "lock", "pin sources by checksum and base images by digest, in lock.yaml", parents
+    )
+    how = lock.add_mutually_exclusive_group()
+    how.add_argument("--check", action="store_true", help="only say whether it matches the recipes")
+    how.add_argument(
+        "--update", action="store_true", help="look up anew what is locked, and accept changes"
+    )
+    lock.add_argument("--json", action="store_true", help="print the lock as JSON")
+    fetch = _command(commands, "fetch", "bring all locked sources into the local store", parents)
+    _offline(fetch)
+    fetch.add_argument("--json", action="store_true", help="print the files as JSON, by URL")
+
+
+def _offline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--offline", action="store_true", help="fetch no source: what is not in the store is named"
+    )
 
 
 def _command(
@@ -276,6 +307,7 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
         help="run every build step again, on the bases that are there",
     )
     parser.add_argument("--no-verify", action="store_true", help="build and pack only")
+    _offline(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and do nothing"
     )
