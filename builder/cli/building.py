@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -20,9 +21,12 @@ from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
 from builder.cli.run import Run
+from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
 from builder.home import Home
+from builder.load.faults import Faults
+from builder.load.site import read_site
 from builder.locks import locked
 from builder.model import FORMATS, Plan, Spec
 from builder.process import Processes
@@ -43,6 +47,7 @@ def build(options: Options) -> int:
         return 0
     progress = progress_for(options.level)
     run = _run(options, progress, made, todo=_to_do(states))
+    run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
     results = run_job(run, made, specs, jobs=options.jobs)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
@@ -53,6 +58,19 @@ def build(options: Options) -> int:
 
 def _to_do(states: Sequence[str]) -> int:
     return sum(state.startswith("to ") for state in states)
+
+
+def _sources(
+    options: Options, progress: Progress, specs: Sequence[Spec], states: Sequence[str]
+) -> dict[str, Path]:
+    """The sources of all images that are to be built, in the store before the first of them is."""
+    wanted = sources_of(
+        spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")
+    )
+    if not wanted:
+        return {}
+    store = store_of(read_site(options.project, Faults()), wanted)
+    return fetched(wanted, store, progress, offline=options.offline)
 
 
 def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:

@@ -53,7 +53,8 @@ def make_image(run: Run, spec: Spec) -> dict[str, Any]:
             base = packer.base()
             work.start_from(base.digest if base else image.base_image)
             for place in (work.context, folder):
-                write_spec(spec, base.archive if base else None, place, base_archive(image))
+                archive = base.archive if base else None
+                write_spec(spec, archive, place, base_archive(image), run.sources)
             artifacts = packer.artifacts(base)
             for name, artifact in artifacts.items():  # of those kept from an earlier run, too
                 timer.seconds.setdefault(name, artifact.duration_s)
@@ -154,6 +155,7 @@ def _inputs(image: PlannedImage, base: StoredBase | None, spec: Spec) -> dict[st
             "Singularity.def": _sha256(spec.singularity),
             **{name: _sha256(text) for name, text in spec.files.items()},
         },
+        "sources": {one.url: f"sha256:{one.sha256}" for one in spec.sources},
         "compiler": COMPILER,
         "build-images": __version__,
     }

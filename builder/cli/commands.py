@@ -45,11 +45,12 @@ def explain(options: Options) -> int:
 
 def spec(options: Options) -> int:
     """Write the specs of the selected images, and print where they are."""
-    from builder.cli.workspace import write_spec  # noqa: PLC0415 - `plan` starts without it
+    from builder.cli import workspace  # noqa: PLC0415 - `plan` starts without it
 
     for one in compiled(options, load_plan(options)):
         folder = options.out / one.image.identifier
-        write_spec(one, None, folder, base_archive(one.image))
+        sources = workspace.stored_sources(one)
+        workspace.write_spec(one, None, folder, base_archive(one.image), sources)
         print(folder)
     return 0
 

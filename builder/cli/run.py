@@ -26,7 +26,7 @@ class Run:
     """One run of the main job: where things are, what does the work, who is told.
 
     `refresh` makes everything anew, bases included; without `cache`, finished build steps and
-    artifacts are not taken up again.
+    artifacts are not taken up again. `sources` are the files of the store by URL.
     """
 
     tools: Tools
@@ -41,6 +41,7 @@ class Run:
     refresh: bool = False
     cache: bool = True
     verify: bool = True
+    sources: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +118,18 @@ def _others(path: Path) -> list[Path]:
     return [one for one in path.parent.iterdir() if one != path] if path.parent.exists() else []
 
 
-def write_spec(spec: Spec, base_archive: Path | None, folder: Path, archive_name: str) -> None:
-    """Write a spec's folder: the same spec gives the same bytes and modes."""
+def write_spec(
+    spec: Spec,
+    base_archive: Path | None,
+    folder: Path,
+    archive_name: str,
+    sources: Mapping[str, Path] | None = None,
+) -> None:
+    """Write a spec's folder: the same spec gives the same bytes and modes.
+
+    `sources` has files of the store by URL; those that the spec copies in and that are not in it
+    are left out.
+    """
     shutil.rmtree(folder / "files", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -133,10 +143,24 @@ def write_spec(spec: Spec, base_archive: Path | None, folder: Path, archive_name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text)
         file.chmod(0o755 if name.startswith(EXECUTABLE) else 0o644)
+    for source in spec.sources:
+        if path := (sources or {}).get(source.url):
+            (folder / source.in_context).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(path, folder / source.in_context)
     archive = folder / archive_name
     archive.unlink(missing_ok=True)
     if base_archive is not None:
         link_or_copy(base_archive, archive)
+
+
+def stored_sources(spec: Spec) -> dict[str, Path]:
+    """The sources of a spec that are in the store already, by URL."""
+    if not spec.sources:
+        return {}
+    from builder.sources import Store  # noqa: PLC0415 - most specs need none, and no HTTP client
+
+    store = Store(path=Home.of_environment().sources)
+    return {one.url: path for one in spec.sources if (path := store.holds(one))}
 
 
 def write_atomically(path: Path, text: str) -> None:

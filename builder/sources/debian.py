@@ -10,14 +10,15 @@ signed Release file: https://wiki.debian.org/DebianRepository/Format
 
 from __future__ import annotations
 
-import functools
 import lzma
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import MissingPrerequisite, Refused, StepFailed
+from builder.locks import locked
 from builder.model.locked import DEBIAN_SOURCE, LockedSource
 from builder.process import Processes
 from builder.sources.download import Downloader, NotFetched, server_of
@@ -39,20 +40,31 @@ class _Package:
     files: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DebianSources:
-    """The indices of source packages of some suites, read from a mirror when first asked.
+    """The indices of source packages of some suites, each read from a mirror when first asked.
 
     `store.debian` is the mirror's URL. Raises `Unfetched` (exit code 4) when the mirror cannot be
     reached or has no such package, `Refused` (5) when a signature or a checksum is wrong.
     """
 
-    store: Store
-    suites: Sequence[str]
-    downloader: Downloader
-    processes: Processes
-    keyring: Path = KEYRING
-    say: Callable[[str], object] = lambda _: None
+    def __init__(
+        self,
+        *,
+        store: Store,
+        suites: Sequence[str],
+        downloader: Downloader,
+        processes: Processes,
+        keyring: Path = KEYRING,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self.store = store
+        self.suites = tuple(suites)
+        self.downloader = downloader
+        self.processes = processes
+        self.keyring = keyring
+        self.say = say
+        self._indices: dict[str, str] = {}
+        self._reading = threading.Lock()
 
     def resolve(self, url: str) -> LockedSource:
         """The source that a `debian-source:` URL names; `recipes` and `mirrors` are empty."""
@@ -70,9 +82,13 @@ class DebianSources:
         )
 
     def _index(self, suite: str) -> str:
-        return _read_index(self, suite)
+        with self._reading:
+            if suite not in self._indices:
+                with locked(self.store.path, f"debian-{suite}"):
+                    self._indices[suite] = self._fetch_index(suite)
+            return self._indices[suite]
 
-    def fetch_index(self, suite: str) -> str:
+    def _fetch_index(self, suite: str) -> str:
         """The text of a suite's index of sources, after its signature and checksum were checked."""
         if not self.store.debian:
             raise Unfetched(f"no Debian mirror is known, for the sources of {suite}")
@@ -120,11 +136,6 @@ class DebianSources:
         except StepFailed as error:
             text = "\n".join([f"the Release file of {suite} is not signed by Debian:", *error.tail])
             raise Refused(text) from error
-
-
-@functools.lru_cache(maxsize=8)
-def _read_index(sources: DebianSources, suite: str) -> str:
-    return sources.fetch_index(suite)
 
 
 def _promised(release: str, suite: str) -> tuple[str, int]:
