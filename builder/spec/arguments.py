@@ -31,12 +31,12 @@ _PARAMETER = re.compile(r"^    (\w+)(?:\[=ARG\])?: +(.{0,40})", re.MULTILINE)
 _INTERNAL = {"base_annotation"}
 
 # How the documentation begins, by kind.
-_WORDS = (
-    (re.compile(r"(- )?A? ?Boolean|(Required, b|B)y setting this value"), BOOLEAN),
-    (re.compile(r"((A|The) )?[Ll]ist of"), LIST),
-    (re.compile(r"(A )?[Dd]ictionary"), MAPPING),
-    (re.compile(r"Flags? to (control|enable)"), FLAG),
-)
+_WORDS = {
+    BOOLEAN: ("Boolean", "- Boolean", "A Boolean", "By setting this", "Required, by setting this"),
+    LIST: ("List of", "A list of", "The list of"),
+    MAPPING: ("Dictionary", "A dictionary"),
+    FLAG: ("Flag to control", "Flag to enable", "Flags to control"),
+}
 # What the documentation does not say, or says in other words.
 _BY_NAME = {
     **dict.fromkeys(("_apt_key", "_export", "_hpcx", "_nogpgcheck", "annotate", "check"), BOOLEAN),
@@ -96,7 +96,7 @@ def kind(cls: type, argument: str) -> str:
 
 
 def _kind(argument: str, words: str) -> str:
-    found = next((kind for pattern, kind in _WORDS if pattern.match(words)), None)
+    found = next((kind for kind, begins in _WORDS.items() if words.startswith(begins)), None)
     return found or _BY_NAME.get(argument, TEXT)
 
 
