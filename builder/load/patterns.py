@@ -31,13 +31,23 @@ def _pattern_of(axis: str, known: Known) -> Reader[str]:
 
     def read(node: Node, faults: Faults) -> str:
         pattern = text(node, faults)
-        if pattern and values is not None and not _selects(axis, pattern, values):
+        specified = versions.split_specifier(pattern) if axis in {"cuda", "mpi"} else None
+        if specified:
+            _check_specifier(node, specified[1], faults)
+        elif pattern and values is not None and not _selects(axis, pattern, values):
             problem = f'"{pattern}" matches no value of the axis {axis}'
             faults.add(node.where, problem, suggest(pattern, values))
         arch = facts.architecture(pattern) if axis == "arch" else None
         return arch.name if arch else pattern
 
     return read
+
+
+def _check_specifier(node: Node, specifier: str, faults: Faults) -> None:
+    """Note one that is none; one that meets no value of today's axis may meet one of tomorrow's."""
+    if not versions.is_specifier(specifier):
+        valid = 'valid: PEP 440 version specifiers, such as ">=11,<13"'
+        faults.add(node.where, f'"{specifier}" is not a version specifier', valid)
 
 
 def _selects(axis: str, pattern: str, values: Sequence[str]) -> bool:

@@ -57,7 +57,8 @@ def _check_registry(node: Node, faults: Faults) -> None:
     value = text(node, faults)
     if value and ("://" in value or "@" in value or value.split() != [value]):
         valid = "valid: a host, with a port and a path if need be: registry.site.example/dockerhub"
-        faults.add(node.where, f'"{value}" is no registry', valid)
+        shown = "what stands here, with a password perhaps," if "@" in value else f'"{value}"'
+        faults.add(node.where, f"{shown} is no registry", valid)
 
 
 def _address(node: Node, faults: Faults) -> str:
