@@ -22,6 +22,7 @@ _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)",
 _GLOB = re.compile(r"[*?\[]")
 
 
+@functools.lru_cache(maxsize=65536)
 def matches(axis: str, pattern: str, value: str) -> bool:
     """Whether `pattern` selects `value` of an axis (`recipe`, `arch`, `base`, `cuda`, `mpi`).
 

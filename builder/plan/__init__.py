@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from builder.errors import BadInput, Fault
 from builder.model import LeftOut, Plan, PlannedImage, Project, Selection
-from builder.plan.cells import all_cells
+from builder.plan.cells import selected_cells
 from builder.plan.constraints import Constraints
-from builder.plan.images import planned_image
-from builder.plan.selection import check_selection, nothing_selected, selects
+from builder.plan.images import Images
+from builder.plan.selection import check_selection, nothing_selected
 
 __all__ = ["make_plan"]
 
@@ -27,14 +27,13 @@ def make_plan(
     left_out: list[LeftOut] = []
     faults: list[Fault] = []
     constraints = Constraints(project)
-    for cell in all_cells(project, selection):
-        if not selects(project, selection, cell):
-            continue
+    planned = Images(project, compiler)
+    for cell in selected_cells(project, selection):
         verdict = constraints.examine(cell)
         if verdict.reasons:
             left_out.append(LeftOut(cell=cell, reasons=verdict.reasons))
         else:
-            images.extend(planned_image(project, cell, verdict, compiler, faults))
+            images.extend(planned.of(cell, verdict, faults))
     if faults:
         raise BadInput.of(faults)
     if not images and not may_be_empty:

@@ -3,32 +3,55 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 
 from builder.model import Cell, Project, Selection
 from builder.versions import matches
 
 
-def all_cells(project: Project, selection: Selection | None = None) -> Iterator[Cell]:
-    """Every combination of axis values and recipes, parents before their children.
+def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
+    """The cells that are asked for, parents before their children.
 
-    Each is there once for each flavour and each CPU target of the selection.
+    Without any selector, the matrix's default selection counts. Each combination of axis values
+    and recipes is there once for each flavour and each CPU target of the selection. Axes are
+    narrowed first: most of a matrix is never looked at.
     """
-    axes, asked = project.matrix.axes, selection or Selection()
+    chosen = bool(selection.everything or selection.patterns or selection.images)
+    patterns = selection.patterns if chosen else project.matrix.default
+    for cell in _product(project, selection, patterns):
+        if not selection.images or any(
+            fnmatchcase(cell.identifier, glob) for glob in selection.images
+        ):
+            yield cell
+
+
+def all_cells(project: Project, selection: Selection) -> Iterator[Cell]:
+    """Every combination of axis values and recipes, in the selection's flavours and targets."""
+    return _product(project, selection, {})
+
+
+def _product(
+    project: Project, selection: Selection, patterns: Mapping[str, tuple[str, ...]]
+) -> Iterator[Cell]:
+    def values(axis: str, known: Iterable[str]) -> list[str]:
+        some = patterns.get(axis)
+        return [one for one in known if not some or any(matches(axis, p, one) for p in some)]
+
+    axes = project.matrix.axes
     by_depth = sorted(project.recipes, key=lambda name: (len(project.chain(name)), name))
     for name, base, cuda, mpi, flavour, cpu, arch in itertools.product(
-        by_depth,
-        axes["base"],
-        axes["cuda"],
-        axes["mpi"],
-        asked.flavours,
-        asked.cpu_targets,
-        axes["arch"],
+        values("recipe", by_depth),
+        values("base", axes["base"]),
+        values("cuda", axes["cuda"]),
+        values("mpi", axes["mpi"]),
+        selection.flavours,
+        selection.cpu_targets,
+        values("arch", axes["arch"]),
     ):
-        version = project.recipes[name].version
         yield Cell(
             recipe=name,
-            recipe_version=version,
+            recipe_version=project.recipes[name].version,
             base=base,
             cuda=cuda,
             mpi=mpi,

@@ -5,75 +5,91 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from builder import __version__, templates
-from builder.errors import BadInput, Fault
+from builder import __version__
+from builder.errors import Fault
 from builder.model import (
     BaseImage,
     BlockUse,
     Cell,
-    Check,
     PlannedImage,
-    PlannedMpi,
     Project,
-    Recipe,
     Site,
     StageCheck,
     StageRecipe,
-    Where,
 )
-from builder.plan import toolkits
-from builder.plan.cells import fits
 from builder.plan.constraints import Verdict
 from builder.plan.decisions import decided
+from builder.plan.rendering import Memo
+from builder.plan.stages import CHECKS_FOLDER, Contents, Stages, read_text
 
-CHECKS_FOLDER = Path("tests/images")
-_NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
 _BASE_FORMAT = "3"  # the same, for bases
 KEY_FORMAT = "4"  # raised when the same inputs would make another image
 
 
-def planned_image(
-    project: Project, cell: Cell, verdict: Verdict, compiler: str, faults: list[Fault]
-) -> Iterator[PlannedImage]:
-    """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
-    base, cuda, mpi = project.bases[cell.base], verdict.cuda, verdict.mpi
-    context = templates.names(cell, base, mpi, cuda)
-    before = len(faults)
-    stages = _stages(project, cell, verdict, context, faults)
-    checks = tuple(
-        _check(project.root, project.checks[name], mpi, context, faults)
-        for stage in stages
-        for name in stage.checks
-    )
-    if len(faults) > before:
-        return
-    names = cuda.images if cuda and cuda.images else (base_name(base, cell.arch),) * 2
-    pinned = [project.lock.pinned(name, cell.arch) for name in names]
-    base_image, runtime_image = (at_site(name, project.site) for name in pinned)
-    sources = project.lock.of_recipes([stage.name for stage in stages])
-    yield PlannedImage(
-        cell=cell,
-        base=base,
-        base_image=base_image,
-        runtime_image=runtime_image,
-        mpi=mpi,
-        cuda=cuda,
-        stages=stages,
-        checks=checks,
-        content_key=_content_key(
-            [compiler, base.hpccm_distro, base.distribution, base.prepare, cell.identifier, pinned]
-            + [[one.url, one.sha256] for one in sources],
-            stages,
-            checks,
-            project.root,
-        ),
-        decided=decided(base, cell, verdict),
-        sources=sources,
-    )
+class Images:
+    """Plans the images of one project; what several of them have in common is made once."""
+
+    def __init__(self, project: Project, compiler: str) -> None:
+        self._project = project
+        self._compiler = compiler
+        self._stages = Stages(project)
+        self._memo = Memo()
+        self._names = functools.cache(self._base_names)
+        self._sources = functools.cache(project.lock.of_recipes)
+        self._run_checks = functools.cache(
+            lambda: _json(read_text(project.root / CHECKS_FOLDER / "run-checks"))
+        )
+
+    def of(self, cell: Cell, verdict: Verdict, faults: list[Fault]) -> Iterator[PlannedImage]:
+        """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
+        contents = self._stages.of(cell, verdict)
+        faults += contents.faults
+        if contents.faults:
+            return
+        base, cuda = self._project.bases[cell.base], verdict.cuda
+        images = cuda.images if cuda else None
+        pinned, base_image, runtime_image = self._names(cell.base, cell.arch, images)
+        sources = self._sources(tuple(stage.name for stage in contents.stages))
+        about = [self._compiler, base.hpccm_distro, base.distribution, base.prepare]
+        about += [cell.identifier, pinned, *([one.url, one.sha256] for one in sources)]
+        yield PlannedImage(
+            cell=cell,
+            base=base,
+            base_image=base_image,
+            runtime_image=runtime_image,
+            mpi=verdict.mpi,
+            cuda=cuda,
+            stages=contents.stages,
+            checks=contents.checks,
+            content_key=self._content_key(about, contents),
+            decided=decided(base, cell, verdict),
+            sources=sources,
+        )
+
+    def _base_names(
+        self, base: str, arch: str, images: tuple[str, str] | None
+    ) -> tuple[list[str], str, str]:
+        """The images of both stages, pinned, and as the specs of this site name them."""
+        names = images or (base_name(self._project.bases[base], arch),) * 2
+        pinned = [self._project.lock.pinned(name, arch) for name in names]
+        development, runtime = (at_site(name, self._project.site) for name in pinned)
+        return pinned, development, runtime
+
+    def _content_key(self, about: list[Any], contents: Contents) -> str:
+        stages = [self._stage_json(stage) for stage in contents.stages]
+        checks = [self._memo.of(_check_json, check) for check in contents.checks]
+        parts = [_json(KEY_FORMAT), _json(__version__), _json(about)]
+        parts += [_array(stages), _array(checks), self._run_checks()]
+        return hashlib.sha256(_array(parts).encode()).hexdigest()
+
+    def _stage_json(self, stage: StageRecipe) -> str:
+        uses = [self._memo.of(_use_json, use) for use in (*stage.development, *stage.runtime)]
+        before = [stage.name, stage.version, stage.about]
+        after = [len(stage.development), stage.environment, stage.labels, stage.checks]
+        return _array([*map(_json, before), _array(uses), *map(_json, after)])
 
 
 def base_name(base: BaseImage, arch: str) -> str:
@@ -97,160 +113,22 @@ def at_site(reference: str, site: Site) -> str:
     return f"{site.registries[registry]}{slash}{rest}" if registry in site.registries else reference
 
 
-def _stages(
-    project: Project,
-    cell: Cell,
-    verdict: Verdict,
-    context: Mapping[str, Any],
-    faults: list[Fault],
-) -> tuple[StageRecipe, ...]:
-    stages: list[StageRecipe] = []
-    seen: set[str] = set()
-    for recipe in project.chain(cell.recipe):
-        added = tuple(name for name in dict.fromkeys(recipe.checks) if name not in seen)
-        seen.update(added)
-        stages.append(_stage(project, recipe, cell, verdict, added, context, faults))
-    return tuple(stages)
+def _use_json(use: BlockUse) -> str:
+    return _json([use.name, use.arguments, *([dict(use.files)] if use.files else ())])
 
 
-def _stage(
-    project: Project,
-    recipe: Recipe,
-    cell: Cell,
-    verdict: Verdict,
-    checks: tuple[str, ...],
-    context: Mapping[str, Any],
-    faults: list[Fault],
-) -> StageRecipe:
-    def blocks(uses: tuple[BlockUse, ...]) -> Iterator[BlockUse]:
-        for use in uses:
-            if not use.when or fits(cell, use.when):
-                yield BlockUse(
-                    name=use.name,
-                    arguments=_rendered(use.arguments, context, use.where, faults),
-                    where=use.where,
-                    lines=use.lines,
-                    files=use.files,
-                )
-
-    sources = templates.source_names(recipe.name, recipe.sources, project.lock)
-    context = {**context, "sources": sources}
-    development: list[BlockUse] = []
-    runtime: list[BlockUse] = []
-    variables: dict[str, str] = {}
-    for use in blocks(recipe.development):
-        expansion = _expanded(use, project.bases[cell.base], cell, verdict)
-        development.extend(expansion.development)
-        runtime.extend(expansion.runtime)
-        variables.update(expansion.environment)
-    variables.update(_rendered(recipe.environment, context, recipe.where, faults))
-    return StageRecipe(
-        name=recipe.name,
-        version=recipe.version,
-        about=recipe.about,
-        development=tuple(development),
-        runtime=(*runtime, *blocks(recipe.runtime)),
-        environment={name: text for name, text in variables.items() if text},
-        labels=_rendered(recipe.labels, context, recipe.where, faults),
-        checks=checks,
-        sources=recipe.sources,
-    )
+def _check_json(check: StageCheck) -> str:
+    about = [check.name, check.about, dict(check.sources), check.build]
+    return _json([*about, check.run, check.needs, check.timeout_s])
 
 
-def _expanded(use: BlockUse, base: BaseImage, cell: Cell, verdict: Verdict) -> toolkits.Expansion:
-    """What a block stands for: itself, or the blocks of a toolkit's route."""
-    if use.name == toolkits.MPI:
-        assert verdict.mpi is not None
-        return toolkits.expand_mpi(use, verdict.mpi)
-    if use.name == toolkits.CUDA:
-        assert verdict.cuda is not None
-        return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch)
-    return toolkits.Expansion(development=(use,))
+def _array(items: list[str]) -> str:
+    """A JSON array of what is JSON already: parts that images share are written once."""
+    return f"[{','.join(items)}]"
 
 
-def _check(
-    root: Path,
-    check: Check,
-    mpi: PlannedMpi | None,
-    context: Mapping[str, Any],
-    faults: list[Fault],
-) -> StageCheck:
-    run = str(_rendered(check.run, context, check.where, faults))
-    if "mpi" in check.needs and mpi is not None and mpi.route == "host":
-        run = _NO_LAUNCHER
-    return StageCheck(
-        name=check.name,
-        about=check.about,
-        sources={name: _text(root / CHECKS_FOLDER / name) for name in check.sources},
-        build=tuple(_rendered(check.build, context, check.where, faults)),
-        run=run,
-        needs=check.needs,
-        timeout_s=check.timeout_s,
-    )
-
-
-def _rendered(value: Any, context: Mapping[str, Any], where: Where, faults: list[Fault]) -> Any:
-    try:
-        return templates.render(value, context)
-    except templates.TemplateError as error:
-        faults.append(
-            Fault(
-                file=where.file,
-                line=where.line,
-                key=where.key,
-                problem=f"the template fails for {context['base'].name} {context['arch']}: {error}",
-                valid=f"names: {templates.VALID_NAMES}",
-            )
-        )
-        return value
-
-
-def _content_key(
-    about: list[Any],
-    stages: tuple[StageRecipe, ...],
-    checks: tuple[StageCheck, ...],
-    root: Path,
-) -> str:
-    return _sha256(
-        [
-            KEY_FORMAT,
-            __version__,
-            about,
-            [_stage_content(stage) for stage in stages],
-            [
-                [c.name, c.about, dict(c.sources), c.build, c.run, c.needs, c.timeout_s]
-                for c in checks
-            ],
-            _text(root / CHECKS_FOLDER / "run-checks"),
-        ]
-    )
-
-
-def _stage_content(stage: StageRecipe) -> list[Any]:
-    return [
-        stage.name,
-        stage.version,
-        stage.about,
-        [_use_content(use) for use in (*stage.development, *stage.runtime)],
-        len(stage.development),
-        stage.environment,
-        stage.labels,
-        stage.checks,
-    ]
-
-
-def _use_content(use: BlockUse) -> list[Any]:
-    return [use.name, use.arguments, *([dict(use.files)] if use.files else ())]
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _sha256(content: list[Any]) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-@functools.lru_cache(maxsize=256)
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: this file of the checks cannot be read ({error})") from error
+    return hashlib.sha256(_json(content).encode()).hexdigest()

@@ -7,21 +7,11 @@ from fnmatch import fnmatchcase
 
 from builder.errors import EmptySelection
 from builder.facts import CPU_TARGETS as TARGETS_BY_ARCH
-from builder.model import GENERIC, SELECTABLE, Cell, LeftOut, Project, Selection
-from builder.plan.cells import all_cells, fits
+from builder.model import GENERIC, SELECTABLE, LeftOut, Project, Selection
+from builder.plan.cells import all_cells
 from builder.versions import matches
 
 CPU_TARGETS = (GENERIC, *(name for some in TARGETS_BY_ARCH.values() for name in some))
-
-
-def selects(project: Project, selection: Selection, cell: Cell) -> bool:
-    """Whether a cell is selected; without any selector, the matrix's default selection counts."""
-    if not selection.everything and not selection.patterns and not selection.images:
-        return fits(cell, project.matrix.default)
-    named = not selection.images or any(
-        fnmatchcase(cell.identifier, glob) for glob in selection.images
-    )
-    return named and fits(cell, selection.patterns)
 
 
 def check_selection(project: Project, selection: Selection) -> None:

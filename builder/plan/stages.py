@@ -1,0 +1,171 @@
+"""Recipes and checks as the stages and checks of one cell's image."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import templates
+from builder.errors import BadInput, Fault
+from builder.model import (
+    BlockUse,
+    Cell,
+    Check,
+    Project,
+    Recipe,
+    StageCheck,
+    StageRecipe,
+)
+from builder.plan import toolkits
+from builder.plan.cells import fits
+from builder.plan.constraints import Verdict
+from builder.plan.rendering import Memo, Rendering
+from builder.templates import SourceNames
+
+CHECKS_FOLDER = Path("tests/images")
+_NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """What an image is made of, and the faults of what cannot be rendered for its cell."""
+
+    stages: tuple[StageRecipe, ...]
+    checks: tuple[StageCheck, ...]
+    faults: tuple[Fault, ...]
+
+
+class Stages:
+    """Makes stages and checks of one project; what cells have in common is made once."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._memo = Memo()
+        self._rendering = Rendering()
+        self._chain = functools.cache(self._chain_with_checks)
+        self._sources = functools.cache(self._source_names)
+
+    def of(self, cell: Cell, verdict: Verdict) -> Contents:
+        """The stages of the cell's recipe and its ancestors, and the checks of all of them."""
+        base = self._project.bases[cell.base]
+        names = templates.names(cell, base, verdict.mpi, verdict.cuda)
+        faults: list[Fault] = []
+        stages = tuple(
+            self._stage(recipe, checks, cell, verdict, names, faults)
+            for recipe, checks in self._chain(cell.recipe)
+        )
+        checks = tuple(
+            self._check(self._project.checks[name], verdict, names, faults)
+            for stage in stages
+            for name in stage.checks
+        )
+        return Contents(stages=stages, checks=checks, faults=tuple(faults))
+
+    def _chain_with_checks(self, name: str) -> list[tuple[Recipe, tuple[str, ...]]]:
+        """The ancestors and the recipe, each with the checks that it adds."""
+        found: list[tuple[Recipe, tuple[str, ...]]] = []
+        seen: set[str] = set()
+        for recipe in self._project.chain(name):
+            found.append((recipe, tuple(c for c in dict.fromkeys(recipe.checks) if c not in seen)))
+            seen.update(recipe.checks)
+        return found
+
+    def _source_names(self, recipe: str) -> dict[str, SourceNames]:
+        sources = self._project.recipes[recipe].sources
+        return templates.source_names(recipe, sources, self._project.lock)
+
+    def _stage(
+        self,
+        recipe: Recipe,
+        checks: tuple[str, ...],
+        cell: Cell,
+        verdict: Verdict,
+        names: Mapping[str, Any],
+        faults: list[Fault],
+    ) -> StageRecipe:
+        context = {**names, "sources": self._sources(recipe.name)}
+        expansions = [
+            self._expanded(use, cell, verdict)
+            for use in self._blocks(recipe.development, cell, context, faults)
+        ]
+        runtime = self._blocks(recipe.runtime, cell, context, faults)
+        variables: dict[str, str] = {}
+        for one in expansions:
+            variables.update(one.environment)
+        variables.update(self._rendering.of(recipe.environment, context, recipe.where, faults))
+        return StageRecipe(
+            name=recipe.name,
+            version=recipe.version,
+            about=recipe.about,
+            development=tuple(use for one in expansions for use in one.development),
+            runtime=(*(use for one in expansions for use in one.runtime), *runtime),
+            environment={name: text for name, text in variables.items() if text},
+            labels=self._rendering.of(recipe.labels, context, recipe.where, faults),
+            checks=checks,
+            sources=recipe.sources,
+        )
+
+    def _blocks(
+        self,
+        uses: tuple[BlockUse, ...],
+        cell: Cell,
+        context: Mapping[str, Any],
+        faults: list[Fault],
+    ) -> Iterator[BlockUse]:
+        for use in uses:
+            if not use.when or fits(cell, use.when):
+                arguments = self._rendering.of(use.arguments, context, use.where, faults)
+                yield self._memo.of(_with_arguments, use, arguments)
+
+    def _expanded(self, use: BlockUse, cell: Cell, verdict: Verdict) -> toolkits.Expansion:
+        """What a block stands for: itself, or the blocks of a toolkit's route."""
+        if use.name == toolkits.MPI:
+            assert verdict.mpi is not None
+            return self._memo.of(toolkits.expand_mpi, use, verdict.mpi)
+        if use.name == toolkits.CUDA:
+            assert verdict.cuda is not None
+            base = self._project.bases[cell.base]
+            return self._memo.of(toolkits.expand_cuda, use, verdict.cuda, base, cell.arch)
+        return self._memo.of(_itself, use)
+
+    def _check(
+        self, check: Check, verdict: Verdict, names: Mapping[str, Any], faults: list[Fault]
+    ) -> StageCheck:
+        run = self._rendering.of(check.run, names, check.where, faults)
+        build = self._rendering.of(check.build, names, check.where, faults)
+        if "mpi" in check.needs and verdict.mpi is not None and verdict.mpi.route == "host":
+            run = _NO_LAUNCHER
+        return self._memo.of(_stage_check, check, run, build, self._project.root)
+
+
+def _with_arguments(use: BlockUse, arguments: Mapping[str, Any]) -> BlockUse:
+    return BlockUse(
+        name=use.name, arguments=arguments, where=use.where, lines=use.lines, files=use.files
+    )
+
+
+def _itself(use: BlockUse) -> toolkits.Expansion:
+    return toolkits.Expansion(development=(use,))
+
+
+def _stage_check(check: Check, run: Any, build: Any, root: Path) -> StageCheck:
+    return StageCheck(
+        name=check.name,
+        about=check.about,
+        sources={name: read_text(root / CHECKS_FOLDER / name) for name in check.sources},
+        build=tuple(build),
+        run=str(run),
+        needs=check.needs,
+        timeout_s=check.timeout_s,
+    )
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of the checks; raises `BadInput` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: this file of the checks cannot be read ({error})") from error
