@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from builder.lint.definition import Section, read_definition
-from builder.lint.dockerfile import Instruction, read_dockerfile
+from builder.lint.definition import Section
+from builder.lint.dockerfile import Dockerfile, Instruction
 from builder.lint.findings import DEFINITION, DOCKERFILE
+from builder.lint.reading import Reading
 from builder.model import Spec
 
 HADOLINT, SHELLCHECK = "hadolint", "shellcheck"
@@ -46,10 +47,10 @@ class Place:
         return max(number + self.offset, self.first)
 
 
-def places(spec: Spec) -> Iterator[Place]:
+def places(spec: Spec, reading: Reading) -> Iterator[Place]:
     """All pieces of one spec."""
-    yield from _of_dockerfile(spec.dockerfile)
-    for section in read_definition(spec.singularity).sections:
+    yield from _of_dockerfile(spec.dockerfile, reading.docker)
+    for section in reading.definition.sections:
         if section.name in _SECTIONS and section.filled:
             yield _of_section(section)
     for name, text in spec.files.items():
@@ -58,8 +59,7 @@ def places(spec: Spec) -> Iterator[Place]:
             yield Place(piece=piece, file=name, offset=0)
 
 
-def _of_dockerfile(text: str) -> Iterator[Place]:
-    read = read_dockerfile(text)
+def _of_dockerfile(text: str, read: Dockerfile) -> Iterator[Place]:
     if read.hits:  # what cannot be cut up is read whole
         yield Place(piece=Piece(linter=HADOLINT, text=text), file=DOCKERFILE, offset=0)
         return

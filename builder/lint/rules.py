@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from builder.lint import contents, downloads, sameness, syntax
 from builder.lint.findings import Problem
-from builder.lint.reading import read
-from builder.model import Spec
+from builder.lint.reading import Reading
 
 RULES = (*downloads.RULES, *contents.RULES, *sameness.RULES, *syntax.RULES)
 
 
-def own_problems(spec: Spec, *, locked: bool) -> list[Problem]:
+def own_problems(reading: Reading) -> list[Problem]:
     """What our own rules find in one spec."""
-    reading = read(spec, locked=locked)
     return [rule.problem(hit) for rule in RULES for hit in rule.check(reading)]

@@ -10,6 +10,7 @@ from builder.lint.cache import Cache, Keys, rules_digest
 from builder.lint.findings import LintReport, Problem
 from builder.lint.pieces import Piece, Place, places
 from builder.lint.programs import LINTERS, Program, Remark, find, remarks, version
+from builder.lint.reading import read
 from builder.lint.rules import own_problems
 from builder.model import Spec
 from builder.process import Processes
@@ -96,8 +97,10 @@ def _look(
 ) -> dict[str, list[Problem]]:
     if not specs:
         return {}
-    own = {key: own_problems(spec, locked=locked) for key, spec in specs.items()}
-    where = {key: list(places(spec)) for key, spec in specs.items()}
+    own, where = {}, {}
+    for key, spec in specs.items():
+        reading = read(spec, locked=locked)
+        own[key], where[key] = own_problems(reading), list(places(spec, reading))
     pieces = (place.piece for some in where.values() for place in some)
     said = remarks(pieces, programs, processes, jobs)
     return {key: own[key] + _of_linters(where[key], said) for key in specs}

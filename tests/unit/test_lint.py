@@ -9,6 +9,8 @@ import pytest
 from lint_samples import CLEAR, DEFINITION, one_planned, sample_spec
 
 from builder.lint import RULES
+from builder.lint.findings import Problem
+from builder.lint.reading import read
 from builder.lint.rules import own_problems
 from builder.model import Spec
 from builder.model.locked import LockedSource
@@ -16,13 +18,17 @@ from builder.model.locked import LockedSource
 __all__ = ["one_planned", "sample_spec"]  # fixtures
 
 
+def problems(spec: Spec, *, locked: bool = False) -> list[Problem]:
+    return own_problems(read(spec, locked=locked))
+
+
 def rules(spec: Spec, *, locked: bool = False) -> list[str]:
     """The rules of our own that do not hold."""
-    return [problem.rule for problem in own_problems(spec, locked=locked)]
+    return [problem.rule for problem in problems(spec, locked=locked)]
 
 
 def test_the_good_sample_is_good(sample: Callable[..., Spec]) -> None:
-    assert own_problems(sample(), locked=True) == []
+    assert problems(sample(), locked=True) == []
 
 
 BOTH = {  # shell commands, as they stand in both texts, and the rule that each breaks
@@ -84,9 +90,8 @@ FINE = (
 @pytest.mark.parametrize("commands", BOTH)
 def test_a_rule_fires_in_both_texts(commands: str, sample: Callable[..., Spec]) -> None:
     spec = sample(end=commands)
-    problems = own_problems(spec, locked=False)
-    found = [one for one in problems if one.rule == BOTH[commands]]
-    assert {one.file for one in found} == {"Dockerfile", "Singularity.def"}, problems
+    found = [one for one in problems(spec) if one.rule == BOTH[commands]]
+    assert {one.file for one in found} == {"Dockerfile", "Singularity.def"}
     for one in found:
         text = spec.dockerfile if one.file == "Dockerfile" else spec.singularity
         line = text.splitlines()[one.line - 1]
@@ -95,7 +100,7 @@ def test_a_rule_fires_in_both_texts(commands: str, sample: Callable[..., Spec]) 
 
 @pytest.mark.parametrize("commands", FINE)
 def test_rules_leave_good_commands_alone(commands: str, sample: Callable[..., Spec]) -> None:
-    assert own_problems(sample(run=commands), locked=False) == []
+    assert problems(sample(run=commands)) == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,7 @@ def test_rules_leave_good_commands_alone(commands: str, sample: Callable[..., Sp
 def test_each_architecture_has_its_foreigners(
     arch: str, name: str, sample: Callable[..., Spec]
 ) -> None:
-    found = own_problems(sample(run=f"wget https://example.org/{name}", arch=arch), locked=False)
+    found = problems(sample(run=f"wget https://example.org/{name}", arch=arch))
     texts = [one.text for one in found if one.rule == "foreign-architecture"]
     assert len([text for text in texts if name in text]) == 2
     assert f"the image for {arch}" in texts[0]
@@ -198,7 +203,7 @@ DIFFERENT = {
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_the_two_texts_say_the_same(case: str, sample: Callable[..., Spec]) -> None:
     file, old, new, text = DIFFERENT[case]
-    found = own_problems(sample(changes={file: {old: new}}), locked=False)
+    found = problems(sample(changes={file: {old: new}}))
     assert {one.rule for one in found} <= {"missing-from-definition", "missing-from-dockerfile"}
     assert any(text in one.text for one in found), found
 
@@ -270,7 +275,7 @@ def test_spython_reads_what_we_read(
         raise NotImplementedError("only docker is supported")
 
     monkeypatch.setattr("builder.lint.syntax._spython_stages", refuses)
-    [problem] = own_problems(sample(), locked=False)
+    [problem] = problems(sample())
     assert "only docker is supported" in problem.text
 
 

@@ -16,7 +16,8 @@ from samples import GOLDEN, ROOT, block, image, recipe, shipped_plan
 
 from builder.errors import Interrupted, StepFailed
 from builder.lint import IGNORED, RULES, Finding, LintReport, lint, programs
-from builder.lint.pieces import places
+from builder.lint.pieces import Place, places
+from builder.lint.reading import read
 from builder.model import Spec
 from builder.process import Processes
 from builder.spec import compile_spec
@@ -25,6 +26,10 @@ __all__ = ["one_planned", "sample_spec"]  # fixtures
 
 NO_PROGRAMS = "/nonexistent"
 RUN_CHECKS = (ROOT / "tests/images/run-checks").read_text()
+
+
+def read_places(spec: Spec) -> list[Place]:
+    return list(places(spec, read(spec, locked=False)))
 
 
 # Specs that are shipped
@@ -145,7 +150,7 @@ def test_pieces_say_what_the_whole_dockerfile_says(sample: Callable[..., Spec]) 
     specs = [*shipped(), sample(run=run_, end="ls ~/$1; for f in $(ls); do cat $f; done")]
     found = programs.find(NO_PROGRAMS)
     for spec in specs:
-        where = [place for place in places(spec) if place.file == "Dockerfile"]
+        where = [place for place in read_places(spec) if place.file == "Dockerfile"]
         said = programs.remarks([one.piece for one in where], found, Processes(), 2)
         apart = {
             (place.line(remark.line), remark.rule)
@@ -160,7 +165,7 @@ def test_pieces_say_what_the_whole_dockerfile_says(sample: Callable[..., Spec]) 
 
 def test_identical_texts_are_given_to_a_linter_once() -> None:
     specs = shipped()
-    pieces = [place.piece for spec in specs for place in places(spec)]
+    pieces = [place.piece for spec in specs for place in read_places(spec)]
     assert len(set(pieces)) < len(pieces) / 3
 
 
@@ -250,7 +255,7 @@ def fake(folder: Path, text: str) -> dict[str, programs.Program]:
 def test_a_linter_that_fails_is_an_error(
     text: str, message: str, sample: Callable[..., Spec], tmp_path: Path
 ) -> None:
-    pieces = [place.piece for place in places(sample())]
+    pieces = [place.piece for place in read_places(sample())]
     with pytest.raises(StepFailed, match=message):
         programs.remarks(pieces, fake(tmp_path, text), Processes(), 2)
 
@@ -258,7 +263,7 @@ def test_a_linter_that_fails_is_an_error(
 def test_a_stopped_run_starts_no_linter(sample: Callable[..., Spec], tmp_path: Path) -> None:
     processes = Processes()
     processes.stop()
-    pieces = [place.piece for place in places(sample())]
+    pieces = [place.piece for place in read_places(sample())]
     with pytest.raises(Interrupted):
         programs.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
 
@@ -282,12 +287,12 @@ def test_a_script_is_read_as_its_shell(sample: Callable[..., Spec]) -> None:
     scripts = {"#!/bin/bash": "bash", "#!/usr/bin/env bash": "bash", "#!/bin/sh -e": "sh"}
     files = {f"files/{n}": f"{line}\ntrue\n" for n, line in enumerate(scripts)}
     files["files/x.py"] = "#!/usr/bin/env python3\n"
-    found = {place.file: place.piece.dialect for place in places(sample(files=files))}
+    found = {place.file: place.piece.dialect for place in read_places(sample(files=files))}
     assert [found[f"files/{n}"] for n in range(3)] == list(scripts.values())
     assert "files/x.py" not in found
     section = "%test -c /bin/bash\n    [[ -e /x ]]\n"
     [piece] = [
-        place.piece for place in places(sample(definition=section)) if "[[" in place.piece.text
+        place.piece for place in read_places(sample(definition=section)) if "[[" in place.piece.text
     ]
     assert piece.dialect == "bash"
 
