@@ -65,13 +65,14 @@ class BaseNames:
 class CudaNames:
     """`cuda` in a template. Without a CUDA, `version` is `none` and the rest is empty.
 
-    `capabilities` are those that nvcc compiles for, as plain numbers: 70.
+    `capabilities` are those that nvcc compiles for, as plain numbers: 70. `driver` is the least.
     """
 
     version: str
     route: str
     capabilities: tuple[str, ...]
     gcc: str
+    driver: str = ""
 
     @property
     def dashed(self) -> str:
@@ -136,6 +137,7 @@ def names(
             route=cuda.route if cuda else "",
             capabilities=cuda.capabilities if cuda else (),
             gcc=(cuda.gcc or cuda.packages.gcc) if cuda else "",
+            driver=cuda.driver if cuda else "",
         ),
         "cpu": cell.cpu,
         "flavour": cell.flavour,
@@ -169,9 +171,9 @@ def sample_names() -> dict[str, Any]:
 
 VALID_NAMES = (
     "arch, base.name, base.distribution, base.version, cpu, cuda.version, cuda.dashed, cuda.route, "
-    "cuda.capabilities, cuda.gencode, cuda.gcc, flavour, mpi.family, mpi.version, mpi.route, "
-    "mpi.development, mpi.runtime, mpi.launch(RANKS), mpi.library, recipe.name, recipe.version, "
-    "sources.NAME.url, sources.NAME.file"
+    "cuda.capabilities, cuda.gencode, cuda.gcc, cuda.driver, flavour, mpi.family, mpi.version, "
+    "mpi.route, mpi.development, mpi.runtime, mpi.launch(RANKS), mpi.library, recipe.name, "
+    "recipe.version, sources.NAME.url, sources.NAME.file"
 )
 
 

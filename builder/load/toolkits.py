@@ -7,14 +7,14 @@ from typing import Any
 
 from builder.errors import Fault
 from builder.load.faults import suggest
-from builder.model import MPI_ROUTES, BlockUse
+from builder.model import MPI_ROUTES, OPTIONAL, BlockUse
 
 # Each argument with what its value must be, in words.
 ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "cuda": {
         "capabilities": 'a list of compute capabilities, such as ["70"]',
-        "cudnn": "true or false",
-        "nccl": "true or false",
+        "cudnn": "true, false or optional (with it where the route has it)",
+        "nccl": "true, false or optional (with it where the route has it)",
     },
     "mpi": {
         "routes": f"a list of some of {', '.join(MPI_ROUTES)}",
@@ -37,7 +37,7 @@ def toolkit_faults(use: BlockUse) -> Iterator[Fault]:
 
 def _fits(name: str, value: Any) -> bool:
     if name in {"cudnn", "nccl"}:
-        return isinstance(value, bool)
+        return isinstance(value, bool) or value == OPTIONAL
     if name == "source":
         return isinstance(value, dict)
     if not isinstance(value, list) or not value:

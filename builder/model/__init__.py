@@ -47,6 +47,7 @@ from builder.model.words import (
     GENERIC,
     MPI_ROUTES,
     NONE,
+    OPTIONAL,
     RUNTIME,
     SELECTABLE,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "GENERIC",
     "MPI_ROUTES",
     "NONE",
+    "OPTIONAL",
     "PASSED",
     "RUNTIME",
     "SELECTABLE",

@@ -25,3 +25,5 @@ FILE_ARGUMENTS: dict[str, tuple[str, ...]] = {
 CUDA_ROUTES: tuple[str, ...] = ("image", "repository", "distribution")
 # Ways to an MPI: the distribution's packages; built from source; bound in from the host.
 MPI_ROUTES: tuple[str, ...] = ("package", "source", "host")
+# What a recipe takes with its toolkit where the route has it, and does without elsewhere.
+OPTIONAL = "optional"

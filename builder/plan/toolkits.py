@@ -58,7 +58,7 @@ def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
 
 def missing_extras(use: BlockUse, cuda: PlannedCuda) -> list[str]:
     """Those that the recipe wants with its toolkit, and that the chosen route does not have."""
-    wanted = [name for name in ("cudnn", "nccl") if use.arguments.get(name)]
+    wanted = [name for name in ("cudnn", "nccl") if use.arguments.get(name) is True]
     return [name for name in wanted if name not in cuda.packages.extras]
 
 
@@ -80,8 +80,10 @@ def _stage(
     if packaged.prepare:
         yield _block(use, "shell", {"commands": list(packaged.prepare)})
     if names:
-        from_nvidia = cuda.route != "distribution"
-        more = nvidia.repository_arguments(base, arch) if from_nvidia else {}
+        more = {}
+        if cuda.route != "distribution":
+            libraries = any(_extras(use, cuda))
+            more = nvidia.install_arguments(cuda.version, base, arch, libraries=libraries)
         yield from _packages(use, names, more)
     if packaged.clean:
         yield _block(use, "shell", {"commands": list(packaged.clean)})
@@ -105,9 +107,13 @@ def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
     """What the container runtimes read: which devices and driver libraries to give, and the least.
 
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+    libnvidia-container compares versions number by number; the toolkit's own parser, for CDI,
+    refuses a container whose version has a leading zero (450.80.02), as semantic versions do:
+    https://github.com/NVIDIA/nvidia-container-toolkit/tree/main/internal/requirements
     """
     compatible = version_order(cuda.version) >= _COMPATIBLE_SINCE
-    least = f"driver>={cuda.driver}" if compatible and cuda.driver else f"cuda>={cuda.version}"
+    driver = ".".join(str(int(part)) for part in cuda.driver.split(".")) if cuda.driver else ""
+    least = f"driver>={driver}" if compatible and driver else f"cuda>={cuda.version}"
     return {
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from samples import EVERYTHING, base, block, cuda_release, facts_with, project, recipe
 
 from builder.model import (
@@ -88,6 +89,37 @@ def test_the_distributions_packages_are_prepared_and_cleaned_in_each_stage(tmp_p
         ("packages", ["libcudart12", "libnccl2"]),
         ("shell", {"commands": ["remove the driver"]}),
     ]
+
+
+def test_an_optional_extra_comes_where_the_route_has_it(tmp_path: Path) -> None:
+    wanted = {"nccl": "optional", "cudnn": "optional"}
+    image = with_cuda(tmp_path, site=by("distribution"), **wanted)
+    assert shape(image.stages[0].runtime)[1] == ("packages", ["libcudart12", "libnccl2"])
+    image = with_cuda(tmp_path, site=by("distribution"))
+    assert shape(image.stages[0].runtime)[1] == ("packages", ["libcudart12"])
+
+
+@pytest.mark.parametrize(
+    ("version", "driver", "required"),
+    [
+        ("12.4", "525.60.13", "driver>=525.60.13"),
+        # semantic versions have no leading zeros, and the container toolkit takes no others
+        ("12.4", "450.80.02", "driver>=450.80.2"),
+        ("10.1", "418.39", "cuda>=10.1"),
+    ],
+)
+def test_images_require_the_least_driver(
+    tmp_path: Path, version: str, driver: str, required: str
+) -> None:
+    own = dataclasses.replace(OWN, version=version)
+    [image] = planned(
+        tmp_path,
+        recipes=[recipe(development=(block("cuda"),))],
+        bases=[base(cuda=CudaSupport(distribution=(own,)))],
+        cuda=(version,),
+        facts=facts_with(cuda_release(version, driver=driver)),
+    ).images
+    assert image.stages[0].environment["NVIDIA_REQUIRE_CUDA"] == required
 
 
 def test_the_sites_order_of_routes_decides(tmp_path: Path) -> None:
