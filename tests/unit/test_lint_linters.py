@@ -268,6 +268,20 @@ def test_a_stopped_run_starts_no_linter(sample: Callable[..., Spec], tmp_path: P
         programs.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
 
 
+def test_ctrl_c_ends_the_linters(
+    sample: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(programs, "_run", interrupted)
+    processes = Processes()
+    pieces = [place.piece for place in read_places(sample())]
+    with pytest.raises(KeyboardInterrupt):
+        programs.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
+    assert processes.stopping
+
+
 def test_settings_of_the_user_do_not_decide(
     sample: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
