@@ -172,6 +172,10 @@ MIRROR_HINT = (
     "name a mirror (sources: [URL] in site.yaml), or run build-images fetch where the network "
     "reaches them and copy the store, {store}, to this machine"
 )
+OFFLINE_HINT = (
+    "run build-images fetch here without --offline, or on a machine with a network, and copy its "
+    "store to {store}"
+)
 
 
 def fetch_all(
@@ -220,4 +224,5 @@ def joined(
     count = "1 source is" if len(texts) == 1 else f"{len(texts)} sources are"
     why = "not in the store, and --offline forbids to fetch" if offline else "not to be had"
     lines = [f"{count} {why}:", *texts]
-    return Unfetched("\n".join(lines), hint=MIRROR_HINT.format(store=store.path))
+    hint = OFFLINE_HINT if offline else MIRROR_HINT
+    return Unfetched("\n".join(lines), hint=hint.format(store=store.path))

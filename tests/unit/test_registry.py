@@ -1,0 +1,204 @@
+"""Digests from registries: a small one on loopback, with tokens, and others that are away."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from builder.sources.registry import (
+    Reference,
+    Registries,
+    RegistryFails,
+    RegistryUnreachable,
+    credentials_of_environment,
+    unreachable,
+)
+
+INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+PASSWORD = base64.b64encode(b"user:secret").decode()
+
+
+def digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def image(arch: str) -> tuple[bytes, bytes]:
+    """A config and a manifest of it."""
+    config = json.dumps({"architecture": arch, "os": "linux"}).encode()
+    manifest = {"mediaType": MANIFEST, "config": {"digest": digest(config)}, "layers": []}
+    return config, json.dumps(manifest).encode()
+
+
+CONFIG, SINGLE = image("amd64")
+POWER = image("ppc64le")[1]
+MANIFESTS = [
+    {"digest": digest(SINGLE), "platform": {"os": "linux", "architecture": "amd64"}},
+    {"digest": digest(POWER), "platform": {"os": "linux", "architecture": "ppc64le"}},
+    {"digest": digest(b"?"), "platform": {"os": "unknown", "architecture": "unknown"}},
+]
+BOTH = json.dumps({"mediaType": INDEX, "manifests": MANIFESTS}).encode()
+
+
+@dataclass
+class Told:
+    """What the registry holds, by path; who may read it."""
+
+    url: str = ""
+    files: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    needs: str = ""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def host(self) -> str:
+        return self.url.removeprefix("http://")
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        told: Told = self.server.told  # type: ignore[attr-defined]
+        authorization = self.headers.get("Authorization", "")
+        told.asked.append((self.path, authorization))
+        if self.path.startswith("/token"):
+            known = authorization == f"Basic {PASSWORD}"
+            self._send(200 if known else 403, json.dumps({"token": "granted"}).encode())
+        elif told.needs and authorization != told.needs:
+            scheme = told.needs.partition(" ")[0]
+            where = f'{scheme} realm="{told.url}/token",service="reg",scope="repository:a:pull"'
+            self._send(401, b"", {"WWW-Authenticate": where})
+        elif found := told.files.get(self.path):
+            self._send(200, found[0], {"Content-Type": found[1]})
+        else:
+            self._send(404, b"{}")
+
+    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(name="registry")
+def small_registry() -> Iterator[Told]:
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    told = Told(url=f"http://127.0.0.1:{http.server_address[1]}")
+    told.files = {
+        "/v2/library/both/manifests/1": (BOTH, INDEX),
+        "/v2/library/single/manifests/latest": (SINGLE, MANIFEST),
+        f"/v2/library/single/blobs/{digest(CONFIG)}": (CONFIG, "application/octet-stream"),
+        f"/v2/hub/library/both/manifests/{digest(BOTH)}": (BOTH, INDEX),
+    }
+    http.told = told  # type: ignore[attr-defined]
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield told
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("debian", ("docker.io", "library/debian", "latest")),
+        ("nvidia/cuda:12.4.1-base", ("docker.io", "nvidia/cuda", "12.4.1-base")),
+        ("docker.io/debian:13", ("docker.io", "library/debian", "13")),
+        ("nvcr.io/nvidia/cuda:1", ("nvcr.io", "nvidia/cuda", "1")),
+        ("localhost/a/b:2", ("localhost", "a/b", "2")),
+        ("reg.example:5000/a", ("reg.example:5000", "a", "latest")),
+        ("quay.io/a/b:1@sha256:00", ("quay.io", "a/b", "sha256:00")),
+    ],
+)
+def test_a_reference_in_parts(text: str, parts: tuple[str, str, str]) -> None:
+    found = Reference.of(text)
+    assert (found.registry, found.repository, found.tag) == parts
+
+
+def test_an_index_is_resolved_for_each_architecture(registry: Told) -> None:
+    registries = Registries(mirrors={"docker.io": registry.host})
+    assert registries.digest("both:1", "x86_64") == digest(SINGLE)
+    assert registries.digest("docker.io/library/both:1", "ppc64le") == digest(POWER)
+
+
+def test_an_image_of_one_architecture_is_not_taken_for_another(registry: Told) -> None:
+    registries = Registries()
+    reference = f"{registry.host}/library/single"
+    assert registries.digest(reference, "x86_64") == digest(SINGLE)
+    with pytest.raises(RegistryFails, match=r"no image for ppc64le \(linux\); there is amd64"):
+        registries.digest(reference, "ppc64le")
+
+
+def test_an_index_without_the_architecture_says_what_it_has(registry: Told) -> None:
+    with pytest.raises(RegistryFails, match=r"no image for aarch64 .* there is amd64, ppc64le"):
+        Registries().digest(f"{registry.host}/library/both:1", "aarch64")
+
+
+def test_a_mirror_can_have_a_path_and_content_must_be_what_was_asked(registry: Told) -> None:
+    registries = Registries(mirrors={"docker.io": f"{registry.host}/hub"})
+    reference = f"both@{digest(BOTH)}"
+    assert registries.digest(reference, "ppc64le") == digest(POWER)
+    registry.files[f"/v2/hub/library/both/manifests/{digest(BOTH)}"] = (SINGLE, MANIFEST)
+    with pytest.raises(RegistryFails, match=f"the registry gives {digest(SINGLE)}"):
+        registries.digest(reference, "ppc64le")
+
+
+@pytest.mark.parametrize("needs", ["Bearer granted", f"Basic {PASSWORD}"])
+def test_credentials_are_used_and_never_shown(needs: str, registry: Told) -> None:
+    registry.needs = needs
+    reference = f"{registry.host}/library/both:1"
+    registries = Registries(credentials={registry.host: PASSWORD})
+    assert registries.digest(reference, "x86_64") == digest(SINGLE)
+    with pytest.raises(RegistryFails, match="answers 401") as caught:
+        Registries(credentials={"other.example": PASSWORD}).digest(reference, "x86_64")
+    assert PASSWORD not in f"{caught.value}{registries!r}"
+
+
+def test_an_image_that_is_not_there_is_told(registry: Told) -> None:
+    with pytest.raises(RegistryFails, match=r"library/none:1: .* answers 404"):
+        Registries().digest(f"{registry.host}/library/none:1", "x86_64")
+
+
+def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
+    registries = Registries(mirrors={"docker.io": "127.0.0.1:9"})
+    with pytest.raises(RegistryUnreachable) as caught:
+        registries.digest("debian:13", "x86_64")
+    text = str(caught.value)
+    assert "the registry docker.io cannot be reached, through 127.0.0.1:9: " in text
+    assert "registries: {docker.io: mirror.example:5000} in site.yaml" in text
+    assert caught.value.exit_code == 4
+
+
+def test_registries_without_an_answer_are_told_once(registry: Told) -> None:
+    registry.needs = "Bearer granted"  # a refusal is an answer
+    names = ["debian:13", "nvidia/cuda:1", "quay.io/a:1"]
+    found = unreachable(names, {"docker.io": "127.0.0.1:9", "quay.io": registry.host})
+    assert [(one.registry, one.server) for one in found] == [("docker.io", "127.0.0.1:9")]
+    assert unreachable([], {}) == []
+
+
+def test_credentials_are_read_as_docker_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert credentials_of_environment() == {}
+    auths = {
+        "https://index.docker.io/v1/": {"auth": PASSWORD},
+        "quay.io": {"auth": PASSWORD},
+        "helper.example": {},
+        "broken.example": {"auth": "?"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+    assert credentials_of_environment() == {"docker.io": PASSWORD, "quay.io": PASSWORD}
