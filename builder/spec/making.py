@@ -100,7 +100,10 @@ def _complaints_about(use: BlockUse, image: PlannedImage) -> Iterator[Fault]:
 
 
 def _toolchain(use: BlockUse, value: Any, image: PlannedImage) -> Any:
-    """A toolchain of its own, from the variables in the recipe or from a block before this one."""
+    """A toolchain from the variables in the recipe, or that of a block before this one.
+
+    That block is made anew for it, so that nobody else has the same object.
+    """
     if isinstance(value, Mapping):
         return toolchain(**value)
     names = MPIS if value == "mpi" else (value,)
@@ -108,7 +111,7 @@ def _toolchain(use: BlockUse, value: Any, image: PlannedImage) -> Any:
     if not earlier:
         problem = f"no block {value} stands before this one, so there is no toolchain of it"
         raise BadInput.of([fault(use, problem, argument="toolchain")])
-    return copy.deepcopy(made(earlier[-1], image).toolchain)
+    return made(earlier[-1], image).toolchain
 
 
 def _before(use: BlockUse, image: PlannedImage) -> Iterator[BlockUse]:
