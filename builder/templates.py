@@ -158,7 +158,9 @@ def sample_names() -> dict[str, Any]:
     return {
         "arch": "x86_64",
         "base": BaseNames(name="debian13", distribution="debian", version="13"),
-        "cuda": CudaNames(version="12.4", route="image", capabilities=("70",), gcc="13"),
+        "cuda": CudaNames(
+            version="12.4", route="image", capabilities=("70",), gcc="13", driver="525.60.13"
+        ),
         "cpu": GENERIC,
         "flavour": RUNTIME,
         "mpi": MpiNames(
