@@ -103,7 +103,8 @@ class PlannedCuda:
     `version` is the axis value (12.4), `update` the release in full (12.4.1), `driver` the least
     Linux driver. `images` are the bases of the development and the run-time stage on the route
     `image`, else empty. `gcc` is the host compiler's major version where it is not the base's
-    own, else empty. `capabilities` are those that nvcc compiles for, as plain numbers: 70.
+    own, else empty. `capabilities` are those that nvcc compiles for, as plain numbers: 70. `first`
+    are commands before any other in `images`. `notes` say why it is not another route.
     """
 
     version: str
@@ -114,6 +115,8 @@ class PlannedCuda:
     packages: PackagedCuda
     images: tuple[str, str] | None = None
     gcc: str = ""
+    first: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +136,7 @@ class PlannedImage:
     """A selected cell, ready to be compiled: everything that decides what its image holds.
 
     `base_image` names the base as the specs write it, and `runtime_image` that of the run-time
-    stage. `content_key` is a SHA-256 in hexadecimal over all of it and over the versions of hpccm
+    stage; `base_reference` is the former without a site's mirror. `content_key` is a SHA-256 in hexadecimal over all of it and over the versions of hpccm
     and of this package. `decided` says, a line each, what decided base, packages and flags.
     `sources` are what the lock has for the recipes of its chain.
     """
@@ -142,6 +145,7 @@ class PlannedImage:
     base: BaseImage
     base_image: str
     runtime_image: str
+    base_reference: str
     mpi: PlannedMpi | None
     cuda: PlannedCuda | None
     stages: tuple[StageRecipe, ...]
@@ -153,6 +157,11 @@ class PlannedImage:
     @property
     def identifier(self) -> str:
         return self.cell.identifier
+
+    @property
+    def prepare(self) -> tuple[str, ...]:
+        """The first commands of each stage that starts from a base."""
+        return (*(self.cuda.first if self.cuda else ()), *self.base.prepare)
 
     @property
     def is_bootstrapped(self) -> bool:

@@ -20,8 +20,15 @@ from builder.model import (
 )
 from builder.plan import toolkits
 from builder.plan.cells import any_matches, fits
-from builder.plan.routes import BASE, MAINTAINER, WORLD, Choice, choose_cuda, choose_mpi
-from builder.versions import version_order
+from builder.plan.routes import (
+    BASE,
+    MAINTAINER,
+    WORLD,
+    Choice,
+    choose_cuda,
+    choose_mpi,
+    source_of,
+)
 
 _NO_CUDA: Choice[PlannedCuda] = Choice()
 _NO_MPI: Choice[PlannedMpi] = Choice()
@@ -98,29 +105,29 @@ class Constraints:
         self, cell: Cell, uses: list[BlockUse], cuda: PlannedCuda | None
     ) -> Iterator[Reason]:
         """What a recipe wants of its toolkit, and the toolkit does not have."""
-        for use in uses if cuda else ():
+        release = self._project.facts.cuda.get(cell.cuda)
+        has = cuda.capabilities if cuda else release.capabilities if release else ()
+        for use in uses if has else ():
             if use.name != toolkits.CUDA:
                 continue
-            assert cuda is not None
-            for name in toolkits.missing_extras(use, cuda):
-                text = f"CUDA {cuda.version} by the route {cuda.route} on {cell.base} has no {name}"
-                yield Reason(layer=BASE, text=f"{text}, and {_place(use)} wants it")
+            for name in toolkits.missing_extras(use, cuda) if cuda else ():
+                yield Reason(layer=BASE, text=_no_extra(use, name, cell, cuda))
             for one in use.arguments.get("capabilities", ()):
-                if str(one) not in cuda.capabilities:
-                    yield Reason(layer=WORLD, text=self._no_capability(use, str(one), cuda))
+                if str(one) not in has:
+                    text = self._no_capability(use, str(one), cell.cuda, has)
+                    yield Reason(layer=WORLD, text=text)
 
-    def _no_capability(self, use: BlockUse, capability: str, cuda: PlannedCuda) -> str:
-        releases = [
-            one.version
-            for one in self._project.facts.cuda.values()
-            if capability in one.capabilities
-        ]
-        ordered = sorted(releases, key=version_order)
-        others = f"; CUDA {ordered[0]} to {ordered[-1]} do" if ordered else ""
-        has = ", ".join(f"sm_{one}" for one in cuda.capabilities)
+    def _no_capability(
+        self, use: BlockUse, capability: str, version: str, has: tuple[str, ...]
+    ) -> str:
+        known = self._project.facts
+        can = known.cuda_for(capability=capability)
+        others = f"; CUDA {can[0]} to {can[-1]} do" if can else ""
+        shown = ", ".join(f"sm_{one}" for one in has)
+        source = source_of(known.cuda[version], "CUDAArchitectures")
         return (
-            f"CUDA {cuda.version} does not compile for sm_{capability}, which {_place(use)} wants "
-            f"(it does for {has}){others}"
+            f"CUDA {version} does not compile for sm_{capability}, which {_place(use)} wants: "
+            f"it does for {shown}{others} ({source})"
         )
 
     def _maintainer_reasons(self, cell: Cell, uses: list[BlockUse]) -> Iterator[Reason]:
@@ -159,6 +166,12 @@ def _limits(recipe: Recipe, cell: Cell) -> Iterator[str]:
         if not any_matches(axis, patterns, cell):
             taken = f"recipe {recipe.name} takes {axis} {', '.join(patterns)}"
             yield f"{taken} ({recipe.where.file}: axes.{axis})"
+
+
+def _no_extra(use: BlockUse, name: str, cell: Cell, cuda: PlannedCuda | None) -> str:
+    route = f" by the route {cuda.route}" if cuda else ""
+    text = f"CUDA {cell.cuda}{route} on {cell.base} for {cell.arch} has no {name}"
+    return f"{text}, and {_place(use)} wants it"
 
 
 def _place(use: BlockUse) -> str:

@@ -41,6 +41,7 @@ def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
     yield f"cuda: {release} by {_CUDA_ROUTES[cuda.route]} ({base.where.file}: cuda)"
     if cuda.images:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
+    yield from (f"cuda: {note}" for note in cuda.notes)
     yield f"cuda: least driver {cuda.driver or 'not known'}"
     yield f"cuda: code for {', '.join(f'sm_{one}' for one in cuda.capabilities)}"
     if compiler := cuda.gcc or cuda.packages.gcc:

@@ -53,13 +53,15 @@ class Images:
         images = cuda.images if cuda else None
         pinned, base_image, runtime_image = self._names(cell.base, cell.arch, images)
         sources = self._sources(tuple(stage.name for stage in contents.stages))
-        about = [self._compiler, base.hpccm_distro, base.distribution, base.prepare]
+        prepare = (*(cuda.first if cuda else ()), *base.prepare)
+        about = [self._compiler, base.hpccm_distro, base.distribution, prepare]
         about += [cell.identifier, pinned, *([one.url, one.sha256] for one in sources)]
         yield PlannedImage(
             cell=cell,
             base=base,
             base_image=base_image,
             runtime_image=runtime_image,
+            base_reference=pinned[0],
             mpi=verdict.mpi,
             cuda=cuda,
             stages=contents.stages,
@@ -108,9 +110,14 @@ def declared_key(base: BaseImage, arch: str) -> str:
 
 
 def at_site(reference: str, site: Site) -> str:
-    """An image reference, its registry replaced by the mirror that the site has for it."""
-    registry, slash, rest = reference.partition("/")
-    return f"{site.registries[registry]}{slash}{rest}" if registry in site.registries else reference
+    """An image reference, its registry replaced by the mirror that the site has for it.
+
+    A mirror of a namespace (`docker.io/nvidia`) is taken before one of the whole registry.
+    """
+    for name in sorted(site.registries, key=len, reverse=True):
+        if reference.startswith(f"{name}/"):
+            return site.registries[name] + reference.removeprefix(name)
+    return reference
 
 
 def _use_json(use: BlockUse) -> str:

@@ -1,37 +1,104 @@
-"""NVIDIA's images, package repositories and packages, as they are named for one CUDA release."""
+"""NVIDIA's images, package repositories and packages, as they are named for one CUDA release.
+
+Where nothing else is named, the source is how NVIDIA builds its own images of that release:
+https://gitlab.com/nvidia/container-images/cuda, folder dist/.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
-from builder import versions
-from builder.facts import CudaRelease
-from builder.model import BaseImage, PackagedCuda
+from builder import facts
+from builder.facts import CudaRelease, Facts, LibraryRelease
+from builder.model import BaseImage, PackagedCuda, PackagedExtra, Site
+from builder.versions import version_order
 
-# NVIDIA's images for ppc64le have a repository of their own; aarch64 shares the one of x86_64.
-# https://hub.docker.com/r/nvidia/cuda, https://hub.docker.com/r/nvidia/cuda-ppc64le
-_IMAGES = {"ppc64le": "docker.io/nvidia/cuda-ppc64le"}
 _IMAGE = "docker.io/nvidia/cuda"
+_PUBLIC = "docker.io"
 
-# https://developer.download.nvidia.com/compute/cuda/repos/ has a folder for each distribution
-_REPOSITORIES = "https://developer.download.nvidia.com/compute/cuda/repos"
+# https://developer.download.nvidia.com/compute/cuda/repos/ has a folder for each distribution,
+# and in it one for each architecture. `sbsa` are Arm servers.
+_DOWNLOADS = "https://developer.download.nvidia.com/compute"
 _DEBIAN_ARCHS = {"ppc64le": "ppc64el", "aarch64": "sbsa"}
 _RPM_ARCHS = {"aarch64": "sbsa"}
 
-# The signing keys since April 2022, which images and keyrings of before do not know:
-# https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/
-_DEBIAN_KEY = "3bf863cc.pub"
-_RPM_KEY = "D42D0685.pub"
+# The keys that sign the repositories since April 2022, which older images and keyrings do not know:
+# https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/. Debian 13 takes no
+# SHA-1 in signatures, and has a key of its own: https://github.com/NVIDIA/cuda-repo-management
+_DEBIAN_KEY = "3bf863cc"
+_DEBIAN_KEYS = {"debian13": "8793F200"}
+_RPM_KEY = "D42D0685"
+
+# cuDNN and NCCL were in a repository of their own until 2021. It gets nothing new, its releases
+# stayed there, and it is signed with the key of its time.
+_LIBRARIES = (facts.CUDNN, facts.NCCL)
+_OLD_LIBRARIES = "machine-learning"
+_OLD_KEY = "7fa2af80"
+_JOINED = (10, 2)  # packages built for this release and later ones moved
+_JOINED_LATER = ("11.0", "11.1")  # but not those for ppc64le and aarch64
+# For these there is an archive, which NVIDIA's images unpack, and no package.
+_NO_PACKAGE = {("rhel7", "10.1", facts.NCCL), *(("rhel8", "10.1", one) for one in _LIBRARIES)}
 
 _DEBIAN_LIKE = ("debian", "ubuntu")
-_RPM_DEVELOPMENT_SINCE = (11, 0)  # libraries-dev-10-2 and libraries-devel-11-0, in rpm packages
+_RPM_DEVEL_SINCE = (11, 0)  # cuda-libraries-dev-10-2 and cuda-libraries-devel-11-0, as RPMs
+# Since 11.0 the packages link /usr/local/cuda and tell the loader; before, NVIDIA's images did.
+_SETS_ITSELF_UP_SINCE = (11, 0)
+# In these, cuBLAS has a name without the release, and a newer one would be installed with it:
+# https://gitlab.com/nvidia/container-images/cuda/-/issues/88
+_CUBLAS = {"10.1": "10.2.1.243-1", "10.2": "10.2.2.89-1"}
+_KEEPS_OBSOLETE = "10.1"
+
+# NVIDIA deletes the tags of a release half a year after the end of its driver's life:
+# https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md
+# Those of CUDA before 11 went in 2023, those of CentOS in the same year.
+_DELETED_BEFORE = (11, 0)
+_DELETED = "https://github.com/NVIDIA/nvidia-docker/issues/1768"
+_DELETED_SYSTEMS = {
+    "centos7": "https://github.com/NVIDIA/nvidia-docker/issues/1789",
+    "centos8": "https://github.com/conda-forge/docker-images/pull/237",
+}
 
 
 def image_names(release: CudaRelease, base: BaseImage, arch: str) -> tuple[str, str]:
     """NVIDIA's images for the development and the run-time stage."""
-    name = _IMAGES.get(arch, _IMAGE)
+    name = release.image_names.get(arch, _IMAGE)
     tag = f"{name}:{release.image_tag or release.version}"
     return f"{tag}-devel-{base.cuda.image}", f"{tag}-runtime-{base.cuda.image}"
+
+
+def deleted(release: CudaRelease, system: str) -> str:
+    """Where it is told that an image's tags left the public registry; empty while they are there.
+
+    `system` ends the tags: `centos7`. What was deleted since this was written is not known here.
+    """
+    if version_order(release.version) < _DELETED_BEFORE:
+        return _DELETED
+    return _DELETED_SYSTEMS.get(system, "")
+
+
+def kept_in(image: str, site: Site) -> str:
+    """The site's mirror that was set up for an image's own namespace; empty if there is none.
+
+    A mirror of the whole registry passes on what is there, and says nothing of what was deleted.
+    """
+    for name, mirror in site.registries.items():
+        if name != _PUBLIC and image.startswith(f"{name}/"):
+            return mirror
+    return ""
+
+
+def first_steps(base: BaseImage) -> tuple[str, ...]:
+    """Commands before any other in NVIDIA's images: their package lists name the old key.
+
+    The first update would fail on it. Where packages of NVIDIA's are needed, the repository comes
+    back with the key of today.
+    """
+    if is_debian_like(base):
+        lists = "/etc/apt/sources.list.d"
+        return (f"rm -f {lists}/cuda*.list {lists}/nvidia-ml*.list",)
+    folder = "/etc/yum.repos.d"
+    return (f"rm -f {folder}/cuda*.repo {folder}/nvidia-ml*.repo",)
 
 
 def is_debian_like(base: BaseImage) -> bool:
@@ -39,21 +106,59 @@ def is_debian_like(base: BaseImage) -> bool:
     return base.distribution in _DEBIAN_LIKE
 
 
-def repository(base: BaseImage, arch: str) -> str:
+def packaging(base: BaseImage) -> str:
+    """`deb` or `rpm`."""
+    return facts.DEB if is_debian_like(base) else facts.RPM
+
+
+def repository(base: BaseImage, arch: str, kind: str = "cuda") -> str:
     """The URL of NVIDIA's package repository for a base."""
     archs = _DEBIAN_ARCHS if is_debian_like(base) else _RPM_ARCHS
-    return f"{_REPOSITORIES}/{base.cuda.repository}/{archs.get(arch, arch)}"
+    return f"{_DOWNLOADS}/{kind}/repos/{base.cuda.repository}/{archs.get(arch, arch)}"
 
 
-def repository_arguments(base: BaseImage, arch: str) -> dict[str, list[str]]:
-    """The arguments of hpccm's `packages` that add NVIDIA's repository, its signing key first."""
-    url = repository(base, arch)
+def install_arguments(version: str, base: BaseImage, arch: str, *, libraries: bool) -> Any:
+    """The arguments of hpccm's `packages` that add NVIDIA's repository, its signing key first.
+
+    `libraries` says whether cuDNN or NCCL are among the packages.
+    """
+    old = libraries and _in_old_repository(version, arch)
     if is_debian_like(base):
-        key = f"{url}/{_DEBIAN_KEY}"
-        ring = "/usr/share/keyrings/3bf863cc.gpg"  # where hpccm's apt_get block puts the key
-        return {"apt_keys": [key], "apt_repositories": [f"deb [signed-by={ring}] {url} /"]}
-    name = f"cuda-{base.cuda.repository}.repo"
-    return {"yum_keys": [f"{url}/{_RPM_KEY}"], "yum_repositories": [f"{url}/{name}"]}
+        return _apt_arguments(base, arch, old=old)
+    return _yum_arguments(version, base, arch, old=old)
+
+
+def _in_old_repository(version: str, arch: str) -> bool:
+    late = version in _JOINED_LATER and arch != "x86_64"
+    return late or version_order(version) < _JOINED
+
+
+def _apt_arguments(base: BaseImage, arch: str, *, old: bool) -> dict[str, list[str]]:
+    url = repository(base, arch)
+    sources = [(url, _DEBIAN_KEYS.get(base.cuda.repository, _DEBIAN_KEY))]
+    if old:
+        sources.append((repository(base, arch, _OLD_LIBRARIES), _OLD_KEY))
+    # hpccm's apt_get block puts a key into this folder, under its own name
+    ring = "/usr/share/keyrings"
+    return {
+        "apt_keys": [f"{url}/{key}.pub" for url, key in sources],
+        "apt_repositories": [f"deb [signed-by={ring}/{key}.gpg] {url} /" for url, key in sources],
+    }
+
+
+def _yum_arguments(version: str, base: BaseImage, arch: str, *, old: bool) -> dict[str, list[str]]:
+    url = repository(base, arch)
+    found = {
+        "yum_keys": [f"{url}/{_RPM_KEY}.pub"],
+        "yum_repositories": [f"{url}/cuda-{base.cuda.repository}.repo"],
+    }
+    if old:
+        libraries = repository(base, arch, _OLD_LIBRARIES)
+        found["yum_keys"].append(f"{libraries}/{_OLD_KEY}.pub")
+        found["yum_repositories"].append(libraries)
+    if version == _KEEPS_OBSOLETE:
+        found["extra_opts"] = ["--setopt=obsoletes=0"]
+    return found
 
 
 def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
@@ -63,24 +168,64 @@ def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
     https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages
     """
     suffix = release.version.replace(".", "-")
+    old_names = is_debian_like(base) or version_order(release.version) < _RPM_DEVEL_SINCE
+    devel = "dev" if old_names else "devel"
+    names = ("cuda-minimal-build", f"cuda-libraries-{devel}", f"cuda-nvml-{devel}", "cuda-nvtx")
+    cublas = _cublas(release, base)
     return PackagedCuda(
         version=release.version,
-        development=tuple(
-            f"{name}-{suffix}" for name in ("cuda-minimal-build", _libraries(release, base))
-        ),
-        runtime=(f"cuda-libraries-{suffix}",),
-        environment=dict(toolkit_environment(release)),
+        development=(*(f"{name}-{suffix}" for name in names), *cublas),
+        runtime=(f"cuda-libraries-{suffix}", f"cuda-nvtx-{suffix}", *cublas[:1]),
+        clean=_set_up(release),
+        environment=toolkit_environment(release),
     )
 
 
-def toolkit_environment(release: CudaRelease) -> Iterator[tuple[str, str]]:
-    """Where programs find a toolkit that was installed below /usr/local."""
+def _cublas(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:
+    """The release's own cuBLAS, for run time and for development, where another could come."""
+    if release.version not in _CUBLAS:
+        return ()
+    pin = _CUBLAS[release.version]
+    if is_debian_like(base):
+        return f"libcublas10={pin}", f"libcublas-dev={pin}"
+    return f"libcublas10-{pin}", f"libcublas-devel-{pin}"
+
+
+def _set_up(release: CudaRelease) -> tuple[str, ...]:
+    if version_order(release.version) >= _SETS_ITSELF_UP_SINCE:
+        return ()
+    home = f"cuda-{release.version}"
+    return (
+        f"ln -sfn {home} /usr/local/cuda",
+        f"echo /usr/local/{home}/lib64 > /etc/ld.so.conf.d/{home.replace('.', '-')}.conf",
+        "ldconfig",
+    )
+
+
+def toolkit_environment(release: CudaRelease) -> Mapping[str, str]:
+    """Where programs find a toolkit below /usr/local. The loader needs no variable for it."""
     home = f"/usr/local/cuda-{release.version}"
-    yield "CUDA_HOME", home
-    yield "PATH", f"{home}/bin:$PATH"
-    yield "LD_LIBRARY_PATH", f"{home}/lib64:$LD_LIBRARY_PATH"
+    return {"CUDA_HOME": home, "PATH": f"{home}/bin:$PATH"}
 
 
-def _libraries(release: CudaRelease, base: BaseImage) -> str:
-    new = versions.version_order(release.version) >= _RPM_DEVELOPMENT_SINCE
-    return "cuda-libraries-devel" if new and not is_debian_like(base) else "cuda-libraries-dev"
+def extras(
+    known: Facts, release: CudaRelease, base: BaseImage, arch: str, *, by_image: bool
+) -> Mapping[str, PackagedExtra]:
+    """cuDNN and NCCL for a release, as packages of NVIDIA's repositories.
+
+    NVIDIA's images have NCCL in them.
+    """
+    found: dict[str, PackagedExtra] = {}
+    for name in _LIBRARIES:
+        one = known.library(name, cuda=release.version, packaging=packaging(base), arch=arch)
+        if one and by_image and name == facts.NCCL:
+            found[name] = PackagedExtra(version=one.version, development=(), runtime=())
+        elif one and (base.cuda.repository, one.build, name) not in _NO_PACKAGE:
+            found[name] = _extra(one, packaging(base))
+    return found
+
+
+def _extra(one: LibraryRelease, kind: str) -> PackagedExtra:
+    runtime, development = one.packages(kind)
+    both = (runtime, development)
+    return PackagedExtra(version=one.version, development=both, runtime=(runtime,))

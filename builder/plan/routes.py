@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from builder import facts
-from builder.facts import CudaRelease
+from builder.facts import CudaRelease, Facts
 from builder.model import (
     BaseImage,
     PackagedCuda,
@@ -35,10 +36,25 @@ class Choice(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Way:
-    """One route to CUDA that exists for a base and an architecture."""
+    """One route to CUDA that exists for a base and an architecture.
+
+    `images` and `first` are NVIDIA's images, for both stages, and what to do in them first.
+    """
 
     packages: PackagedCuda
     images: tuple[str, str] | None = None
+    first: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """What a route is asked for."""
+
+    project: Project
+    release: CudaRelease
+    base: BaseImage
+    arch: str
 
 
 def choose_cuda(project: Project, base: BaseImage, version: str, arch: str) -> Choice[PlannedCuda]:
@@ -47,27 +63,35 @@ def choose_cuda(project: Project, base: BaseImage, version: str, arch: str) -> C
     if release is None:
         text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
         return Choice(reasons=(Reason(layer=WORLD, text=text),))
-    reasons = [*_world_reasons(release, arch, project.facts.cuda)]
-    missing: list[str] = []
-    for route in project.site.cuda_routes:
-        way = _WAYS[route](release, base, arch)
-        if isinstance(way, str):
-            missing.append(way)
-            continue
-        compiler = way.packages.gcc if way.images is None else ""
-        gcc = _host_compiler(release, base) if not compiler else ""
-        if gcc is None:
-            reasons.append(_too_new(release, base))
-        elif not reasons:
-            return Choice(chosen=_planned(release, route, way, gcc))
-        break
-    else:
+    wanted = _Wanted(project=project, release=release, base=base, arch=arch)
+    reasons = [*_world_reasons(release, arch, project.facts)]
+    way, route, missing = _first_way(wanted)
+    brings_gcc = way is not None and bool(way.packages.gcc)
+    gcc = "" if brings_gcc else _host_compiler(release, base)
+    if gcc is None:
+        reasons.append(_too_new(release, base))
+    if way is None:
         text = f"{base.name} has no way to CUDA {version} for {arch}: {'; '.join(missing)}"
         reasons.append(Reason(layer=BASE, text=f"{text} ({base.where.file}: cuda)"))
-    return Choice(reasons=tuple(reasons))
+    if reasons or way is None or gcc is None:
+        return Choice(reasons=tuple(reasons))
+    return Choice(chosen=_planned(release, route, way, gcc, missing))
 
 
-def _planned(release: CudaRelease, route: str, way: _Way, gcc: str) -> PlannedCuda:
+def _first_way(wanted: _Wanted) -> tuple[_Way | None, str, list[str]]:
+    """The first way that exists, its route, and why those before it do not."""
+    missing: list[str] = []
+    for route in wanted.project.site.cuda_routes:
+        way = _WAYS[route](wanted)
+        if isinstance(way, _Way):
+            return way, route, missing
+        missing.append(way)
+    return None, "", missing
+
+
+def _planned(
+    release: CudaRelease, route: str, way: _Way, gcc: str, missing: list[str]
+) -> PlannedCuda:
     return PlannedCuda(
         version=release.version,
         update=release.update,
@@ -77,53 +101,84 @@ def _planned(release: CudaRelease, route: str, way: _Way, gcc: str) -> PlannedCu
         packages=way.packages,
         images=way.images,
         gcc=gcc,
+        first=way.first,
+        notes=(*way.notes, *missing),
     )
 
 
-def _world_reasons(
-    release: CudaRelease, arch: str, releases: Mapping[str, CudaRelease]
-) -> Iterator[Reason]:
-    if arch not in release.architectures:
-        others = [one.version for one in releases.values() if arch in one.architectures]
-        has = f"{_span(others)} have" if others else "none has"
-        text = f"CUDA {release.version} has no toolkit for {arch}: {has} one ({_source(release)})"
-        yield Reason(layer=WORLD, text=text)
+def _world_reasons(release: CudaRelease, arch: str, known: Facts) -> Iterator[Reason]:
+    if arch in release.architectures:
+        return
+    others = known.cuda_for(arch=arch)
+    has, source = "none has", source_of(release)
+    if others:
+        has = f"{others[0]} to {others[-1]} have"
+        source = source_of(known.cuda[others[-1]], "/-/commit/", "release-notes")
+    text = f"CUDA {release.version} has no toolkit for {arch}: {has} one ({source})"
+    yield Reason(layer=WORLD, text=text)
 
 
-def _span(versions: list[str]) -> str:
-    ordered = sorted(versions, key=version_order)
-    return f"{ordered[0]} to {ordered[-1]}"
+def source_of(release: CudaRelease, *about: str) -> str:
+    """The source of a release that says something: its URL has one of `about` in it.
+
+    Its first source where none does; its place in the tables where it names no source.
+    """
+    found = (url for part in about for url in release.sources if part in url)
+    return next(found, release.sources[0] if release.sources else str(release.where))
 
 
-def _source(release: CudaRelease) -> str:
-    return release.sources[0] if release.sources else str(release.where)
-
-
-def _by_image(release: CudaRelease, base: BaseImage, arch: str) -> _Way | str:
+def _by_image(wanted: _Wanted) -> _Way | str:
+    release, base, arch = wanted.release, wanted.base, wanted.arch
     exist = release.images.get(arch, ())
     if not base.cuda.image or base.cuda.image not in exist:
-        return f"NVIDIA made images for {arch} on {', '.join(exist) or 'no distribution'}"
+        where = f"for {_listed(exist)} only" if exist else "on no distribution"
+        return f"NVIDIA made images of it for {arch} {where}"
     images = nvidia.image_names(release, base, arch)
-    # The image has the toolkit; the run-time image has its libraries.
+    notes: tuple[str, ...] = ()
+    if told := nvidia.deleted(release, base.cuda.image):
+        text = f"NVIDIA deleted {images[0]} from the public registry ({told})"
+        mirror = nvidia.kept_in(images[0], wanted.project.site)
+        if not mirror:
+            return f"{text}, and site.yaml names no mirror that has kept it"
+        notes = (f"{text}; it comes from {mirror} (site.yaml: registries)",)
     return _Way(
-        packages=PackagedCuda(version=release.version, development=(), runtime=()), images=images
+        packages=PackagedCuda(
+            version=release.version,
+            development=(),  # the images have it, and libraries alone for run time
+            runtime=(),
+            environment={"CUDA_HOME": "/usr/local/cuda"},
+            extras=nvidia.extras(wanted.project.facts, release, base, arch, by_image=True),
+        ),
+        images=images,
+        first=nvidia.first_steps(base),
+        notes=notes,
     )
 
 
-def _by_repository(release: CudaRelease, base: BaseImage, arch: str) -> _Way | str:
+def _by_repository(wanted: _Wanted) -> _Way | str:
+    release, base, arch = wanted.release, wanted.base, wanted.arch
     exist = release.repositories.get(arch, ())
     if not base.cuda.repository or base.cuda.repository not in exist:
-        return f"NVIDIA's packages for {arch} are for {', '.join(exist) or 'no distribution'}"
-    return _Way(packages=nvidia.toolkit_packages(release, base))
+        where = f"for {_listed(exist)} only" if exist else "for no distribution"
+        return f"NVIDIA has packages of it for {arch} {where}"
+    known = nvidia.extras(wanted.project.facts, release, base, arch, by_image=False)
+    packages = nvidia.toolkit_packages(release, base)
+    return _Way(packages=dataclasses.replace(packages, extras=known))
 
 
-def _by_distribution(release: CudaRelease, base: BaseImage, arch: str) -> _Way | str:
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _by_distribution(wanted: _Wanted) -> _Way | str:
+    base = wanted.base
     for packaged in base.cuda.distribution:
         archs = packaged.architectures or base.architectures
-        if arch in archs and matches("cuda", release.version, packaged.version):
+        fits = matches("cuda", wanted.release.version, packaged.version)
+        if wanted.arch in archs and fits:
             return _Way(packages=packaged)
     own = ", ".join(packaged.version for packaged in base.cuda.distribution)
-    return f"the distribution packages {'CUDA ' + own if own else 'none'}"
+    return f"the distribution itself packages {'CUDA ' + own if own else 'no CUDA'}"
 
 
 _WAYS = {"image": _by_image, "repository": _by_repository, "distribution": _by_distribution}
@@ -140,9 +195,10 @@ def _host_compiler(release: CudaRelease, base: BaseImage) -> str | None:
 
 
 def _too_new(release: CudaRelease, base: BaseImage) -> Reason:
+    source = source_of(release, "systems/cuda.py", "installation-guide")
     text = (
-        f"nvcc of CUDA {release.version} takes gcc up to {release.gcc}; "
-        f"{base.name} has {', '.join(base.gcc)} ({_source(release)})"
+        f"nvcc of CUDA {release.version} takes gcc up to {release.gcc}, and "
+        f"{base.name} packages gcc {', '.join(base.gcc)} ({source})"
     )
     return Reason(layer=WORLD, text=text)
 

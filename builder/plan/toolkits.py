@@ -33,7 +33,7 @@ def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
         arguments = {"version": mpi.version, **use.arguments.get("source", {})}
         return Expansion(development=(_block(use, mpi.family, arguments),))
     return Expansion(
-        development=tuple(_packages(use, mpi.development)),
+        development=(*_packages(use, mpi.development), *_variables(use, mpi.environment)),
         runtime=tuple(_packages(use, mpi.runtime)),
         environment=mpi.environment,
     )
@@ -50,7 +50,7 @@ def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
         )
     )
     return Expansion(
-        development=(*development, *_host_compiler(use, cuda)),
+        development=(*development, *_variables(use, _development_environment(cuda, base))),
         runtime=runtime,
         environment={**cuda.packages.environment, **_host_environment(cuda)},
     )
@@ -80,7 +80,7 @@ def _stage(
     if packaged.prepare:
         yield _block(use, "shell", {"commands": list(packaged.prepare)})
     if names:
-        more = {}
+        more: Mapping[str, Any] = {}
         if cuda.route != "distribution":
             libraries = any(_extras(use, cuda))
             more = nvidia.install_arguments(cuda.version, base, arch, libraries=libraries)
@@ -97,10 +97,13 @@ def _compilers(cuda: PlannedCuda, base: BaseImage) -> tuple[str, ...]:
     return (f"gcc-toolset-{cuda.gcc}-gcc-c++",)
 
 
-def _host_compiler(use: BlockUse, cuda: PlannedCuda) -> Iterator[BlockUse]:
-    if cuda.gcc:
-        flags = {"NVCC_PREPEND_FLAGS": f'"-ccbin g++-{cuda.gcc}"'}
-        yield _block(use, "environment", {"variables": flags})
+def _development_environment(cuda: PlannedCuda, base: BaseImage) -> Mapping[str, str]:
+    """What later steps need to compile with nvcc; Red Hat keeps its other compilers below /opt."""
+    if not cuda.gcc:
+        return cuda.packages.environment
+    toolset = f"/opt/rh/gcc-toolset-{cuda.gcc}/root/usr/bin/g++"
+    compiler = f"g++-{cuda.gcc}" if nvidia.is_debian_like(base) else toolset
+    return {**cuda.packages.environment, "NVCC_PREPEND_FLAGS": f'"-ccbin {compiler}"'}
 
 
 def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
@@ -126,6 +129,11 @@ def _packages(
 ) -> Iterator[BlockUse]:
     if names:
         yield _block(use, "packages", {"ospackages": list(names), **(more or {})})
+
+
+def _variables(use: BlockUse, variables: Mapping[str, str]) -> Iterator[BlockUse]:
+    if variables:
+        yield _block(use, "environment", {"variables": dict(variables)})
 
 
 def _block(use: BlockUse, name: str, arguments: Mapping[str, Any]) -> BlockUse:

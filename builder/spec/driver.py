@@ -57,6 +57,8 @@ def dockerfile(image: PlannedImage) -> str:
             source = stage.name
         _add_check_scripts(stages[-1], image)
         final = _final(image, stages, image.runtime_image)
+        if image.cuda and image.cuda.images:  # NVIDIA's prints a banner before every program
+            final += raw(docker="ENTRYPOINT []")
         final += raw(docker='CMD ["/bin/bash"]')
         return _text(image, *stages, final)
 
@@ -112,8 +114,8 @@ def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = Fals
         _distro=image.base.hpccm_distro,
         _bootstrap="oci-archive" if image.is_bootstrapped else "docker",
     )
-    if image.base.prepare and not is_stage:
-        stage += shell(commands=list(image.base.prepare))
+    if image.prepare and not is_stage:
+        stage += shell(commands=list(image.prepare))
     return stage
 
 
@@ -176,7 +178,7 @@ def _labels(image: PlannedImage) -> dict[str, str]:
         "org.opencontainers.image.title": recipe.name,
         "org.opencontainers.image.version": recipe.version,
         "org.opencontainers.image.description": recipe.about,
-        "org.opencontainers.image.base.name": image.base_image,
+        "org.opencontainers.image.base.name": image.base_reference,
         "build-images.identifier": image.identifier,
         "build-images.arch": image.cell.arch,
         "build-images.mpi": f"{image.mpi.family} {image.mpi.version}" if image.mpi else NONE,
