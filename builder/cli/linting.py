@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.cli.commands import compiled, load_plan
@@ -35,8 +36,13 @@ def look(options: Options, specs: Sequence[Spec], processes: Processes | None = 
         search_path=home.search_path(),
         cache=home.path / "lint" if options.cache else None,
         jobs=min(4, os.cpu_count() or 1),
-        locked=(options.project / LOCK).exists(),
+        locked=_pins_bases(options.project / LOCK),
     )
+
+
+def _pins_bases(lock: Path) -> bool:
+    """Whether base images are locked: a lock may hold sources alone, its registries out of reach."""
+    return lock.exists() and "\n  - reference: " in lock.read_text(encoding="utf-8")
 
 
 def as_text(report: LintReport) -> str:

@@ -7,6 +7,7 @@ readonly SYSTEM="
 images|mmdebstrap|mmdebstrap|makes the base images from the Debian mirror
 images|arch-test|arch-test|mmdebstrap asks it whether a foreign architecture runs
 images|/usr/share/keyrings/debian-archive-keyring.gpg|debian-archive-keyring|proves what the mirror sends
+images|gpgv|gpgv|proves the index of Debian's source packages
 images|/etc/ssl/certs/ca-certificates.crt|ca-certificates|proves whom downloads come from
 images|buildah|buildah|builds the Dockerfiles
 images|runc|runc|runs build steps
@@ -25,6 +26,7 @@ images|ch-convert|charliecloud|unpacks Charliecloud images
 test|dockerd|docker.io|Docker Engine, one of the engines under test
 test|docker|docker-cli docker.io|Docker's client
 test|skopeo|skopeo|reads what the engines wrote, as a second opinion
+test|docker-registry|docker-registry|a registry on loopback, for locking
 test|gcc|gcc|compiles the checks' programs on the host
 test|/usr/include/stdio.h|libc6-dev|the same
 test|mpicc|libopenmpi-dev|the same
