@@ -83,6 +83,7 @@ def is_feature(cls: type, argument: str) -> bool:
     )
 
 
+@functools.cache
 def kind(cls: type, argument: str) -> str:
     """What an argument must be, in words; `TEXT` where nothing says more."""
     special = _BY_BLOCK.get((cls.__name__, argument))
@@ -100,7 +101,6 @@ def _kind(argument: str, words: str) -> str:
     return found or _BY_NAME.get(argument, TEXT)
 
 
-@functools.cache
 def _kind_elsewhere(cls: type, argument: str) -> str:
     """The kind as the blocks that `cls` hands the argument on to document it."""
     for other in sorted(_read(cls)[1], key=lambda one: one.__name__):

@@ -202,10 +202,13 @@ def family(hpccm_distro: str) -> str:
     return DEBIAN if hpccm_distro.startswith("ubuntu") else RED_HAT
 
 
+_OF_BLOCK = {one.block: [row for row in LIMITS if row.block == one.block] for one in LIMITS}
+
+
 def _reasons(use: BlockUse, arch: str, hpccm_distro: str) -> Iterator[str]:
     here = family(hpccm_distro) if hpccm_distro else ""
-    for one in LIMITS:
-        if one.block == use.name and one.on in ("", here) and one.when(use.arguments):
+    for one in _OF_BLOCK.get(use.name, ()):
+        if one.on in ("", here) and one.when(use.arguments):
             elsewhere = bool(here and one.family) and one.family != here
             if arch not in one.architectures:
                 only = " and ".join(one.architectures)

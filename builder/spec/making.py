@@ -65,17 +65,15 @@ def prerequisites(image: PlannedImage, recipe: StageRecipe) -> Any | None:
 def runtime_prerequisites(image: PlannedImage, text: str) -> Any | None:
     """The same for the run-time stage, of which `text` is what the development blocks leave."""
     needed: set[str] = set().union(*(_needed(recipe.runtime, image) for recipe in image.stages))
-    if fetches(text):
-        needed |= _certificates(image)
+    if (certificates := _certificates(image)) and fetches(text):
+        needed |= certificates
     return _installed(needed)
 
 
 def project_files(image: PlannedImage) -> dict[str, str]:
     """The project's own files that the blocks of an image copy, by path in the spec's folder."""
     return {
-        f"{FILES}/{path}": text
-        for use in _uses(image.stages)
-        for path, text in use.files.items()
+        f"{FILES}/{path}": text for use in _uses(image.stages) for path, text in use.files.items()
     }
 
 
@@ -136,19 +134,24 @@ def _with_paths(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needed(uses: Iterable[BlockUse], image: PlannedImage) -> set[str]:
+    if target_of(image).family != DEBIAN:
+        return set()
+    certificates = _certificates(image)
     needed: set[str] = set()
     for use in uses:
-        if downloads(use.name, use.arguments):
-            needed |= _certificates(image)
+        if certificates and downloads(use.name, use.arguments):
+            needed |= certificates
         if _fetches_keys(use):
             needed |= {"gnupg", "wget"}
-    return needed if target_of(image).family == DEBIAN else set()
+    return needed
 
 
 def _fetches_keys(use: BlockUse) -> bool:
-    named = {"packages": ("apt_keys", "apt_repositories"), "apt_get": ("keys", "repositories")}
-    values = [use.arguments.get(key) or () for key in named.get(use.name, ())]
+    values = [use.arguments.get(key) or () for key in _KEYS.get(use.name, ())]
     return any(str(text).startswith("https:") for value in values for text in value)
+
+
+_KEYS = {"packages": ("apt_keys", "apt_repositories"), "apt_get": ("keys", "repositories")}
 
 
 def _certificates(image: PlannedImage) -> set[str]:

@@ -7,6 +7,7 @@ https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,14 +40,22 @@ class Target:
 
 def target_of(image: PlannedImage) -> Target:
     """The target of an image. Debian's own toolkit is in /usr, NVIDIA's in /usr/local/cuda."""
-    route = getattr(getattr(image, "cuda", None), "route", "")
-    home = "/usr" if route == "distribution" else "/usr/local/cuda"
+    home = "/usr" if image.cuda and image.cuda.route == "distribution" else "/usr/local/cuda"
+    base = image.base
+    cuda_home = home if image.cell.cuda != NONE else ""
+    return _target(image.cell.arch, base.hpccm_distro, base.distribution, base.version, cuda_home)
+
+
+@functools.lru_cache(maxsize=256)
+def _target(
+    arch: str, hpccm_distro: str, distribution: str, version: str, cuda_home: str
+) -> Target:
     return Target(
-        arch=image.cell.arch,
-        family=family(image.base.hpccm_distro),
-        distribution=image.base.distribution,
-        release=int(re.match(r"\d*", image.base.version)[0] or 0),  # type: ignore[index]
-        cuda_home=home if image.cell.cuda != NONE else "",
+        arch=arch,
+        family=family(hpccm_distro),
+        distribution=distribution,
+        release=(*version_order(version), 0)[0],
+        cuda_home=cuda_home,
     )
 
 
