@@ -136,9 +136,10 @@ class PlannedImage:
     """A selected cell, ready to be compiled: everything that decides what its image holds.
 
     `base_image` names the base as the specs write it, and `runtime_image` that of the run-time
-    stage; `base_reference` is the former without a site's mirror. `content_key` is a SHA-256 in hexadecimal over all of it and over the versions of hpccm
-    and of this package. `decided` says, a line each, what decided base, packages and flags.
-    `sources` are what the lock has for the recipes of its chain.
+    stage; `base_reference` is the former without a site's mirror. `content_key` is a SHA-256 in
+    hexadecimal over all of it and over the versions of hpccm and of this package. `decided` says, a
+    line each, what decided base, packages and flags. `sources` are what the lock has for the
+    recipes of its chain.
     """
 
     cell: Cell
