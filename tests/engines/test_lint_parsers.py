@@ -1,4 +1,4 @@
-"""Apptainer's own parser reads every definition that is shipped.
+"""Apptainer's own parser reads every definition among the golden files.
 
 Apptainer has no mode that only parses. It reads the whole definition before it looks for the
 base, so a definition whose base is not there ends with one message if it was read, and with
@@ -16,7 +16,7 @@ from harness import PROJECT
 from builder.engines import Tools, apptainer
 from builder.process import Completed
 
-DEFINITIONS = sorted(PROJECT.glob("tests/golden/spec/*/Singularity.def"))
+DEFINITIONS = sorted(PROJECT.glob("tests/golden/*/*/Singularity.def"))
 READ = "while performing build: conveyor failed to get: error extracting the OCI archive file"
 NOT_READ = "while parsing definition"
 ABSENT = "BootStrap: oci-archive\nFrom: absent.oci.tar"
@@ -37,7 +37,9 @@ def parsed(text: str, folder: Path, tools: Tools) -> Completed:
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize("file", DEFINITIONS, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize(
+    "file", DEFINITIONS, ids=lambda file: f"{file.parts[-3]}/{file.parent.name}"
+)
 def test_apptainer_reads_the_definition(file: Path, tools: Tools, shared_folder: Path) -> None:
     done = parsed(file.read_text(), shared_folder, tools)
     assert READ in done.stderr.replace("FATAL:   While", "while"), done.stderr
