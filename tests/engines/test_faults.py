@@ -30,8 +30,9 @@ runtime:
 
 def write_tiny(site: Path, commands: str, *, name: str = "tiny") -> None:
     """Make the project one of tiny recipes, without MPI, for x86_64."""
-    for recipe in ("hpc-base", "python-mpi"):
-        (site / f"recipes/{recipe}.yaml").unlink(missing_ok=True)
+    for recipe in (site / "recipes").glob("*.yaml"):
+        if "shell: {commands:" not in recipe.read_text():  # not of an earlier call
+            recipe.unlink()
     text = TINY.format(commands=commands).replace("recipe: tiny", f"recipe: {name}")
     (site / f"recipes/{name}.yaml").write_text(text)
     (site / "matrix.yaml").write_text(

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -83,12 +84,49 @@ def test_an_mpi_that_starts_singletons(hpc_base: dict[str, Path], site: Path) ->
         assert "singleton" in mpi["reason"] or "rank 0 of 1" in mpi["reason"]
 
 
+DROPPED = """\
+recipe: dropped
+version: "1.0"
+about: a program whose library stays behind in the development stage
+parent: hpc-base
+development:
+  - packages: {ospackages: [libfftw3-dev]}
+checks: [plan]
+"""
+NEEDY = """\
+
+  plan:
+    about: makes a plan of a transform
+    sources: [plan.c]
+    build: ["cc -o $OUT/plan $SRC/plan.c -lfftw3"]
+    run: plan
+    timeout: 60
+"""
+
+
+def test_a_library_that_the_run_time_stage_dropped(hpc_base: dict[str, Path], site: Path) -> None:
+    del hpc_base
+    checks = site / "tests/images/checks.yaml"
+    checks.write_text(checks.read_text() + NEEDY)
+    (checks.parent / "plan.c").write_text(
+        "#include <fftw3.h>\nint main(void) { fftw_cleanup(); return 0; }\n"
+    )
+    (site / "recipes/dropped.yaml").write_text(DROPPED)
+    image = IMAGE.replace("hpc-base", "dropped")
+    done = build_images("--project", site, "--image", image)
+    assert done.status == 1
+    for found in manifest_of(site / "out" / image)["checks"].values():
+        outcomes = {one["check"]: one for one in found}
+        assert outcomes["libraries"]["outcome"] == outcomes["plan"]["outcome"] == "failed"
+        assert "/opt/build-images/bin/plan needs libfftw3.so.3" in outcomes["libraries"]["reason"]
+
+
 def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unproven(
     hpc_base: dict[str, Path], site: Path
 ) -> None:
     del hpc_base
     recipe = site / "recipes/hpc-base.yaml"
-    recipe.write_text(recipe.read_text().replace("checks: [architecture, mpi]", "checks: [gpu]"))
+    recipe.write_text(re.sub(r"(?m)^checks: .*$", "checks: [gpu]", recipe.read_text()))
     done = build_images("--project", site, "--image", IMAGE)
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
