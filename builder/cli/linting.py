@@ -41,7 +41,7 @@ def look(options: Options, specs: Sequence[Spec], processes: Processes | None = 
 
 
 def _pins_bases(lock: Path) -> bool:
-    """Whether base images are locked: a lock may hold sources alone, its registries out of reach."""
+    """Whether base images are locked: its registries may have been out of reach."""
     return lock.exists() and "\n  - reference: " in lock.read_text(encoding="utf-8")
 
 

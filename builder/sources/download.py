@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -216,7 +217,11 @@ def _asked(session: requests.Session, url: str, headers: Mapping[str, str]) -> r
     except requests.exceptions.SSLError as error:
         raise NotFetched(f"{server_of(url)}: TLS fails: {innermost(error)}") from error
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-        raise _Again(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
+        reason = f"{server_of(url)} cannot be reached: {innermost(error)}"
+        cause = _cause(error)
+        if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+            raise NotFetched(reason) from error  # that name does not come to exist by waiting
+        raise _Again(reason) from error
     except requests.exceptions.RequestException as error:
         raise NotFetched(f"{server_of(url)}: {innermost(error)}") from error
 
@@ -238,9 +243,14 @@ def server_of(url: str) -> str:
 
 def innermost(error: Exception) -> str:
     """The innermost reason: what wraps it repeats host, port and URL."""
-    inner: BaseException = error
-    while inner.__cause__ or inner.__context__:
-        inner = inner.__cause__ or inner.__context__ or inner
+    inner = _cause(error)
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror
     return str(inner).splitlines()[0][:120] if str(inner) else type(inner).__name__
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first of a chain of errors."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return error
