@@ -57,7 +57,7 @@ class Constraints:
         """Which toolkits a cell has, and why it cannot or shall not be built."""
         uses = [use for use in self._uses(cell.recipe) if fits(cell, use.when)]
         cuda = self._cuda(cell.base, cell.cuda, cell.arch)
-        mpi = self._mpi(cell.base, cell.mpi, self._routes(uses))
+        mpi = self._mpi(cell.base, cell.mpi, self._routes(uses), _release(uses))
         reasons = (
             *_target_reasons(cell),
             *cuda.reasons,
@@ -74,10 +74,12 @@ class Constraints:
             return _NO_CUDA
         return choose_cuda(self._project, self._project.bases[base], version, arch)
 
-    def _choose_mpi(self, base: str, mpi: str, routes: tuple[str, ...]) -> Choice[PlannedMpi]:
+    def _choose_mpi(
+        self, base: str, mpi: str, routes: tuple[str, ...], release: str
+    ) -> Choice[PlannedMpi]:
         if mpi == NONE:
             return _NO_MPI
-        return choose_mpi(self._project, self._project.bases[base], mpi, routes)
+        return choose_mpi(self._project, self._project.bases[base], mpi, routes, release)
 
     def _toolkit_uses(self, recipe: str) -> tuple[BlockUse, ...]:
         return tuple(
@@ -142,6 +144,12 @@ class Constraints:
         for exclude in self._project.matrix.excludes:
             if all(any_matches(axis, some, cell) for axis, some in exclude.when.items()):
                 yield f"{exclude.reason} ({exclude.where.file}:{exclude.where.line})"
+
+
+def _release(uses: list[BlockUse]) -> str:
+    """The release that a recipe builds its MPI from; empty if it leaves that to the cell."""
+    named = (use.arguments.get("source", {}) for use in uses if use.name == toolkits.MPI)
+    return str(next(named, {}).get("version", ""))
 
 
 def _target_reasons(cell: Cell) -> Iterator[Reason]:

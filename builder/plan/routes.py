@@ -204,19 +204,22 @@ def _too_new(release: CudaRelease, base: BaseImage) -> Reason:
 
 
 def choose_mpi(
-    project: Project, base: BaseImage, mpi: str, routes: Iterable[str]
+    project: Project, base: BaseImage, mpi: str, routes: Iterable[str], release: str = ""
 ) -> Choice[PlannedMpi]:
-    """The first of `routes` by which a base comes to an axis value such as `openmpi5.0`."""
+    """The first of `routes` by which a base comes to an axis value such as `openmpi5.0`.
+
+    `release` is the one that the recipe builds from source, if it names one: `5.0.7`.
+    """
     missing: list[str] = []
     for route in routes:
-        planned = _MPI_WAYS[route](project, base, mpi)
+        planned = _MPI_WAYS[route](project, base, mpi, release)
         if isinstance(planned, PlannedMpi):
             return Choice(chosen=planned)
         missing.append(planned)
     return Choice(reasons=(Reason(layer=BASE, text="; ".join(missing)),))
 
 
-def _by_package(_: Project, base: BaseImage, mpi: str) -> PlannedMpi | str:
+def _by_package(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
     found = packaged_mpi(base, mpi)
     if found is None:
@@ -242,16 +245,21 @@ def packaged_mpi(base: BaseImage, mpi: str) -> PackagedMpi | None:
     return None
 
 
-def _from_source(_: Project, __: BaseImage, mpi: str) -> PlannedMpi | str:
+def _from_source(_: Project, __: BaseImage, mpi: str, release: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
     if facts.MPI_FAMILIES[family].host_only:
         return f"{facts.MPI_FAMILIES[family].title} is not built from source"
-    if len(version_order(version)) < _FULL:
-        return f"to build {mpi} from source, the axis value has to name a release in full"
-    return PlannedMpi(family=family, version=version, route="source")
+    if release and not matches("mpi", mpi, family + release):
+        return f"the recipe builds {release} from source, which is no {mpi}"
+    if len(version_order(release or version)) < _FULL:
+        return (
+            f"to build {mpi} from source, the recipe (mpi.source.version) or the axis value has to "
+            "name a release in full"
+        )
+    return PlannedMpi(family=family, version=release or version, route="source")
 
 
-def _from_host(_: Project, base: BaseImage, mpi: str) -> PlannedMpi | str:
+def _from_host(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | str:
     """An MPI whose library a site binds in; programs are made with one of the same ABI."""
     family, version = split_mpi(mpi)
     known = facts.MPI_FAMILIES[family]

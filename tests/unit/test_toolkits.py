@@ -231,5 +231,22 @@ def test_a_recipe_can_take_some_routes_alone(tmp_path: Path) -> None:
         mpi=("openmpi5.0",),
     ).left_out
     assert [str(reason) for reason in left.reasons] == [
-        "base image: to build openmpi5.0 from source, the axis value has to name a release in full"
+        "base image: to build openmpi5.0 from source, the recipe (mpi.source.version) or the axis "
+        "value has to name a release in full"
+    ]
+
+
+def test_a_recipe_can_name_the_release_that_it_builds_from_source(tmp_path: Path) -> None:
+    own = block("mpi", routes=["source"], source={"version": "5.0.9"})
+    plan = planned(
+        tmp_path,
+        recipes=[recipe(development=(own,))],
+        mpi=("openmpi5.0", "openmpi4.1"),
+    )
+    [image], [left] = plan.images, plan.left_out
+    assert image.mpi is not None
+    assert (image.cell.mpi, image.mpi.version) == ("openmpi5.0", "5.0.9")
+    assert shape(image.stages[0].development) == [("openmpi", {"version": "5.0.9"})]
+    assert [str(reason) for reason in left.reasons] == [
+        "base image: the recipe builds 5.0.9 from source, which is no openmpi4.1"
     ]
