@@ -63,7 +63,7 @@ def rendered_faults(use: BlockUse, image: PlannedImage) -> list[Fault]:
     cls = block_class(use.name)
     if cls is None:
         return block_faults(use)
-    limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro)
+    limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro, image.base.distribution)
     return [*type_faults(use, cls, rendered=True), *limits]
 
 

@@ -28,6 +28,7 @@ class Limit:
     """A block exists for `architectures` only, and on `family` only where one is named.
 
     `when` says for which arguments of the block that holds, `on` for which family if not for all.
+    `not_on` is a distribution that it does not work on: hpccm takes Debian for the nearest Ubuntu.
     """
 
     block: str
@@ -36,6 +37,7 @@ class Limit:
     architectures: tuple[str, ...] = (X86_64, PPC64LE, AARCH64)
     family: str = ""
     on: str = ""
+    not_on: str = ""
     when: Callable[[Arguments], bool] = _always
 
 
@@ -58,7 +60,7 @@ def _unset(argument: str) -> Callable[[Arguments], bool]:
 _INTEL = "https://www.intel.com/content/www/us/en/developer/tools/oneapi/overview.html"
 _HPCCM = "https://github.com/NVIDIA/hpc-container-maker/blob/v26.5.0/hpccm/building_blocks"
 
-LIMITS = (
+_EVERYWHERE = (
     Limit(
         block="arm_allinea_studio",
         architectures=(AARCH64,),
@@ -161,6 +163,46 @@ LIMITS = (
 )
 
 
+_UBUNTUS = (
+    *((name, _always) for name in ("doca_ofed", "mlnx_ofed", "multi_ofed")),
+    *((name, _always) for name in ("nsight_compute", "nsight_systems")),
+    ("llvm", _set("upstream")),
+    ("nccl", _unset("build")),
+)
+_ON_DEBIAN = (
+    *(
+        Limit(
+            block=name,
+            not_on="debian",
+            when=when,
+            reason="hpccm would add a repository for Ubuntu to Debian",
+            source=f"{_HPCCM}/{name}.py",
+        )
+        for name, when in _UBUNTUS
+    ),
+    *(
+        Limit(
+            block=name,
+            not_on="debian",
+            when=_set(argument),
+            reason="personal package archives are for Ubuntu",
+            source="https://help.launchpad.net/Packaging/PPA",
+        )
+        for name, argument in (
+            *(("gnu", "extra_repository"), ("packages", "apt_ppas"), ("apt_get", "ppas")),
+        )
+    ),
+    Limit(
+        block="python",
+        not_on="debian",
+        when=_set("python2"),
+        reason="Debian dropped Python 2 before Debian 12",
+        source="https://tracker.debian.org/pkg/python2.7",
+    ),
+)
+LIMITS = (*_EVERYWHERE, *_ON_DEBIAN)
+
+
 def block_limits(name: str) -> tuple[str, ...] | None:
     """The architectures that a block works on whatever its arguments; None is all of them."""
     found = [
@@ -173,17 +215,17 @@ def block_limits(name: str) -> tuple[str, ...] | None:
     return tuple(arch for arch in (X86_64, PPC64LE, AARCH64) if all(arch in some for some in found))
 
 
-def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "") -> str:
+def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution: str = "") -> str:
     """Why a block does not work for an architecture or a distribution; empty where it does.
 
     The arguments are those of one cell, with their templates rendered.
     """
-    return "; ".join(_reasons(use, arch, hpccm_distro))
+    return "; ".join(_reasons(use, arch, hpccm_distro, distribution))
 
 
-def limit_faults(use: BlockUse, arch: str, hpccm_distro: str) -> list[Fault]:
+def limit_faults(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> list[Fault]:
     """The fault of using a block where it does not work."""
-    reason = limit_reason(use, arch, hpccm_distro)
+    reason = limit_reason(use, arch, hpccm_distro, distribution)
     if not reason:
         return []
     return [
@@ -205,11 +247,12 @@ def family(hpccm_distro: str) -> str:
 _OF_BLOCK = {one.block: [row for row in LIMITS if row.block == one.block] for one in LIMITS}
 
 
-def _reasons(use: BlockUse, arch: str, hpccm_distro: str) -> Iterator[str]:
+def _reasons(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> Iterator[str]:
     here = family(hpccm_distro) if hpccm_distro else ""
     for one in _OF_BLOCK.get(use.name, ()):
         if one.on in ("", here) and one.when(use.arguments):
             elsewhere = bool(here and one.family) and one.family != here
+            elsewhere = elsewhere or bool(distribution and one.not_on == distribution)
             if arch not in one.architectures:
                 only = " and ".join(one.architectures)
                 yield f"{one.reason} (it exists for {only} only; {one.source})"

@@ -16,10 +16,10 @@ import hpccm.building_blocks
 import hpccm.config
 import pytest
 from every_block import ARCHS, EVERY, FAMILIES, UNUSABLE, both, planned, uses, working
-from samples import GOLDEN, block
+from samples import GOLDEN, base, block, image, recipe
 
 from builder.errors import BadInput
-from builder.spec import block_faults, block_limits, compile_spec
+from builder.spec import block_faults, block_limits, compile_spec, limit_reason
 from builder.spec.blocks import PRIMITIVES, catalogue
 from builder.spec.complaints import EXPLAINED
 from builder.spec.limits import LIMITS
@@ -88,6 +88,29 @@ def test_where_a_block_does_not_work_is_a_fault_at_its_line(name: str, tmp_path:
     assert (fault.file, fault.line) == ("recipes/core.yaml", 41)
     assert fault.problem.startswith(f"{name} does not work for ppc64le on this base: ")
     assert "it exists for x86_64" in fault.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("gnu", {"extra_repository": True, "version": "13"}),
+        ("llvm", {"upstream": True, "version": "18"}),
+        ("nccl", {"version": "2.22.3-1", "cuda": "12.4"}),
+        ("packages", {"apt_ppas": ["ppa:a/b"]}),
+        ("mlnx_ofed", EVERY["mlnx_ofed"]),
+        ("python", {"python2": True}),
+    ],
+)
+def test_debian_is_not_taken_for_ubuntu(name: str, given: dict[str, Any]) -> None:
+    use = block(name, **given)
+    assert limit_reason(use, "x86_64", "ubuntu24", "debian")
+    assert not limit_reason(use, "x86_64", "ubuntu24", "ubuntu")
+
+
+def test_a_repository_for_ubuntu_on_debian_is_a_fault(tmp_path: Path) -> None:
+    given = [recipe(development=(block("nccl", version="2.22.3-1", cuda="12.4"),))]
+    with pytest.raises(BadInput, match="hpccm would add a repository for Ubuntu to Debian"):
+        compile_spec(image(tmp_path, recipes=given, bases=[base()]), run_checks="")
 
 
 def test_limits_of_a_name_do_not_depend_on_arguments() -> None:
