@@ -148,8 +148,10 @@ class Constraints:
 
 def _release(uses: list[BlockUse]) -> str:
     """The release that a recipe builds its MPI from; empty if it leaves that to the cell."""
-    named = (use.arguments.get("source", {}) for use in uses if use.name == toolkits.MPI)
-    return str(next(named, {}).get("version", ""))
+    for use in uses:
+        if use.name == toolkits.MPI:
+            return str(use.arguments.get("source", {}).get("version", ""))
+    return ""
 
 
 def _target_reasons(cell: Cell) -> Iterator[Reason]:

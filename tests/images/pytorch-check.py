@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 MACHINES = {"x86_64": 62, "ppc64le": 21, "aarch64": 183}  # e_machine of ELF
 RANKS = 2
@@ -33,7 +34,7 @@ def expect(condition: object, problem: str) -> None:
 
 def check_machine(torch, machine: str) -> None:
     """The extension module is built for the machine, and so is what runs here."""
-    with open(torch._C.__file__, "rb") as file:
+    with Path(torch._C.__file__).open("rb") as file:
         head = file.read(20)
     (found,) = struct.unpack_from("<H", head, 18)
     expect(head[:4] == b"\x7fELF" and found == MACHINES[machine], f"torch._C is no {machine} ELF")
@@ -102,12 +103,10 @@ def reduce_as(rank: int, meeting: str) -> None:
 
 def check_processes(torch) -> None:
     """Starts this program again for each rank; they meet in a file and talk over loopback."""
-    import torch.distributed as dist  # noqa: PLC0415
-
-    expect(dist.is_available(), "torch.distributed is not in this PyTorch")
+    expect(torch.distributed.is_available(), "torch.distributed is not in this PyTorch")
     variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        meeting = os.path.join(folder, "meeting")
+        meeting = str(Path(folder, "meeting"))
         ranks = [
             subprocess.Popen(
                 [sys.executable, __file__, "--rank", str(rank), meeting],

@@ -9,8 +9,8 @@ is the finding.
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 
 SKIPPED = 77
 CONTROL = "/dev/nvidiactl"
@@ -24,7 +24,7 @@ def finding(torch, capabilities: list[str]) -> tuple[int, str]:
     if built and not promised <= set(built):
         return 1, f"PyTorch has code for {', '.join(built)}; {sorted(promised - set(built))} lack"
     if not torch.cuda.is_available():
-        if os.path.exists(CONTROL):
+        if Path(CONTROL).exists():
             return 1, f"{CONTROL} is there, but PyTorch finds no GPU"
         return SKIPPED, f"no GPU: {CONTROL} is absent"
     return compute(torch)
