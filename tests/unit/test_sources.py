@@ -202,6 +202,26 @@ def test_a_part_of_another_file_does_no_harm(server: Server, tmp_path: Path) -> 
         place.unlink()
 
 
+def test_a_whole_file_whose_end_was_not_seen_is_not_fetched_again(
+    server: Server, tmp_path: Path
+) -> None:
+    server.files["/a.tgz"] = CONTENT
+    wanted = source(f"{server.url}/a.tgz")
+    (tmp_path / f".{wanted.sha256}.partial").write_bytes(CONTENT)
+    Store(path=tmp_path).ensure(wanted, downloader=downloader())
+    assert [asked for _, asked in server.asked] == [f"bytes={len(CONTENT)}-"]
+
+
+def test_a_folder_of_this_machine_can_be_a_mirror(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "near").mkdir()
+    (tmp_path / "near" / "a.tgz").write_bytes(CONTENT)
+    store = Store(path=tmp_path / "store", mirrors=((tmp_path / "near").as_uri(),))
+    store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    with pytest.raises(Unfetched, match="No such file or directory"):
+        store.ensure(source(f"{server.url}/b.tgz", OTHER), downloader=downloader())
+    assert [path for path, _ in server.asked] == ["/b.tgz"]
+
+
 def test_what_may_pass_is_tried_again_with_growing_waits(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     server.statuses["/a.tgz"] = [503, 429]
@@ -300,3 +320,4 @@ def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path
         store.ensure(wanted, downloader=downloader())
     assert server.asked[0][0] == f"/debian/{wanted.path}"
     assert "/debian/pool" not in str(caught.value)
+    assert server.url.removeprefix("http://") not in str(caught.value)
