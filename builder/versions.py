@@ -18,6 +18,8 @@ from builder import facts
 # https://packaging.python.org/en/latest/specifications/version-specifiers/
 _OPERATOR = r"(?:[<>!~=]=|[<>]|===)"
 _MPI = re.compile(r"(?P<family>[^\d=]*?)(?:[-=]?(?P<version>\d.*))?", re.DOTALL)
+_VERSION = re.compile(r"[-=]?(?P<version>\d.*)|", re.DOTALL)
+_NUMBERED = tuple(family for family in facts.MPI_FAMILIES if family[-1].isdigit())
 _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
 
@@ -50,10 +52,20 @@ def split_mpi(value: str) -> tuple[str, str]:
     """Family and version of an MPI: `openmpi5.0` gives `("openmpi", "5.0")`.
 
     One `-` or `=` between the two is accepted. What is not there is empty: `openmpi` gives
-    `("openmpi", "")`, `none` gives `("none", "")`, `5.0` gives `("", "5.0")`.
+    `("openmpi", "")`, `none` gives `("none", "")`, `5.0` gives `("", "5.0")`. A family may end
+    with a digit: `mvapich2-2.3.7` gives `("mvapich2", "2.3.7")`.
     """
+    for family in _NUMBERED:
+        found = _VERSION.fullmatch(value.removeprefix(family)) if value.startswith(family) else None
+        if found:
+            return family, found["version"] or ""
     found = _MPI.fullmatch(value)
     return (found["family"], found["version"] or "") if found else (value, "")
+
+
+def join_mpi(family: str, version: str) -> str:
+    """Family and version as axis values write them: `openmpi5.0`, `mvapich2-2.3.7`."""
+    return f"{family}-{version}" if family in _NUMBERED else family + version
 
 
 def split_specifier(pattern: str) -> tuple[str, str] | None:

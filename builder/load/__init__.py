@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,22 +118,25 @@ def _read_all(
 ) -> Project:
     known = documents.known()
     sources = [name for name in _files((root / CHECKS).parent) if name != Path(CHECKS).name]
+    before = len(faults.found)
+    facts = read_facts(root, faults)
+    releases = facts.cuda if len(faults.found) == before else ()
     return Project(
         root=root,
-        matrix=_matrix(documents.matrix, known, faults),
+        matrix=_matrix(documents.matrix, known, releases, faults),
         recipes=with_files(root, _recipes(documents.recipes, known, block_faults, faults), faults),
         bases=_bases(documents.bases, faults),
         checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
-        facts=read_facts(root, faults),
+        facts=facts,
         site=read_site(root, faults),
         lock=read_lock(root, faults),
     )
 
 
-def _matrix(node: Node | None, known: Known, faults: Faults) -> Matrix:
+def _matrix(node: Node | None, known: Known, releases: Collection[str], faults: Faults) -> Matrix:
     if node is None:
         return Matrix(axes={}, excludes=(), default={}, where=Where(file=MATRIX, line=1))
-    return read_matrix(node, known, faults)
+    return read_matrix(node, known, faults, releases=releases)
 
 
 def _recipes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from builder import facts, versions
 from builder.load.document import Node
 from builder.load.faults import Faults, suggest
@@ -19,25 +21,31 @@ from builder.load.readers import (
 )
 from builder.model import AXES, NONE, SELECTABLE, Exclude, Matrix
 
+_CUDA_RULE = "facts/cuda.yaml of the project may add a release (docs/matrix.md)"
 _MPI_RULE = "write a family and its version, such as openmpi5.0, or none"
 
 
-def read_matrix(node: Node, known: Known, faults: Faults) -> Matrix:
-    """The matrix; every base, axis and pattern in it is checked against what exists."""
+def read_matrix(
+    node: Node, known: Known, faults: Faults, *, releases: Collection[str] = ()
+) -> Matrix:
+    """The matrix; every base, axis and pattern in it is checked against what exists.
+
+    `releases` are the CUDA releases that the tables of facts know; empty if they cannot be read.
+    """
     table = Table(node, faults, required=("axes",), optional=("exclude", "default"))
     return Matrix(
-        axes=table.read("axes", _axes(known), {}),
+        axes=table.read("axes", _axes(known, releases), {}),
         excludes=table.read("exclude", list_of(_exclude(known)), ()),
         default=table.read("default", patterns_of(SELECTABLE, known), {}),
         where=table.where,
     )
 
 
-def _axes(known: Known) -> Reader[dict[str, tuple[str, ...]]]:
+def _axes(known: Known, releases: Collection[str]) -> Reader[dict[str, tuple[str, ...]]]:
     readers: dict[str, Reader[str]] = {
         "arch": architecture,
         "base": one_of(known.bases, "base image"),
-        "cuda": _cuda,
+        "cuda": _cuda(releases),
         "mpi": _mpi,
     }
 
@@ -51,8 +59,24 @@ def _axes(known: Known) -> Reader[dict[str, tuple[str, ...]]]:
     return read
 
 
-def _cuda(node: Node, faults: Faults) -> str:
-    return NONE if node.value == NONE else version(node, faults)
+def _cuda(releases: Collection[str]) -> Reader[str]:
+    def read(node: Node, faults: Faults) -> str:
+        if node.value == NONE:
+            return NONE
+        found = version(node, faults)
+        if found and releases and found not in releases:
+            problem = f"no table of facts has CUDA {found}"
+            faults.add(node.where, problem, f"{_near(found, releases)}; {_CUDA_RULE}")
+        return found
+
+    return read
+
+
+def _near(version: str, releases: Collection[str]) -> str:
+    """The releases of the same major version, else the nearest in spelling."""
+    major = version.partition(".")[0]
+    same = [one for one in releases if one.partition(".")[0] == major]
+    return f"there are {', '.join(same)}" if same else suggest(version, releases)
 
 
 def _mpi(node: Node, faults: Faults) -> str:
@@ -65,9 +89,9 @@ def _mpi(node: Node, faults: Faults) -> str:
         faults.add(node.where, f'"{value}" begins with no MPI family', f"{valid}; {_MPI_RULE}")
     elif not is_version(number):
         faults.add(node.where, f'"{value}" names no version of {family}', _MPI_RULE)
-    elif value != family + number:
-        problem = f'"{value}" has a separator before the version'
-        faults.add(node.where, problem, f"write {family}{number}")
+    elif value != (right := versions.join_mpi(family, number)):
+        problem = f'"{value}" is not how the version of {family} is written'
+        faults.add(node.where, problem, f"write {right}")
     return value
 
 
