@@ -121,6 +121,47 @@ def test_a_library_that_the_run_time_stage_dropped(hpc_base: dict[str, Path], si
         assert "/opt/build-images/bin/plan needs libfftw3.so.3" in outcomes["libraries"]["reason"]
 
 
+HOST_DRIVER = """\
+recipe: driver
+version: "1.0"
+about: an image with a library of the driver, which is the host's
+parent: hpc-base
+runtime:
+  - shell: {commands: [touch /usr/lib/libcuda.so.1]}
+environment:
+  NVIDIA_VISIBLE_DEVICES: all
+  NVIDIA_DRIVER_CAPABILITIES: compute,utility
+  NVIDIA_REQUIRE_CUDA: driver>=525.60.13
+checks: [clean]
+"""
+CLEAN = """\
+
+  clean:
+    about: as cuda-clean, for an image without CUDA
+    sources: [cuda-clean.sh]
+    run: sh $SRC/cuda-clean.sh 12.4 525.60.13 runtime
+    timeout: 300
+"""
+
+
+def test_a_library_of_the_driver_in_an_image(hpc_base: dict[str, Path], site: Path) -> None:
+    """Nothing else is found: in each format the host's own mounts are left out."""
+    del hpc_base
+    checks = site / "tests/images/checks.yaml"
+    checks.write_text(checks.read_text() + CLEAN)
+    (site / "recipes/driver.yaml").write_text(HOST_DRIVER)
+    image = IMAGE.replace("hpc-base", "driver")
+    done = build_images("--project", site, "--image", image)
+    assert done.status == 1
+    manifest = manifest_of(site / "out" / image)
+    assert sorted(manifest["checks"]) == ["charliecloud", "oci", "sif"]
+    for found in manifest["checks"].values():
+        outcomes = {one["check"]: (one["outcome"], one["reason"]) for one in found}
+        reason = "of the driver, which is the host's: /usr/lib/libcuda.so.1"
+        assert outcomes["clean"] == ("failed", reason)
+        assert outcomes["mpi"][0] == "passed"
+
+
 def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unproven(
     hpc_base: dict[str, Path], site: Path
 ) -> None:

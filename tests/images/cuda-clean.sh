@@ -8,8 +8,8 @@
 # A driver's library of the image hides the host's, or is of another version than the host's kernel
 # module (CUDA error 803). A stub answers every call with error 34. What is mounted into the image,
 # as the host's driver libraries are, is not the image's and is left out.
-# With ROOT the files below it are looked at, not the environment. Exit status: 0 passed, else
-# failed; the last line is the finding.
+# With ROOT the files below it are looked at, not those of /. Exit status: 0 passed, else failed; the
+# last line is the finding.
 
 set -u
 version=$1 driver=$2 flavour=$3 root=${4:-}
@@ -126,16 +126,10 @@ check_variables() {
 }
 
 check_files
-if [ -z "$root" ]; then
-    check_path
-    check_variables
-fi
+check_path
+check_variables
 if [ -n "$faults" ]; then
     printf '%s\n' "$faults"
     exit 1
 fi
-if [ -z "$root" ]; then
-    echo "no file of the driver, no stub on the library path; the host must have $(required)"
-else
-    echo "no file of the driver"
-fi
+echo "no file of the driver, no stub on the library path; the host must have $(required)"
