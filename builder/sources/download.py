@@ -26,7 +26,7 @@ TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
 _CHUNK = 1 << 17
 _REDIRECTS = 10
 # Those that may pass by themselves; every other status is the server's last word.
-_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT_S = 30.0
 # As servers have the file: what a server compresses on the way has another checksum.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "build-images"}
@@ -230,7 +230,7 @@ def _check_status(answer: requests.Response, url: str) -> None:
     if answer.status_code in {requests.codes.ok, requests.codes.partial_content}:
         return
     reason = f"{server_of(url)} answers {answer.status_code} {answer.reason or ''}".rstrip()
-    if answer.status_code in _TRANSIENT:
+    if answer.status_code in TRANSIENT:
         after = answer.headers.get("Retry-After", "")
         raise _Again(reason, wait_s=float(after) if after.isdecimal() else 0.0)
     raise NotFetched(reason)

@@ -51,7 +51,15 @@ def pin_references(
     with ThreadPoolExecutor(max_workers=JOBS) as pool:
         texts = list(pool.map(ask, asked))
         found.update({key: text for key, text in zip(asked, texts, strict=True) if text})
-    return Pinned(references=found, failures=(*gone.values(), *failures))
+    lost = [_lost(registry, error, asked) for registry, error in sorted(gone.items())]
+    return Pinned(references=found, failures=(*lost, *failures))
+
+
+def _lost(registry: str, error: RegistryUnreachable, asked: Collection[Key]) -> RegistryUnreachable:
+    """The error of one reference as that of all in the same registry."""
+    names = sorted({name for name, _ in asked if Reference.of(name).registry == registry})
+    text = f"{error.lost}\n  not asked for: {', '.join(names)}"
+    return RegistryUnreachable(text, lost=error.lost, hint=error.hint)
 
 
 def mismatches(

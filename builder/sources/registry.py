@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ import requests
 
 from builder import facts
 from builder.errors import MissingPrerequisite
-from builder.sources.download import innermost
+from builder.sources.download import TRANSIENT, innermost
 
 TIMEOUT_S = 15.0
+_WAITS_S = (1.0, 3.0)
 _DOCKER_IO = "registry-1.docker.io"
 _INDICES = (
     "application/vnd.oci.image.index.v1+json",
@@ -41,7 +43,11 @@ class RegistryFails(MissingPrerequisite):
 
 
 class RegistryUnreachable(RegistryFails):
-    """There is no answer from a registry."""
+    """There is no answer from a registry: `lost` says from which, and why."""
+
+    def __init__(self, message: str, *, lost: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.lost = lost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +103,7 @@ class Registries:
     mirrors: Mapping[str, str] = field(default_factory=dict)
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = TIMEOUT_S
+    wait: Callable[[float], object] = time.sleep
 
     def digest(self, reference: str, arch: str) -> str:
         """`sha256:...` of the manifest of one architecture.
@@ -138,12 +145,22 @@ class Registries:
         except (requests.exceptions.RequestException, OSError) as error:
             lost = Unreachable(registry=wanted.registry, server=server, reason=innermost(error))
             hint = MIRROR_HINT.format(registry=wanted.registry)
-            raise RegistryUnreachable(f"{shown}: {lost}", hint=hint) from error
+            raise RegistryUnreachable(f"{shown}: {lost}", lost=str(lost), hint=hint) from error
         if answer.status_code != requests.codes.ok:
             raise RegistryFails(f"{shown}: {server} answers {answer.status_code} {answer.reason}")
         return _document(content, what, shown), answer.headers.get("Content-Type", "").split(";")[0]
 
     def _asked(self, url: str, accept: str, server: str) -> requests.Response:
+        """The answer; asked for again after what may pass, such as a limit of requests."""
+        for wait_s in (*_WAITS_S, 0.0):
+            answer = self._asked_once(url, accept, server)
+            if answer.status_code not in TRANSIENT or not wait_s:
+                break
+            answer.close()
+            self.wait(wait_s)
+        return answer
+
+    def _asked_once(self, url: str, accept: str, server: str) -> requests.Response:
         headers = {"Accept": accept} if accept else {}
         answer = requests.get(url, headers=headers, timeout=self.timeout_s, stream=True)
         if answer.status_code != requests.codes.unauthorized:

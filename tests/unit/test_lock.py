@@ -227,7 +227,8 @@ def test_entries_that_nobody_needs_are_faults() -> None:
 class FakeRegistries(Registries):
     def digest(self, reference: str, arch: str) -> str:
         if reference.startswith("gone.example"):
-            raise RegistryUnreachable(f"{reference}: the registry gone.example cannot be reached")
+            lost = "the registry gone.example cannot be reached"
+            raise RegistryUnreachable(f"{reference}: {lost}", lost=lost)
         if "none" in reference:
             raise RegistryFails(f"{reference}: no such image for {arch}")
         return DIGEST
@@ -242,9 +243,12 @@ def test_an_unreachable_registry_is_one_error_and_the_rest_is_pinned() -> None:
         update=True,
     )
     assert found.references == {keys[0]: "sha256:old", ("here.example/c:1", "x86_64"): DIGEST}
-    assert [str(one).partition(":")[0] for one in found.failures] == [
-        "gone.example/a",
-        "here.example/none",
+    assert [str(one) for one in found.failures] == [
+        (
+            "the registry gone.example cannot be reached\n"
+            "  not asked for: gone.example/a:1, gone.example/b:1"
+        ),
+        "here.example/none: no such image for ppc64le",
     ]
 
 

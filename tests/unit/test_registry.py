@@ -56,6 +56,7 @@ class Told:
     files: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     needs: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)
+    busy: int = 0
 
     @property
     def host(self) -> str:
@@ -67,7 +68,10 @@ class Handler(BaseHTTPRequestHandler):
         told: Told = self.server.told  # type: ignore[attr-defined]
         authorization = self.headers.get("Authorization", "")
         told.asked.append((self.path, authorization))
-        if self.path.startswith("/token"):
+        if told.busy:
+            told.busy -= 1
+            self._send(429, b"")
+        elif self.path.startswith("/token"):
             known = authorization == f"Basic {PASSWORD}"
             self._send(200 if known else 403, json.dumps({"token": "granted"}).encode())
         elif told.needs and authorization != told.needs:
@@ -163,6 +167,17 @@ def test_credentials_are_used_and_never_shown(needs: str, registry: Told) -> Non
     with pytest.raises(RegistryFails, match="answers 401") as caught:
         Registries(credentials={"other.example": PASSWORD}).digest(reference, "x86_64")
     assert PASSWORD not in f"{caught.value}{registries!r}"
+
+
+def test_a_limit_of_requests_is_waited_for(registry: Told) -> None:
+    waits: list[float] = []
+    registry.busy = 2
+    registries = Registries(wait=waits.append)
+    assert registries.digest(f"{registry.host}/library/both:1", "x86_64") == digest(SINGLE)
+    assert waits == [1.0, 3.0]
+    registry.busy = 3
+    with pytest.raises(RegistryFails, match="answers 429"):
+        registries.digest(f"{registry.host}/library/both:1", "x86_64")
 
 
 def test_an_image_that_is_not_there_is_told(registry: Told) -> None:
