@@ -37,6 +37,7 @@ IGNORED: Mapping[str, str] = {
     "DL4006": "a definition has no SHELL; piped-download says where a pipe hides a failure",
     "SC1090": "the sourced file is in the image, where ShellCheck cannot look",
     "SC1091": "the sourced file is in the image, where ShellCheck cannot look",
+    "SC2016": "$basearch and $releasever in the text of a repository are for yum to expand",
     "SC2046": "hpccm writes make -j$(nproc); nproc prints a number",
     "SC2086": "$SRC, $OUT and hpccm's prefixes are paths without blanks",
 }

@@ -17,7 +17,9 @@ _SCRIPTS = ("post", "environment", "runscript", "test", "startscript", "setup", 
 _BUILDKIT = re.compile(r"--mount=type=|^COPY --|--chown=\S+ \S+ \S+$")
 _TEMPLATE = re.compile(r"\{\{\s*\w+\s*\}\}")
 # Commands that do not fail where a spec uses them, so that nothing is lost if `sh -e` looks away.
-_CANNOT_FAIL = re.compile(r"(?:cd|mkdir -p|export|umask|set|:|test|\[|true|command -v)(?:\s|$)")
+_CANNOT_FAIL = re.compile(
+    r"(?:cd|mkdir -p|echo|export|umask|set|:|test|\[|true|command -v)(?:\s|$)"
+)
 
 
 def dockerfile_syntax(reading: Reading) -> Iterator[Hit]:

@@ -101,7 +101,9 @@ def test_warnings_alone_are_no_failure(
     ]
 
 
-def test_a_lock_makes_pins_a_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_references_make_pins_a_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = []
 
     def seen(*_specs: object, locked: bool, **_options: object) -> LintReport:
@@ -111,6 +113,8 @@ def test_a_lock_makes_pins_a_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(linting, "lint", seen)
     options = parse(["lint", f"--project={tmp_path}"])
     linting.look(options, [])
-    (tmp_path / "lock.yaml").write_text("{}\n")
+    (tmp_path / "lock.yaml").write_text("sources: []\n")
     linting.look(options, [])
-    assert given == [False, True]
+    (tmp_path / "lock.yaml").write_text("references:\n  - reference: docker.io/debian:13\n")
+    linting.look(options, [])
+    assert given == [False, False, True]

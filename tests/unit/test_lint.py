@@ -257,7 +257,7 @@ def test_syntax(case: str, sample: Callable[..., Spec]) -> None:
 
 
 def test_what_cannot_fail_may_stand_before_and(sample: Callable[..., Spec]) -> None:
-    commands = {"apt-get update -y": "cd /var/tmp && mkdir -p x && make"}
+    commands = {"apt-get update -y": "cd /var/tmp && mkdir -p x && echo x > y && make"}
     assert "unseen-failure" not in rules(sample(changes={"singularity": commands}))
 
 

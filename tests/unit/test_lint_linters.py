@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +36,16 @@ def read_places(spec: Spec) -> list[Place]:
 # Specs that are shipped
 
 
-def shipped() -> list[Spec]:
-    return [compile_spec(one, run_checks=RUN_CHECKS) for one in shipped_plan().images]
+@functools.cache
+def shipped() -> tuple[Spec, ...]:
+    return tuple(compile_spec(one, run_checks=RUN_CHECKS) for one in shipped_plan().images)
 
 
-def test_shipped_specs_are_clean_by_our_own_rules() -> None:
-    report = lint_without_programs(shipped())
-    assert report.findings == ()
+def test_shipped_specs_are_clean() -> None:
+    """By hadolint and ShellCheck too, where this machine has them."""
+    report = run(shipped())
+    assert [str(finding) for finding in report.findings] == []
     assert report.specs == len(shipped_plan().images)
-
-
-def test_shipped_specs_are_clean(tmp_path: Path) -> None:
-    needs_linters()
-    specs = shipped()
-    report = run(specs, tmp_path)
-    assert report.findings == ()
-    assert [name.split()[0] for name in report.ran][:2] == ["hadolint", "shellcheck"]
 
 
 def test_the_recipe_is_named_by_the_finding(tmp_path: Path) -> None:
@@ -87,7 +82,7 @@ def test_buildkit_reads_the_same_instructions() -> None:
 # The programs
 
 
-def lint_without_programs(specs: list[Spec], cache: Path | None = None) -> LintReport:
+def lint_without_programs(specs: Sequence[Spec], cache: Path | None = None) -> LintReport:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sysconfig, "get_path", lambda _name: NO_PROGRAMS)
         return lint(specs, processes=Processes(), search_path=NO_PROGRAMS, cache=cache, jobs=1)
@@ -98,7 +93,7 @@ def needs_linters() -> None:
         pytest.skip(f"missing on this machine: {', '.join(missing)}")
 
 
-def run(specs: list[Spec], cache: Path | None = None, processes: Any = None) -> LintReport:
+def run(specs: Sequence[Spec], cache: Path | None = None, processes: Any = None) -> LintReport:
     return lint(
         specs,
         processes=processes or Processes(),
@@ -147,7 +142,7 @@ def test_pieces_say_what_the_whole_dockerfile_says(sample: Callable[..., Spec]) 
     """hadolint sees RUN instructions apart: nothing must get lost or appear by that."""
     needs_linters()
     run_ = "cd x; sudo ls; curl -k $foo && useradd me && echo '\\n'"
-    specs = [*shipped(), sample(run=run_, end="ls ~/$1; for f in $(ls); do cat $f; done")]
+    specs = [*shipped()[::40], sample(run=run_, end="ls ~/$1; for f in $(ls); do cat $f; done")]
     found = programs.find(NO_PROGRAMS)
     for spec in specs:
         where = [place for place in read_places(spec) if place.file == "Dockerfile"]
@@ -164,7 +159,7 @@ def test_pieces_say_what_the_whole_dockerfile_says(sample: Callable[..., Spec]) 
 
 
 def test_identical_texts_are_given_to_a_linter_once() -> None:
-    specs = shipped()
+    specs = shipped()[::8]
     pieces = [place.piece for spec in specs for place in read_places(spec)]
     assert len(set(pieces)) < len(pieces) / 3
 
