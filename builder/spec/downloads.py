@@ -45,6 +45,12 @@ class Downloads:
     copied: dict[str, LockedSource] = field(default_factory=dict)
     clones: dict[tuple[str, str, str], None] = field(default_factory=dict)
 
+    def add(self, other: Downloads) -> None:
+        """What another part of the image downloads, too."""
+        self.asked.update(other.asked)
+        self.copied.update(other.copied)
+        self.clones.update(other.clones)
+
 
 _RECORD: ContextVar[Downloads | None] = ContextVar("downloads", default=None)
 
@@ -52,12 +58,17 @@ _RECORD: ContextVar[Downloads | None] = ContextVar("downloads", default=None)
 @contextlib.contextmanager
 def recorded(*, locking: bool = False) -> Iterator[Downloads]:
     """What is downloaded by the images that are compiled meanwhile."""
-    record = Downloads(locking=locking)
-    token = _RECORD.set(record)
+    made = Downloads(locking=locking)
+    token = _RECORD.set(made)
     try:
-        yield record
+        yield made
     finally:
         _RECORD.reset(token)
+
+
+def record() -> Downloads:
+    """Where downloads are noted now; nowhere that lasts outside of `recorded`."""
+    return _RECORD.get() or Downloads()
 
 
 def with_sources(
@@ -68,7 +79,7 @@ def with_sources(
     Raises `BadInput` when a recipe's block asks for a URL that is not locked, while others of the
     recipe's are, or for one that only the lock can tell where to find.
     """
-    step = _Step(use=use, image=image, recipe=recipe, record=_RECORD.get() or Downloads())
+    step = _Step(use=use, image=image, recipe=recipe, record=record())
     with _instead(step):
         block = make()
     commands = _named(use, step)

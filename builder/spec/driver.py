@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import hpccm
@@ -36,8 +35,8 @@ from builder.spec.checks import (
     stage_sources,
 )
 from builder.spec.complaints import complaints
-from builder.spec.downloads import with_sources
-from builder.spec.making import check, made, prerequisites, refused, runtime_prerequisites
+from builder.spec.layers import layer
+from builder.spec.making import check, prerequisites, refused, runtime_prerequisites
 from builder.spec.quirks import corrected, target_of
 
 SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
@@ -125,7 +124,7 @@ def _develop(stage: Any, image: PlannedImage, recipe: StageRecipe) -> None:
     if needed := prerequisites(image, recipe):
         stage += needed
     for use in recipe.development:
-        stage += with_sources(use, image, recipe, partial(made, use, image))
+        stage += layer(use, image, recipe, stage.name)
     if sources := stage_sources(image, recipe):
         stage += copy_files(src=sources, dest=f"{SOURCES}/")
     if commands := stage_builds(image, recipe):
@@ -157,7 +156,7 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
     """What the recipes add at run time, the environment, the checks and the labels."""
     for recipe in image.stages:
         for use in recipe.runtime:
-            final += with_sources(use, image, recipe, partial(made, use, image))
+            final += layer(use, image, recipe)
     if variables := _merged([recipe.environment for recipe in image.stages]):
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     if image.checks and image.cell.flavour == RUNTIME:
