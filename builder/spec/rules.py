@@ -208,7 +208,7 @@ def _valid(kind: str, value: Any) -> str:
         return _TOOLCHAIN
     if kind == LIST and isinstance(value, str):
         return f"valid: [{value}]"
-    if kind in {LIST, MAPPING} and isinstance(value, (list, Mapping)):
+    if kind in {LIST, MAPPING} and _FITS[kind](value):
         return "valid: texts; a number in quotes is one"
     if kind == TEXT and _is_number(value):
         return f'write it in quotes: "{value}"'
