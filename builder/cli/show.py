@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from builder.model import Cell, LeftOut, Plan, PlannedImage
+from builder.plan.grouping import MANY, by_reason
 
 
 def plan_text(plan: Plan, states: Sequence[str]) -> str:
@@ -77,12 +78,20 @@ def _rest(cell: Cell) -> str:
 
 
 def explanation(plan: Plan) -> str:
-    """Why each selected cell is in or out, and what decided what is in it."""
+    """Why each selected cell is in or out, and what decided what is in it.
+
+    Where many are left out, each reason stands once, with the cells that it holds for.
+    """
     lines: list[str] = []
     for image in plan.images:
         lines += [f"+ {image.identifier}", *(f"    {line}" for line in _decided(image))]
-    for one in plan.left_out:
-        lines += [f"- {one.cell.identifier}", *(f"    {reason}" for reason in one.reasons)]
+    if len(plan.left_out) > MANY:
+        lines += [f"{len(plan.left_out)} cells are left out:"]
+        for text, cells in by_reason(plan.left_out):
+            lines += [f"- {text}", *(f"    {line}" for line in cells)]
+    else:
+        for one in plan.left_out:
+            lines += [f"- {one.cell.identifier}", *(f"    {reason}" for reason in one.reasons)]
     return "\n".join(lines)
 
 

@@ -131,8 +131,8 @@ def _by_image(wanted: _Wanted) -> _Way | str:
     release, base, arch = wanted.release, wanted.base, wanted.arch
     exist = release.images.get(arch, ())
     if not base.cuda.image or base.cuda.image not in exist:
-        where = f"for {_listed(exist)} only" if exist else "on no distribution"
-        return f"NVIDIA made images of it for {arch} {where}"
+        where = f"{', '.join(exist)} only" if exist else "no distribution"
+        return f"NVIDIA made images of it for {arch} on {where}"
     images = nvidia.image_names(release, base, arch)
     notes: tuple[str, ...] = ()
     if told := nvidia.deleted(release, base.cuda.image):
@@ -159,15 +159,11 @@ def _by_repository(wanted: _Wanted) -> _Way | str:
     release, base, arch = wanted.release, wanted.base, wanted.arch
     exist = release.repositories.get(arch, ())
     if not base.cuda.repository or base.cuda.repository not in exist:
-        where = f"for {_listed(exist)} only" if exist else "for no distribution"
-        return f"NVIDIA has packages of it for {arch} {where}"
+        where = f"{', '.join(exist)} only" if exist else "no distribution"
+        return f"NVIDIA has packages of it for {arch} on {where}"
     known = nvidia.extras(wanted.project.facts, release, base, arch, by_image=False)
     packages = nvidia.toolkit_packages(release, base)
     return _Way(packages=dataclasses.replace(packages, extras=known))
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _by_distribution(wanted: _Wanted) -> _Way | str:
@@ -215,8 +211,9 @@ def choose_mpi(
         planned = _MPI_WAYS[route](project, base, mpi, release)
         if isinstance(planned, PlannedMpi):
             return Choice(chosen=planned)
-        missing.append(planned)
-    return Choice(reasons=(Reason(layer=BASE, text="; ".join(missing)),))
+        missing += [planned] if planned else []
+    text = "; ".join(missing) or f"no route leads to {mpi}: the recipe takes none of the host's"
+    return Choice(reasons=(Reason(layer=BASE, text=text),))
 
 
 def _by_package(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | str:
@@ -225,8 +222,8 @@ def _by_package(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | 
     if found is None:
         title = facts.MPI_FAMILIES[family].title
         carried = [one.version for one in base.mpi if one.family == family]
-        has = f"{title} {', '.join(carried)}" if carried else f"no {title}"
-        return f"{base.name} packages {has}, not {version} ({base.where.file}: mpi.{family})"
+        has = f"{title} {', '.join(carried)}, not {version}" if carried else f"no {title}"
+        return f"{base.name} packages {has} ({base.where.file}: mpi)"
     return PlannedMpi(
         family=family,
         version=found.version,
@@ -248,7 +245,7 @@ def packaged_mpi(base: BaseImage, mpi: str) -> PackagedMpi | None:
 def _from_source(_: Project, __: BaseImage, mpi: str, release: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
     if facts.MPI_FAMILIES[family].host_only:
-        return f"{facts.MPI_FAMILIES[family].title} is not built from source"
+        return ""
     if release and not matches("mpi", mpi, family + release):
         return f"the recipe builds {release} from source, which is no {mpi}"
     if len(version_order(release or version)) < _FULL:
@@ -264,7 +261,7 @@ def _from_host(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | s
     family, version = split_mpi(mpi)
     known = facts.MPI_FAMILIES[family]
     if not known.host_only:
-        return f"{known.title} comes with the image, not from the host"
+        return ""  # it comes with the image: the other routes say why it cannot
     twin = next((one for one in base.mpi if facts.MPI_FAMILIES[one.family].abi == known.abi), None)
     if twin is None:
         return f"{base.name} packages no MPI with the ABI of {known.title}"

@@ -9,6 +9,7 @@ from builder.errors import EmptySelection
 from builder.facts import CPU_TARGETS as TARGETS_BY_ARCH
 from builder.model import GENERIC, SELECTABLE, LeftOut, Project, Selection
 from builder.plan.cells import all_cells
+from builder.plan.grouping import MANY, by_reason
 from builder.versions import matches
 
 CPU_TARGETS = (GENERIC, *(name for some in TARGETS_BY_ARCH.values() for name in some))
@@ -46,9 +47,11 @@ def axis_values(project: Project, axis: str) -> tuple[str, ...]:
 
 def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySelection:
     """The error for a selection in which nothing can be built, with all reasons and values."""
-    lines = ["nothing is selected."]
-    if left_out:
-        lines[0] = "all that was selected is left out:"
+    lines = ["all that was selected is left out:" if left_out else "nothing is selected."]
+    if len(left_out) > MANY:
+        for text, cells in by_reason(left_out):
+            lines += [f"  {text}", *(f"    {line}" for line in cells)]
+    else:
         lines += [
             f"  {one.cell.identifier}: {reason}" for one in left_out for reason in one.reasons
         ]

@@ -86,10 +86,11 @@ def test_default_selection_counts_without_selectors() -> None:
 
 def test_any_selector_replaces_the_default() -> None:
     assert {name.split("-")[0] for name in selected(arch="x86_64")} >= {"hpc", "python"}
-    by_image = Selection(images=("python-mpi-*-debian12-*",))
+    by_image = Selection(images=("python-mpi-*-debian12-openmpi*",))
     assert identifiers(planned(shipped_project(), by_image)) == [
         "python-mpi-1.0-debian12-openmpi4.1-x86_64",
         "python-mpi-1.0-debian12-openmpi4.1-ppc64le",
+        "python-mpi-1.0-debian12-openmpi4.1-aarch64",
     ]
 
 
@@ -101,7 +102,12 @@ def test_selectors_of_several_axes_all_hold() -> None:
 
 def test_patterns_of_one_axis_add_up() -> None:
     selection = Selection(
-        patterns={"mpi": ("mpich4.2", "openmpi5.0"), "arch": ("x86_64",), "recipe": ("hpc-base",)}
+        patterns={
+            "mpi": ("mpich4.2", "openmpi5.0"),
+            "arch": ("x86_64",),
+            "base": ("debian*",),
+            "recipe": ("hpc-base",),
+        }
     )
     assert identifiers(planned(shipped_project(), selection)) == [
         "hpc-base-1.0-debian13-openmpi5.0-x86_64",
@@ -110,7 +116,7 @@ def test_patterns_of_one_axis_add_up() -> None:
 
 
 def test_globs_and_axes_both_hold() -> None:
-    selection = Selection(patterns={"arch": ("x86_64",)}, images=("hpc-base-*mpich*",))
+    selection = Selection(patterns={"arch": ("x86_64",)}, images=("hpc-base-*-debian*mpich*",))
     assert identifiers(planned(shipped_project(), selection)) == [
         "hpc-base-1.0-debian12-mpich4.0-x86_64",
         "hpc-base-1.0-debian13-mpich4.2-x86_64",
@@ -137,13 +143,16 @@ def test_a_version_selects_by_prefix(tmp_path: Path) -> None:
 
 
 def test_an_mpi_of_the_matrix_is_found_by_its_prefix() -> None:
-    versions = {image.cell.mpi: image.mpi and image.mpi.version for image in shipped_plan().images}
-    assert versions == {
-        "openmpi4.1": "4.1.4",
-        "openmpi5.0": "5.0.7",
-        "mpich4.0": "4.0.2",
-        "mpich4.2": "4.2.1",
+    versions = {
+        (image.cell.base, image.cell.mpi): image.mpi and image.mpi.version
+        for image in shipped_plan().images
     }
+    assert versions["debian12", "openmpi4.1"] == "4.1.4"
+    assert versions["debian13", "openmpi5.0"] == "5.0.7"
+    assert versions["debian12", "mpich4.0"] == "4.0.2"
+    assert versions["ubuntu22.04", "mpich4.0"] == "4.0"
+    assert versions["debian13", "mpich4.2"] == "4.2.1"
+    assert versions["rockylinux9", "openmpi4.1"] == "4.1.1"
 
 
 def left_out_project(root: Path) -> Project:
@@ -180,11 +189,11 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
             "(https://docs.example.org/cuda)"
         ),
         (
-            "base image: debian13 has no way to CUDA 12.2 for ppc64le: NVIDIA made images for "
-            "ppc64le on no distribution; NVIDIA's packages for ppc64le are for rhel8; the "
-            "distribution packages none (base-images/debian13.yaml: cuda)"
+            "base image: debian13 has no way to CUDA 12.2 for ppc64le: NVIDIA made images of it "
+            "for ppc64le on no distribution; NVIDIA has packages of it for ppc64le on rhel8 only; "
+            "the distribution itself packages no CUDA (base-images/debian13.yaml: cuda)"
         ),
-        "base image: debian13 packages no MPICH, not 4.2 (base-images/debian13.yaml: mpi.mpich)",
+        "base image: debian13 packages no MPICH (base-images/debian13.yaml: mpi)",
         "base image: debian13 exists for x86_64 (base-images/debian13.yaml)",
         "maintainer: recipe core puts no CUDA into its images: it takes cuda none",
         "maintainer: recipe core takes arch x86_64 (recipes/core.yaml: axes.arch)",
@@ -192,10 +201,7 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
         "maintainer: nobody has the machine (matrix.yaml:9)",
     ]
     assert reasons["core-1.0-debian13-openmpi4.1-x86_64"] == [
-        (
-            "base image: debian13 packages Open MPI 5.0.7, not 4.1 "
-            "(base-images/debian13.yaml: mpi.openmpi)"
-        ),
+        ("base image: debian13 packages Open MPI 5.0.7, not 4.1 (base-images/debian13.yaml: mpi)"),
     ]
     assert reasons["core-1.0-debian13-openmpi4.1-ppc64le"][-2:] == [
         "maintainer: nobody has the machine (matrix.yaml:9)",
@@ -230,11 +236,21 @@ EMPTY: dict[str, Callable[[Path], Plan]] = {
     "unknown-value": of_shipped(patterns={"mpi": ("openmpi9",)}),
     "misspelt": of_shipped(patterns={"recipe": ("hpc-bsae",), "base": ("debian14",)}),
     "unknown-image": of_shipped(images=("hpc-*-s390x", "nothing")),
-    "two-patterns-one-known": of_shipped(patterns={"arch": ("x86_64", "aarch64")}),
+    "two-patterns-one-known": of_shipped(patterns={"arch": ("x86_64", "s390x")}),
     "values-that-do-not-meet": of_shipped(
         patterns={"arch": ("x86_64",)}, images=("hpc-base-*-ppc64le",)
     ),
-    "all-left-out": of_shipped(patterns={"recipe": ("python-mpi",), "mpi": ("mpich4.2",)}),
+    "all-left-out": of_shipped(
+        patterns={
+            "recipe": ("python-mpi",),
+            "base": ("debian*",),
+            "cuda": ("none",),
+            "mpi": ("mpich4.2",),
+        }
+    ),
+    "many-left-out": of_shipped(
+        patterns={"recipe": ("cuda-base",), "base": ("ubi8",), "arch": ("ppc64le",)}
+    ),
     "base-without-cuda": no_cuda,
     "many-reasons": everything_out,
 }
