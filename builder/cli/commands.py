@@ -11,7 +11,7 @@ from builder.errors import BadInput
 from builder.load import load_project
 from builder.model import Plan, Spec
 from builder.plan import make_plan
-from builder.spec import COMPILER, base_archive, block_faults, compile_spec
+from builder.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -58,7 +58,13 @@ def spec(options: Options) -> int:
 def load_plan(options: Options, *, may_be_empty: bool = False) -> Plan:
     """The plan for a project and a selection; raises all faults of all files at once."""
     project = load_project(options.project, block_faults=block_faults)
-    return make_plan(project, options.selection, compiler=COMPILER, may_be_empty=may_be_empty)
+    return make_plan(
+        project,
+        options.selection,
+        compiler=COMPILER,
+        limit_reason=limit_reason,
+        may_be_empty=may_be_empty,
+    )
 
 
 def compiled(options: Options, made: Plan) -> list[Spec]:

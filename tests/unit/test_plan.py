@@ -391,6 +391,7 @@ def test_content_key_does_not_change_with(change: str, tmp_path: Path) -> None:
 def test_content_key_does_not_change_with_comments(tmp_path: Path) -> None:
     for name in ("recipes", "base-images", "tests/images"):
         shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "lock.yaml", tmp_path)
     text = (ROOT / "matrix.yaml").read_text()
     (tmp_path / "matrix.yaml").write_text(f"# one line more\n{text}")
     for file in (tmp_path / "recipes").glob("*.yaml"):
