@@ -56,11 +56,13 @@ def _command(options: Options) -> int:
             from builder.cli import sourcing  # noqa: PLC0415
 
             return {"lock": sourcing.lock, "fetch": sourcing.fetch}[options.command](options)
-        from builder.cli import commands  # noqa: PLC0415
+        if options.command == "explain":
+            from builder.cli import commands  # noqa: PLC0415
 
-        return {"plan": commands.plan, "explain": commands.explain, "spec": commands.spec}[
-            options.command
-        ](options)
+            return commands.explain(options)
+        from builder.cli import unchanged  # noqa: PLC0415
+
+        return {"plan": unchanged.plan, "spec": unchanged.spec}[options.command](options)
 
 
 @contextlib.contextmanager

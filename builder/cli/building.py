@@ -15,13 +15,14 @@ from builder import doctor as examination
 from builder.bases import find_mirror
 from builder.cli import show
 from builder.cli.again import prove_again
-from builder.cli.commands import compiled, image_states, load_plan
+from builder.cli.commands import compiled, load_plan
 from builder.cli.job import WAITING, run_job, uninterrupted
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
 from builder.cli.run import Run
 from builder.cli.sourcing import fetched, sources_of, store_of
+from builder.cli.unchanged import image_states
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
 from builder.home import Home
@@ -40,7 +41,7 @@ def build(options: Options) -> int:
     """The main job."""
     made = load_plan(options)
     specs = compiled(options, made)
-    states = image_states(options, made)
+    states = image_states(options, made.images)
     if options.dry_run:
         as_data = json.dumps(show.plan_json(made, states), indent=1)
         print(as_data if options.json else show.plan_text(made, states))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.cli import show
-from builder.cli.manifests import Wanted, state_of
+from builder.cli.unchanged import image_states
 from builder.errors import BadInput
 from builder.load import load_project
 from builder.model import Plan, Spec
@@ -20,16 +21,12 @@ RUN_CHECKS = "tests/images/run-checks"
 
 
 def plan(options: Options) -> int:
-    """Show the selected images in build order."""
+    """Show the selected images in build order, as data."""
     made = load_plan(options)
     if options.graph:
         print(show.plan_graph(made))
-        return 0
-    states = image_states(options, made)
-    if options.json:
-        print(json.dumps(show.plan_json(made, states), indent=1))
     else:
-        print(show.plan_text(made, states))
+        print(json.dumps(show.plan_json(made, image_states(options, made.images)), indent=1))
     return 0
 
 
@@ -43,16 +40,16 @@ def explain(options: Options) -> int:
     return 0
 
 
-def spec(options: Options) -> int:
-    """Write the specs of the selected images, and print where they are."""
-    from builder.cli import workspace  # noqa: PLC0415 - `plan` starts without it
+def write_specs(options: Options) -> list[Path]:
+    """Write the specs of the selected images; their folders."""
+    from builder.cli import workspace  # noqa: PLC0415 - `explain` starts without it
 
+    folders = []
     for one in compiled(options, load_plan(options)):
-        folder = options.out / one.image.identifier
+        folders.append(options.out / one.image.identifier)
         sources = workspace.stored_sources(one)
-        workspace.write_spec(one, None, folder, base_archive(one.image), sources)
-        print(folder)
-    return 0
+        workspace.write_spec(one, None, folders[-1], base_archive(one.image), sources)
+    return folders
 
 
 def load_plan(options: Options, *, may_be_empty: bool = False) -> Plan:
@@ -81,11 +78,3 @@ def compiled(options: Options, made: Plan) -> list[Spec]:
         faults = [fault for error in errors for fault in error.faults]
         raise BadInput.of(faults) if faults else errors[0]
     return specs
-
-
-def image_states(options: Options, made: Plan) -> list[str]:
-    """For each image, what the main job would do with it."""
-    if options.refresh or not options.cache:
-        return ["to build: all of it anew"] * len(made.images)
-    wanted = Wanted(formats=options.formats, engine=options.engine, verify=options.verify)
-    return [state_of(options.out, image, wanted).text for image in made.images]

@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from builder.cli.manifests import Keyed
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.plan.grouping import MANY, by_reason
 
 
 def plan_text(plan: Plan, states: Sequence[str]) -> str:
     """The images in build order, each with what will happen to it."""
-    width = max(len(image.identifier) for image in plan.images)
+    return plan_rows(plan.images, len(plan.left_out), states)
+
+
+def plan_rows(images: Sequence[Keyed | PlannedImage], left_out: int, states: Sequence[str]) -> str:
+    """The same, of what names images and of the number of cells that are left out."""
+    width = max(len(image.identifier) for image in images)
     lines = [
         f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}"
-        for number, (image, state) in enumerate(zip(plan.images, states, strict=True), start=1)
+        for number, (image, state) in enumerate(zip(images, states, strict=True), start=1)
     ]
-    lines.append(_summary(plan))
-    return "\n".join(lines)
-
-
-def _summary(plan: Plan) -> str:
-    images = "1 image" if len(plan.images) == 1 else f"{len(plan.images)} images"
-    if not plan.left_out:
-        return images
-    return f"{images}; {len(plan.left_out)} left out ('build-images explain' says why)"
+    count = "1 image" if len(images) == 1 else f"{len(images)} images"
+    more = f"; {left_out} left out ('build-images explain' says why)" if left_out else ""
+    return "\n".join([*lines, count + more])
 
 
 def plan_json(plan: Plan, states: Sequence[str]) -> dict[str, Any]:

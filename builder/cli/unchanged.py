@@ -1,0 +1,186 @@
+"""What an earlier run of the same command found, as long as nothing that it looked at changed.
+
+`plan` and `spec` are run again and again while recipes are written. What decides their result is
+digested: the input files, the command line, this program and the Python packages that it runs on.
+Under that digest the builder's home keeps what `plan` prints, and which files `spec` wrote, each
+with its size and times. Nothing is loaded or compiled where all of that is still so.
+
+A file of a spec that was altered, or is missing, has another size or other times, and all specs
+are written anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import builder
+from builder.cli import show
+from builder.cli.manifests import Keyed, Wanted, state_of
+from builder.home import Home
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+    from builder.model import PlannedImage
+
+INPUTS = (
+    *("matrix.yaml", "site.yaml", "lock.yaml"),
+    *("recipes", "base-images", "tests/images", "files"),
+)
+MOST = 50  # results that are kept, the newest
+_PROGRAM = Path(builder.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier:
+    """Results of earlier runs in one folder; `digest` is over what decides the result now."""
+
+    folder: Path
+    digest: str
+
+    def result(self) -> Any:
+        """What was kept for this digest; None without it."""
+        try:
+            return json.loads((self.folder / f"{self.digest}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def keep(self, result: object) -> None:
+        """Keep a result; a folder that cannot be written to costs time, and nothing else."""
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            partial = self.folder / f"{self.digest}.{os.getpid()}"
+            partial.write_text(json.dumps(result, separators=(",", ":")), encoding="utf-8")
+            partial.replace(self.folder / f"{self.digest}.json")
+            newest = sorted(self.folder.iterdir(), key=lambda one: one.stat().st_mtime)
+            for old in newest[:-MOST]:
+                old.unlink(missing_ok=True)
+
+
+def plan(options: Options) -> int:
+    """Show the selected images in build order."""
+    if options.json or options.graph:
+        from builder.cli import commands  # noqa: PLC0415 - an unchanged plan does without
+
+        return commands.plan(options)
+    before = earlier(options)
+    kept = before.result()
+    if kept is None:
+        from builder.cli import commands  # noqa: PLC0415
+
+        made = commands.load_plan(options)
+        rows = [[image.identifier, image.content_key] for image in made.images]
+        kept = {"images": rows, "left_out": len(made.left_out)}
+        _keep(options, before, kept)
+    images = [Keyed(identifier=name, content_key=key) for name, key in kept["images"]]
+    print(show.plan_rows(images, kept["left_out"], image_states(options, images)))
+    return 0
+
+
+def spec(options: Options) -> int:
+    """Write the specs of the selected images, and print where they are."""
+    before = earlier(options)
+    kept = before.result()
+    if kept is None or not is_state(kept["files"]):
+        from builder.cli import commands  # noqa: PLC0415 - unchanged specs do without
+
+        folders = commands.write_specs(options)
+        kept = {"folders": list(map(str, folders)), "files": state(written(folders))}
+        _keep(options, before, kept)
+    print("\n".join(kept["folders"]))
+    return 0
+
+
+def image_states(options: Options, images: Sequence[Keyed | PlannedImage]) -> list[str]:
+    """For each image, what the main job would do with it."""
+    if options.refresh or not options.cache:
+        return ["to build: all of it anew"] * len(images)
+    wanted = Wanted(formats=options.formats, engine=options.engine, verify=options.verify)
+    return [state_of(options.out, image, wanted).text for image in images]
+
+
+def _keep(options: Options, before: Earlier, result: object) -> None:
+    """Keep a result, unless what decides it changed meanwhile."""
+    if earlier(options) == before:
+        before.keep(result)
+
+
+def earlier(options: Options) -> Earlier:
+    """The results for a command line, as the files on this machine are now."""
+    home = Home.of_environment()
+    return Earlier(folder=home.path / "unchanged", digest=_digest(options, home))
+
+
+def state(paths: Iterable[Path]) -> dict[str, list[int]]:
+    """Files and folders as they are: modes, sizes and times, by path; those that are there."""
+    return {str(path): found for path in paths if (found := _state(path))}
+
+
+def is_state(kept: Mapping[str, list[int]]) -> bool:
+    """Whether files and folders are as they were."""
+    return all(_state(path) == found for path, found in kept.items())
+
+
+def written(folders: Sequence[Path]) -> Iterator[Path]:
+    """The files of specs, and the folders in which a new file would be part of one."""
+    for folder in folders:
+        yield from (folder / name for name in ("Dockerfile", "Singularity.def", ".dockerignore"))
+        for parent, _, names in os.walk(folder / "files"):
+            yield Path(parent)
+            yield from (Path(parent, name) for name in names)
+
+
+def _state(path: str | Path) -> list[int]:
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - thousands of paths
+    except OSError:
+        return []
+    size = 0 if stat.S_ISDIR(found.st_mode) else found.st_size
+    return [found.st_mode, size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _digest(options: Options, home: Home) -> str:
+    digest = hashlib.sha256()
+    for word in _decisive(options, home):
+        digest.update(f"{len(word)} {word}\n".encode(errors="surrogateescape"))
+    for path in _inputs(options.project):
+        content = path.read_bytes() if path.is_file() else b""
+        digest.update(f"{path} {len(content)}\n".encode(errors="surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _decisive(options: Options, home: Home) -> Iterator[str]:
+    yield repr(options)
+    yield f"{sys.executable} {sys.version}"
+    yield from (f"{name}={os.environ[name]}" for name in sorted(os.environ) if _is_ours(name))
+    # What is installed into a folder, or upgraded, changes the folder.
+    yield json.dumps(state(Path(name) for name in sys.path if name.endswith("-packages")))
+    yield from map(str, _below(home.sources))  # specs hold copies of locked sources
+    program = [one for one in _below(_PROGRAM) if one.suffix != ".pyc"]
+    yield json.dumps({name: found[1:3] for name, found in state(program).items()})
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("BUILD_IMAGES_")
+
+
+def _inputs(project: Path) -> Iterator[Path]:
+    if site := os.environ.get("BUILD_IMAGES_SITE"):
+        yield Path(site)
+    for name in INPUTS:
+        yield project / name
+        yield from _below(project / name)
+
+
+def _below(folder: Path) -> list[Path]:
+    """Every file below a folder, in order."""
+    return sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
