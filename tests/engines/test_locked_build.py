@@ -40,7 +40,7 @@ def test_a_locked_source_is_built_offline(site: Path, tools: Tools) -> None:
     (site / "matrix.yaml").write_text(MATRIX)
     locked = build_images("lock", "--project", site)
     assert locked.status == 0, locked.stderr
-    done = build_images("--offline", "--format", "oci", "--project", site)
+    done = build_images("--offline", "--no-cache", "--format", "oci", "--project", site)
     assert done.status == 0, done.stderr
     folder = site / "out" / "hello-src-1.0-debian13-x86_64"
     log = (folder / "build.log").read_text()
