@@ -11,6 +11,7 @@ from typing import Any
 from builder import templates
 from builder.errors import BadInput, Fault
 from builder.model import (
+    NONE,
     BlockUse,
     Cell,
     Check,
@@ -18,6 +19,7 @@ from builder.model import (
     Recipe,
     StageCheck,
     StageRecipe,
+    merged_environment,
 )
 from builder.plan import toolkits
 from builder.plan.cells import fits
@@ -54,7 +56,7 @@ class Stages:
         names = templates.names(cell, base, verdict.mpi, verdict.cuda)
         faults: list[Fault] = []
         stages = tuple(
-            self._stage(recipe, checks, cell, verdict, names, faults)
+            self._stage(recipe, self._fitting(checks, cell), cell, verdict, names, faults)
             for recipe, checks in self._chain(cell.recipe)
         )
         checks = tuple(
@@ -72,6 +74,12 @@ class Stages:
             found.append((recipe, tuple(c for c in dict.fromkeys(recipe.checks) if c not in seen)))
             seen.update(recipe.checks)
         return found
+
+    def _fitting(self, checks: tuple[str, ...], cell: Cell) -> tuple[str, ...]:
+        """The checks that say something of a cell: without CUDA, an image is for no GPU."""
+        if cell.cuda != NONE:
+            return checks
+        return tuple(name for name in checks if "gpu" not in self._project.checks[name].needs)
 
     def _source_names(self, recipe: str) -> dict[str, SourceNames]:
         sources = self._project.recipes[recipe].sources
@@ -94,8 +102,9 @@ class Stages:
         runtime = self._blocks(recipe.runtime, cell, context, faults)
         variables: dict[str, str] = {}
         for one in expansions:
-            variables.update(one.environment)
-        variables.update(self._rendering.of(recipe.environment, context, recipe.where, faults))
+            variables = merged_environment(variables, one.environment)
+        own = self._rendering.of(recipe.environment, context, recipe.where, faults)
+        variables = merged_environment(variables, own)
         return StageRecipe(
             name=recipe.name,
             version=recipe.version,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import EVERYTHING, base, block, cuda_release, facts_with, project, recipe
+from samples import EVERYTHING, base, block, check, cuda_release, facts_with, project, recipe
 
 from builder import spec
 from builder.model import (
@@ -263,3 +263,18 @@ def test_a_cell_where_a_block_does_not_work_is_left_out(tmp_path: Path) -> None:
     [left] = plan.left_out
     assert left.reasons[0].layer == "world"
     assert left.reasons[0].text.startswith("block mkl (recipes/core.yaml:5): ")
+
+
+def test_a_check_of_the_gpu_is_for_cells_with_cuda_alone(tmp_path: Path) -> None:
+    checks = [check(needs=()), check("gpu", needs=("gpu",))]
+    own = dataclasses.replace(block("cuda"), when={"cuda": ("12.4",)})
+    plan = planned(
+        tmp_path,
+        recipes=[recipe(development=(own,), checks=("hello", "gpu"))],
+        bases=[base(cuda=EVERY_WAY)],
+        cuda=("none", "12.4"),
+        checks=checks,
+    )
+    found = {one.cell.cuda: [c.name for c in one.checks] for one in plan.images}
+    assert found == {"none": ["hello"], "12.4": ["hello", "gpu"]}
+    assert [one.stages[0].checks for one in plan.images if not one.cuda] == [("hello",)]
