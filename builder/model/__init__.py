@@ -50,6 +50,7 @@ from builder.model.words import (
     OPTIONAL,
     RUNTIME,
     SELECTABLE,
+    merged_environment,
 )
 from builder.places import Where
 
@@ -99,4 +100,5 @@ __all__ = [
     "StageCheck",
     "StageRecipe",
     "Where",
+    "merged_environment",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 AXES = ("arch", "base", "cuda", "mpi")
 SELECTABLE = ("recipe", *AXES)
 NONE = "none"
@@ -27,3 +30,17 @@ CUDA_ROUTES: tuple[str, ...] = ("image", "repository", "distribution")
 MPI_ROUTES: tuple[str, ...] = ("package", "source", "host")
 # What a recipe takes with its toolkit where the route has it, and does without elsewhere.
 OPTIONAL = "optional"
+
+
+def merged_environment(known: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Two sets of variables, set one after the other: a value of `more` wins over one of `known`.
+
+    One that goes on from the value before it keeps that: `/cuda/bin:$PATH` after `/mpi/bin:$PATH`
+    is `/cuda/bin:/mpi/bin:$PATH`.
+    """
+    merged = dict(known)
+    for name, value in more.items():
+        itself = re.compile(rf"\$(?:{re.escape(name)}\b|{{{re.escape(name)}}})")
+        before = known.get(name, "")
+        merged[name] = before.join(itself.split(value)) if before else value
+    return merged

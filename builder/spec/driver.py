@@ -7,6 +7,7 @@ made in one go: state set, fresh stages built, rendered. Its warnings are errors
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from builder.model import (
     RUNTIME,
     PlannedImage,
     StageRecipe,
+    merged_environment,
 )
 from builder.spec.checks import (
     IN_IMAGE,
@@ -157,11 +159,15 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
     for recipe in image.stages:
         for use in recipe.runtime:
             final += layer(use, image, recipe)
-    if variables := _merged([recipe.environment for recipe in image.stages]):
+    if variables := _environment(image):
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     if image.checks and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
     final += label(metadata=_labels(image))
+
+
+def _environment(image: PlannedImage) -> Mapping[str, str]:
+    return functools.reduce(merged_environment, (one.environment for one in image.stages), {})
 
 
 def _merged(mappings: Iterable[Mapping[str, str]]) -> dict[str, str]:
