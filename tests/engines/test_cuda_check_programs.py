@@ -239,7 +239,7 @@ def faked(folder: Path, *, version: int = 12040, error: int = 35, cublas: int = 
     (folder / "cuda-runtime.cc").write_text(text.replace("\\\\", "\\"))
     made = folder / "cuda-runtime"
     values = [f"-DVERSION={version}", f"-DERROR={error}", f"-DCUBLAS={cublas}"]
-    warnings = ["-std=c++14", "-Wall", "-Wextra", "-Werror"]
+    warnings = ["-std=c++11", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
         [compiler, *warnings, *values, f"-I{folder}", "-o", made, f"{made}.cc"], check=True
     )
