@@ -194,7 +194,10 @@ CUDA_HEADER = """
 #include <cstddef>
 enum cudaError_t { cudaSuccess = 0 };
 inline const char *cudaGetErrorName(cudaError_t) { return "itsName"; }
-inline cudaError_t cudaRuntimeGetVersion(int *v) { *v = VERSION; return cudaSuccess; }
+inline cudaError_t cudaRuntimeGetVersion(int *v) {
+    *v = VERSION;
+    return static_cast<cudaError_t>(VERSION == 0 ? 35 : 0);
+}
 inline cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return static_cast<cudaError_t>(ERROR); }
 """
 CUBLAS_HEADER = """
@@ -240,9 +243,10 @@ def faked(folder: Path, *, version: int = 12040, error: int = 35, cublas: int = 
     made = folder / "cuda-runtime"
     values = [f"-DVERSION={version}", f"-DERROR={error}", f"-DCUBLAS={cublas}"]
     warnings = ["-std=c++11", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(
-        [compiler, *warnings, *values, f"-I{folder}", "-o", made, f"{made}.cc"], check=True
-    )
+    library = folder / "libcudart.so.12.4.127"
+    subprocess.run([compiler, "-shared", "-x", "c++", "/dev/null", "-o", library], check=True)
+    link = ["-Wl,--no-as-needed", f"{made}.cc", library, f"-Wl,-rpath,{folder}"]
+    subprocess.run([compiler, *warnings, *values, f"-I{folder}", "-o", made, *link], check=True)
     return made
 
 
@@ -251,6 +255,22 @@ def faked(folder: Path, *, version: int = 12040, error: int = 35, cublas: int = 
 def test_cuda_runtime_passes_without_a_gpu(tmp_path: Path, error: int) -> None:
     finding = "CUDA 12.4 with code for 70 80; no GPU here, as itsName says"
     assert run([faked(tmp_path, error=error), "12.4", "70", "80"], {}) == (0, finding)
+
+
+@pytest.mark.skipif(CONTROL.exists(), reason="there is a GPU here")
+@pytest.mark.parametrize(
+    ("version", "ending"),
+    [
+        ("12.4", "CUDA 12.4 with code for 70 80; no GPU here, as itsName says"),
+        ("11.8", "the run time is of CUDA 12.4, not 11.8"),
+    ],
+)
+def test_cuda_runtime_of_old_names_its_release_in_its_file_alone(
+    tmp_path: Path, version: str, ending: str
+) -> None:
+    """Without a driver, cudaRuntimeGetVersion of CUDA 11.8 ends with error 35."""
+    status, finding = run([faked(tmp_path, version=0), version, "70", "80"], {})
+    assert (status, finding) == (int(version == "11.8"), ending)
 
 
 def test_cuda_runtime_passes_with_a_gpu(tmp_path: Path) -> None:
