@@ -20,6 +20,7 @@ from builder.cli.job import WAITING, run_job, uninterrupted
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
+from builder.cli.reaching import look_for_registries
 from builder.cli.run import Run
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states
@@ -47,6 +48,19 @@ def build(options: Options) -> int:
         print(as_data if options.json else show.plan_text(made, states))
         return 0
     progress = progress_for(options.level)
+    lost = look_for_registries(options, specs, states, progress)
+    if not lost.specs:
+        return _build(options, progress, made, specs)
+    within = [spec for spec in specs if spec not in lost.specs]
+    if within:
+        images = tuple(spec.image for spec in within)
+        _build(options, progress, dataclasses.replace(made, images=images), within)
+    raise lost.error(_shown(options.out))
+
+
+def _build(options: Options, progress: Progress, made: Plan, specs: Sequence[Spec]) -> int:
+    """Build and prove what is not done yet, and say what came of it."""
+    states = image_states(options, made.images)
     run = _run(options, progress, made, todo=_to_do(states))
     run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
     results = run_job(run, made, specs, jobs=options.jobs)
@@ -79,6 +93,7 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
     processes = Processes(echo=progress.echo if options.level > 1 else None)
     home = Home.of_environment()
     tools = Tools(processes=processes, home=home)
+    bootstrapped = any(image.is_bootstrapped for image in made.images)
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
@@ -91,8 +106,8 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
             home=home.path,
             out=options.out,
             need_bytes=NEEDED_BYTES * min(todo, options.jobs),
+            bases=bootstrapped,
         )
-    bootstrapped = any(image.is_bootstrapped for image in made.images)
     return Run(
         tools=tools,
         engine=ENGINES[options.engine](tools),

@@ -56,12 +56,15 @@ def require(
     home: Path,
     out: Path,
     need_bytes: int,
+    bases: bool = True,
 ) -> None:
     """Raise `MissingPrerequisite` with all that this machine lacks for a run of the main job.
 
-    `need_bytes` must be free where `home` is and where `out` is.
+    `need_bytes` must be free where `home` is and where `out` is. `bases` says whether any base is
+    to be bootstrapped: one from a registry needs no mmdebstrap.
     """
     needs = [*_build(engine, diagnosis.user == "root"), *map(key_of, archs)]
+    needs = [key for key in needs if bases or key not in _BASES]
     for one in formats:
         needs += [*_PACK.get(one, (one,)), *_RUN.get(one, ())]
     lacking = [_told(item) for item in _missing(diagnosis.items, needs)]

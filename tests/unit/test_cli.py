@@ -360,3 +360,43 @@ def test_an_unknown_command_is_said_with_a_guess(capsys: pytest.CaptureFixture[s
         main(["plam"])
     assert ended.value.code == 2
     assert "did you mean plan?" in capsys.readouterr().err
+
+
+NO_REGISTRY = "registries: {docker.io: localhost:1}\n"  # nothing listens there
+
+
+def test_a_registry_out_of_reach(project: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Every spec is written and linted; then comes which registry, and how to name a mirror."""
+    (project / "site.yaml").write_text(NO_REGISTRY)
+    asked = ("--recipe=cuda-base", "--arch=ppc64le", "--cuda=10.1")
+    said = Said(capsys, f"--project={project}", *asked, f"--output={tmp_path / 'out'}")
+    assert (said.code, said.out) == (4, "")
+    folders = sorted((tmp_path / "out").iterdir())
+    assert [folder.name for folder in folders] == [
+        "cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le",
+        "cuda-base-1.0-ubuntu18.04-cuda10.1-openmpi2.1-ppc64le",
+    ]
+    assert "FROM localhost:1/library/centos:7 AS " in (folders[0] / "Dockerfile").read_text()
+    assert all((folder / "Singularity.def").is_file() for folder in folders)
+    assert " in 2 specs linted" in said.err
+    assert "build-images: the registry localhost:1 cannot be reached: " in said.err
+    assert "2 images were not built for that; the specs are there:" in said.err
+    assert said.err.splitlines()[-1].startswith("  hint: name a mirror that this machine reaches: ")
+
+
+def test_what_needs_no_registry_is_built_all_the_same(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def note(_: Any, __: Any, ___: Any, specs: Any) -> int:
+        built.extend(spec.image.identifier for spec in specs)
+        return 0
+
+    monkeypatch.setattr(building, "_build", note)
+    (project / "site.yaml").write_text(NO_REGISTRY)
+    asked = ("--recipe=hpc-base", "--arch=x86_64", "--mpi=openmpi4.1", "--cuda=none")
+    said = Said(capsys, f"--project={project}", *asked, "--base=debian12", "--base=ubuntu22.04")
+    assert said.code == 4
+    assert built == ["hpc-base-1.0-debian12-openmpi4.1-x86_64"]
+    assert "1 image was not built for that" in said.err

@@ -1,0 +1,72 @@
+"""Images that start from a registry: specs before anything else, and registries out of reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.cli import linting
+from builder.cli.options import Options
+from builder.cli.progress import Progress
+from builder.cli.workspace import write_spec
+from builder.errors import MissingPrerequisite
+from builder.model import Spec
+from builder.sources.registry import MIRROR_HINT, Reference, Unreachable, unreachable
+from builder.spec import base_archive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutOfReach:
+    """The registries without an answer, and the specs that cannot be built without them."""
+
+    registries: tuple[Unreachable, ...] = ()
+    specs: tuple[Spec, ...] = ()
+
+    def error(self, out: Path) -> MissingPrerequisite:
+        """What to tell: which registry, what was not built, how to name a mirror."""
+        count = "1 image was" if len(self.specs) == 1 else f"{len(self.specs)} images were"
+        lines = [str(one) for one in self.registries]
+        lines += [f"{count} not built for that; the specs are there:"]
+        lines += [f"  {out / spec.image.identifier}" for spec in self.specs]
+        hint = MIRROR_HINT.format(registry=self.registries[0].registry)
+        return MissingPrerequisite("\n".join(lines), hint=hint)
+
+
+def look_for_registries(
+    options: Options, specs: Sequence[Spec], states: Sequence[str], progress: Progress
+) -> OutOfReach:
+    """Write and lint the specs that start from a registry and are to be built, then knock there.
+
+    With `--offline` nobody knocks: the engine has the images, or says that it lacks them.
+    """
+    wanted = [
+        spec
+        for spec, state in zip(specs, states, strict=True)
+        if state.startswith("to build") and not spec.image.is_bootstrapped
+    ]
+    if not wanted:
+        return OutOfReach()
+    _write_and_lint(options, wanted, progress)
+    if options.offline:
+        return OutOfReach()
+    lost = unreachable({name for spec in wanted for name in _names(spec)}, {})
+    silent = {one.registry for one in lost}
+    return OutOfReach(
+        registries=tuple(lost),
+        specs=tuple(
+            spec for spec in wanted if {Reference.of(one).registry for one in _names(spec)} & silent
+        ),
+    )
+
+
+def _write_and_lint(options: Options, specs: Sequence[Spec], progress: Progress) -> None:
+    for spec in specs:
+        folder = options.out / spec.image.identifier
+        write_spec(spec, None, folder, base_archive(spec.image))
+    progress.say(linting.as_text(linting.look(options, specs)))
+
+
+def _names(spec: Spec) -> tuple[str, str]:
+    """The images that both stages start from, as this site names them."""
+    return spec.image.base_image, spec.image.runtime_image
