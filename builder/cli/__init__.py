@@ -48,6 +48,11 @@ def _command(options: Options) -> int:
             options.command
         ](options)
     with _without_collector():
+        if options.command == "schema":
+            from builder import schema  # noqa: PLC0415
+
+            print(schema.text(options.kind), end="")
+            return 0
         if options.command == "lint":
             from builder.cli import linting  # noqa: PLC0415 - `plan` starts without it
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from builder import facts
 from builder.load.cuda import read_cuda
-from builder.load.document import Node, inside, key_node
+from builder.load.document import Node, inside, key_node, note
 from builder.load.faults import Faults
 from builder.load.readers import (
     Table,
@@ -59,6 +59,7 @@ def read_base(node: Node, faults: Faults) -> BaseImage:
         prepare=table.read("prepare", list_of(text), ()),
         end_of_life=table.read("end_of_life", _end_of_life, None),
     )
+    note(node, oneOf=[{"required": [source]} for source in _SOURCES])
     if isinstance(node.value, Mapping):
         _check_source(table, base, faults)
     return base

@@ -9,7 +9,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping
 
-from builder.load.document import Node, quoted
+from builder.load.document import Node, note, quoted
 from builder.load.faults import Faults
 from builder.load.known import Known
 from builder.load.patterns import patterns_of
@@ -18,6 +18,7 @@ from builder.load.templated import try_templates
 from builder.model import SELECTABLE, BlockUse
 
 WHEN = "when"
+BLOCK_SCHEMA = "#/definitions/block"  # hpccm knows the blocks: builder.schema writes it
 _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
 
 
@@ -33,6 +34,7 @@ def read_blocks(known: Known) -> Reader[tuple[BlockUse, ...]]:
 
 def _block(known: Known) -> Reader[BlockUse | None]:
     def read(node: Node, faults: Faults) -> BlockUse | None:
+        note(node, **{"$ref": BLOCK_SCHEMA})
         if not isinstance(node.value, Mapping):
             faults.add(node.where, f"expected a block, found {node.describe()}", _SHAPE)
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from builder.load.document import Node, key_node
+from builder.load.document import Node, key_node, note
 from builder.load.faults import Faults
 from builder.load.readers import Reader, Table, identifier, list_of, mapping, one_of, text
 from builder.load.templated import templated
@@ -14,13 +14,13 @@ from builder.model import Check
 NEEDS = ("mpi", "gpu")
 
 
-def read_checks(node: Node, files: Collection[str], faults: Faults) -> dict[str, Check]:
-    """The checks by name; `files` are the names of the files beside the document."""
+def read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:
+    """The checks by name; `files` are the names of the files beside the document, if known."""
     table = Table(node, faults, required=("checks",))
     return table.read("checks", _checks(files), {})
 
 
-def _checks(files: Collection[str]) -> Reader[dict[str, Check]]:
+def _checks(files: Collection[str] | None) -> Reader[dict[str, Check]]:
     def read(node: Node, faults: Faults) -> dict[str, Check]:
         entries = (mapping(node, faults) or {}).items()
         return {name: _check(name, entry, files, faults) for name, entry in entries}
@@ -28,7 +28,7 @@ def _checks(files: Collection[str]) -> Reader[dict[str, Check]]:
     return read
 
 
-def _check(name: str, node: Node, files: Collection[str], faults: Faults) -> Check:
+def _check(name: str, node: Node, files: Collection[str] | None, faults: Faults) -> Check:
     table = Table(
         node,
         faults,
@@ -55,6 +55,7 @@ def _command(node: Node, faults: Faults) -> str:
 
 def _seconds(node: Node, faults: Faults) -> int:
     value = node.value
+    note(node, type="integer", minimum=1)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     problem = f"expected a number of seconds, found {node.describe()}"

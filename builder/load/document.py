@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,33 @@ def _kind(value: Scalar) -> str:
     return "the date" if isinstance(value, dt.date) else "the number"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe(Node):
+    """A node without a value, from which a reader's JSON Schema is learnt.
+
+    Readers that are given one say what they would take, with `note`. A probe stands for a mapping
+    as well as for anything else: it has one entry, whose key is a probe, too.
+    """
+
+    schema: dict[str, Any] = field(default_factory=dict)
+    key: Probe | None = None
+
+    def child(self) -> Probe:
+        """A probe for a value in this one."""
+        key = Probe(where=self.where, value="")
+        return Probe(where=self.where, value="", key=key)
+
+
+def note(node: Node, **schema: Any) -> None:
+    """Say, if a reader's schema is being learnt, what the reader takes here."""
+    if isinstance(node, Probe):
+        node.schema.update(schema)
+
+
 def key_node(key: str, entry: Node) -> Node:
     """The key of an entry as a node of its own, for readers of names."""
+    if isinstance(entry, Probe) and entry.key:
+        return entry.key
     return Node(where=entry.where, value=key, text=key)
 
 

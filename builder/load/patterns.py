@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from builder import facts, versions
-from builder.load.document import Node
+from builder.load.document import Node, Probe, note
 from builder.load.faults import Faults, suggest
 from builder.load.known import Known
 from builder.load.readers import Reader, mapping, one_or_more, text
@@ -16,6 +16,11 @@ def patterns_of(axes: Sequence[str], known: Known) -> Reader[dict[str, tuple[str
 
     def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
+        if isinstance(node, Probe):
+            one_or_more(text)(child := node.child(), faults)
+            properties = dict.fromkeys(axes, child.schema)
+            note(node, type="object", properties=properties, additionalProperties=False)
+            return found
         for axis, entry in (mapping(node, faults) or {}).items():
             if axis in axes:
                 found[axis] = one_or_more(_pattern_of(axis, known))(entry, faults)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from packaging.version import Version
 
 from builder import facts
-from builder.load.document import Node, inside, key_node, quoted
+from builder.load.document import Node, Probe, inside, key_node, note, quoted
 from builder.load.faults import Faults, suggest
 
 T = TypeVar("T")
@@ -41,8 +41,16 @@ class Table:
     ) -> None:
         self.where = node.where
         self._faults = faults
-        entries = mapping(node, faults)
+        self._probe = node if isinstance(node, Probe) else None
+        entries = {} if self._probe else mapping(node, faults)
         self._entries = entries or {}
+        note(
+            node,
+            type="object",
+            properties={key: {} for key in (*required, *optional)},
+            required=list(required),
+            additionalProperties=False,
+        )
         for key, entry in self._entries.items():
             if key not in (*required, *optional):
                 names = (*required, *optional)
@@ -57,6 +65,10 @@ class Table:
 
     def read(self, key: str, reader: Reader[T], absent: T) -> T:
         """The value of a key as `reader` understands it; `absent` if the key is not there."""
+        if self._probe:
+            probe = self._probe.child()
+            reader(probe, self._faults)
+            self._probe.schema["properties"][key] = probe.schema
         node = self._entries.get(key)
         return absent if node is None else reader(node, self._faults)
 
@@ -71,6 +83,11 @@ class Table:
 
 def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
     """The entries of a mapping; None, with a fault, if the node is none."""
+    if isinstance(node, Probe):
+        child = node.child()
+        names = child.key.schema if child.key else {}
+        note(node, type="object", additionalProperties=child.schema, propertyNames=names)
+        return {"": child}
     if isinstance(node.value, Mapping):
         return node.value
     _wrong_type(node, faults, "a mapping (key: value)")
@@ -80,6 +97,7 @@ def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
 def text(node: Node, faults: Faults) -> str:
     """Text that is not blank."""
     value = any_text(node, faults)
+    note(node, pattern=r"\S")
     if isinstance(node.value, str) and not value.strip():
         faults.add(node.where, "there is no text here")
     return value
@@ -87,6 +105,7 @@ def text(node: Node, faults: Faults) -> str:
 
 def any_text(node: Node, faults: Faults) -> str:
     """Text, blank or not."""
+    note(node, type="string")
     if isinstance(node.value, str):
         return node.value
     _wrong_type(node, faults, "text", quoted(node))
@@ -96,6 +115,7 @@ def any_text(node: Node, faults: Faults) -> str:
 def identifier(node: Node, faults: Faults) -> str:
     """A name that can stand in an image identifier."""
     value = text(node, faults)
+    note(node, pattern=f"^{_IDENTIFIER.pattern}$")
     if value and not _IDENTIFIER.fullmatch(value):
         faults.add(node.where, f'"{value}" cannot be a name here', _IDENTIFIER_RULE)
     return value
@@ -104,6 +124,7 @@ def identifier(node: Node, faults: Faults) -> str:
 def version(node: Node, faults: Faults) -> str:
     """A PEP 440 version that can stand in an image identifier."""
     value = text(node, faults)
+    note(node, pattern=f"^{_IDENTIFIER.pattern}$")
     if value and not is_version(value):
         faults.add(node.where, f'"{value}" is not a version', _VERSION_RULE)
     return value
@@ -121,6 +142,7 @@ def is_version(value: str) -> bool:
 def architecture(node: Node, faults: Faults) -> str:
     """An architecture by any of its names, in the spelling of `uname -m`."""
     value = text(node, faults)
+    note(node, enum=[*facts.ARCHITECTURES, *facts.ARCHITECTURE_ALIASES])
     known = facts.architecture(value)
     if value and not known:
         valid = suggest(value, facts.ARCHITECTURES)
@@ -131,6 +153,7 @@ def architecture(node: Node, faults: Faults) -> str:
 def variable(node: Node, faults: Faults) -> str:
     """The name of an environment variable."""
     value = text(node, faults)
+    note(node, pattern=f"^{_VARIABLE.pattern}$")
     if value and not _VARIABLE.fullmatch(value):
         valid = "valid: letters, digits and _ of which the first is no digit"
         faults.add(node.where, f'"{value}" cannot name an environment variable', valid)
@@ -142,6 +165,8 @@ def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
 
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
+        if names is not None:
+            note(node, enum=list(names))
         if value and names is not None and value not in names:
             faults.add(node.where, f'"{value}" is no {what}', suggest(value, names))
         return value
@@ -156,6 +181,11 @@ def list_of(item: Reader[T], *, least: int = 0, distinct: bool = False) -> Reade
     """
 
     def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        if isinstance(node, Probe):
+            item(child := node.child(), faults)
+            limits: dict[str, Any] = {"minItems": 1} if least else {}
+            limits |= {"uniqueItems": True} if distinct else {}
+            note(node, type="array", items=child.schema, **limits)
         if not isinstance(node.value, tuple):
             _wrong_type(node, faults, "a list", _bracketed(node))
             return ()
@@ -174,6 +204,10 @@ def one_or_more(item: Reader[T]) -> Reader[tuple[T, ...]]:
     several = list_of(item, least=1)
 
     def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        if isinstance(node, Probe):
+            several(child := node.child(), faults)
+            note(node, anyOf=[child.schema["items"], child.schema])
+            return ()
         if isinstance(node.value, tuple):
             return several(node, faults)
         return (item(node, faults),)

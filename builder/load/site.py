@@ -21,10 +21,11 @@ def read_site(root: Path, faults: Faults) -> Site:
     if not named and not path.exists():
         return Site()
     node = parse(path, named or SITE, faults)
-    return Site() if node is None else _site(node, faults)
+    return Site() if node is None else site_of(node, faults)
 
 
-def _site(node: Node, faults: Faults) -> Site:
+def site_of(node: Node, faults: Faults) -> Site:
+    """A site's file as a value."""
     table = Table(node, faults, required=(), optional=("registries", "sources", "routes"))
     cuda, mpi = table.read("routes", _routes, (CUDA_ROUTES, MPI_ROUTES))
     return Site(

@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "plan": set(),
     "spec": set(),
     "lint": set(),
+    "schema": {"load", "spec"},
     "artifacts": set(),
     "bases": {"artifacts"},
     "sources": set(),

@@ -1,0 +1,48 @@
+"""JSON Schemas of the input files, learnt from the functions that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from builder.load.bases import read_base
+from builder.load.blocks import WHEN
+from builder.load.checks import read_checks
+from builder.load.document import Node, Probe
+from builder.load.faults import Faults
+from builder.load.known import Known
+from builder.load.matrix import read_matrix
+from builder.load.patterns import patterns_of
+from builder.load.recipes import read_recipe
+from builder.load.site import site_of
+from builder.model import SELECTABLE, Where
+
+_ANY = Known(recipes=None, bases=None, checks=None, axes={})
+
+_READERS: dict[str, Callable[[Node, Faults], object]] = {
+    "recipe": lambda node, faults: read_recipe(node, _ANY, faults),
+    "base": read_base,
+    "matrix": lambda node, faults: read_matrix(node, _ANY, faults),
+    "checks": lambda node, faults: read_checks(node, None, faults),
+    "site": site_of,
+}
+KINDS = tuple(_READERS)
+
+
+def file_schema(kind: str) -> dict[str, Any]:
+    """What a file of one of `KINDS` may hold, by its shape: names in other files are not known.
+
+    Blocks of recipes are at `#/definitions/block`, which is not in it.
+    """
+    return _learnt(_READERS[kind])
+
+
+def when_schema() -> tuple[str, dict[str, Any]]:
+    """The key beside a block that says for which cells it is, and what it holds."""
+    return WHEN, _learnt(patterns_of(SELECTABLE, _ANY))
+
+
+def _learnt(reader: Callable[[Node, Faults], object]) -> dict[str, Any]:
+    probe = Probe(where=Where(file="", line=1), value="")
+    reader(probe, Faults())
+    return probe.schema

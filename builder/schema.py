@@ -1,0 +1,134 @@
+"""JSON Schemas of the input files, for editors: `build-images schema`, docs/schema/.
+
+The shapes of the files come from their readers (builder.load.schemas), the blocks and arguments
+from hpccm and the blocks of a site's own that are installed (builder.spec). What a schema lets
+pass, loading may still refuse: a schema knows no other file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from builder.load.schemas import KINDS, file_schema, when_schema
+from builder.load.toolkits import ARGUMENTS
+from builder.model import MPI_ROUTES, OPTIONAL
+from builder.spec import arguments as known
+from builder.spec.blocks import block_class, catalogue
+from builder.spec.registered import registered_names
+from builder.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
+
+DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML language server reads
+_TITLES = {
+    "recipe": "A recipe of build-images: recipes/NAME.yaml",
+    "base": "A base image of build-images: base-images/NAME.yaml",
+    "matrix": "The matrix of build-images: matrix.yaml",
+    "checks": "The checks of build-images: tests/images/checks.yaml",
+    "site": "What differs at a site of build-images: site.yaml",
+}
+_TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of value
+_TEXT = {"type": "string"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_BY_KIND: Mapping[str, dict[str, Any]] = {
+    known.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
+    known.TEXT: _TEXT,
+    known.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
+    known.MAPPING: {
+        "anyOf": [
+            {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
+            _TEMPLATE,
+        ]
+    },
+    known.FLAG: {"type": ["boolean", "string"]},
+    known.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
+    known.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
+    known.TOOLCHAIN: {
+        "anyOf": [
+            {"enum": [*TOOLCHAINS, "mpi"]},
+            {
+                "type": "object",
+                "properties": dict.fromkeys(TOOLCHAIN_VARIABLES, _TEXT),
+                "additionalProperties": False,
+            },
+            _TEMPLATE,
+        ]
+    },
+}
+# The arguments of the blocks that are not hpccm's; builder.load.toolkits says them in words.
+_WITH_EXTRA = {"enum": [True, False, OPTIONAL]}
+_TOOLKITS: Mapping[str, dict[str, Any]] = {
+    "capabilities": {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "string", "pattern": "^[0-9]+$"},
+    },
+    "cudnn": _WITH_EXTRA,
+    "nccl": _WITH_EXTRA,
+    "routes": {"type": "array", "minItems": 1, "items": {"enum": list(MPI_ROUTES)}},
+    "source": {"type": "object"},
+}
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The JSON Schema of a recipe, base, matrix, checks or site file."""
+    made = {"$schema": DIALECT, "title": _TITLES[kind], **file_schema(kind)}
+    if kind != "recipe":
+        return made
+    kinds = {_name(words): {"description": words, **value} for words, value in _BY_KIND.items()}
+    return {**made, "definitions": {"block": _block(), **kinds}}
+
+
+def text(kind: str) -> str:
+    """The schema as it is printed, and written to docs/schema/KIND.json."""
+    return json.dumps(schema(kind), indent=1, ensure_ascii=False) + "\n"
+
+
+def _block() -> dict[str, Any]:
+    """One block with its arguments, and perhaps for which cells it is."""
+    key, condition = when_schema()
+    blocks = {name: _toolkit(name) for name in ARGUMENTS}
+    blocks |= {name: _arguments(name) for name in [*catalogue(), *registered_names()]}
+    return {
+        "type": "object",
+        "properties": {key: condition, **dict(sorted(blocks.items()))},
+        "additionalProperties": False,
+        "anyOf": [{"required": [name]} for name in sorted(blocks)],
+        "minProperties": 1,
+        "maxProperties": 2,
+    }
+
+
+def _toolkit(name: str) -> dict[str, Any]:
+    return {
+        "type": ["object", "null"],
+        "properties": {
+            argument: {"description": words, **_TOOLKITS[argument]}
+            for argument, words in ARGUMENTS[name].items()
+        },
+        "additionalProperties": False,
+    }
+
+
+def _arguments(name: str) -> dict[str, Any]:
+    cls = block_class(name)
+    assert cls is not None
+    names = sorted(known.names(cls))
+    features = {"^(enable|disable|with|without)_": _reference(known.FLAG)}
+    return {
+        "type": ["object", "null"],
+        "properties": {argument: _reference(known.kind(cls, argument)) for argument in names},
+        **({"patternProperties": features} if known.is_feature(cls, "with_x") else {}),
+        "additionalProperties": False,
+    }
+
+
+def _reference(kind: str) -> dict[str, Any]:
+    return {"$ref": f"#/definitions/{_name(kind)}"}
+
+
+def _name(kind: str) -> str:
+    return kind.replace(",", "").replace(" ", "-")
+
+
+__all__ = ["KINDS", "schema", "text"]
