@@ -88,17 +88,22 @@ def kept_in(image: str, site: Site) -> str:
     return ""
 
 
-def first_steps(base: BaseImage) -> tuple[str, ...]:
+def first_steps(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:
     """Commands before any other in NVIDIA's images: their package lists name the old key.
 
     The first update would fail on it. Where packages of NVIDIA's are needed, the repository comes
-    back with the key of today.
+    back with the key of today. The images also hold cuda-compat, a driver's library, which hides
+    the host's.
     """
+    compat = f"cuda-compat-{release.version.replace('.', '-')}"
     if is_debian_like(base):
         lists = "/etc/apt/sources.list.d"
-        return (f"rm -f {lists}/cuda*.list {lists}/nvidia-ml*.list",)
+        return f"rm -f {lists}/cuda*.list {lists}/nvidia-ml*.list", f"dpkg --purge {compat}"
     folder = "/etc/yum.repos.d"
-    return (f"rm -f {folder}/cuda*.repo {folder}/nvidia-ml*.repo",)
+    return (
+        f"rm -f {folder}/cuda*.repo {folder}/nvidia-ml*.repo",
+        f"if rpm -q {compat}; then rpm -e {compat}; fi",
+    )
 
 
 def is_debian_like(base: BaseImage) -> bool:

@@ -150,7 +150,7 @@ def _by_image(wanted: _Wanted) -> _Way | str:
             extras=nvidia.extras(wanted.project.facts, release, base, arch, by_image=True),
         ),
         images=images,
-        first=nvidia.first_steps(base),
+        first=nvidia.first_steps(release, base),
         notes=notes,
     )
 

@@ -228,8 +228,15 @@ def everything_out(root: Path) -> Plan:
     return planned(left_out_project(root), selection)
 
 
+def few_recipes() -> Project:
+    """The shipped project with three of its recipes, so that a new one changes no golden text."""
+    shipped = shipped_project()
+    names = ("hpc-base", "cuda-base", "python-mpi")
+    return dataclasses.replace(shipped, recipes={name: shipped.recipes[name] for name in names})
+
+
 def of_shipped(**selection: Any) -> Callable[[Path], Plan]:
-    return lambda _root: planned(shipped_project(), Selection(**selection))
+    return lambda _root: planned(few_recipes(), Selection(**selection))
 
 
 EMPTY: dict[str, Callable[[Path], Plan]] = {
