@@ -5,9 +5,9 @@ that the image promises code for.
 
 Exit status: 0 passed, 77 skipped as there is no GPU, else failed. The last line of standard output
 is the finding.
-"""
 
-from __future__ import annotations
+Python 3.6 has to run it: Ubuntu 18.04 and CentOS 7 have no other.
+"""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ SKIPPED = 77
 CONTROL = "/dev/nvidiactl"
 
 
-def finding(torch, capabilities: list[str]) -> tuple[int, str]:
+def finding(torch, capabilities: "list[str]") -> "tuple[int, str]":
     if torch.version.cuda is None:
         return 1, f"PyTorch {torch.__version__} was built without CUDA"
     built = torch.cuda.get_arch_list() if hasattr(torch.cuda, "get_arch_list") else []
@@ -30,21 +30,21 @@ def finding(torch, capabilities: list[str]) -> tuple[int, str]:
     return compute(torch)
 
 
-def compute(torch) -> tuple[int, str]:
+def compute(torch) -> "tuple[int, str]":
     """A product and a gradient on the device, compared with the CPU's."""
     torch.manual_seed(20)
     a = torch.randn(512, 384, dtype=torch.float64)
     b = torch.randn(384, 256, dtype=torch.float64, requires_grad=True)
-    (a @ b).square().sum().backward()
+    (a @ b).pow(2).sum().backward()
     on_device = b.detach().cuda().requires_grad_(True)
-    (a.cuda() @ on_device).square().sum().backward()
+    (a.cuda() @ on_device).pow(2).sum().backward()
     if not torch.allclose(on_device.grad.cpu(), b.grad, rtol=1e-10):
         return 1, "the gradient on the GPU differs from the CPU's"
     name, (major, minor) = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
     return 0, f"product and gradient agree with the CPU's on {name}, sm_{major}{minor}"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: "list[str]") -> int:
     try:
         import torch  # noqa: PLC0415 - a missing package is a finding, not a traceback
     except ImportError as error:

@@ -1,0 +1,263 @@
+"""The checks of recipes find what they are for: defects are planted in what they look at.
+
+Programs are compiled with this machine's compiler and MPI; `hpcc` and `fio` are stood in for by
+scripts that end as a broken one would.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engines
+
+SOURCES = Path(__file__).resolve().parents[1] / "images"
+LAUNCHER = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+
+# What the summary of a run of HPC Challenge holds.
+SUMMARY = {
+    "Success": "1",
+    "CommWorldProcs": "2",
+    "HPL_Tflops": "0.01",
+    "MPIRandomAccess_ErrorsFraction": "0",
+    "MPIFFT_maxErr": "1e-15",
+    "PTRANS_residual": "0",
+    "StarSTREAM_Triad": "5.1",
+    "MaxPingPongLatency_usec": "0.5",
+    "VersionMajor": "1",
+    "VersionMinor": "5",
+    "VersionMicro": "0",
+}
+Run = subprocess.CompletedProcess[str]
+
+
+def run(*command: str | Path, path: Path | None = None) -> Run:
+    variables = {**os.environ, "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
+    if path:
+        variables["PATH"] = f"{path}:{variables['PATH']}"
+    words = [str(word) for word in command]
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=120, check=False, env=variables
+    )
+
+
+def finding(done: Run) -> str:
+    return (["", *done.stdout.strip().splitlines()])[-1]
+
+
+def compiled(name: str, folder: Path, compiler: list[str], change: tuple[str, str]) -> Path:
+    """A check's program, with one thing in its source changed."""
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"{compiler[0]} is not installed")
+    text = (SOURCES / f"{name}.c").read_text()
+    assert text.count(change[0]) >= 1
+    source = folder / f"{name}.c"
+    source.write_text(text.replace(change[0], change[1], 1))
+    subprocess.run([*compiler, "-std=c99", "-O2", "-o", folder / name, source], check=True)
+    return folder / name
+
+
+def stub(folder: Path, name: str, text: str) -> Path:
+    program = folder / name
+    program.write_text(f"#!/bin/sh\n{text}")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (("int main", "int main"), 0, "all values right"),
+        (("c[i] = a[i] + b[i];", "c[i] = a[i] + b[i] * (i != 77);"), 1, "1 of 131072 elements"),
+        (("b[i] = S * c[i];", "b[i] = S * c[i] + 1e-15;"), 1, "elements are wrong"),
+    ],
+)
+def test_memory_speed(tmp_path: Path, change: tuple[str, str], status: int, said: str) -> None:
+    program = compiled("memory-speed", tmp_path, ["cc", "-fopenmp"], change)
+    done = run(program, "1", "2")
+    assert (done.returncode, said in finding(done)) == (status, True), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (("int main", "int main"), 0, "all values right"),
+        (
+            ("MPI_Send(buffer, bytes,", "MPI_Send(buffer, bytes > 1 ? bytes - 1 : bytes,"),
+            1,
+            "values arrived wrong",
+        ),
+        (("MPI_DOUBLE, MPI_SUM", "MPI_DOUBLE, MPI_MAX"), 1, "values arrived wrong"),
+    ],
+)
+def test_mpi_speed(tmp_path: Path, change: tuple[str, str], status: int, said: str) -> None:
+    program = compiled("mpi-speed", tmp_path, ["mpicc"], change)
+    done = run(*LAUNCHER, program, "4096", "20")
+    assert (done.returncode, said in finding(done)) == (status, True), done.stdout
+
+
+def test_mpi_speed_of_one_rank_is_none(tmp_path: Path) -> None:
+    program = compiled("mpi-speed", tmp_path, ["mpicc"], ("int main", "int main"))
+    done = run(program)
+    assert done.returncode == 2
+    assert "there is one rank" in finding(done)
+
+
+def hpcc(folder: Path, *, residual: str = "PASSED", status: int = 0, **changes: str) -> Run:
+    """The check's verdict on a run of `hpcc` that left this output."""
+    summary: Mapping[str, str] = {**SUMMARY, **changes}
+    lines = [f"||Ax-b||_oo ...... {residual}", *(f"{key}={text}" for key, text in summary.items())]
+    text = "\n".join(
+        [f"cat >hpccoutf.txt <<'END'\n{lines[0]}", *lines[1:], "END", f"exit {status}"]
+    )
+    return run("sh", SOURCES / "hpcc-check.sh", "2", "env", path=stub(folder, "hpcc", text))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"residual": "FAILED"}, "no residual of HPL passed"),
+        ({"Success": "0"}, "hpcc says that a test failed (Success=0)"),
+        ({"CommWorldProcs": "1"}, "hpcc ran on 1 ranks, expected 2"),
+        ({"HPL_Tflops": "0"}, "HPL has no rate"),
+        ({"MPIRandomAccess_ErrorsFraction": "0.5"}, "RandomAccess: wrong updates: 0.5"),
+        ({"MPIFFT_maxErr": "0.1"}, "FFT: largest error: 0.1"),
+        ({"PTRANS_residual": "99"}, "PTRANS: residual: 99"),
+        ({"status": 3}, "hpcc ended with exit status 3"),
+    ],
+)
+def test_hpcc(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    done = hpcc(tmp_path, **changes)  # type: ignore[arg-type]
+    assert (done.returncode, finding(done)) == (1, said)
+
+
+def test_hpcc_passes(tmp_path: Path) -> None:
+    done = hpcc(tmp_path)
+    assert done.returncode == 0
+    assert finding(done).startswith("1 residuals passed on 2 ranks: HPL, PTRANS")
+
+
+def test_hpcc_that_wrote_nothing(tmp_path: Path) -> None:
+    done = run("sh", SOURCES / "hpcc-check.sh", "2", "env", path=stub(tmp_path, "hpcc", "exit 0\n"))
+    assert done.returncode == 1
+    assert finding(done).startswith("hpcc wrote no hpccoutf.txt")
+
+
+def fio_output(*, read: int = 1 << 20, error: int = 0) -> str:
+    return (
+        'for one in "$@"; do case $one in --output=*) out=${one#--output=};; esac; done\n'
+        f'echo \'fio: note {{"fio version": "fio-3", "jobs": [{{"error": {error}, '
+        f'"write": {{"io_bytes": 1048576, "bw_bytes": 1}}, '
+        f'"read": {{"io_bytes": {read}, "bw_bytes": 1}}}}]}}\' >"$out"\n'
+    ).replace("fio: note ", "fio: note\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        (fio_output(), 0, "1 MiB written at random and verified by checksum (fio-3)"),
+        (fio_output(read=0), 1, "fio wrote 1048576 and verified 0 of 1048576 bytes, error 0"),
+        (
+            fio_output(error=84),
+            1,
+            "fio wrote 1048576 and verified 1048576 of 1048576 bytes, error 84",
+        ),
+        ("exit 1\n", 1, "fio ended with exit status 1"),
+    ],
+)
+def test_fio(tmp_path: Path, text: str, status: int, said: str) -> None:
+    done = run("sh", SOURCES / "fio-check.sh", "1", path=stub(tmp_path, "fio", text))
+    assert (done.returncode, finding(done)) == (status, said), done.stderr
+
+
+def ucx(
+    folder: Path, *, version: str = "5.0.7", library: str = "1.13.1", chosen: str = "ucx"
+) -> Run:
+    stub(folder, "ompi_info", f"echo ompi:version:full:{version}; echo mca:pml:{chosen}:\n")
+    stub(folder, "ucx_info", f'echo "# UCT version={library} revision 0"\n')
+    stub(folder, "ranks", f"echo 'select: component {chosen} selected' >&2; echo 2 ranks\n")
+    return run("sh", SOURCES / "ucx-check.sh", "5.0.7", "1.13.1", "ranks", path=folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({}, 0, "UCX 1.13.1 below Open MPI 5.0.7: 2 ranks"),
+        ({"version": "4.1.4"}, 1, "ompi_info says Open MPI 4.1.4, expected 5.0.7"),
+        ({"library": "1.18.1"}, 1, "ucx_info says UCX 1.18.1, expected 1.13.1"),
+        ({"chosen": "ob1"}, 1, "this Open MPI has no pml ucx"),
+    ],
+)
+def test_ucx(tmp_path: Path, changes: dict[str, str], status: int, said: str) -> None:
+    done = ucx(tmp_path, **changes)
+    assert (done.returncode, finding(done)) == (status, said)
+
+
+def test_ucx_that_was_not_chosen(tmp_path: Path) -> None:
+    ucx(tmp_path)
+    stub(tmp_path, "ranks", "echo 'select: component ob1 selected' >&2; echo 2 ranks\n")
+    done = run("sh", SOURCES / "ucx-check.sh", "5.0.7", "1.13.1", "ranks", path=tmp_path)
+    assert (done.returncode, finding(done)) == (1, "the ranks did not choose UCX")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "said"),
+    [
+        ("pytorch-check.py", ["x86_64"], "cannot import PyTorch and NumPy: no torch here"),
+        ("pytorch-gpu-check.py", ["70"], "cannot import PyTorch: no torch here"),
+        ("tensorflow-check.py", ["x86_64"], "cannot import TensorFlow and NumPy: no torch here"),
+    ],
+)
+def test_a_missing_package_is_a_finding(
+    tmp_path: Path, script: str, arguments: list[str], said: str
+) -> None:
+    for name in ("numpy", "torch", "tensorflow"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('no torch here')\n")
+    words = [sys.executable, str(SOURCES / script), *arguments]
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, finding(done)) == (1, said)
+
+
+FAKE_TORCH = """
+class version: cuda = {cuda!r}
+__version__ = "2"
+class cuda:
+    is_available = staticmethod(lambda: False)
+    get_arch_list = staticmethod(lambda: ["sm_70", "sm_80"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("cuda", "capability", "status", "said"),
+    [
+        (None, "70", 1, "PyTorch 2 was built without CUDA"),
+        ("12.4", "90", 1, "PyTorch has code for sm_70, sm_80; ['sm_90'] lack"),
+        ("12.4", "70", 77, "no GPU: /dev/nvidiactl is absent"),
+    ],
+)
+def test_pytorch_without_a_gpu(
+    tmp_path: Path, cuda: str | None, capability: str, status: int, said: str
+) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+    (tmp_path / "torch.py").write_text(FAKE_TORCH.format(cuda=cuda))
+    done = subprocess.run(
+        [sys.executable, str(SOURCES / "pytorch-gpu-check.py"), capability],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, finding(done)) == (status, said)
