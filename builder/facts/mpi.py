@@ -15,7 +15,8 @@ class MpiFamily:
     `launch` is a command prefix with `{ranks}` in it that works in a container, as root or not,
     on fewer cores than ranks. `library` is how MPI_Get_library_version names a `{version}`, as
     the checks shorten it. Libraries of one `abi` can stand in for each other at run time. One
-    that is `host_only` is never in an image: it is bound in where the image runs.
+    that is `host_only` is never in an image: it is bound in where the image runs. It exists for
+    `architectures`, or for all of them if none is named.
     """
 
     name: str
@@ -25,6 +26,7 @@ class MpiFamily:
     sonames: tuple[str, ...]
     abi: str
     host_only: bool = False
+    architectures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,5 +83,7 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
         sonames=("libmpi.so.12",),
         abi="mpich",
         host_only=True,
+        # https://www.intel.com/content/www/us/en/developer/tools/oneapi/mpi-library.html
+        architectures=("x86_64",),
     ),
 }

@@ -29,6 +29,7 @@ from builder.plan.routes import (
     choose_mpi,
     source_of,
 )
+from builder.versions import split_mpi
 
 _NO_CUDA: Choice[PlannedCuda] = Choice()
 _NO_MPI: Choice[PlannedMpi] = Choice()
@@ -60,6 +61,7 @@ class Constraints:
         mpi = self._mpi(cell.base, cell.mpi, self._routes(uses), _release(uses))
         reasons = (
             *_target_reasons(cell),
+            *_family_reasons(cell),
             *cuda.reasons,
             *mpi.reasons,
             *self._base_reasons(cell),
@@ -158,6 +160,13 @@ def _target_reasons(cell: Cell) -> Iterator[Reason]:
     targets = facts.CPU_TARGETS.get(cell.arch, ())
     if cell.cpu not in (GENERIC, *targets):
         text = f"{cell.cpu} is no processor of {cell.arch}: {', '.join((GENERIC, *targets))}"
+        yield Reason(layer=WORLD, text=text)
+
+
+def _family_reasons(cell: Cell) -> Iterator[Reason]:
+    family = facts.MPI_FAMILIES.get(split_mpi(cell.mpi)[0])
+    if family and family.architectures and cell.arch not in family.architectures:
+        text = f"{family.title} is for {', '.join(family.architectures)} only, not {cell.arch}"
         yield Reason(layer=WORLD, text=text)
 
 

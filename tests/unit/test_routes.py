@@ -247,6 +247,11 @@ def test_debian_13_has_a_key_of_its_own() -> None:
     assert "/debian13/x86_64/8793F200.pub" in compiled(image).dockerfile
 
 
+def test_intel_mpi_is_for_x86_64_alone() -> None:
+    [out] = planned(golden_project(), "hpc-base-1.0-debian13-intelmpi2021.13-ppc64le").left_out
+    assert [str(one) for one in out.reasons] == ["world: Intel MPI is for x86_64 only, not ppc64le"]
+
+
 def test_what_a_recipe_insists_on_must_be_there() -> None:
     wants = recipe("wants", development=(block("cuda", nccl=True),))
     project = golden_project()
