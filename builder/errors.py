@@ -73,6 +73,10 @@ class StepFailed(BuildImagesError):
         return "\n".join(lines)
 
 
+class LintFailed(BuildImagesError):
+    """Lint found errors in the specs that recipes became."""
+
+
 class BadInput(BuildImagesError):
     """Input files or arguments are wrong; all faults that were found are listed."""
 

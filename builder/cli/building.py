@@ -13,7 +13,7 @@ from typing import Any
 
 from builder import doctor as examination
 from builder.bases import find_mirror
-from builder.cli import show
+from builder.cli import linting, show
 from builder.cli.again import prove_again
 from builder.cli.commands import compiled, load_plan
 from builder.cli.job import WAITING, run_job, uninterrupted
@@ -48,7 +48,8 @@ def build(options: Options) -> int:
         print(as_data if options.json else show.plan_text(made, states))
         return 0
     progress = progress_for(options.level)
-    lost = look_for_registries(options, specs, states, progress)
+    lost = look_for_registries(options, specs, states)
+    linting.check(options, _to_build(specs, states), progress.say)
     if not lost.specs:
         return _build(options, progress, made, specs)
     within = [spec for spec in specs if spec not in lost.specs]
@@ -69,6 +70,11 @@ def _build(options: Options, progress: Progress, made: Plan, specs: Sequence[Spe
     else:
         print(_closing(options.out, specs, results.manifests, results.errors))
     return results.exit_code
+
+
+def _to_build(specs: Sequence[Spec], states: Sequence[str]) -> list[Spec]:
+    pairs = zip(specs, states, strict=True)
+    return [spec for spec, state in pairs if state.startswith("to build")]
 
 
 def _to_do(states: Sequence[str]) -> int:

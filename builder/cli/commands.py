@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,14 +42,16 @@ def explain(options: Options) -> int:
 
 
 def write_specs(options: Options) -> list[Path]:
-    """Write the specs of the selected images; their folders."""
-    from builder.cli import workspace  # noqa: PLC0415 - `explain` starts without it
+    """Write the specs of the selected images; their folders. Lint comes last, and can refuse."""
+    from builder.cli import linting, workspace  # noqa: PLC0415 - `explain` starts without them
 
     folders = []
-    for one in compiled(options, load_plan(options)):
+    specs = compiled(options, load_plan(options))
+    for one in specs:
         folders.append(options.out / one.image.identifier)
         sources = workspace.stored_sources(one)
         workspace.write_spec(one, None, folders[-1], base_archive(one.image), sources)
+    linting.check(options, specs, lambda text: print(text, file=sys.stderr))
     return folders
 
 

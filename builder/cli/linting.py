@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.cli.commands import compiled, load_plan
+from builder.errors import LintFailed
 from builder.home import Home
 from builder.lint import LintReport, lint
 from builder.model import Spec
@@ -25,6 +26,22 @@ def command(options: Options) -> int:
     report = look(options, compiled(options, load_plan(options)))
     print(json.dumps(as_json(report), indent=1) if options.json else as_text(report))
     return 1 if report.errors else 0
+
+
+def check(options: Options, specs: Sequence[Spec], say: Callable[[str], None]) -> None:
+    """Lint specs before they are built or handed out; say what there is to say.
+
+    Raises `LintFailed` if anything that was found is an error.
+    """
+    if not options.lint or not specs:
+        return
+    report = look(options, specs)
+    say(as_text(report) if report.findings or report.missing else summary(report)[0])
+    if report.errors:
+        raise LintFailed(
+            f"{_count(report.errors, 'error')} found by lint, in what recipes became; see above",
+            hint="docs/lint.md says what each rule is about; --no-lint goes on nevertheless",
+        )
 
 
 def look(options: Options, specs: Sequence[Spec], processes: Processes | None = None) -> LintReport:

@@ -31,6 +31,7 @@ class Options:
     graph: bool = False
     path: Path | None = None
     offline: bool = False
+    lint: bool = True
     check: bool = False
     kind: str = ""
     update: bool = False
@@ -58,6 +59,7 @@ def parse(argv: Sequence[str]) -> Options:
         dry_run=getattr(given, "dry_run", False),
         graph=getattr(given, "graph", False),
         offline=getattr(given, "offline", False),
+        lint=not getattr(given, "no_lint", False),
         check=getattr(given, "check", False),
         kind=getattr(given, "kind", ""),
         update=getattr(given, "update", False),

@@ -72,6 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
         commands, "spec", "write Dockerfile and Singularity.def of each image", [selectors, common]
     )
     _output(spec, "where to write a folder for each image (default: PROJECT/out)")
+    _no_lint(spec)
     lint = _command(
         commands, "lint", "look for faults in the specs of each image", [selectors, common]
     )
@@ -229,6 +230,7 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
         help="run every build step again, on the bases that are there",
     )
     parser.add_argument("--no-verify", action="store_true", help="build and pack only")
+    _no_lint(parser)
     _offline(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and do nothing"
@@ -238,6 +240,12 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
 
 def _output(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--output", "-o", metavar="DIR", help=text)
+
+
+def _no_lint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-lint", action="store_true", help="do not look for errors in what recipes became"
+    )
 
 
 def _positive(text: str) -> int:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli import linting
 from builder.cli.options import Options
-from builder.cli.progress import Progress
 from builder.cli.workspace import write_spec
 from builder.errors import MissingPrerequisite
 from builder.model import Spec
@@ -34,9 +32,9 @@ class OutOfReach:
 
 
 def look_for_registries(
-    options: Options, specs: Sequence[Spec], states: Sequence[str], progress: Progress
+    options: Options, specs: Sequence[Spec], states: Sequence[str]
 ) -> OutOfReach:
-    """Write and lint the specs that start from a registry and are to be built, then knock there.
+    """Write the specs that start from a registry and are to be built, then knock there.
 
     With `--offline` nobody knocks: the engine has the images, or says that it lacks them.
     """
@@ -47,7 +45,8 @@ def look_for_registries(
     ]
     if not wanted:
         return OutOfReach()
-    _write_and_lint(options, wanted, progress)
+    for spec in wanted:
+        write_spec(spec, None, options.out / spec.image.identifier, base_archive(spec.image))
     if options.offline:
         return OutOfReach()
     lost = unreachable({name for spec in wanted for name in _names(spec)}, {})
@@ -58,13 +57,6 @@ def look_for_registries(
             spec for spec in wanted if {Reference.of(one).registry for one in _names(spec)} & silent
         ),
     )
-
-
-def _write_and_lint(options: Options, specs: Sequence[Spec], progress: Progress) -> None:
-    for spec in specs:
-        folder = options.out / spec.image.identifier
-        write_spec(spec, None, folder, base_archive(spec.image))
-    progress.say(linting.as_text(linting.look(options, specs)))
 
 
 def _names(spec: Spec) -> tuple[str, str]:

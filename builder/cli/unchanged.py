@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 INPUTS = (
     *("matrix.yaml", "site.yaml", "lock.yaml"),
-    *("recipes", "base-images", "tests/images", "files"),
+    *("recipes", "base-images", "tests/images", "files", "facts"),
 )
 MOST = 50  # results that are kept, the newest
 _PROGRAM = Path(builder.__file__).parent

@@ -22,6 +22,8 @@ HADOLINT, SHELLCHECK = "hadolint", "shellcheck"
 _SECTIONS = frozenset({"post", "environment", "runscript", "test", "startscript", "setup", "pre"})
 _SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:/|\b)(sh|dash|bash|ksh)\b")
 _WITH_SHELL = re.compile(r"-c\s+\S*?(sh|dash|bash|ksh)\b")
+# hadolint takes a registry with a port for one only if there is a dot in its name.
+_UNDOTTED = re.compile(r"(?<=\s)([^\s./:=-][^\s./:=]*):(?=\d+/)")
 _CONTEXT = frozenset({"SHELL", "ENV", "ARG", "USER"})
 
 
@@ -69,6 +71,7 @@ def _of_dockerfile(text: str, read: Dockerfile) -> Iterator[Place]:
         written = "\n".join(line for _, line in one.lines)
         if one.name == "FROM":
             context = []
+            _blank(lines, one, _UNDOTTED.sub(r"\1.example:", written))
         elif one.name in _CONTEXT:
             context.append(written)
         elif one.name == "RUN":

@@ -39,7 +39,7 @@ from builder.spec.checks import (
 from builder.spec.complaints import complaints
 from builder.spec.layers import layer
 from builder.spec.making import check, prerequisites, refused, runtime_prerequisites
-from builder.spec.quirks import corrected, target_of
+from builder.spec.quirks import corrected, step_by_step, target_of
 
 SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
 _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
@@ -79,7 +79,7 @@ def singularity(image: PlannedImage) -> str:
             final = _final(image, [stage], archive or image.runtime_image)
             stages = [stage, final]
         final += raw(singularity=_sections(image))
-        return _text(image, *stages)
+        return step_by_step(_text(image, *stages))
 
 
 def base_archive(image: PlannedImage) -> str:

@@ -90,6 +90,7 @@ def fetches(text: str) -> bool:
     return any(command in text for command in ("wget -", "curl ", "git clone ", "bin/pip "))
 
 
+_GIT = re.compile(r"(?m)^    [^#\n]*\bgit (?:lfs )?clone [^\n]* && cd -$")
 _NEVER_FETCH = frozenset({"comment", "copy", "environment", "label"})
 _FROM_DISTRIBUTION = frozenset(
     {"apt_get", "gnu", "llvm", "ofed", "packages", "python", "raw", "shell", "yum"}
@@ -250,3 +251,12 @@ def _repositories(target: Target) -> tuple[tuple[str, str], ...]:
     if target.release >= 9:  # noqa: PLR2004 - see above
         return ((_POWERTOOLS, "yum-config-manager --set-enabled crb"),)
     return ()
+
+
+def step_by_step(definition: str) -> str:
+    """A definition whose git steps stand on lines of their own.
+
+    hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which sees the failure
+    of the last command of && only: a clone that fails would go unseen.
+    """
+    return _GIT.sub(lambda found: found[0].replace(" && ", "\n    "), definition)

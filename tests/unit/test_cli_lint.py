@@ -118,3 +118,43 @@ def test_locked_references_make_pins_a_must(
     (tmp_path / "lock.yaml").write_text("references:\n  - reference: docker.io/debian:13\n")
     linting.look(options, [])
     assert given == [False, False, True]
+
+
+HTTP = """\
+recipe: core
+version: "1.0"
+about: a download that anybody can change
+development:
+  - shell: {commands: ["wget http://example.org/lib-1.0.tar.gz"]}
+"""
+
+
+@pytest.fixture(name="careless")
+def careless_project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    shutil.copytree(ROOT / "tests/data/good", root)
+    (root / "recipes/core.yaml").write_text(HTTP)
+    (root / "recipes/app.yaml").unlink()
+    shutil.copy(ROOT / "tests/images/run-checks", root / "tests/images")
+    (root / "matrix.yaml").write_text(
+        "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\n"
+    )
+    return root
+
+
+@pytest.mark.parametrize("command", [["spec"], []])
+def test_what_lint_calls_an_error_is_refused(
+    careless: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = careless / "out"
+    assert main([*command, f"--project={careless}", "--all", f"--output={out}"]) == 1
+    said = capsys.readouterr().err
+    assert "http://example.org/lib-1.0.tar.gz" in said
+    assert "found by lint, in what recipes became; see above" in said
+    assert not (out / "core-1.0-debian13-x86_64/manifest.json").exists()
+
+
+def test_no_lint_goes_on_nevertheless(careless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = careless / "out"
+    assert main(["spec", f"--project={careless}", "--all", f"--output={out}", "--no-lint"]) == 0
+    assert "lint" not in capsys.readouterr().err

@@ -14,6 +14,7 @@ from builder.errors import BadInput
 from builder.model import BlockUse
 from builder.spec.blocks import catalogue
 from builder.spec.driver import dockerfile, singularity
+from builder.spec.quirks import step_by_step
 from builder.spec.rules import TOOLCHAINS
 
 # Toolchains: every block gets its own.
@@ -254,3 +255,9 @@ def test_raw_is_in_both(tmp_path: Path) -> None:
     assert "STOPSIGNAL 9" in dockerfile(one)
     assert "STOPSIGNAL" not in singularity(one)
     assert "%apphelp x" in singularity(one)
+
+
+def test_a_clone_that_fails_ends_post() -> None:
+    text = "%post\n    mkdir -p /x && cd /x && git clone  URL y && cd -\n    a && b\n"
+    steps = "%post\n    mkdir -p /x\n    cd /x\n    git clone  URL y\n    cd -\n    a && b\n"
+    assert step_by_step(text) == steps
