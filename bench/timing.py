@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -27,11 +28,15 @@ def interleaved(
     return times
 
 
+def machine() -> str:
+    """What was measured on, and with which versions."""
+    versions = f"Python {platform.python_version()}, hpccm {version('hpccm')}"
+    return f"machine: {os.cpu_count()} cores, {platform.machine()}, {versions}"
+
+
 def report(times: Mapping[str, list[float]], *, ours: str, against: str, reach: str) -> None:
     """Print medians with their spread, and the ratio of two contenders."""
-    print(
-        f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    )
+    print(machine())
     for name, found in times.items():
         print(
             f"  {name:42} median {statistics.median(found):8.3f} s"
