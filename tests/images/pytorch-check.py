@@ -119,6 +119,9 @@ def check_processes(torch) -> None:
         ]
         try:
             said = [process.communicate(timeout=TIMEOUT_S)[0] for process in ranks]
+        except subprocess.TimeoutExpired:
+            ended = [rank for rank, process in enumerate(ranks) if process.poll()]
+            raise Wrong(f"gloo: no result after {TIMEOUT_S} s; ranks that died: {ended}") from None
         finally:
             for process in ranks:
                 process.kill()
