@@ -1,7 +1,8 @@
 """Planning 10,000 cells, and `build-images spec` for 1,000 cells of which nothing changed.
 
-Both are whole processes: the start of Python and all imports are in the times. Processor time is what a busy machine does not change. The project has
-recipes and base images that all differ (bench/projects.py). Memory is the largest resident set.
+Both are whole processes: the start of Python and all imports are in the times. Processor time is
+what a busy machine does not change. The project has recipes and base images that all differ
+(bench/projects.py). Memory is the largest resident set.
 """
 
 from __future__ import annotations

@@ -113,6 +113,13 @@ def test_good_files_are_valid(kind: str, file: Path) -> None:
     assert problems == []
 
 
+@pytest.mark.parametrize(("kind", "file"), [one for one in GOOD if "tests/data" not in one.id])
+def test_shipped_files_name_their_schema(kind: str, file: Path) -> None:
+    first = file.read_text().splitlines()[0]
+    path = first.removeprefix("# yaml-language-server: $schema=")
+    assert (file.parent / path).resolve() == ROOT / "docs/schema" / f"{kind}.json", first
+
+
 def shown_valid(name: str, kind: str) -> bool:
     files = [file for pattern in FILES[kind] for file in (DATA / name).glob(pattern)]
     assert files, f"{name} has no {kind}"
