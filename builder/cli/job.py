@@ -39,7 +39,7 @@ class Results:
     @property
     def exit_code(self) -> int:
         """0 when all is verified, 4 when the machine gave out, else 1."""
-        if any(error.exit_code == MissingPrerequisite.exit_code for error in self.errors.values()):
+        if any(_lacks(error) for error in self.errors.values()):
             return MissingPrerequisite.exit_code
         bad = [one for one in self.manifests.values() if one["outcome"] == "failed"]
         return 1 if self.errors or bad else 0
@@ -63,9 +63,19 @@ def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Result
         "duration_s": round(time.monotonic() - start, 1),
         "host": asdict(run.host),
     }
-    failures = {name: str(error) for name, error in results.errors.items()}
-    write_report(_manifests(run), plan.left_out, failures, out=run.out, build=build)
+    failures, compiled = (
+        {name: str(error) for name, error in results.errors.items() if _lacks(error) is lacking}
+        for lacking in (False, True)
+    )
+    write_report(
+        _manifests(run), plan.left_out, failures, out=run.out, build=build, compiled=compiled
+    )
     return results
+
+
+def _lacks(error: BuildImagesError) -> bool:
+    """Whether it is the machine that lacks something, and nothing is wrong with the image."""
+    return error.exit_code == MissingPrerequisite.exit_code
 
 
 def _clean(run: Run) -> None:

@@ -24,14 +24,19 @@ def write_report(
     *,
     out: Path,
     build: Mapping[str, Any],
+    compiled: Mapping[str, str] | None = None,
 ) -> None:
     """Write `out/report.json` and `out/report.html`; each replaces an older one at once.
 
     `manifests` are the contents of each image's `manifest.json`; `failures` maps the identifier
-    of an image that was not built to the error; `build` says who ran what, where, for how long.
+    of an image whose build failed to the error, `compiled` that of one that is only compiled to
+    what this machine lacks; `build` says who ran what, where, for how long.
     """
-    report = report_of(manifests, left_out, failures, folder=out.resolve().name, build=build)
+    lacking = compiled or {}
+    folder = out.resolve().name
+    report = report_of(manifests, left_out, failures, lacking, folder=folder, build=build)
     document = _document(report, manifests, left_out, failures, build)
+    document["compiled"] = lacking
     out.mkdir(parents=True, exist_ok=True)
     _replace(out / "report.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     _replace(out / "report.html", _html(report))

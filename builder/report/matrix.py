@@ -11,13 +11,13 @@ from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
 from builder.report.units import human_time
 
 _VARIANTS = {"flavour": RUNTIME, "cpu": GENERIC}  # what is not said where it is usual
-VERIFIED, BUILT = "verified", "built"
+VERIFIED, BUILT, COMPILED = "verified", "built", "compiled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
     """One cell of the matrix: `state` is verified, built (and not verified), failed, broken
-    (not built) or left-out."""
+    (its build failed), compiled (and not built: this machine lacks something) or left-out."""
 
     image: str
     row: str
@@ -42,10 +42,12 @@ def tiles_of(
     manifests: Sequence[Mapping[str, Any]],
     left_out: Sequence[LeftOut],
     failures: Mapping[str, str],
+    compiled: Mapping[str, str],
 ) -> tuple[Tile, ...]:
     """A tile for every cell that the run had to do with, each image once."""
     tiles = [_built(manifest) for manifest in manifests]
     tiles += [_broken(image, text) for image, text in failures.items()]
+    tiles += [_compiled(image, text) for image, text in compiled.items()]
     tiles += [_absent(one) for one in left_out]
     return tuple({tile.image: tile for tile in reversed(tiles)}.values())[::-1]
 
@@ -98,9 +100,18 @@ def _failed_word(manifest: Mapping[str, Any]) -> str:
 
 
 def _broken(image: str, text: str) -> Tile:
-    first = text.strip().partition("\n")[0]
     place = _place(image, axes_of(image))
-    return Tile(**place, state="broken", mark="✗", word="build failed", hover=first)
+    return Tile(**place, state="broken", mark="✗", word="build failed", hover=first_line(text))
+
+
+def _compiled(image: str, text: str) -> Tile:
+    place, word = _place(image, axes_of(image)), "compiled, not built here"
+    return Tile(**place, state=COMPILED, mark="◇", word=word, hover=first_line(text))
+
+
+def first_line(text: str) -> str:
+    """What an error says before it goes into details."""
+    return text.strip().partition("\n")[0]
 
 
 def _absent(one: LeftOut) -> Tile:

@@ -10,7 +10,17 @@ from urllib.parse import quote
 from builder import facts
 from builder.model import FAILED, PASSED, SKIPPED, LeftOut
 from builder.report.commands import Recipe, recipes_of
-from builder.report.matrix import BUILT, VERIFIED, Row, Tile, rows_of, standing, tiles_of
+from builder.report.matrix import (
+    BUILT,
+    COMPILED,
+    VERIFIED,
+    Row,
+    Tile,
+    first_line,
+    rows_of,
+    standing,
+    tiles_of,
+)
 from builder.report.units import human_moment, human_size, human_time
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
@@ -106,7 +116,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Absence:
-    """Cells that are left out for the same reasons."""
+    """Cells that are left out, or compiled and not built, for the same reasons."""
 
     reasons: tuple[str, ...]
     images: tuple[str, ...]
@@ -129,19 +139,21 @@ class Report:
     rows: tuple[Row, ...]
     cards: tuple[Card, ...]
     absences: tuple[Absence, ...] = field(default=())
+    compiled: tuple[Absence, ...] = field(default=())
 
 
 def report_of(
     manifests: Sequence[Mapping[str, Any]],
     left_out: Sequence[LeftOut],
     failures: Mapping[str, str],
+    compiled: Mapping[str, str],
     *,
     folder: str,
     build: Mapping[str, Any],
 ) -> Report:
     """Everything on the page. An image that failed to build hides an older manifest of it."""
     current = [one for one in manifests if one["image"] not in failures]
-    tiles = tiles_of(current, left_out, failures)
+    tiles = tiles_of(current, left_out, failures, compiled)
     totals = _totals(tiles, current)
     return Report(
         outcome=_outcome(totals),
@@ -156,7 +168,8 @@ def report_of(
         architectures=_architectures(tiles),
         rows=rows_of(tiles),
         cards=_cards(current, failures, folder=folder),
-        absences=_absences(left_out),
+        absences=_absences({one.cell.identifier: one.reasons for one in left_out}),
+        compiled=_absences({image: (first_line(text),) for image, text in compiled.items()}),
     )
 
 
@@ -164,10 +177,11 @@ def _totals(tiles: Sequence[Tile], manifests: Sequence[Mapping[str, Any]]) -> di
     states = [tile.state for tile in tiles]
     emulated = sum(bool(one.get("emulated")) for one in manifests)
     return {
-        "images": len(states) - states.count("left-out"),
+        "images": len(states) - states.count("left-out") - states.count(COMPILED),
         "verified": states.count(VERIFIED),
         "built": states.count(BUILT),
         "failed": states.count(FAILED) + states.count("broken"),
+        "compiled": states.count(COMPILED),
         "left_out": states.count("left-out"),
         "native": len(manifests) - emulated,
         "emulated": emulated,
@@ -209,10 +223,11 @@ def _architectures(tiles: Sequence[Tile]) -> tuple[str, ...]:
     return (*known, *sorted(found.difference(known)))
 
 
-def _absences(left_out: Sequence[LeftOut]) -> tuple[Absence, ...]:
+def _absences(reasons: Mapping[str, Sequence[object]]) -> tuple[Absence, ...]:
+    """Images by the reasons why they are not there."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    for one in left_out:
-        groups.setdefault(tuple(map(str, one.reasons)), []).append(one.cell.identifier)
+    for image, why in reasons.items():
+        groups.setdefault(tuple(map(str, why)), []).append(image)
     return tuple(Absence(reasons=key, images=tuple(group)) for key, group in groups.items())
 
 

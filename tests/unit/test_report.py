@@ -129,9 +129,10 @@ def render(
     *manifests: dict[str, Any],
     left_out: tuple[LeftOut, ...] = (),
     failures: Mapping[str, str] | None = None,
+    compiled: Mapping[str, str] | None = None,
 ) -> Page:
     out = tmp_path / "out"
-    write_report(manifests, left_out, failures or {}, out=out, build=BUILD)
+    write_report(manifests, left_out, failures or {}, out=out, build=BUILD, compiled=compiled)
     return Page((out / "report.html").read_text(encoding="utf-8"))
 
 
@@ -158,6 +159,27 @@ def test_every_outcome_is_in_the_matrix_and_in_the_totals(tmp_path: Path) -> Non
     assert "not selected" in page.text("matrix", "tile", "none")
     assert page.text("totals") == "1verified 2failed 1left out"
     assert page.text("head").startswith("1 of 3 images verified")
+
+
+def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_path: Path) -> None:
+    lacking = {
+        cell("ppc64le", cuda="10.1").identifier: "docker.io cannot be reached\nhint: a mirror",
+        cell(cuda="10.1").identifier: "docker.io cannot be reached\nhint: a mirror",
+    }
+    page = render(tmp_path, manifest(cell()), compiled=lacking)
+    assert "◇ compiled, not built here" in page.text("matrix", "tile", "compiled")
+    assert page.text("totals") == "1verified 0failed 2compiled, not built here 0left out"
+    assert page.text("head").startswith("1 image verified")
+    listed = page.text("absences")
+    assert listed.startswith("Compiled, not built here, and why docker.io cannot be reachedhpc-")
+    assert "hint" not in listed
+    found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    assert (found["compiled"], found["outcome"], found["failures"]) == (lacking, "verified", {})
+
+
+def test_an_image_built_before_is_not_hidden_when_it_cannot_be_built_again(tmp_path: Path) -> None:
+    page = render(tmp_path, manifest(cell()), compiled={cell().identifier: "no registry"})
+    assert page.text("totals") == "1verified 0failed 0left out"
 
 
 def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -> None:
