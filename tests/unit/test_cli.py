@@ -270,7 +270,8 @@ def test_what_was_done_another_way_is_still_to_do(
     monkeypatch.setattr(building, "run_job", lambda *_, **__: pytest.fail("nothing was examined"))
     assert "unchanged" in Said(capsys, "plan", f"--project={project}").out
     said = Said(capsys, *argv, f"--project={project}")
-    assert (said.code, said.err) == (4, "build-images: examined\n")
+    assert said.code == 4
+    assert said.err.endswith("build-images: examined\n")
 
 
 def test_interruption_is_told(
