@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from builder.bases import find_mirror
 from builder.cli import linting, show
 from builder.cli.again import prove_again
 from builder.cli.commands import compiled, load_plan
-from builder.cli.job import WAITING, run_job, uninterrupted
+from builder.cli.job import WAITING, report, run_job, uninterrupted
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
 from builder.cli.reaching import look_for_registries
-from builder.cli.run import Run
+from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states
 from builder.engines import ENGINES, Tools
@@ -51,20 +51,30 @@ def build(options: Options) -> int:
     lost = look_for_registries(options, specs, states)
     linting.check(options, _to_build(specs, states), progress.say)
     if not lost.specs:
-        return _build(options, progress, made, specs)
+        return _build(options, progress, made, specs, {})
     within = [spec for spec in specs if spec not in lost.specs]
     if within:
         images = tuple(spec.image for spec in within)
-        _build(options, progress, dataclasses.replace(made, images=images), within)
+        rest = dataclasses.replace(made, images=images)
+        _build(options, progress, rest, within, lost.reasons())
+    else:
+        about = {"started": now(), "duration_s": 0.0, "host": dataclasses.asdict(host_facts())}
+        report(options.out, made, {}, lost.reasons(), about)
     raise lost.error(_shown(options.out))
 
 
-def _build(options: Options, progress: Progress, made: Plan, specs: Sequence[Spec]) -> int:
+def _build(
+    options: Options,
+    progress: Progress,
+    made: Plan,
+    specs: Sequence[Spec],
+    lacking: Mapping[str, str],
+) -> int:
     """Build and prove what is not done yet, and say what came of it."""
     states = image_states(options, made.images)
     run = _run(options, progress, made, todo=_to_do(states))
     run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
-    results = run_job(run, made, specs, jobs=options.jobs)
+    results = run_job(run, made, specs, lacking, jobs=options.jobs)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     else:

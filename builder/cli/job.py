@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from builder import __version__
@@ -45,8 +46,13 @@ class Results:
         return 1 if self.errors or bad else 0
 
 
-def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Results:
-    """Make every image that is not done yet, and write the report over the output folder."""
+def run_job(
+    run: Run, plan: Plan, specs: Sequence[Spec], lacking: Mapping[str, str], *, jobs: int
+) -> Results:
+    """Make every image that is not done yet, and write the report over the output folder.
+
+    `lacking` says of the plan's other images what this machine lacks to build them.
+    """
     start = time.monotonic()
     names = [spec.image.identifier for spec in specs]
     home = run.tools.home.path
@@ -56,21 +62,32 @@ def run_job(run: Run, plan: Plan, specs: Sequence[Spec], *, jobs: int) -> Result
     ):
         _clean(run)  # what a killed run left; nobody else is building on this store
         results = _all_images(run, specs, jobs)
-    build = {
-        "tool_version": __version__,
-        "command": shlex.join(["build-images", *sys.argv[1:]]),
-        "started": run.started,
-        "duration_s": round(time.monotonic() - start, 1),
-        "host": asdict(run.host),
-    }
     failures, compiled = (
-        {name: str(error) for name, error in results.errors.items() if _lacks(error) is lacking}
-        for lacking in (False, True)
+        {name: str(error) for name, error in results.errors.items() if _lacks(error) is lacks}
+        for lacks in (False, True)
     )
-    write_report(
-        _manifests(run), plan.left_out, failures, out=run.out, build=build, compiled=compiled
+    took_s = round(time.monotonic() - start, 1)
+    report(
+        run.out,
+        plan,
+        failures,
+        {**compiled, **lacking},
+        {"started": run.started, "duration_s": took_s, "host": asdict(run.host)},
     )
     return results
+
+
+def report(
+    out: Path,
+    plan: Plan,
+    failures: Mapping[str, str],
+    compiled: Mapping[str, str],
+    run: Mapping[str, Any],
+) -> None:
+    """Write the report over an output folder: what is in it, and what is not, with the reasons."""
+    command = shlex.join(["build-images", *sys.argv[1:]])
+    build = {"tool_version": __version__, "command": command, **run}
+    write_report(_manifests(out), plan.left_out, failures, out=out, build=build, compiled=compiled)
 
 
 def _lacks(error: BuildImagesError) -> bool:
@@ -96,9 +113,9 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _manifests(run: Run) -> list[dict[str, Any]]:
+def _manifests(out: Path) -> list[dict[str, Any]]:
     """Every image in the output folder, of this run and of earlier ones."""
-    folders = sorted(folder for folder in run.out.iterdir() if folder.is_dir())
+    folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
     return [manifest for folder in folders if (manifest := read_manifest(folder)) is not None]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,15 @@ class OutOfReach:
 
     registries: tuple[Unreachable, ...] = ()
     specs: tuple[Spec, ...] = ()
+
+    def reasons(self) -> Mapping[str, str]:
+        """Which registry each image waits for, by identifier."""
+        return {
+            spec.image.identifier: "; ".join(
+                str(one) for one in self.registries if one.registry in _registries(spec)
+            )
+            for spec in self.specs
+        }
 
     def error(self, out: Path) -> MissingPrerequisite:
         """What to tell: which registry, what was not built, how to name a mirror."""
@@ -53,10 +62,12 @@ def look_for_registries(
     silent = {one.registry for one in lost}
     return OutOfReach(
         registries=tuple(lost),
-        specs=tuple(
-            spec for spec in wanted if {Reference.of(one).registry for one in _names(spec)} & silent
-        ),
+        specs=tuple(spec for spec in wanted if _registries(spec) & silent),
     )
+
+
+def _registries(spec: Spec) -> set[str]:
+    return {Reference.of(one).registry for one in _names(spec)}
 
 
 def _names(spec: Spec) -> tuple[str, str]:

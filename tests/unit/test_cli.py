@@ -373,7 +373,7 @@ def test_a_registry_out_of_reach(project: Path, tmp_path: Path, capsys: Capture)
     asked = ("--recipe=cuda-base", "--arch=ppc64le", "--cuda=10.1")
     said = Said(capsys, f"--project={project}", *asked, f"--output={tmp_path / 'out'}")
     assert (said.code, said.out) == (4, "")
-    folders = sorted((tmp_path / "out").iterdir())
+    folders = sorted(path for path in (tmp_path / "out").iterdir() if path.is_dir())
     assert [folder.name for folder in folders] == [
         "cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le",
         "cuda-base-1.0-ubuntu18.04-cuda10.1-openmpi2.1-ppc64le",
@@ -384,6 +384,10 @@ def test_a_registry_out_of_reach(project: Path, tmp_path: Path, capsys: Capture)
     assert "build-images: the registry localhost:1 cannot be reached: " in said.err
     assert "2 images were not built for that; the specs are there:" in said.err
     assert said.err.splitlines()[-1].startswith("  hint: name a mirror that this machine reaches: ")
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert list(report["compiled"]) == [folder.name for folder in folders[::-1]]
+    assert all("localhost:1 cannot be reached" in why for why in report["compiled"].values())
+    assert "compiled, not built here" in (tmp_path / "out/report.html").read_text()
 
 
 def test_what_needs_no_registry_is_built_all_the_same(
@@ -391,8 +395,9 @@ def test_what_needs_no_registry_is_built_all_the_same(
 ) -> None:
     built: list[str] = []
 
-    def note(_: Any, __: Any, ___: Any, specs: Any) -> int:
+    def note(_: Any, __: Any, ___: Any, specs: Any, lacking: Any) -> int:
         built.extend(spec.image.identifier for spec in specs)
+        assert list(lacking) == ["hpc-base-1.0-ubuntu22.04-openmpi4.1-x86_64"]
         return 0
 
     monkeypatch.setattr(building, "_build", note)
