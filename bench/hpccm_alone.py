@@ -18,7 +18,7 @@ import hpccm
 import hpccm.config
 
 from builder.model import BlockUse, PlannedImage, StageRecipe
-from builder.spec.blocks import catalogue
+from builder.spec.classes import block_classes
 from builder.spec.downloads import with_sources
 from builder.spec.driver import SINGULARITY_VERSION, dockerfile, singularity
 from builder.spec.making import made
@@ -93,7 +93,7 @@ def _noted(script: Script) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch("hpccm.Stage", Stage))
         stack.enter_context(mock.patch("builder.spec.driver.layer", _objects))
-        for cls in {*catalogue().values(), hpccm.primitives.baseimage}:
+        for cls in {*block_classes().values(), hpccm.primitives.baseimage}:
             stack.enter_context(mock.patch.object(cls, "__init__", _noting(cls.__init__)))
         yield
 

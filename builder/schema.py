@@ -14,8 +14,7 @@ from typing import Any
 from builder.load.schemas import KINDS, file_schema, when_schema
 from builder.load.toolkits import ARGUMENTS
 from builder.model import MPI_ROUTES, OPTIONAL
-from builder.spec import arguments as known
-from builder.spec.blocks import block_class, catalogue
+from builder.spec import catalogue
 from builder.spec.registered import registered_names
 from builder.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
 
@@ -31,19 +30,19 @@ _TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of v
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _BY_KIND: Mapping[str, dict[str, Any]] = {
-    known.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
-    known.TEXT: _TEXT,
-    known.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
-    known.MAPPING: {
+    catalogue.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
+    catalogue.TEXT: _TEXT,
+    catalogue.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
+    catalogue.MAPPING: {
         "anyOf": [
             {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
             _TEMPLATE,
         ]
     },
-    known.FLAG: {"type": ["boolean", "string"]},
-    known.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
-    known.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
-    known.TOOLCHAIN: {
+    catalogue.FLAG: {"type": ["boolean", "string"]},
+    catalogue.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
+    catalogue.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
+    catalogue.TOOLCHAIN: {
         "anyOf": [
             {"enum": [*TOOLCHAINS, "mpi"]},
             {
@@ -88,7 +87,7 @@ def _block() -> dict[str, Any]:
     """One block with its arguments, and perhaps for which cells it is."""
     key, condition = when_schema()
     blocks = {name: _toolkit(name) for name in ARGUMENTS}
-    blocks |= {name: _arguments(name) for name in [*catalogue(), *registered_names()]}
+    blocks |= {name: _arguments(name) for name in [*catalogue.names(), *registered_names()]}
     return {
         "type": "object",
         "properties": {key: condition, **dict(sorted(blocks.items()))},
@@ -111,14 +110,13 @@ def _toolkit(name: str) -> dict[str, Any]:
 
 
 def _arguments(name: str) -> dict[str, Any]:
-    cls = block_class(name)
-    assert cls is not None
-    names = sorted(known.names(cls))
-    features = {"^(enable|disable|with|without)_": _reference(known.FLAG)}
+    block = catalogue.block(name)
+    assert block is not None
+    features = {"^(enable|disable|with|without)_": _reference(catalogue.FLAG)}
     return {
         "type": ["object", "null"],
-        "properties": {argument: _reference(known.kind(cls, argument)) for argument in names},
-        **({"patternProperties": features} if known.is_feature(cls, "with_x") else {}),
+        "properties": {argument: _reference(kind) for argument, kind in block.kinds.items()},
+        **({"patternProperties": features} if block.features else {}),
         "additionalProperties": False,
     }
 

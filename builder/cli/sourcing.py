@@ -26,7 +26,8 @@ from builder.sources.locking import Locking, Wanted, lock_sources, lock_text, me
 from builder.sources.pins import Key, mismatches, pin_references
 from builder.sources.registry import Registries, credentials_of_environment
 from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Unfetched
-from builder.spec import COMPILER, Downloads, block_faults, downloads_of
+from builder.spec import COMPILER, block_faults, downloads_of
+from builder.spec.downloads import Downloads
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -8,23 +8,22 @@ OCI archive, from the file named by `base_archive` in that folder.
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import hpccm
+from typing import TYPE_CHECKING
 
 from builder.model import PlannedImage, Spec
 from builder.spec.blocks import block_faults
+from builder.spec.catalogue import hpccm_version
 from builder.spec.checks import check_files
-from builder.spec.downloads import Asked, Downloads, recorded
-from builder.spec.driver import base_archive, dockerfile, singularity
 from builder.spec.limits import block_limits, limit_reason
-from builder.spec.making import project_files
+from builder.spec.names import base_archive
 
-COMPILER = f"hpccm {hpccm.__version__}"
+if TYPE_CHECKING:
+    from builder.spec.downloads import Downloads
+
+COMPILER = f"hpccm {hpccm_version()}"
 
 __all__ = [
     "COMPILER",
-    "Asked",
-    "Downloads",
     "base_archive",
     "block_faults",
     "block_limits",
@@ -40,6 +39,10 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
     `run_checks` is the text of the script that runs all checks inside the image. Not safe in
     threads: hpccm keeps process-wide state.
     """
+    from builder.spec.downloads import recorded  # noqa: PLC0415 - plans are made without hpccm
+    from builder.spec.driver import dockerfile, singularity  # noqa: PLC0415
+    from builder.spec.making import project_files  # noqa: PLC0415
+
     with recorded() as found:
         texts = dockerfile(image), singularity(image)
     return Spec(
@@ -53,6 +56,9 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
 
 def downloads_of(images: Iterable[PlannedImage]) -> Downloads:
     """What the blocks of some images download, locked or not; not safe in threads either."""
+    from builder.spec.downloads import recorded  # noqa: PLC0415 - see compile_spec
+    from builder.spec.driver import dockerfile  # noqa: PLC0415
+
     with recorded(locking=True) as found:
         for image in images:
             dockerfile(image)

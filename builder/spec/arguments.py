@@ -20,13 +20,19 @@ from typing import Any
 
 import hpccm.building_blocks
 
-BOOLEAN, TEXT, LIST, MAPPING = "true or false", "text", "a list of texts", "a mapping"
-FLAG = "true, false or text"
-TEXT_OR_LIST = "text or a list of texts"
-TEXT_OR_NUMBER = "text or a whole number"
-TOOLCHAIN = "a toolchain"
+from builder.spec.catalogue import (
+    BOOLEAN,
+    FLAG,
+    LIST,
+    MAPPING,
+    OPEN_PREFIXES,
+    TEXT,
+    TEXT_OR_LIST,
+    TEXT_OR_NUMBER,
+    TOOLCHAIN,
+    Block,
+)
 
-_OPEN_PREFIXES = ("enable_", "disable_", "with_", "without_")  # of hpccm.templates.ConfigureMake
 _PARAMETER = re.compile(r"^    (\w+)(?:\[=ARG\])?: +(.{0,40})", re.MULTILINE)
 _INTERNAL = {"base_annotation"}
 
@@ -60,6 +66,19 @@ _BY_BLOCK = {
 
 
 @functools.cache
+def read_block(cls: type) -> Block:
+    """All that recipes' uses of a block are checked against."""
+    taken = sorted(names(cls) | documented(cls).keys())
+    defaults = {name: default(cls, name) for name in taken}
+    return Block(
+        kinds={name: kind(cls, name) for name in taken},
+        documented=list(documented(cls)),
+        defaults={name: value for name, value in defaults.items() if value},
+        features=is_feature(cls, "with_x"),
+    )
+
+
+@functools.cache
 def names(cls: type) -> frozenset[str]:
     """The names of the arguments that a block takes."""
     return frozenset(_read(cls)[0] - _INTERNAL)
@@ -78,7 +97,7 @@ def documented(cls: type) -> dict[str, str]:
 
 def is_feature(cls: type, argument: str) -> bool:
     """Whether it is an option of `configure`: blocks that run it take `enable_ANYTHING`."""
-    return argument.startswith(_OPEN_PREFIXES) and any(
+    return argument.startswith(OPEN_PREFIXES) and any(
         one.__name__ == "ConfigureMake" for one in _read(cls)[1]
     )
 
@@ -91,7 +110,7 @@ def kind(cls: type, argument: str) -> str:
         return special
     if argument in documented(cls):
         return _kind(argument, documented(cls)[argument])
-    if argument.startswith(_OPEN_PREFIXES):
+    if argument.startswith(OPEN_PREFIXES):
         return FLAG
     return _BY_NAME.get(argument) or _kind_elsewhere(cls, argument)
 

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Sequence
-
-import hpccm.building_blocks
-import hpccm.primitives
 
 from builder.errors import Fault
 from builder.model import BlockUse, PlannedImage
-from builder.spec import arguments as known
+from builder.spec import catalogue
+from builder.spec.catalogue import Block
 from builder.spec.limits import limit_faults
-from builder.spec.pip import pip
-from builder.spec.registered import registered_block, registered_names
+from builder.spec.registered import registered_names
 from builder.spec.rules import rule_faults, type_faults
 
-PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
 # They stand for the blocks of a cell's route, which the plan puts in their place.
 TOOLKITS = ("cuda", "mpi")
-
-
-@functools.cache
-def catalogue() -> dict[str, type]:
-    """The blocks and primitives that every recipe can name."""
-    blocks = {
-        name: value
-        for name, value in vars(hpccm.building_blocks).items()
-        if inspect.isclass(value) and not name.startswith("_")
-    }
-    blocks.update({name: getattr(hpccm.primitives, name) for name in PRIMITIVES})
-    blocks["pip"] = pip
-    return dict(sorted(blocks.items()))
-
-
-def block_class(name: str) -> type | None:
-    """The class of a block: hpccm's, or one that an installed package registers."""
-    return catalogue().get(name) or registered_block(name)
 
 
 def block_faults(use: BlockUse) -> list[Fault]:
@@ -48,39 +24,31 @@ def block_faults(use: BlockUse) -> list[Fault]:
     """
     if use.name in TOOLKITS:
         return []
-    cls = block_class(use.name)
-    if cls is None:
-        names = sorted({*catalogue(), *TOOLKITS, *registered_names()})
+    block = catalogue.block(use.name)
+    if block is None:
+        names = sorted({*catalogue.names(), *TOOLKITS, *registered_names()})
         return [_unknown(use, use.name, "block", names, use.where.line)]
-    unknown = _unknown_arguments(use, cls)
+    unknown = _unknown_arguments(use, block)
     strange = {fault.key for fault in unknown}
-    more = [*type_faults(use, cls, rendered=False), *rule_faults(use, cls)]
+    more = [*type_faults(use, block, rendered=False), *rule_faults(use, block)]
     return [*unknown, *(fault for fault in more if fault.key not in strange)]
 
 
 def rendered_faults(use: BlockUse, image: PlannedImage) -> list[Fault]:
     """What is wrong with a block of one cell: types after rendering, and where it works."""
-    cls = block_class(use.name)
-    if cls is None:
+    block = catalogue.block(use.name)
+    if block is None:
         return block_faults(use)
     limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro, image.base.distribution)
-    return [*type_faults(use, cls, rendered=True), *limits]
+    return [*type_faults(use, block, rendered=True), *limits]
 
 
-def arguments(name: str) -> frozenset[str]:
-    """The names of the arguments that a block takes."""
-    return known.names(catalogue()[name])
-
-
-def _unknown_arguments(use: BlockUse, cls: type) -> list[Fault]:
-    if set(use.arguments) <= known.documented(cls).keys():
-        return []
-    names = known.names(cls)
+def _unknown_arguments(use: BlockUse, block: Block) -> list[Fault]:
     return [
-        _unknown(use, argument, f"argument of {use.name}", sorted(names), line)
+        _unknown(use, argument, f"argument of {use.name}", sorted(block.kinds), line)
         for argument in use.arguments
         for line in [use.lines.get(argument, use.where.line)]
-        if argument not in names and not known.is_feature(cls, argument)
+        if not block.takes(argument)
     ]
 
 

@@ -39,6 +39,7 @@ from builder.spec.checks import (
 from builder.spec.complaints import complaints
 from builder.spec.layers import layer
 from builder.spec.making import check, prerequisites, refused, runtime_prerequisites
+from builder.spec.names import base_archive
 from builder.spec.quirks import corrected, step_by_step, target_of
 
 SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
@@ -80,11 +81,6 @@ def singularity(image: PlannedImage) -> str:
             stages = [stage, final]
         final += raw(singularity=_sections(image))
         return step_by_step(_text(image, *stages))
-
-
-def base_archive(image: PlannedImage) -> str:
-    """The name, in the spec's folder, of the OCI archive that the definition starts from."""
-    return f"{image.base.name}-{image.cell.arch}.oci.tar"
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from hpccm.toolchain import toolchain
 
 from builder.errors import BadInput, Fault
 from builder.model import FILE_ARGUMENTS, BlockUse, PlannedImage, StageRecipe
-from builder.spec.blocks import block_class, rendered_faults
+from builder.spec.blocks import rendered_faults
+from builder.spec.classes import block_class
 from builder.spec.complaints import complaints
 from builder.spec.limits import DEBIAN
 from builder.spec.quirks import adjusted, downloads, fetches, target_of

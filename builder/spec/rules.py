@@ -7,8 +7,17 @@ from typing import Any
 
 from builder.errors import Fault
 from builder.model import BlockUse
-from builder.spec import arguments as known
-from builder.spec.arguments import BOOLEAN, FLAG, LIST, MAPPING, TEXT, TEXT_OR_LIST, TEXT_OR_NUMBER
+from builder.spec.catalogue import (
+    BOOLEAN,
+    FLAG,
+    LIST,
+    MAPPING,
+    TEXT,
+    TEXT_OR_LIST,
+    TEXT_OR_NUMBER,
+    TOOLCHAIN,
+    Block,
+)
 
 # What stands for a version: whoever names one of these has said which sources are taken.
 _SOURCES = ("version", "url", "repository")
@@ -57,41 +66,41 @@ _TOOLCHAIN = (
 MPIS = ("hpcx", "intel_mpi", "mpich", "mvapich2", "mvapich2_gdr", "openmpi")
 
 
-def type_faults(use: BlockUse, cls: type, *, rendered: bool) -> Iterator[Fault]:
+def type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fault]:
     """Arguments of another type than the block documents.
 
     Before templates are rendered, texts that hold one are let through.
     """
     for argument, value in use.arguments.items():
         if rendered or not _is_template(value):
-            kind = known.kind(cls, argument)
+            kind = block.kind(argument)
             problem = _mismatch(kind, value)
             if problem and not (argument == "version" and _is_number(value) and not rendered):
                 yield fault(use, problem, _valid(kind, value), argument)
 
 
-def rule_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
+def rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     """What is missing, and what only one of the two formats would have."""
     if use.name in _NOT_FOR_RECIPES:
         yield fault(use, f"{use.name} is not for recipes: {_NOT_FOR_RECIPES[use.name]}")
         return
-    yield from _version_faults(use, cls)
+    yield from _version_faults(use, block)
     yield from _format_faults(use)
-    yield from _file_faults(use, cls)
+    yield from _file_faults(use, block)
     if use.name in _CHECKED:
         yield from _CHECKED[use.name](use)
 
 
-def _version_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
+def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     given = use.arguments
-    default = _missing_version(use, cls)
+    default = _missing_version(use, block)
     if default:
         problem = f"{use.name} needs a version: hpccm would take {default}"
-        sources = [name for name in _SOURCES if name in known.documented(cls)]
+        sources = [name for name in _SOURCES if name in block.documented]
         yield fault(use, problem, f"valid: one of {', '.join(sources)}")
     for group in _VERSIONS_TOO.get(use.name, ()):
         if not any(given.get(name) for name in group):
-            taken = known.default(cls, group[0])
+            taken = block.defaults.get(group[0])
             would = f": hpccm would take {taken}" if taken else ""
             valid = f"valid: {' or '.join(group)}"
             yield fault(use, f"{use.name} needs {' or '.join(group)}{would}", valid)
@@ -101,16 +110,16 @@ def _version_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
         yield fault(use, problem, "valid: commit, or branch with the name of a tag")
 
 
-def _missing_version(use: BlockUse, cls: type) -> str:
+def _missing_version(use: BlockUse, block: Block) -> str:
     """The version that hpccm would take by itself; empty where the recipe names one."""
     given = use.arguments
     if use.name in _OF_DISTRIBUTION and not (given.get("upstream") or given.get("source")):
         return ""
-    if "version" not in known.documented(cls) or any(given.get(name) for name in _SOURCES):
+    if "version" not in block.documented or any(given.get(name) for name in _SOURCES):
         return ""
     if use.name == "mvapich2_gdr" and given.get("package"):
         return ""
-    return known.default(cls, "version") or "its newest"
+    return block.defaults.get("version") or "its newest"
 
 
 def _format_faults(use: BlockUse) -> Iterator[Fault]:
@@ -121,9 +130,9 @@ def _format_faults(use: BlockUse) -> Iterator[Fault]:
             yield fault(use, problem, argument=argument)
 
 
-def _file_faults(use: BlockUse, cls: type) -> Iterator[Fault]:
+def _file_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     names = list(_LOCAL_FILES.get(use.name, ()))
-    if "branch" in known.documented(cls) or use.name in {"generic_build", "nvhpc"}:
+    if "branch" in block.documented or use.name in {"generic_build", "nvhpc"}:
         names.append("package")
     for argument in names:
         value = use.arguments.get(argument)
@@ -173,7 +182,7 @@ def _toolchain_problem(value: Any) -> str:
 
 def _mismatch(kind: str, value: Any) -> str:
     """What is wrong with a value; empty where nothing is."""
-    if kind == known.TOOLCHAIN:
+    if kind == TOOLCHAIN:
         return _toolchain_problem(value)
     if not _FITS[kind](value):
         return f"expected {kind}, found {described(value)}"
@@ -204,7 +213,7 @@ _FITS = {
 
 
 def _valid(kind: str, value: Any) -> str:
-    if kind == known.TOOLCHAIN:
+    if kind == TOOLCHAIN:
         return _TOOLCHAIN
     if kind == LIST and isinstance(value, str):
         return f"valid: [{value}]"

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import warnings
 from typing import Any
 
+import hpccm
 import pytest
 from hpccm.toolchain import toolchain
 
 from builder.model import BlockUse, Where
 from builder.spec import arguments as known
+from builder.spec import catalogue
 from builder.spec.arguments import _module_tree
-from builder.spec.blocks import arguments, block_faults, catalogue
+from builder.spec.blocks import block_faults
+from builder.spec.classes import block_classes
 from builder.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
 
 # A value that fits, by kind.
 FITS: dict[str, Any] = {
-    known.BOOLEAN: True,
-    known.TEXT: "text",
-    known.LIST: ["text"],
-    known.MAPPING: {"key": "text"},
-    known.FLAG: "text",
-    known.TEXT_OR_LIST: ["text"],
-    known.TEXT_OR_NUMBER: 4,
-    known.TOOLCHAIN: {"CC": "gcc"},
+    catalogue.BOOLEAN: True,
+    catalogue.TEXT: "text",
+    catalogue.LIST: ["text"],
+    catalogue.MAPPING: {"key": "text"},
+    catalogue.FLAG: "text",
+    catalogue.TEXT_OR_LIST: ["text"],
+    catalogue.TEXT_OR_NUMBER: 4,
+    catalogue.TOOLCHAIN: {"CC": "gcc"},
 }
 PLACEHOLDERS = {"disable_FEATURE", "enable_FEATURE", "with_PACKAGE", "without_PACKAGE"}
 
@@ -39,25 +43,32 @@ def use(name: str, /, **given: Any) -> BlockUse:
     )
 
 
+def arguments(name: str) -> set[str]:
+    """The names of the arguments that a block takes."""
+    found = catalogue.block(name)
+    assert found is not None
+    return set(found.kinds)
+
+
 def documented(name: str) -> set[str]:
     """The names in a block's docstring, in the list under `# Parameters`."""
-    text = catalogue()[name].__doc__ or ""
+    text = block_classes()[name].__doc__ or ""
     listed = text.partition("# Parameters")[2].partition("# Examples")[0]
     return set(re.findall(r"^    ([a-z]\w*): ", listed, re.MULTILINE)) - PLACEHOLDERS
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
+@pytest.mark.parametrize("name", sorted(block_classes()))
 def test_documented_arguments_are_taken(name: str) -> None:
     assert documented(name) <= arguments(name)
     for argument in sorted(documented(name)):
-        given = FITS[known.kind(catalogue()[name], argument)]
+        given = FITS[known.kind(block_classes()[name], argument)]
         faults = block_faults(use(name, **{argument: given}))
         assert not [
             fault for fault in faults if "unknown" in fault.problem or "expected" in fault.problem
         ]
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
+@pytest.mark.parametrize("name", sorted(block_classes()))
 def test_no_block_takes_what_does_not_exist(name: str) -> None:
     problems = [fault.problem for fault in block_faults(use(name, no_such_argument_at_all=1))]
     assert any("no_such_argument_at_all" in problem for problem in problems)
@@ -65,16 +76,41 @@ def test_no_block_takes_what_does_not_exist(name: str) -> None:
         assert block_faults(use(name, **{word: 1}))
 
 
+def test_the_catalogue_is_of_the_installed_hpccm() -> None:
+    """UPDATE_GOLDEN=1 writes it anew: for another hpccm, or another block of our own."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        catalogue.KEPT.write_text(catalogue.text())
+    assert catalogue.hpccm_version() == hpccm.__version__
+    assert catalogue.KEPT.read_text() == catalogue.text()
+
+
+@pytest.mark.parametrize("name", sorted(block_classes()))
+def test_the_catalogue_says_what_the_classes_say(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another hpccm than the catalogue's, its classes are read."""
+    kept = catalogue.names(), catalogue.block(name)
+    monkeypatch.setattr(catalogue, "_kept", dict)
+    catalogue.names.cache_clear()
+    assert (catalogue.names(), catalogue.block(name)) == kept
+    assert catalogue.block("no_such_block") is None
+
+
+def test_another_hpccm_has_no_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "hpccm_version", lambda: "0.1")
+    assert catalogue._kept.__wrapped__() == {}
+
+
 def test_reading_the_sources_of_hpccm_says_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _module_tree.cache_clear()
-        for cls in catalogue().values():
+        for cls in block_classes().values():
             _module_tree(cls.__module__)
 
 
 def test_documentation_is_found_at_all() -> None:
-    found = {name for name in catalogue() if documented(name)}
+    found = {name for name in block_classes() if documented(name)}
     assert {"openmpi", "gnu", "packages", "cmake", "ucx", "copy", "shell"} <= found
     assert len(found) > 50
 
@@ -142,11 +178,11 @@ def test_arguments_of_base_classes_are_found(name: str, argument: str) -> None:
 
 
 def test_what_blocks_pass_among_themselves_is_not_for_recipes() -> None:
-    assert not any("base_annotation" in arguments(name) for name in catalogue())
+    assert not any("base_annotation" in arguments(name) for name in block_classes())
 
 
 def test_catalogue_holds_blocks_and_primitives_alone() -> None:
-    names = set(catalogue())
+    names = set(block_classes())
     assert {"openmpi", "mpich", "gnu", "shell", "raw", "environment"} <= names
     assert not names & {"base", "baseimage", "bb_base", "ConfigureMake", "Stage"}
 
@@ -205,7 +241,7 @@ def test_the_advice_shows_how_it_is_written() -> None:
 def test_every_version_is_the_recipes_own() -> None:
     """Each block of hpccm's with a version of its own asks for one, and says hpccm's."""
     exempt = {"gnu", "llvm"}
-    for name, cls in catalogue().items():
+    for name, cls in block_classes().items():
         taken = known.default(cls, "version")
         problems = [fault.problem for fault in block_faults(use(name))]
         if "version" in documented(name) and name not in exempt:
@@ -278,5 +314,5 @@ def test_toolkits_are_the_plans(name: str) -> None:
 def test_toolchains_are_those_of_hpccm() -> None:
     assert set(TOOLCHAIN_VARIABLES) == set(toolchain.__attrs__)
     for name in TOOLCHAINS:
-        source = ast.unparse(known._tree(catalogue()[name]))
+        source = ast.unparse(known._tree(block_classes()[name]))
         assert "self.toolchain = " in source, name

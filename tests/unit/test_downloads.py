@@ -13,7 +13,8 @@ from samples import block, image, recipe
 
 from builder.errors import BadInput
 from builder.model import Lock, LockedSource, PlannedImage
-from builder.spec import Asked, compile_spec, downloads_of
+from builder.spec import compile_spec, downloads_of
+from builder.spec.downloads import Asked
 
 UCX = "https://github.com/openucx/ucx/releases/download/v1.18.1/ucx-1.18.1.tar.gz"
 DEBIAN = "debian-source:openmpi/5.0.7"

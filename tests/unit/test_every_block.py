@@ -20,13 +20,13 @@ from samples import GOLDEN, base, block, image, recipe
 
 from builder.errors import BadInput
 from builder.spec import block_faults, block_limits, compile_spec, limit_reason
-from builder.spec.blocks import PRIMITIVES, catalogue
+from builder.spec.classes import PRIMITIVES, block_classes
 from builder.spec.complaints import EXPLAINED
 from builder.spec.limits import LIMITS
 
 
 def test_every_block_has_arguments_here() -> None:
-    assert EVERY.keys() | UNUSABLE == catalogue().keys()
+    assert EVERY.keys() | UNUSABLE == block_classes().keys()
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
@@ -122,7 +122,7 @@ def test_limits_of_a_name_do_not_depend_on_arguments() -> None:
 
 def test_limits_have_reasons_and_sources() -> None:
     for one in LIMITS:
-        assert one.block in catalogue()
+        assert one.block in block_classes()
         assert len(one.reason) > 20
         assert one.source.startswith("https://")
 
@@ -180,5 +180,5 @@ def test_several_complaints_are_told_at_once(tmp_path: Path) -> None:
     assert [fault.line for fault in caught.value.faults] == [41, 51, 61]
 
 
-def test_primitives_are_in_the_catalogue() -> None:
-    assert set(PRIMITIVES) <= catalogue().keys()
+def test_primitives_are_in_the_block_classes() -> None:
+    assert set(PRIMITIVES) <= block_classes().keys()

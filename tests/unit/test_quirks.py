@@ -12,7 +12,7 @@ from samples import base, block, image, recipe
 
 from builder.errors import BadInput
 from builder.model import BlockUse
-from builder.spec.blocks import catalogue
+from builder.spec.classes import block_classes
 from builder.spec.driver import dockerfile, singularity
 from builder.spec.quirks import step_by_step
 from builder.spec.rules import TOOLCHAINS
@@ -67,7 +67,7 @@ def test_the_toolchain_is_of_the_last_block_of_that_name(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", TOOLCHAINS)
 def test_what_can_give_a_toolchain_has_one(name: str) -> None:
-    assert name in catalogue()
+    assert name in block_classes()
 
 
 def test_a_toolchain_of_no_earlier_block_is_a_fault(tmp_path: Path) -> None:

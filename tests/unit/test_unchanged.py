@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,3 +190,15 @@ def test_old_results_go(project: Path, tmp_path: Path) -> None:
         (folder / f"{number}.json").write_text("{}")
     run("plan", project)
     assert len(list(folder.iterdir())) == MOST
+
+
+@pytest.mark.parametrize("command", [["plan"], ["plan", "--json"], ["explain"]])
+def test_plans_are_made_without_hpccm(project: Path, command: list[str]) -> None:
+    """Importing it takes longer than all the rest of a first plan."""
+    program = (
+        "import sys; from builder.cli import main; code = main(sys.argv[1:]);"
+        " sys.exit(code or ('hpccm' in sys.modules and 'hpccm is imported'))"
+    )
+    call = [sys.executable, "-c", program, *command, f"--project={project}", "--all"]
+    done = subprocess.run(call, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
