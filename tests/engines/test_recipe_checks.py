@@ -179,7 +179,7 @@ def test_fio(tmp_path: Path, text: str, status: int, said: str) -> None:
 def ucx(
     folder: Path, *, version: str = "5.0.7", library: str = "1.13.1", chosen: str = "ucx"
 ) -> Run:
-    stub(folder, "ompi_info", f"echo ompi:version:full:{version}; echo mca:pml:{chosen}:\n")
+    stub(folder, "ompi_info", f"echo 'Open MPI v{version}'; echo mca:pml:{chosen}:\n")
     stub(folder, "ucx_info", f'echo "# UCT version={library} revision 0"\n')
     stub(folder, "ranks", f"echo 'select: component {chosen} selected' >&2; echo 2 ranks\n")
     return run("sh", SOURCES / "ucx-check.sh", "5.0.7", "1.13.1", "ranks", path=folder)

@@ -12,7 +12,7 @@ fail() {
     exit 1
 }
 
-version=$(ompi_info --parsable --version ompi:full 2>/dev/null | sed -n 's/^ompi:version:full://p')
+version=$(ompi_info --version 2>/dev/null | sed -n 's/^Open MPI v//p' | head -n 1)
 [ "$version" = "$wanted" ] || fail "ompi_info says Open MPI ${version:-nothing}, expected $wanted"
 ompi_info --parsable 2>/dev/null | grep -q '^mca:pml:ucx:' || fail "this Open MPI has no pml ucx"
 ucx=$(ucx_info -v | sed -n 's/^# Library version: //p;s/^# UCT version=\([0-9.]*\).*/\1/p' | head -n 1)
