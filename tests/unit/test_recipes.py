@@ -52,6 +52,18 @@ def test_each_compiles_for_all_that_it_takes(name: str) -> None:
             assert made.singularity
 
 
+def test_wget_is_installed_before_it_runs() -> None:
+    """hpccm's generic blocks run it, and leave it to the recipe to install it."""
+    wrong = []
+    for image in samples():
+        text = spec.compile_spec(image, run_checks="#!/bin/sh\n").dockerfile
+        for stages in text.split(" AS runtime"):
+            before, runs, _ = stages.partition("wget -")
+            if runs and not re.search(r"(?m)^ {8}wget\b", before):
+                wrong.append(image.identifier)
+    assert wrong == []
+
+
 def test_packages_are_named_for_the_family_of_the_base() -> None:
     """hpccm installs nothing, without a word, where a family has no list."""
     wrong = [
