@@ -7,7 +7,6 @@ the types that `yaml.safe_load` gives them.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +30,11 @@ _SCALAR_TAGS = frozenset(
 # files have some hundred values each.
 VALUES_LIMIT = 100_000
 
-# libyaml composes recursively, on the C stack: some 100,000 open brackets end the interpreter.
+# libyaml composes recursively, on the C stack: some 20,000 open brackets end the interpreter. So
+# before a text with many of the characters that open a level is composed, its levels are counted.
 DEPTH_LIMIT = 40
-
-# What both parsers refuse with an error that has no line. libyaml takes a byte order mark at the
-# very beginning alone, and there `utf-8-sig` has dropped it.
-_NOT_YAML = re.compile(f"{Reader.NON_PRINTABLE.pattern}|\ufeff")
+_OPENING = "[{-?:"
+_MANY = 2_000
 
 Scalar = str | int | float | bool | dt.date | None
 
@@ -148,18 +146,30 @@ def _read(path: Path, where: Where, faults: Faults) -> str | None:
         line = error.object.count(b"\n", 0, error.start) + 1
         faults.add(Where(file=where.file, line=line), "the text is not UTF-8")
         return None
-    bad = _NOT_YAML.search(text)
-    if bad:
-        line = text.count("\n", 0, bad.start()) + 1
-        problem = f"the character U+{ord(bad[0]):04X} is not allowed in YAML"
+    if bad := _not_yaml(text):
+        line = text.count("\n", 0, text.index(bad)) + 1
+        problem = f"the character U+{ord(bad):04X} is not allowed in YAML"
         faults.add(Where(file=where.file, line=line), problem)
         return None
     return text
 
 
+def _not_yaml(text: str) -> str:
+    """The first character that both parsers refuse with an error that has no line.
+
+    libyaml takes a byte order mark at the very beginning alone, and there `utf-8-sig` dropped it.
+    """
+    found = Reader.NON_PRINTABLE.search(text)
+    bad = {found[0]} if found else set()
+    if "\ufeff" in text:
+        bad.add("\ufeff")
+    return min(bad, key=text.index, default="")
+
+
 def _compose(text: str, where: Where, faults: Faults) -> yaml.Node | None:
     try:
-        _check_depth(text)
+        if sum(map(text.count, _OPENING)) > _MANY:
+            _check_depth(text)
         raw: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -167,6 +177,8 @@ def _compose(text: str, where: Where, faults: Faults) -> yaml.Node | None:
         problem = ", ".join(filter(None, (error.context, error.problem)))
         faults.add(Where(file=where.file, line=line), f"not YAML: {problem}")
         return None
+    except RecursionError:  # of PyYAML's own parser
+        raise _TooLargeError from None
     if raw is None:
         faults.add(where, "the file is empty")
     return raw
@@ -245,6 +257,8 @@ class _Converter:
         return None
 
     def _scalar(self, raw: yaml.ScalarNode, where: Where) -> Node:
+        if raw.tag == _TAG + "str":
+            return Node(where=where, value=str(raw.value), text=str(raw.value))
         if raw.tag not in _SCALAR_TAGS:
             self._reject_tag(raw, where)
             return Node(where=where, value=str(raw.value), text=str(raw.value))

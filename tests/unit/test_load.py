@@ -256,9 +256,10 @@ def test_file_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
     [
         "[" * 200_000,  # kills an interpreter that composes it
         "- " * 50 + "x",
+        "[" * 1_000 + "]" * 1_000,
         "a: &a " + "[" * 30 + "]" * 30 + "\nb: " + "[" * 30 + "*a" + "]" * 30,
     ],
-    ids=["open", "block", "alias"],
+    ids=["open", "block", "closed", "alias"],
 )
 def test_deep_nesting_is_a_fault(text: str, tmp_path: Path) -> None:
     faults = Faults()
