@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import operator
 import re
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion
+from itertools import zip_longest
 
 from builder import facts
 
@@ -21,6 +20,20 @@ _MPI = re.compile(r"(?P<family>[^\d=]*?)(?:[-=]?(?P<version>\d.*))?", re.DOTALL)
 _VERSION = re.compile(r"[-=]?(?P<version>\d.*)|", re.DOTALL)
 _NUMBERED = tuple(family for family in facts.MPI_FAMILIES if family[-1].isdigit())
 _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
+# Specifiers and versions that are compared here, number by number. All others are left to
+# `packaging`, whose import takes as long as that of a parser.
+_NUMBERS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
+_CLAUSE = re.compile(
+    rf" *(?:([<>]=?|[!=]=) *({_NUMBERS.pattern})|([!=]=) *({_NUMBERS.pattern})\.\*) *"
+)
+_COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -76,7 +89,15 @@ def split_specifier(pattern: str) -> tuple[str, str] | None:
 
 def is_specifier(text: str) -> bool:
     """Whether `text` is a PEP 440 version specifier, or several separated by commas."""
-    return _specifier(text) is not None
+    if _clauses(text) is not None:
+        return True
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 - see _NUMBERS
+
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return False
+    return True
 
 
 def version_order(version: str) -> tuple[int, ...]:
@@ -87,21 +108,48 @@ def version_order(version: str) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=4096)
 def _specified(axis: str, family: str, specifier: str, value: str) -> bool:
     value_family, version = split_mpi(value) if axis == "mpi" else ("", value)
-    known = _specifier(specifier)
-    if known is None or value_family != family:
-        return False
-    try:
-        return known.contains(version, prereleases=True)
-    except InvalidVersion:  # `none`
-        return False
+    return value_family == family and meets(version, specifier)
+
+
+def meets(version: str, specifier: str) -> bool:
+    """Whether a version meets a PEP 440 specifier; `none` meets none, nor does any what is none."""
+    clauses = _clauses(specifier)
+    if clauses is None or not _NUMBERS.fullmatch(version):
+        return _packaging_meets(version, specifier)
+    return all(_meets(version_order(version), *clause) for clause in clauses)
+
+
+def _meets(version: tuple[int, ...], compare: str, wanted: tuple[int, ...], prefix: bool) -> bool:
+    """What a release leaves out is 0: 12 is 12.0. A prefix (`==12.*`) compares its own numbers."""
+    pairs = list(zip_longest(version, wanted, fillvalue=0))
+    if prefix:
+        del pairs[len(wanted) :]
+    return bool(_COMPARE[compare]([ours for ours, _ in pairs], [theirs for _, theirs in pairs]))
 
 
 @functools.lru_cache(maxsize=256)
-def _specifier(text: str) -> SpecifierSet | None:
+def _clauses(specifier: str) -> tuple[tuple[str, tuple[int, ...], bool], ...] | None:
+    """Operator, numbers and whether they are a prefix, of each clause; None where one has more."""
+    found = [_CLAUSE.fullmatch(clause) for clause in specifier.split(",")]
+    return (
+        tuple(
+            (one[1] or one[3], version_order(one[2] or one[4]), one[4] is not None)
+            for one in found
+            if one
+        )
+        if all(found)
+        else None
+    )
+
+
+def _packaging_meets(version: str, specifier: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 - see _NUMBERS
+    from packaging.version import InvalidVersion  # noqa: PLC0415
+
     try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        return None
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):  # `none` is no version
+        return False
 
 
 def _mpi_matches(pattern: str, value: str) -> bool:

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import subprocess
+import sys
 
-from builder.versions import matches, split_mpi
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
+from builder.versions import is_specifier, matches, meets, split_mpi
 
 
 @pytest.mark.parametrize(
@@ -112,3 +119,44 @@ def test_specifier_selects(axis: str, pattern: str, value: str) -> None:
 )
 def test_specifier_does_not_select(axis: str, pattern: str, value: str) -> None:
     assert not matches(axis, pattern, value)
+
+
+NUMBER = st.sampled_from(["0", "00", "1", "2", "01", "10", "123456789"])
+RELEASE = st.lists(NUMBER, min_size=1, max_size=4).map(".".join)
+VERSION = st.one_of(
+    RELEASE,
+    RELEASE.map("{}rc1".format),
+    RELEASE.map("{}.post1".format),
+    RELEASE.map("{}+x.1".format),
+    st.sampled_from(["none", "", "1.", "1\n", "1!2", "\u0661"]),
+)
+OPERATOR = st.sampled_from(["<", "<=", "==", "!=", ">=", ">", "~=", "===", "=", "", " >= ", "\t<"])
+TAIL = st.sampled_from(["", "", "", ".*", " ", ".*.*", "\n", "*"])
+CLAUSE = st.tuples(OPERATOR, VERSION, TAIL).map("".join)
+SPECIFIER = st.lists(CLAUSE, max_size=3).map(",".join)
+
+
+@given(version=VERSION, specifier=SPECIFIER)
+def test_specifiers_are_those_of_packaging(version: str, specifier: str) -> None:
+    try:
+        known = SpecifierSet(specifier)
+    except InvalidSpecifier:
+        assert not is_specifier(specifier)
+        assert not meets(version, specifier)
+        return
+    assert is_specifier(specifier)
+    try:
+        expected = known.contains(version, prereleases=True)
+    except InvalidVersion:
+        expected = False
+    assert meets(version, specifier) == expected
+
+
+def test_plain_specifiers_do_without_packaging() -> None:
+    program = (
+        "import sys; from builder.versions import is_specifier, matches;"
+        " assert is_specifier('>=11,<13');"
+        " assert matches('mpi', 'openmpi>=4.1', 'openmpi5.0');"
+        " assert 'packaging' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
