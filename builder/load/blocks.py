@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping
 
 from builder.load.document import Node, note, quoted
@@ -18,6 +19,7 @@ from builder.load.templated import try_templates
 from builder.model import SELECTABLE, BlockUse
 
 WHEN = "when"
+_SECTION = re.compile(r"(?m)(?<=\n)%[a-z]")  # in a later line than the first
 BLOCK_SCHEMA = "#/definitions/block"  # hpccm knows the blocks: builder.schema writes it
 _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
 
@@ -77,6 +79,9 @@ def _check_types(arguments: Mapping[str, Node], faults: Faults) -> None:
         for node in _scalars(argument):
             if isinstance(node.value, dt.date):
                 faults.add(node.where, f"expected text, found {node.describe()}", quoted(node))
+            elif isinstance(node.value, str) and _SECTION.search(node.value):
+                problem = "a line of this text would begin a section of the Singularity definition"
+                faults.add(node.where, problem, "begin no line with %, or put a space before it")
 
 
 def _scalars(node: Node) -> Iterator[Node]:

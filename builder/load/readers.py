@@ -10,9 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from packaging.version import Version
-
-from builder import facts
+from builder import facts, versions
 from builder.load.document import Node, Probe, inside, key_node, note, quoted
 from builder.load.faults import Faults, suggest
 
@@ -103,6 +101,14 @@ def text(node: Node, faults: Faults) -> str:
     return value
 
 
+def line(node: Node, faults: Faults) -> str:
+    """Text that is not blank and is one line: it stands in comments and sections of the specs."""
+    value = text(node, faults)
+    if "\n" in value.strip():
+        faults.add(node.where, "this text has several lines", "write it in one line")
+    return value.strip()
+
+
 def any_text(node: Node, faults: Faults) -> str:
     """Text, blank or not."""
     note(node, type="string")
@@ -132,11 +138,7 @@ def version(node: Node, faults: Faults) -> str:
 
 def is_version(value: str) -> bool:
     """Whether `value` is a PEP 440 version that can stand in an image identifier."""
-    try:
-        Version(value)
-    except ValueError:  # InvalidVersion is one; int() refuses thousands of digits with another
-        return False
-    return _IDENTIFIER.fullmatch(value) is not None
+    return versions.is_version(value) and _IDENTIFIER.fullmatch(value) is not None
 
 
 def architecture(node: Node, faults: Faults) -> str:

@@ -13,6 +13,7 @@ from builder.load.patterns import patterns_of
 from builder.load.readers import (
     Table,
     identifier,
+    line,
     list_of,
     mapping_of,
     one_of,
@@ -21,7 +22,7 @@ from builder.load.readers import (
     variable,
     version,
 )
-from builder.load.templated import templated
+from builder.load.templated import templated_line
 from builder.model import AXES, Recipe, Where
 
 _REQUIRED = ("recipe", "version", "about")
@@ -37,13 +38,13 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
     return Recipe(
         name=table.read("recipe", identifier, ""),
         version=table.read("version", version, ""),
-        about=table.read("about", text, ""),
+        about=table.read("about", line, ""),
         parent=table.read("parent", one_of(known.recipes, "recipe"), None),
         limits=table.read("axes", patterns_of(AXES, known), {}),
         development=table.read("development", read_blocks(known), ()),
         runtime=table.read("runtime", read_blocks(known), ()),
-        environment=table.read("environment", mapping_of(templated, key=variable), {}),
-        labels=table.read("labels", mapping_of(templated, key=text), {}),
+        environment=table.read("environment", mapping_of(templated_line, key=variable), {}),
+        labels=table.read("labels", mapping_of(templated_line, key=text), {}),
         checks=table.read("checks", list_of(one_of(known.checks, "check"), distinct=True), ()),
         where=table.where,
         lines=table.lines(),

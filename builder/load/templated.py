@@ -33,6 +33,14 @@ def templated(node: Node, faults: Faults) -> str:
     return value
 
 
+def templated_line(node: Node, faults: Faults) -> str:
+    """The same in one line: a variable's value or a label's, in both formats."""
+    value = templated(node, faults)
+    if "\n" in value.strip():
+        faults.add(node.where, "this text has several lines", "write it in one line")
+    return value
+
+
 def try_templates(node: Node, faults: Faults) -> None:
     """Note each string at or below `node` that does not render."""
     if isinstance(node.value, str):

@@ -21,6 +21,8 @@ from builder.model import (
 from builder.plan import nvidia
 from builder.versions import matches, split_mpi, version_order
 
+# Debian names MPICH's library itself: https://sources.debian.org/src/mpich/ (debian/rules)
+_OWN_MPICH = ("debian", "ubuntu")
 _FULL = 3  # parts of a release's version: 5.0.7
 WORLD, BASE, MAINTAINER = "world", "base image", "maintainer"
 T = TypeVar("T")
@@ -265,6 +267,11 @@ def _from_host(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | s
     twin = next((one for one in base.mpi if facts.MPI_FAMILIES[one.family].abi == known.abi), None)
     if twin is None:
         return f"{base.name} packages no MPI with the ABI of {known.title}"
+    if base.distribution in _OWN_MPICH:
+        return (
+            f"{base.name} calls its MPICH libmpich.so.12, and what is made with it does not find "
+            f"{known.title}'s libmpi.so.12"
+        )
     return PlannedMpi(
         family=family,
         version=version,

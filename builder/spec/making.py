@@ -55,8 +55,9 @@ def refused(image: PlannedImage, problem: object) -> BadInput:
 def prerequisites(image: PlannedImage, recipe: StageRecipe) -> Any | None:
     """The packages that a recipe's downloads need first; None where the base has them.
 
-    hpccm installs wget with each block, and the certificates with few of them; images of Debian's
-    family have neither. Its `packages` fetches keys with wget and gpg, and installs none of them.
+    hpccm installs wget with each block but the generic ones, and the certificates with few of them;
+    images of Debian's family have neither. Its `packages` fetches keys with wget and gpg, and
+    installs none of them.
     """
     before = itertools.takewhile(lambda one: one.name != recipe.name, image.stages)
     have: set[str] = set().union(*(_needed(one.development, image) for one in before))
@@ -135,16 +136,21 @@ def _with_paths(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needed(uses: Iterable[BlockUse], image: PlannedImage) -> set[str]:
+    needed = {"wget" for use in uses if _is_generic_download(use)}
     if target_of(image).family != DEBIAN:
-        return set()
+        return needed
     certificates = _certificates(image)
-    needed: set[str] = set()
     for use in uses:
         if certificates and downloads(use.name, use.arguments):
             needed |= certificates
         if _fetches_keys(use):
             needed |= {"gnupg", "wget"}
     return needed
+
+
+def _is_generic_download(use: BlockUse) -> bool:
+    """Whether a block runs wget that installs none: each of the others of hpccm's does."""
+    return use.name.startswith("generic_") and bool(use.arguments.get("url"))
 
 
 def _fetches_keys(use: BlockUse) -> bool:

@@ -73,6 +73,8 @@ def corrected(text: str, target: Target) -> str:
     """A spec's text with the lines that hpccm writes for other distributions."""
     for wrong, right in _repositories(target):
         text = text.replace(wrong, right)
+    # What hpccm calls yum is dnf since RHEL 8, and dnf's metadata stay in the layer.
+    text = text.replace("rm -rf /var/cache/yum/*", "rm -rf /var/cache/dnf/* /var/cache/yum/*")
     if target.arch == PPC64LE:
         text = re.sub(_HPCX_NAME, r"\1ppc64le", text)
     return text

@@ -20,7 +20,7 @@ SHIPPED = (
     "hpc-base-1.0-debian13-openmpi5.0-ppc64le",
     "hpc-base-1.0-debian13-openmpi5.0-aarch64",
     "hpc-base-1.0-debian13-mpich4.2-x86_64",
-    "hpc-base-1.0-debian13-intelmpi2021.13-x86_64",
+    "hpc-base-1.0-rockylinux9-intelmpi2021.13-x86_64",
     "hpc-base-1.0-ubuntu20.04-openmpi4.0-ppc64le",
     "hpc-base-1.0-ubuntu22.04-openmpi4.1-aarch64",
     "hpc-base-1.0-ubuntu24.04-mpich4.2-ppc64le",

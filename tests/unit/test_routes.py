@@ -248,7 +248,7 @@ def test_debian_13_has_a_key_of_its_own() -> None:
 
 
 def test_intel_mpi_is_for_x86_64_alone() -> None:
-    [out] = planned(golden_project(), "hpc-base-1.0-debian13-intelmpi2021.13-ppc64le").left_out
+    [out] = planned(golden_project(), "hpc-base-1.0-rockylinux9-intelmpi2021.13-ppc64le").left_out
     assert [str(one) for one in out.reasons] == ["world: Intel MPI is for x86_64 only, not ppc64le"]
 
 

@@ -188,14 +188,16 @@ def test_when_narrows_a_block_to_some_cells(tmp_path: Path) -> None:
     }
 
 
-def with_mpi(root: Path, mpi: str, **arguments: Any) -> PlannedImage:
+def with_mpi(
+    root: Path, mpi: str, *, distribution: str = "rocky", **arguments: Any
+) -> PlannedImage:
     mpich = PackagedMpi(
         family="mpich", version="4.2.1", development=("libmpich-dev",), runtime=("mpich",)
     )
     [image] = planned(
         root,
         recipes=[recipe(development=(block("mpi", **arguments),))],
-        bases=[base(mpi=(*base().mpi, mpich))],
+        bases=[base(distribution=distribution, mpi=(*base().mpi, mpich))],
         mpi=(mpi,),
     ).images
     return image
@@ -278,3 +280,15 @@ def test_a_check_of_the_gpu_is_for_cells_with_cuda_alone(tmp_path: Path) -> None
     found = {one.cell.cuda: [c.name for c in one.checks] for one in plan.images}
     assert found == {"none": ["hello"], "12.4": ["hello", "gpu"]}
     assert [one.stages[0].checks for one in plan.images if not one.cuda] == [("hello",)]
+
+
+def test_debians_mpich_is_no_twin_of_intel_mpi(tmp_path: Path) -> None:
+    [left] = planned(
+        tmp_path,
+        recipes=[recipe(development=(block("mpi", routes=["host"]),))],
+        bases=[
+            base(mpi=(PackagedMpi(family="mpich", version="4.2.1", development=(), runtime=()),))
+        ],
+        mpi=("intelmpi2021.10",),
+    ).left_out
+    assert "does not find Intel MPI's libmpi.so.12" in left.reasons[0].text
