@@ -87,6 +87,19 @@ def split_specifier(pattern: str) -> tuple[str, str] | None:
     return (found["name"], found["specifier"]) if found else None
 
 
+def is_version(text: str) -> bool:
+    """Whether `text` is a PEP 440 version."""
+    if _NUMBERS.fullmatch(text):
+        return True
+    from packaging.version import Version  # noqa: PLC0415 - see _NUMBERS
+
+    try:
+        Version(text)
+    except ValueError:  # InvalidVersion is one; int() refuses thousands of digits with another
+        return False
+    return True
+
+
 def is_specifier(text: str) -> bool:
     """Whether `text` is a PEP 440 version specifier, or several separated by commas."""
     if _clauses(text) is not None:
