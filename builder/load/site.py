@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from builder.load.document import Node, key_node, parse
@@ -12,6 +13,10 @@ from builder.model import CUDA_ROUTES, MPI_ROUTES, Site
 
 SITE = "site.yaml"
 VARIABLE = "BUILD_IMAGES_SITE"
+_ADDRESS = re.compile(
+    r"https?://(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:/.*)?"  # no user name, no password
+    r"|file:///+[^/].*"
+)
 
 
 def read_site(root: Path, faults: Faults) -> Site:
@@ -58,14 +63,17 @@ def _check_registry(node: Node, faults: Faults) -> None:
     value = text(node, faults)
     if value and ("://" in value or "@" in value or value.split() != [value]):
         valid = "valid: a host, with a port and a path if need be: registry.site.example/dockerhub"
-        shown = "what stands here, with a password perhaps," if "@" in value else f'"{value}"'
-        faults.add(node.where, f"{shown} is no registry", valid)
+        faults.add(node.where, f"{_shown(value)} is no registry", valid)
+
+
+def _shown(value: str) -> str:
+    return "what stands here, with a password perhaps," if "@" in value else f'"{value}"'
 
 
 def _address(node: Node, faults: Faults) -> str:
     value = text(node, faults)
-    if value and not value.startswith(("https://", "http://", "file://")):
-        faults.add(
-            node.where, f'"{value}" is no URL of a folder', "valid: https://..., file:///..."
-        )
+    if value and not _ADDRESS.fullmatch(value):
+        valid = "valid: https://HOST/PATH without a user name, or file:///PATH"
+        faults.add(node.where, f"{_shown(value)} is no URL of a folder", valid)
+        return ""  # else a repetition would show it
     return value.rstrip("/")

@@ -6,6 +6,7 @@ What comes back is never trusted: whoever calls compares the checksum.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import socket
 import threading
@@ -28,6 +29,7 @@ _REDIRECTS = 10
 # Those that may pass by themselves; every other status is the server's last word.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT_S = 30.0
+_USER = re.compile(r"://[^/?#\s]*@")
 # As servers have the file: what a server compresses on the way has another checksum.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "build-images"}
 
@@ -239,6 +241,11 @@ def _check_status(answer: requests.Response, url: str) -> None:
 def server_of(url: str) -> str:
     """Host and port, without a user name and a password."""
     return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def without_users(text: str) -> str:
+    """A text for people and logs: its URLs without user names and passwords."""
+    return _USER.sub("://", text)
 
 
 def innermost(error: Exception) -> str:

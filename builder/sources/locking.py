@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from builder.errors import BuildImagesError, Refused
 from builder.model.locked import DEBIAN_SOURCE, Lock, LockedSource
-from builder.sources.download import Downloader, NotFetched
+from builder.sources.download import Downloader, NotFetched, without_users
 from builder.sources.store import JOBS, Store, Unfetched
 
 SCHEMA = "build-images/lock/v1"
@@ -92,7 +92,8 @@ def _locked(want: Wanted, known: Mapping[str, LockedSource], locking: Locking) -
         _tell(found, before, reasons, locking)
         mirrors = before.mirrors if before and before.url == url else ()
         return replace(found, recipes=want.recipes, mirrors=mirrors)
-    raise Unfetched("\n".join([f"{want.urls[0]} ({', '.join(want.recipes)})", *_indented(reasons)]))
+    asked = without_users(f"{want.urls[0]} ({', '.join(want.recipes)})")
+    raise Unfetched("\n".join([asked, *_indented(reasons)]))
 
 
 def _indented(texts: Sequence[str]) -> list[str]:
@@ -102,10 +103,11 @@ def _indented(texts: Sequence[str]) -> list[str]:
 def _tell(
     found: LockedSource, before: LockedSource | None, reasons: Sequence[str], locking: Locking
 ) -> None:
+    url = without_users(found.url)
     if before and before.sha256 != found.sha256:
-        locking.say(f"{found.url}: was sha256 {before.sha256}, is {found.sha256}")
+        locking.say(f"{url}: was sha256 {before.sha256}, is {found.sha256}")
     elif not before:
-        locking.say(f"{found.url}: locked, sha256 {found.sha256[:12]}, {found.size} bytes")
+        locking.say(f"{url}: locked, sha256 {found.sha256[:12]}, {found.size} bytes")
     for reason in reasons:
         locking.say(f"  instead of {reason.splitlines()[0]}")
 
@@ -118,7 +120,7 @@ def _looked_up(url: str, locking: Locking) -> LockedSource:
         return found
     name = posixpath.basename(url)
     if not _FILE.fullmatch(name):
-        raise Unfetched(f"{url}: its last part, {name!r}, is not the name of a file")
+        raise Unfetched(f"{without_users(url)}: its last part, {name!r}, is not the name of a file")
     return _downloaded(url, name, locking)
 
 
@@ -134,7 +136,7 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
             try:
                 found = locking.downloader.fetch(place, partial)
             except NotFetched as error:
-                reasons.append(f"{place}: {error}")
+                reasons.append(without_users(f"{place}: {error}"))
                 continue
             locking.store.take(partial, found)
             return LockedSource(url=url, file=name, sha256=found.sha256, size=found.size)

@@ -10,7 +10,14 @@ from pathlib import Path
 from builder.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.locks import locked
 from builder.model.locked import DEBIAN_SOURCE, LOCK, LockedSource
-from builder.sources.download import Downloader, Fetched, NotFetched, digest_of, server_of
+from builder.sources.download import (
+    Downloader,
+    Fetched,
+    NotFetched,
+    digest_of,
+    server_of,
+    without_users,
+)
 
 JOBS = 4
 
@@ -138,13 +145,13 @@ def _matches(found: Fetched, source: LockedSource) -> bool:
 def shown(text: str, source: LockedSource, debian: str) -> str:
     """A text for people and logs: a Debian mirror is this machine's own, and is not named."""
     if not debian:
-        return text
+        return without_users(text)
     text = text.replace(f"{debian}/{source.path}", source.url) if source.path else text
-    return text.replace(server_of(debian), "the Debian mirror")
+    return without_users(text).replace(server_of(debian), "the Debian mirror")
 
 
 def _missing(source: LockedSource) -> str:
-    return f"{source.file} ({source.url}), sha256 {source.sha256}"
+    return f"{source.file} ({without_users(source.url)}), sha256 {source.sha256}"
 
 
 def _other(source: LockedSource, url: str, found: Fetched) -> str:

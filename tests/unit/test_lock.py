@@ -136,6 +136,19 @@ def test_a_sites_mirror_stands_in(tmp_path: Path) -> None:
     assert lock_sources([wanted(ONE)], Lock(), how).sources == (entry(content=b"1"),)
 
 
+def test_locking_shows_no_user_name_and_no_password(tmp_path: Path) -> None:
+    said: list[str] = []
+    secret, near = (f"https://user:secret@{host}.example/" for host in ("up", "near"))
+    network = FakeNetwork({f"{secret}there.tar": b"1"})
+    how = locking(tmp_path, network, mirrors=(near,), said=said)
+    wants = [wanted(f"{secret}{name}") for name in ("there.tar", "gone.tar", "get?id=1")]
+    found = lock_sources(wants, Lock(), how)
+    text = "\n".join([*said, *map(str, found.failures)])
+    for place in ("up.example/there.tar", "up.example/gone.tar", "near.example/gone.tar"):
+        assert f"https://{place}: " in text
+    assert "secret" not in text
+
+
 def test_a_url_without_a_file_name_cannot_be_locked(tmp_path: Path) -> None:
     how = locking(tmp_path, FakeNetwork({}))
     [failure] = lock_sources([wanted("https://up.example/get?id=1")], Lock(), how).failures

@@ -307,6 +307,20 @@ def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -
         shared.fetch(f"{server.url}/a.tgz", tmp_path / "a")
 
 
+def test_user_names_and_passwords_are_not_shown(server: Server, tmp_path: Path) -> None:
+    secret = server.url.replace("://", "://user:secret@")
+    server.files["/site/a.tgz"] = OTHER
+    store = Store(path=tmp_path, mirrors=(f"{secret}/site", f"{secret}/gone"))
+    with pytest.raises(Changed) as changed:
+        fetch_all(store, [source(f"{secret}/a.tgz")], downloader=downloader())
+    with pytest.raises(Unfetched) as missing:
+        fetch_all(store, [source(f"{secret}/b.tgz")], downloader=downloader())
+    text = f"{changed.value}{missing.value}"
+    assert f"{server.url}/site/a.tgz gives another file" in text
+    assert f"{server.url}/gone/b.tgz: 127.0.0.1" in text
+    assert "secret" not in text
+
+
 def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path) -> None:
     wanted = LockedSource(
         url="debian-source:hello/1.0",
