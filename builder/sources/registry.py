@@ -95,9 +95,9 @@ MIRROR_HINT = (
 class Registries:
     """Registries as a site sees them: `mirrors` maps one to the server that stands in for it.
 
-    A mirror is a host, with a port and a path where it has them; `http://` before it forgoes TLS,
-    which otherwise only a server on this very machine does. `credentials` maps a server to
-    `user:password` in base64, as Docker's config.json holds them; they are never shown.
+    A mirror is a host, with a port and a path where it has them. Only a server on this very machine
+    is asked without TLS. `credentials` maps a server to `user:password` in base64, as Docker's
+    config.json holds them; they are never shown.
     """
 
     mirrors: Mapping[str, str] = field(default_factory=dict)
@@ -190,16 +190,12 @@ class Registries:
 
     def _base(self, registry: str) -> tuple[str, str]:
         """The URL of a registry's server, and the server as people write it."""
-        named = self.mirrors.get(registry, registry)
-        scheme = "http" if named.startswith("http://") else ""
-        server = named.partition("://")[2] or named
-        server = server.partition("/")[0]
+        server = self.mirrors.get(registry, registry).partition("/")[0]
         host = _DOCKER_IO if server == "docker.io" else server
-        return f"{scheme or ('http' if _LOCAL.fullmatch(host) else 'https')}://{host}", server
+        return f"{'http' if _LOCAL.fullmatch(host) else 'https'}://{host}", server
 
     def _prefix(self, registry: str) -> str:
-        named = self.mirrors.get(registry, "")
-        path = (named.partition("://")[2] or named).partition("/")[2].strip("/")
+        path = self.mirrors.get(registry, "").partition("/")[2].strip("/")
         return f"{path}/" if path else ""
 
 

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 
 from builder.sources.registry import (
     Reference,
@@ -193,6 +194,22 @@ def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
     assert "the registry docker.io cannot be reached, through 127.0.0.1:9: " in text
     assert "registries: {docker.io: mirror.example:5000} in site.yaml" in text
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("mirror", ["mirror.example:5000/hub", "http://mirror.example"])
+def test_only_this_machine_is_asked_without_tls(
+    mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def get(url: str, **_: object) -> requests.Response:
+        asked.append(url)
+        raise requests.ConnectionError("no network in unit tests")
+
+    monkeypatch.setattr(requests, "get", get)
+    with pytest.raises(RegistryUnreachable):
+        Registries(mirrors={"docker.io": mirror}).digest("debian:13", "x86_64")
+    assert [url.partition(":")[0] for url in asked] == ["https"]
 
 
 def test_registries_without_an_answer_are_told_once(registry: Told) -> None:
