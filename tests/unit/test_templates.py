@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from samples import base
 
 from builder import facts, templates
@@ -160,3 +163,42 @@ def test_every_valid_name_is_one() -> None:
 def test_a_template_reaches_nothing_of_the_host(text: str) -> None:
     with pytest.raises(TemplateError):
         render(text, templates.sample_names())
+
+
+PIECES = (
+    *("{{ arch }}", "{{mpi.version}}", "{{ mpi.development }}", "{{ mpi.launch }}", "{{ gone }}"),
+    *(
+        "{{ sources.a.url }}",
+        "{{ sources }}",
+        "{{ base.name.upper }}",
+        "{{ arch.a.b }}",
+        "{{ none }}",
+    ),
+    *("{{ arch._x }}", "{{- arch }}", "{% if arch %}", "{% endif %}", "{#", "#}", "{", "}", "}}"),
+    *(
+        " ",
+        "\n",
+        "\r\n",
+        "$",
+        "text",
+        "{{ mpi.__class__ }}",
+        "{{\tarch }}",
+        "{{ true }}",
+        "{{ not }}",
+    ),
+)
+
+
+def rendered(text: str) -> Any:
+    try:
+        return render(text, NAMES)
+    except TemplateError as error:
+        return type(error), str(error)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=5).map("".join))
+def test_names_are_what_jinja_makes_of_them(text: str) -> None:
+    found = rendered(text)
+    with mock.patch.object(templates, "_with_names", return_value=None):
+        expected = rendered(text)
+    assert (type(found), found) == (type(expected), expected)
