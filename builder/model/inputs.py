@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,20 @@ class Site:
     sources: tuple[str, ...] = ()
     cuda_routes: tuple[str, ...] = CUDA_ROUTES
     mpi_routes: tuple[str, ...] = MPI_ROUTES
+
+
+def mirrored_part(reference: str, registries: Iterable[str]) -> str:
+    """Of what a site has mirrors for, the part that an image reference is in; empty if none.
+
+    A namespace (`docker.io/nvidia`) comes before its whole registry.
+    """
+    return max((one for one in registries if reference.startswith(f"{one}/")), key=len, default="")
+
+
+def at_mirror(reference: str, registries: Mapping[str, str]) -> str:
+    """An image reference, its registry or namespace replaced by the mirror for it."""
+    part = mirrored_part(reference, registries)
+    return registries[part] + reference.removeprefix(part) if part else reference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

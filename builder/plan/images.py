@@ -16,10 +16,10 @@ from builder.model import (
     Cell,
     PlannedImage,
     Project,
-    Site,
     StageCheck,
     StageRecipe,
 )
+from builder.model.inputs import at_mirror
 from builder.plan.constraints import Verdict
 from builder.plan.decisions import decided
 from builder.plan.rendering import Memo
@@ -77,7 +77,8 @@ class Images:
         """The images of both stages, pinned, and as the specs of this site name them."""
         names = images or (base_name(self._project.bases[base], arch),) * 2
         pinned = [self._project.lock.pinned(name, arch) for name in names]
-        development, runtime = (at_site(name, self._project.site) for name in pinned)
+        registries = self._project.site.registries
+        development, runtime = (at_mirror(name, registries) for name in pinned)
         return pinned, development, runtime
 
     def _content_key(self, about: list[Any], contents: Contents) -> str:
@@ -107,17 +108,6 @@ def declared_key(base: BaseImage, arch: str) -> str:
     assert made is not None
     declared = [base.name, arch, made.suite, made.components, made.pockets, made.packages]
     return _sha256([_BASE_FORMAT, *declared])
-
-
-def at_site(reference: str, site: Site) -> str:
-    """An image reference, its registry replaced by the mirror that the site has for it.
-
-    A mirror of a namespace (`docker.io/nvidia`) is taken before one of the whole registry.
-    """
-    for name in sorted(site.registries, key=len, reverse=True):
-        if reference.startswith(f"{name}/"):
-            return site.registries[name] + reference.removeprefix(name)
-    return reference
 
 
 def _use_json(use: BlockUse) -> str:

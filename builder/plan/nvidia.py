@@ -12,6 +12,7 @@ from typing import Any
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease
 from builder.model import BaseImage, PackagedCuda, PackagedExtra, Site
+from builder.model.inputs import mirrored_part
 from builder.versions import version_order
 
 _IMAGE = "docker.io/nvidia/cuda"
@@ -82,10 +83,8 @@ def kept_in(image: str, site: Site) -> str:
 
     A mirror of the whole registry passes on what is there, and says nothing of what was deleted.
     """
-    for name, mirror in site.registries.items():
-        if name != _PUBLIC and image.startswith(f"{name}/"):
-            return mirror
-    return ""
+    part = mirrored_part(image, site.registries)
+    return site.registries[part] if part not in {"", _PUBLIC} else ""
 
 
 def first_steps(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:

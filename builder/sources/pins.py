@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 
 from builder.errors import BuildImagesError, Fault
 from builder.model.locked import LOCK, Lock
@@ -28,22 +29,26 @@ def pin_references(
 ) -> Pinned:
     """The digest of each; those that are locked stay as they are, but for `update`.
 
-    A registry that cannot be reached is asked once: the rest of its references fails with it.
+    A server that cannot be reached is asked once: the rest of its references fails with it.
     """
+
+    def server(name: str) -> tuple[str, str]:
+        wanted = Reference.of(name)
+        return wanted.registry, registries.server(wanted)
+
     keys = sorted(set(wanted))
     found = {key: known[key] for key in keys if key in known}
     asked = [key for key in keys if update or key not in known]
-    gone: dict[str, RegistryUnreachable] = {}
+    gone: dict[tuple[str, str], RegistryUnreachable] = {}
     failures: list[BuildImagesError] = []
 
     def ask(key: Key) -> str:
-        registry = Reference.of(key[0]).registry
-        if registry in gone:
+        if server(key[0]) in gone:
             return ""
         try:
             return registries.digest(*key)
         except RegistryUnreachable as error:
-            gone.setdefault(registry, error)
+            gone.setdefault(server(key[0]), error)
         except RegistryFails as error:
             failures.append(error)
         return ""
@@ -51,14 +56,16 @@ def pin_references(
     with ThreadPoolExecutor(max_workers=JOBS) as pool:
         texts = list(pool.map(ask, asked))
         found.update({key: text for key, text in zip(asked, texts, strict=True) if text})
-    lost = [_lost(registry, error, asked) for registry, error in sorted(gone.items())]
+    lost = [
+        _lost(error, {name for name, _ in asked if server(name) == at})
+        for at, error in sorted(gone.items(), key=itemgetter(0))
+    ]
     return Pinned(references=found, failures=(*lost, *failures))
 
 
-def _lost(registry: str, error: RegistryUnreachable, asked: Collection[Key]) -> RegistryUnreachable:
-    """The error of one reference as that of all in the same registry."""
-    names = sorted({name for name, _ in asked if Reference.of(name).registry == registry})
-    text = f"{error.lost}\n  not asked for: {', '.join(names)}"
+def _lost(error: RegistryUnreachable, names: Collection[str]) -> RegistryUnreachable:
+    """The error of one reference as that of all on the same server."""
+    text = f"{error.lost}\n  not asked for: {', '.join(sorted(names))}"
     return RegistryUnreachable(text, lost=error.lost, hint=error.hint)
 
 

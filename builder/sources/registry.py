@@ -21,6 +21,7 @@ import requests
 
 from builder import facts
 from builder.errors import MissingPrerequisite
+from builder.model.inputs import at_mirror
 from builder.sources.download import TRANSIENT, innermost
 
 TIMEOUT_S = 15.0
@@ -95,9 +96,10 @@ MIRROR_HINT = (
 class Registries:
     """Registries as a site sees them: `mirrors` maps one to the server that stands in for it.
 
-    A mirror is a host, with a port and a path where it has them. Only a server on this very machine
-    is asked without TLS. `credentials` maps a server to `user:password` in base64, as Docker's
-    config.json holds them; they are never shown.
+    A namespace (`docker.io/nvidia`) can have a mirror of its own. A mirror is a host, with a port
+    and a path where it has them. Only a server on this very machine is asked without TLS.
+    `credentials` maps a server to `user:password` in base64, as Docker's config.json holds them;
+    they are never shown.
     """
 
     mirrors: Mapping[str, str] = field(default_factory=dict)
@@ -120,9 +122,14 @@ class Registries:
             raise _no_such(reference, arch, [str(config.get("architecture"))])
         return str(body["__digest__"])
 
-    def probe(self, registry: str) -> Unreachable | None:
-        """Whether a registry answers at all; a refusal is an answer."""
-        base, server = self._base(registry)
+    def server(self, wanted: Reference) -> str:
+        """The server that is asked for a reference, as people write it."""
+        return self._place(wanted)[0]
+
+    def probe(self, wanted: Reference) -> Unreachable | None:
+        """Whether the server of a reference answers at all; a refusal is an answer."""
+        registry, server = wanted.registry, self.server(wanted)
+        base = _base(server)
         try:
             requests.get(f"{base}/v2/", timeout=self.timeout_s, stream=True).close()
         except requests.exceptions.RequestException as error:
@@ -136,9 +143,8 @@ class Registries:
         self, wanted: Reference, what: str, accept: tuple[str, ...], shown: str
     ) -> tuple[dict[str, Any], str]:
         """A JSON document of a repository; its own digest is added as `__digest__`."""
-        base, server = self._base(wanted.registry)
-        prefix = self._prefix(wanted.registry)
-        url = f"{base}/v2/{prefix}{wanted.repository}/{what}"
+        server, path = self._place(wanted)
+        url = f"{_base(server)}/v2/{path}/{what}"
         try:
             answer = self._asked(url, ", ".join(accept), server)
             content = answer.raw.read(_LARGEST, decode_content=True)
@@ -188,15 +194,17 @@ class Registries:
         token = answer.json().get("token") or answer.json().get("access_token") or ""
         return f"Bearer {token}" if token else ""
 
-    def _base(self, registry: str) -> tuple[str, str]:
-        """The URL of a registry's server, and the server as people write it."""
-        server = self.mirrors.get(registry, registry).partition("/")[0]
-        host = _DOCKER_IO if server == "docker.io" else server
-        return f"{'http' if _LOCAL.fullmatch(host) else 'https'}://{host}", server
+    def _place(self, wanted: Reference) -> tuple[str, str]:
+        """The server, as people write it, and the repository's path there."""
+        named = at_mirror(f"{wanted.registry}/{wanted.repository}", self.mirrors)
+        server, _, path = named.partition("/")
+        return server, path
 
-    def _prefix(self, registry: str) -> str:
-        path = self.mirrors.get(registry, "").partition("/")[2].strip("/")
-        return f"{path}/" if path else ""
+
+def _base(server: str) -> str:
+    """The URL of a server."""
+    host = _DOCKER_IO if server == "docker.io" else server
+    return f"{'http' if _LOCAL.fullmatch(host) else 'https'}://{host}"
 
 
 def _document(content: bytes, what: str, shown: str) -> dict[str, Any]:
@@ -227,10 +235,11 @@ def _no_such(reference: str, arch: str, found: list[str]) -> RegistryFails:
 def unreachable(
     references: Iterable[str], mirrors: Mapping[str, str], *, timeout_s: float = TIMEOUT_S
 ) -> list[Unreachable]:
-    """The registries of some references that give no answer, each once."""
+    """The servers of some references that give no answer, each once."""
     registries = Registries(mirrors=mirrors, timeout_s=timeout_s)
-    names = sorted({Reference.of(one).registry for one in references})
-    return [found for found in map(registries.probe, names) if found]
+    wanted = map(Reference.of, sorted(references))
+    once = {(one.registry, registries.server(one)): one for one in wanted}
+    return [found for key in sorted(once) if (found := registries.probe(once[key]))]
 
 
 def credentials_of_environment() -> dict[str, str]:

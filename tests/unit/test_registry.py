@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from builder.sources.pins import pin_references
 from builder.sources.registry import (
     Reference,
     Registries,
@@ -157,6 +158,24 @@ def test_a_mirror_can_have_a_path_and_content_must_be_what_was_asked(registry: T
     registry.files[f"/v2/hub/library/both/manifests/{digest(BOTH)}"] = (SINGLE, MANIFEST)
     with pytest.raises(RegistryFails, match=f"the registry gives {digest(SINGLE)}"):
         registries.digest(reference, "ppc64le")
+
+
+def test_a_namespaces_mirror_is_asked_before_its_registrys(registry: Told) -> None:
+    registry.files["/v2/nv/cuda/manifests/1"] = (BOTH, INDEX)
+    mirrors = {"docker.io": "127.0.0.1:9/hub", "docker.io/nvidia": f"{registry.host}/nv"}
+    registries = Registries(mirrors=mirrors)
+    assert registries.digest("docker.io/nvidia/cuda:1", "ppc64le") == digest(POWER)
+    found = pin_references(
+        [("docker.io/nvidia/cuda:1", "x86_64"), ("docker.io/library/a:1", "x86_64")],
+        {},
+        registries,
+        update=False,
+    )
+    assert found.references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
+    [failure] = found.failures
+    assert "not asked for: docker.io/library/a:1\n" in str(failure)
+    lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], mirrors)
+    assert [one.server for one in lost] == ["127.0.0.1:9"]
 
 
 @pytest.mark.parametrize("needs", ["Bearer granted", f"Basic {PASSWORD}"])

@@ -19,7 +19,9 @@ from samples import GOLDEN, block, recipe
 from builder import spec
 from builder.cli.show import explanation
 from builder.model import LeftOut, Plan, PlannedImage, Project, Selection, Site
+from builder.model.inputs import at_mirror
 from builder.plan import make_plan
+from builder.plan.nvidia import kept_in
 
 FOLDER = GOLDEN / "explain"
 MIRROR = {"docker.io": "mirror.example/hub", "registry.access.redhat.com": "mirror.example/redhat"}
@@ -212,6 +214,15 @@ def test_a_mirror_of_nvidias_own_images_does() -> None:
     assert text.count("RUN rm -f /etc/yum.repos.d/cuda*.repo ") == 2
     assert text.index("rm -f /etc/yum.repos.d/cuda") < text.index("yum install")
     assert "vault.centos.org" in text
+
+
+def test_the_longest_part_that_a_site_mirrors_is_told_and_taken() -> None:
+    own = {"docker.io/nvidia": "site.example/nvidia", "docker.io/nvidia/cuda": "site.example/cuda"}
+    site = Site(registries={**MIRROR, **own})
+    assert kept_in("docker.io/nvidia/cuda/a:1", site) == "site.example/cuda"
+    assert at_mirror("docker.io/nvidia/cuda/a:1", site.registries) == "site.example/cuda/a:1"
+    assert at_mirror("docker.io/nvidia/cuda:1", site.registries) == "site.example/nvidia/cuda:1"
+    assert kept_in("docker.io/nvidiax/cuda:1", site) == ""
 
 
 def test_the_order_of_routes_is_the_sites() -> None:
