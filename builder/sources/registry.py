@@ -36,6 +36,7 @@ _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _LARGEST = 8 << 20
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 
 
@@ -110,14 +111,16 @@ class Registries:
     def digest(self, reference: str, arch: str) -> str:
         """`sha256:...` of the manifest of one architecture.
 
-        Raises `RegistryUnreachable`, or `RegistryFails` when there is no such image for it.
+        Raises `RegistryUnreachable`, or `RegistryFails` when there is no such image for it, or what
+        the registry gives is none.
         """
         wanted = Reference.of(reference)
         body, kind = self._manifest(reference, wanted, wanted.tag)
         oci = facts.ARCHITECTURES[arch].oci
         if kind in _INDICES or "manifests" in body:
-            return _of_architecture(reference, arch, oci, body["manifests"])
-        config = self._json(wanted, f"blobs/{body['config']['digest']}", (), reference)[0]
+            return _of_architecture(reference, arch, oci, body.get("manifests"))
+        blob = _digest_in(body.get("config"), reference)
+        config = self._json(wanted, f"blobs/{blob}", (), reference)[0]
         if config.get("architecture") != oci:
             raise _no_such(reference, arch, [str(config.get("architecture"))])
         return str(body["__digest__"])
@@ -191,7 +194,10 @@ class Registries:
         answer = requests.get(realm, params=given, headers=basic, timeout=self.timeout_s)
         if answer.status_code != requests.codes.ok:
             return ""
-        token = answer.json().get("token") or answer.json().get("access_token") or ""
+        found = answer.json()
+        if not isinstance(found, dict):
+            return ""
+        token = found.get("token") or found.get("access_token") or ""
         return f"Bearer {token}" if token else ""
 
     def _place(self, wanted: Reference) -> tuple[str, str]:
@@ -214,17 +220,41 @@ def _document(content: bytes, what: str, shown: str) -> dict[str, Any]:
         raise RegistryFails(f"{shown}: the registry gives {digest} for {asked}")
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RegistryFails(f"{shown}: the registry's answer is not JSON") from error
+    if not isinstance(found, dict):
+        raise _no_image(shown)
     return {**found, "__digest__": digest}
 
 
-def _of_architecture(reference: str, arch: str, oci: str, manifests: list[Any]) -> str:
-    platforms = [one.get("platform", {}) for one in manifests]
+def _of_architecture(reference: str, arch: str, oci: str, manifests: object) -> str:
+    if not isinstance(manifests, list):
+        raise _no_image(reference)
+    platforms = [_platform(one, reference) for one in manifests]
     for one, platform in zip(manifests, platforms, strict=True):
         if (platform.get("os"), platform.get("architecture")) == ("linux", oci):
-            return str(one["digest"])
-    raise _no_such(reference, arch, [str(one.get("architecture")) for one in platforms])
+            return _digest_in(one, reference)
+    raise _no_such(reference, arch, [str(one.get("architecture", "unknown")) for one in platforms])
+
+
+def _platform(entry: object, reference: str) -> dict[str, Any]:
+    """The platform of an index's entry, which need not have one."""
+    found = (entry.get("platform") or {}) if isinstance(entry, dict) else None
+    if not isinstance(found, dict):
+        raise _no_image(reference)
+    return found
+
+
+def _digest_in(entry: object, reference: str) -> str:
+    found = entry.get("digest") if isinstance(entry, dict) else None
+    if not isinstance(found, str) or not _DIGEST.fullmatch(found):
+        raise _no_image(reference)
+    return found
+
+
+def _no_image(reference: str) -> RegistryFails:
+    why = "it is no manifest with digests, sha256: and 64 hexadecimal digits each"
+    return RegistryFails(f"{reference}: what the registry gives cannot be pinned: {why}")
 
 
 def _no_such(reference: str, arch: str, found: list[str]) -> RegistryFails:

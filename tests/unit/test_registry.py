@@ -57,6 +57,7 @@ class Told:
     url: str = ""
     files: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     needs: str = ""
+    token: object = field(default_factory=lambda: {"token": "granted"})
     asked: list[tuple[str, str]] = field(default_factory=list)
     busy: int = 0
 
@@ -75,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(429, b"")
         elif self.path.startswith("/token"):
             known = authorization == f"Basic {PASSWORD}"
-            self._send(200 if known else 403, json.dumps({"token": "granted"}).encode())
+            self._send(200 if known else 403, json.dumps(told.token).encode())
         elif told.needs and authorization != told.needs:
             scheme = told.needs.partition(" ")[0]
             where = f'{scheme} realm="{told.url}/token",service="reg",scope="repository:a:pull"'
@@ -213,6 +214,47 @@ def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
     assert "the registry docker.io cannot be reached, through 127.0.0.1:9: " in text
     assert "registries: {docker.io: mirror.example:5000} in site.yaml" in text
     assert caught.value.exit_code == 4
+
+
+LINUX = {"os": "linux", "architecture": "amd64"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([], "cannot be pinned"),
+        ("x", "cannot be pinned"),
+        (None, "cannot be pinned"),
+        ({"mediaType": INDEX, "schemaVersion": 1}, "cannot be pinned"),
+        ({"config": []}, "cannot be pinned"),
+        ({"config": {"digest": "../../other/blobs/x"}}, "cannot be pinned"),
+        ({"manifests": 3}, "cannot be pinned"),
+        ({"manifests": [3]}, "cannot be pinned"),
+        ({"manifests": [{"platform": 3}]}, "cannot be pinned"),
+        ({"manifests": [{"platform": None, "digest": digest(SINGLE)}]}, "there is nothing"),
+        ({"manifests": [{"platform": LINUX}]}, "cannot be pinned"),
+        ({"manifests": [{"platform": LINUX, "digest": 3}]}, "cannot be pinned"),
+        ({"manifests": [{"platform": LINUX, "digest": "sha256:00"}]}, "cannot be pinned"),
+        ({"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]}, "cannot be pinned"),
+    ],
+)
+@pytest.mark.parametrize("kind", [INDEX, MANIFEST])
+def test_an_answer_of_another_shape_is_told(
+    answer: object, said: str, kind: str, registry: Told
+) -> None:
+    registry.files["/v2/library/odd/manifests/1"] = (json.dumps(answer).encode(), kind)
+    with pytest.raises(RegistryFails, match=f"library/odd:1: .*{said}"):
+        Registries().digest(f"{registry.host}/library/odd:1", "x86_64")
+
+
+def test_json_that_is_too_deep_and_a_token_of_another_shape_are_told(registry: Told) -> None:
+    reference = f"{registry.host}/library/odd:1"
+    registry.files["/v2/library/odd/manifests/1"] = (b"[" * 100_000, INDEX)
+    with pytest.raises(RegistryFails, match="is not JSON"):
+        Registries().digest(reference, "x86_64")
+    registry.needs, registry.token = "Bearer granted", []
+    with pytest.raises(RegistryFails, match="answers 401"):
+        Registries(credentials={registry.host: PASSWORD}).digest(reference, "x86_64")
 
 
 @pytest.mark.parametrize("mirror", ["mirror.example:5000/hub", "http://mirror.example"])
