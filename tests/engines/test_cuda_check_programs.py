@@ -245,7 +245,7 @@ def faked(folder: Path, *, version: int = 12040, error: int = 35, cublas: int = 
     warnings = ["-std=c++11", "-Wall", "-Wextra", "-Werror"]
     library = folder / "libcudart.so.12.4.127"
     subprocess.run([compiler, "-shared", "-x", "c++", "/dev/null", "-o", library], check=True)
-    link = ["-Wl,--no-as-needed", f"{made}.cc", library, f"-Wl,-rpath,{folder}"]
+    link = ["-Wl,--no-as-needed", f"{made}.cc", str(library), f"-Wl,-rpath,{folder}"]
     subprocess.run([compiler, *warnings, *values, f"-I{folder}", "-o", made, *link], check=True)
     return made
 

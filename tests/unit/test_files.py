@@ -81,8 +81,8 @@ def test_what_is_no_file_of_the_project_is_a_fault(source: str, problem: str, ro
 
 
 def test_they_come_with_the_spec(root: Path) -> None:
-    given = {"src": ["app.conf", "sub/more.conf"], "dest": "/etc/app/"}
-    made, _ = read(root, block("copy", **given))
+    files = ["app.conf", "sub/more.conf"]
+    made, _ = read(root, block("copy", src=files, dest="/etc/app/"))
     spec = compile_spec(image(root, recipes=[made]), run_checks="#!/bin/sh\n")
     assert spec.files["files/project/sub/more.conf"] == "b = 2\n"
     assert "COPY files/project/app.conf \\\n    files/project/sub/more.conf \\\n    /etc/app/" in (
