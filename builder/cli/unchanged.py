@@ -47,7 +47,7 @@ class Earlier:
     digest: str
 
     def result(self) -> Any:
-        """What was kept for this digest; None without it."""
+        """What was kept for this digest, of whatever shape; None without it."""
         try:
             return json.loads((self.folder / f"{self.digest}.json").read_bytes())
         except (OSError, ValueError):
@@ -73,7 +73,7 @@ def plan(options: Options) -> int:
         return commands.plan(options)
     before = earlier(options)
     kept = before.result()
-    if kept is None:
+    if not _is_plan(kept):
         from builder.cli import commands  # noqa: PLC0415
 
         made = commands.load_plan(options)
@@ -89,7 +89,7 @@ def spec(options: Options) -> int:
     """Write the specs of the selected images, and print where they are."""
     before = earlier(options)
     kept = before.result()
-    if kept is None or not is_state(kept["files"]):
+    if not _are_specs(kept) or not is_state(kept["files"]):
         from builder.cli import commands  # noqa: PLC0415 - unchanged specs do without
 
         folders = commands.write_specs(options)
@@ -105,6 +105,29 @@ def image_states(options: Options, images: Sequence[Keyed | PlannedImage]) -> li
         return ["to build: all of it anew"] * len(images)
     wanted = Wanted(formats=options.formats, engine=options.engine, verify=options.verify)
     return [state_of(options.out, image, wanted).text for image in images]
+
+
+def _is_plan(kept: Any) -> bool:
+    """Whether a kept result has the shape of a plan's."""
+    return (
+        isinstance(kept, dict)
+        and isinstance(kept.get("left_out"), int)
+        and isinstance(kept.get("images"), list)
+        and all(_are_texts(row) and len(row) == 2 for row in kept["images"])  # noqa: PLR2004
+    )
+
+
+def _are_specs(kept: Any) -> bool:
+    """Whether a kept result has the shape of that of `spec`."""
+    return (
+        isinstance(kept, dict)
+        and _are_texts(kept.get("folders"))
+        and isinstance(kept.get("files"), dict)
+    )
+
+
+def _are_texts(kept: Any) -> bool:
+    return isinstance(kept, list) and all(isinstance(one, str) for one in kept)
 
 
 def _keep(options: Options, before: Earlier, result: object) -> None:

@@ -183,6 +183,27 @@ def test_a_broken_result_counts_as_none(project: Path, tmp_path: Path, loads: li
     assert len(loads) == 2
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        *("[]", "3", '"x"', "{}", '{"images": [], "left_out": "x"}'),
+        *('{"images": 3, "left_out": 0}', '{"images": [3], "left_out": 0}'),
+        *('{"images": [["x"]], "left_out": 0}', '{"images": [[1, 2]], "left_out": 0}'),
+        *('{"folders": 3, "files": {}}', '{"folders": [3], "files": {}}'),
+        *('{"folders": [], "files": []}', '{"folders": []}'),
+    ],
+)
+@pytest.mark.parametrize("command", ["spec", "plan"])
+def test_a_result_of_another_shape_counts_as_none(
+    project: Path, tmp_path: Path, loads: list[object], command: str, kept: str
+) -> None:
+    run(command, project)
+    for file in (tmp_path / "home/unchanged").iterdir():
+        file.write_text(kept)
+    run(command, project)
+    assert len(loads) == 2
+
+
 def test_old_results_go(project: Path, tmp_path: Path) -> None:
     folder = tmp_path / "home/unchanged"
     folder.mkdir(parents=True)
