@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from builder.errors import BuildImagesError, Refused
+from builder.locks import locked
 from builder.model.locked import DEBIAN_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched, without_users
 from builder.sources.store import JOBS, Store, Unfetched
@@ -126,9 +128,13 @@ def _looked_up(url: str, locking: Locking) -> LockedSource:
 
 def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     """Fetch from the URL itself, or from a site's mirror where that is out of reach."""
+    digest = hashlib.sha256(url.encode()).hexdigest()
+    with locked(locking.store.path, digest):  # another run may lock the same
+        return _downloaded_to(locking.store.path / f".{digest}.new", url, name, locking)
+
+
+def _downloaded_to(partial: Path, url: str, name: str, locking: Locking) -> LockedSource:
     places = [url, *(f"{mirror.rstrip('/')}/{name}" for mirror in locking.store.mirrors)]
-    locking.store.path.mkdir(parents=True, exist_ok=True)
-    partial = locking.store.path / f".{hashlib.sha256(url.encode()).hexdigest()}.new"
     reasons = []
     try:
         for place in places:

@@ -6,17 +6,20 @@ import hashlib
 import io
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
 from builder.errors import Interrupted
-from builder.model.locked import LockedSource
+from builder.model.locked import Lock, LockedSource
 from builder.sources import Downloader, Store, fetch_all
-from builder.sources.download import ATTEMPTS, NotFetched
+from builder.sources.download import ATTEMPTS, Fetched, NotFetched, digest_of
+from builder.sources.locking import LockedAll, Locking, Wanted, lock_sources
 from builder.sources.store import Changed, Unfetched
 
 CONTENT = bytes(range(256)) * 2000
@@ -335,3 +338,35 @@ def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path
     assert server.asked[0][0] == f"/debian/{wanted.path}"
     assert "/debian/pool" not in str(caught.value)
     assert server.url.removeprefix("http://") not in str(caught.value)
+
+
+class SlowDownloader(Downloader):
+    """Writes in two pieces, and waits between them until another download has begun, or a while."""
+
+    def __init__(self, begun: threading.Semaphore, content: bytes) -> None:
+        super().__init__()
+        self.begun, self.content = begun, content
+
+    def fetch(self, url: str, target: Path, **_: Any) -> Fetched:  # noqa: ARG002
+        with target.open("ab") as file:
+            file.write(self.content)
+            file.flush()
+            self.begun.release()
+            for _one in range(2):
+                self.begun.acquire(timeout=0.2)
+            file.write(self.content)
+        return digest_of(target)
+
+
+def test_two_runs_that_lock_one_source_do_not_mix(tmp_path: Path) -> None:
+    begun = threading.Semaphore(0)
+    url = "https://up.example/a.tgz"
+
+    def run(content: bytes) -> LockedAll:
+        slow, store = SlowDownloader(begun, content), Store(path=tmp_path)
+        how = Locking(store=store, downloader=slow, resolve=lambda _: source(url))
+        return lock_sources([Wanted(urls=(url,), recipes=())], Lock(), how)
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(run, [b"1", b"2"]))
+    assert [one.sources for one in found] == [(source(url, b"11"),), (source(url, b"22"),)]
