@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import urllib3.exceptions
 
 from builder import facts
 from builder.errors import MissingPrerequisite
@@ -151,7 +152,7 @@ class Registries:
         try:
             answer = self._asked(url, ", ".join(accept), server)
             content = answer.raw.read(_LARGEST, decode_content=True)
-        except (requests.exceptions.RequestException, OSError) as error:
+        except (urllib3.exceptions.HTTPError, OSError) as error:  # requests' own are OSErrors
             lost = Unreachable(registry=wanted.registry, server=server, reason=innermost(error))
             hint = MIRROR_HINT.format(registry=wanted.registry)
             raise RegistryUnreachable(f"{shown}: {lost}", lost=str(lost), hint=hint) from error

@@ -60,6 +60,7 @@ class Told:
     token: object = field(default_factory=lambda: {"token": "granted"})
     asked: list[tuple[str, str]] = field(default_factory=list)
     busy: int = 0
+    withheld: int = 0
 
     @property
     def host(self) -> str:
@@ -88,7 +89,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
+        length = len(content) + self.server.told.withheld  # type: ignore[attr-defined]
+        for name, value in {**(headers or {}), "Content-Length": str(length)}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
@@ -145,6 +147,12 @@ def test_an_image_of_one_architecture_is_not_taken_for_another(registry: Told) -
     assert registries.digest(reference, "x86_64") == digest(SINGLE)
     with pytest.raises(RegistryFails, match=r"no image for ppc64le \(linux\); there is amd64"):
         registries.digest(reference, "ppc64le")
+
+
+def test_an_answer_that_breaks_off(registry: Told) -> None:
+    registry.withheld = 10
+    with pytest.raises(RegistryUnreachable, match="both:1"):
+        Registries(mirrors={"docker.io": registry.host}).digest("both:1", "x86_64")
 
 
 def test_an_index_without_the_architecture_says_what_it_has(registry: Told) -> None:
