@@ -132,7 +132,9 @@ def source_of(release: CudaRelease, *about: str) -> str:
 def _by_image(wanted: _Wanted) -> _Way | str:
     release, base, arch = wanted.release, wanted.base, wanted.arch
     exist = release.images.get(arch, ())
-    if not base.cuda.image or base.cuda.image not in exist:
+    if not base.cuda.image:
+        return "its file names none of NVIDIA's images"
+    if base.cuda.image not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA made images of it for {arch} on {where}"
     images = nvidia.image_names(release, base, arch)
@@ -160,7 +162,9 @@ def _by_image(wanted: _Wanted) -> _Way | str:
 def _by_repository(wanted: _Wanted) -> _Way | str:
     release, base, arch = wanted.release, wanted.base, wanted.arch
     exist = release.repositories.get(arch, ())
-    if not base.cuda.repository or base.cuda.repository not in exist:
+    if not base.cuda.repository:
+        return "its file names none of NVIDIA's repositories"
+    if base.cuda.repository not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA has packages of it for {arch} on {where}"
     known = nvidia.extras(wanted.project.facts, release, base, arch, by_image=False)

@@ -190,7 +190,7 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
         ),
         (
             "base image: debian13 has no way to CUDA 12.2 for ppc64le: NVIDIA made images of it "
-            "for ppc64le on no distribution; NVIDIA has packages of it for ppc64le on rhel8 only; "
+            "for ppc64le on no distribution; its file names none of NVIDIA's repositories; "
             "the distribution itself packages no CUDA (base-images/debian13.yaml: cuda)"
         ),
         "base image: debian13 packages no MPICH (base-images/debian13.yaml: mpi)",
