@@ -162,18 +162,30 @@ def test_a_library_of_the_driver_in_an_image(hpc_base: dict[str, Path], site: Pa
         assert outcomes["mpi"][0] == "passed"
 
 
+# A base that says that it comes to CUDA, of which nothing has to be installed.
+NO_TOOLKIT = """
+cuda:
+  distribution:
+    "12.4": {gcc: "13", development: [], runtime: []}
+"""
+
+
 def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unproven(
     hpc_base: dict[str, Path], site: Path
 ) -> None:
     del hpc_base
+    base = site / "base-images/debian13.yaml"
+    base.write_text(base.read_text().partition("\ncuda:")[0] + NO_TOOLKIT)
     recipe = site / "recipes/hpc-base.yaml"
-    recipe.write_text(re.sub(r"(?m)^checks: .*$", "checks: [gpu]", recipe.read_text()))
-    done = build_images("--project", site, "--image", IMAGE)
+    text = re.sub(r"(?m)^checks: .*$", "checks: [gpu]", recipe.read_text())
+    recipe.write_text(text.replace("  - mpi: {", "  - cuda: {}\n  - mpi: {"))
+    image = IMAGE.replace("-openmpi", "-cuda12.4-openmpi")
+    done = build_images("--project", site, "--image", image)
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
     assert done.status == 0
     assert "not proven on a GPU" in done.stdout
-    manifest = manifest_of(site / "out" / IMAGE)
+    manifest = manifest_of(site / "out" / image)
     assert manifest["proven_on_gpu"] is False
     for found in manifest["checks"].values():
         gpu = next(one for one in found if one["check"] == "gpu")
