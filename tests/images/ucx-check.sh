@@ -15,7 +15,7 @@ fail() {
 version=$(ompi_info --version 2>/dev/null | sed -n 's/^Open MPI v//p' | head -n 1)
 [ "$version" = "$wanted" ] || fail "ompi_info says Open MPI ${version:-nothing}, expected $wanted"
 ompi_info --parsable 2>/dev/null | grep -q '^mca:pml:ucx:' || fail "this Open MPI has no pml ucx"
-ucx=$(ucx_info -v | sed -n 's/^# Library version: //p;s/^# UCT version=\([0-9.]*\).*/\1/p' | head -n 1)
+ucx=$(ucx_info -v | sed -n 's/^# Library version: //p;s/^# UCT version=\([0-9.]*\).*/\1/p;s/^# Version //p' | head -n 1)
 [ "$ucx" = "$wanted_ucx" ] || fail "ucx_info says UCX ${ucx:-nothing}, expected $wanted_ucx"
 
 # Without InfiniBand Open MPI does not choose UCX by itself: it is told that any transport will do.
