@@ -31,6 +31,11 @@ class Fault:
         return where + self.problem + (f"\n    {self.valid}" if self.valid else "")
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things in words: 1 fault, 2 faults."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 class BuildImagesError(Exception):
     """Base of all errors that a user is shown without a traceback."""
 
@@ -90,9 +95,8 @@ class BadInput(BuildImagesError):
     def of(cls, faults: Sequence[Fault]) -> BadInput:
         """An error that lists `faults`, sorted by file and line."""
         unique = sorted(set(faults))
-        count = "1 fault" if len(unique) == 1 else f"{len(unique)} faults"
-        files = len({fault.file for fault in unique})
-        places = "1 file" if files == 1 else f"{files} files"
+        count = counted(len(unique), "fault")
+        places = counted(len({fault.file for fault in unique}), "file")
         text = "\n".join([f"{count} in {places}; nothing was built.", *map(str, unique)])
         return cls(text, faults=unique)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.cli.commands import compiled, load_plan
-from builder.errors import LintFailed
+from builder.errors import LintFailed, counted
 from builder.home import Home
 from builder.lint import LintReport, lint
 from builder.model import Spec
@@ -39,7 +39,7 @@ def check(options: Options, specs: Sequence[Spec], say: Callable[[str], None]) -
     say(as_text(report) if report.findings or report.missing else summary(report)[0])
     if report.errors:
         raise LintFailed(
-            f"{_count(report.errors, 'error')} found by lint, in what recipes became; see above",
+            f"{counted(report.errors, 'error')} found by lint, in what recipes became; see above",
             hint="docs/lint.md says what each rule is about; --no-lint goes on nevertheless",
         )
 
@@ -75,9 +75,9 @@ def as_text(report: LintReport) -> str:
 def summary(report: LintReport) -> list[str]:
     """Which linters ran, on how many specs, with how many findings; what was not run."""
     unchanged = f", {report.cached} of them unchanged since they were" if report.cached else ""
-    found = f"{_count(report.errors, 'error')}, {_count(report.warnings, 'warning')}"
+    found = f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}"
     lines = [
-        f"{found} in {_count(report.specs, 'spec')}{unchanged} linted",
+        f"{found} in {counted(report.specs, 'spec')}{unchanged} linted",
         f"linters: our own rules, {', '.join(report.ran)}",
     ]
     if report.missing:
@@ -99,7 +99,3 @@ def as_json(report: LintReport) -> dict[str, object]:
         "missing": list(report.missing),
         "findings": [dataclasses.asdict(finding) for finding in report.findings],
     }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from builder.cli.manifests import Keyed
+from builder.errors import counted
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.plan.grouping import MANY, by_reason
 
@@ -23,7 +24,7 @@ def plan_rows(images: Sequence[Keyed | PlannedImage], left_out: int, states: Seq
         f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}"
         for number, (image, state) in enumerate(zip(images, states, strict=True), start=1)
     ]
-    count = "1 image" if len(images) == 1 else f"{len(images)} images"
+    count = counted(len(images), "image")
     more = f"; {left_out} left out ('build-images explain' says why)" if left_out else ""
     return "\n".join([*lines, count + more])
 

@@ -13,7 +13,7 @@ from builder.bases import find_mirror
 from builder.cli.commands import compiled
 from builder.cli.progress import Progress
 from builder.cli.workspace import write_atomically
-from builder.errors import BadInput, BuildImagesError, MissingPrerequisite
+from builder.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.home import Home
 from builder.load import load_project
 from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Site, Spec
@@ -79,7 +79,7 @@ def fetch(options: Options) -> int:
         print(json.dumps({url: str(path) for url, path in sorted(paths.items())}, indent=1))
     else:
         size = sum(one.size for one in sources) / 1e6
-        print(f"{_count(len(sources), 'source')}, {size:.1f} MB, in {store.path}")
+        print(f"{counted(len(sources), 'source')}, {size:.1f} MB, in {store.path}")
     return 0
 
 
@@ -127,7 +127,7 @@ def references_of(images: Iterable[PlannedImage]) -> list[Key]:
 def not_locked(failures: Sequence[BuildImagesError], store: Store) -> BuildImagesError:
     """One error for all that could not be locked; its exit code is the gravest."""
     texts = [str(one) for one in failures]
-    count = f"{_count(len(texts), 'thing')} could not be locked; the rest is written:"
+    count = f"{counted(len(texts), 'thing')} could not be locked; the rest is written:"
     text = "\n".join([count, *texts])
     if any(isinstance(one, Changed) for one in failures):
         return Changed(text, hint=UPDATE_HINT)
@@ -206,7 +206,7 @@ def _checked(
 def _lacking(unlocked: Sequence[Wanted], unpinned: Sequence[Key]) -> str:
     if not unlocked and not unpinned:
         return ""
-    sources, bases = _count(len(unlocked), "source"), _count(len(unpinned), "base image")
+    sources, bases = counted(len(unlocked), "source"), counted(len(unpinned), "base image")
     return f"; {sources} and {bases} are not locked yet"
 
 
@@ -229,7 +229,7 @@ def _tell(options: Options, before: Lock, written: Lock, found: Downloads) -> No
 def _counts(what: str, before: Mapping[Any, object], after: Mapping[Any, object]) -> str:
     new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
     changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
-    return f"{_count(len(after), what)}; {new} new, {changed} changed, {gone} gone"
+    return f"{counted(len(after), what)}; {new} new, {changed} changed, {gone} gone"
 
 
 def lock_json(written: Lock) -> str:
@@ -240,7 +240,3 @@ def lock_json(written: Lock) -> str:
         for (reference, arch), digest in sorted(written.references.items())
     ]
     return json.dumps({"sources": sources, "references": references}, indent=1)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -50,6 +50,7 @@ from builder.model.words import (
     OPTIONAL,
     RUNTIME,
     SELECTABLE,
+    TOOLKITS,
     merged_environment,
 )
 from builder.places import Where
@@ -70,6 +71,7 @@ __all__ = [
     "RUNTIME",
     "SELECTABLE",
     "SKIPPED",
+    "TOOLKITS",
     "Artifact",
     "BaseImage",
     "BlockUse",

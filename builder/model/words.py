@@ -16,6 +16,9 @@ FLAVOURS = (RUNTIME, DEVELOPMENT)
 # Compiled for every processor of the architecture, not for one of hpccm's CPU targets.
 GENERIC = "generic"
 
+# The blocks of a recipe that stand for the blocks of a cell's route, which the plan puts there.
+TOOLKITS = ("cuda", "mpi")
+
 # The arguments that name files of the project, below files/, by block.
 FILE_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "conda": ("environment",),

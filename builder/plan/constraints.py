@@ -10,6 +10,7 @@ from builder import facts
 from builder.model import (
     GENERIC,
     NONE,
+    TOOLKITS,
     BlockUse,
     Cell,
     PlannedCuda,
@@ -88,7 +89,7 @@ class Constraints:
             use
             for ancestor in self._chain(recipe)
             for use in ancestor.development
-            if use.name in toolkits.TOOLKITS
+            if use.name in TOOLKITS
         )
 
     def _routes(self, uses: list[BlockUse]) -> tuple[str, ...]:

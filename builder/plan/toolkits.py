@@ -6,12 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.model import BaseImage, BlockUse, PackagedExtra, PlannedCuda, PlannedMpi
+from builder.model import (
+    TOOLKITS,
+    BaseImage,
+    BlockUse,
+    PackagedExtra,
+    PlannedCuda,
+    PlannedMpi,
+)
 from builder.plan import nvidia
 from builder.versions import version_order
 
-CUDA, MPI = "cuda", "mpi"
-TOOLKITS = (CUDA, MPI)
+CUDA, MPI = TOOLKITS
 
 # Releases before 11.0 need the driver of their own release, later ones any of their major's:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html

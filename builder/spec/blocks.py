@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from builder.errors import Fault
-from builder.model import BlockUse, PlannedImage
+from builder.model import TOOLKITS, BlockUse, PlannedImage
 from builder.spec import catalogue
 from builder.spec.catalogue import Block
 from builder.spec.limits import limit_faults
 from builder.spec.registered import registered_names
 from builder.spec.rules import rule_faults, type_faults
-
-# They stand for the blocks of a cell's route, which the plan puts in their place.
-TOOLKITS = ("cuda", "mpi")
 
 
 def block_faults(use: BlockUse) -> list[Fault]:
