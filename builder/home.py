@@ -39,6 +39,11 @@ class Home:
         return self.path / "bases"
 
     @property
+    def native(self) -> Path:
+        """Native tools for builds under emulation, by release and architecture."""
+        return self.path / "native"
+
+    @property
     def sources(self) -> Path:
         """Source files by checksum; a site without a network copies this folder there."""
         return self.path / "sources"

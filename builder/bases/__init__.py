@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from builder.bases.mirror import Mirror, find_mirror
-from builder.bases.store import StoredBase, ensure_base
+from builder.bases.store import StoredBase, ensure_base, keyring_of, source_lines, staging
 
-__all__ = ["Mirror", "StoredBase", "ensure_base", "find_mirror"]
+__all__ = [
+    "Mirror",
+    "StoredBase",
+    "ensure_base",
+    "find_mirror",
+    "keyring_of",
+    "source_lines",
+    "staging",
+]

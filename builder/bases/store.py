@@ -71,11 +71,11 @@ def ensure_base(
         if record.exists() and (stored := _read(record, name)).made >= not_before:
             return stored
         say(f"making base {base.name} for {arch} with mmdebstrap")
-        with _staging(store, folder.name) as staging:
-            stored = _make(base, arch, name, key, mirror, staging, processes, log)
-            (staging / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
+        with staging(store, folder.name) as partial:
+            stored = _make(base, arch, name, key, mirror, partial, processes, log)
+            (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
             shutil.rmtree(folder, ignore_errors=True)
-            staging.rename(folder)
+            partial.rename(folder)
         return _read(record, name)
 
 
@@ -95,15 +95,15 @@ def _read(record: Path, name: str) -> StoredBase:
 
 
 @contextlib.contextmanager
-def _staging(store: Path, name: str) -> Iterator[Path]:
+def staging(store: Path, name: str) -> Iterator[Path]:
     """A folder for half-made things, fresh at the start and gone at the end."""
-    staging = store / f".{name}.partial"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    partial = store / f".{name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     try:
-        yield staging
+        yield partial
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _make(
@@ -143,12 +143,7 @@ def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path)
     """The command that makes a base's root file system, signatures checked by apt."""
     made = base.bootstrap
     assert made is not None
-    keyring = KEYRINGS / made.keyring
-    if not keyring.exists():
-        raise MissingPrerequisite(
-            f"{keyring}: the keyring that signs {base.name} is not on this machine",
-            hint="apt-get install debian-archive-keyring, or: make setup",
-        )
+    keyring = keyring_of(base)
     return [
         "mmdebstrap",
         "--variant=minbase",
@@ -164,6 +159,18 @@ def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path)
         str(target),
         *source_lines(base, mirror, keyring),
     ]
+
+
+def keyring_of(base: BaseImage) -> Path:
+    """The keyring that signs a base's packages; raises `MissingPrerequisite` if it is not here."""
+    assert base.bootstrap is not None
+    keyring = KEYRINGS / base.bootstrap.keyring
+    if not keyring.exists():
+        raise MissingPrerequisite(
+            f"{keyring}: the keyring that signs {base.name} is not on this machine",
+            hint="apt-get install debian-archive-keyring, or: make setup",
+        )
+    return keyring
 
 
 def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:

@@ -136,6 +136,7 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
         refresh=options.refresh,
         cache=options.cache and not options.refresh,
         verify=options.verify,
+        native_tools=options.native_tools,
     )
 
 

@@ -26,6 +26,7 @@ class Options:
     formats: tuple[str, ...] = FORMATS
     refresh: bool = False
     cache: bool = True
+    native_tools: bool = True
     verify: bool = True
     dry_run: bool = False
     graph: bool = False
@@ -55,6 +56,7 @@ def parse(argv: Sequence[str]) -> Options:
         formats=_formats(getattr(given, "format", None)),
         refresh=getattr(given, "refresh", False),
         cache=not getattr(given, "no_cache", False),
+        native_tools=not getattr(given, "no_native_tools", False),
         verify=not getattr(given, "no_verify", False),
         dry_run=getattr(given, "dry_run", False),
         graph=getattr(given, "graph", False),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
+from builder import facts, native
 from builder.artifacts import flatten, oci, sbom
 from builder.bases import StoredBase, ensure_base, find_mirror
 from builder.cli.run import Run, Timer
@@ -79,11 +79,30 @@ class Packer:
                 log=log,
                 on_line=lambda line: self.run.progress.detail(name, line),
                 cache=self.run.cache,
+                native=self._native_tools(),
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):
             engine.export(self.image, target, log=log)
         return oci.read_layout(target).digest
+
+    def _native_tools(self) -> Path | None:
+        """The folder of native tools that the build steps are lent, if they are."""
+        run, image = self.run, self.image
+        if not run.native_tools or not run.engine.lends_tools:
+            return None
+        if native.lacking(image.base, image.cell.arch, run.host.arch):
+            return None
+        with self.timer.step("native-tools"):
+            return native.ensure_tools(
+                image.base,
+                image.cell.arch,
+                mirror=run.mirror or find_mirror(),
+                store=run.tools.home.native,
+                processes=run.tools.processes,
+                log=self.work.log,
+                say=self._tell,
+            ).path
 
     def _check_architecture(self, layout: oci.Layout) -> None:
         """A base of several architectures can resolve to the builder's own without a word."""

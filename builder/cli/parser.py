@@ -229,6 +229,11 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run every build step again, on the bases that are there",
     )
+    parser.add_argument(
+        "--no-native-tools",
+        action="store_true",
+        help="emulate all of a foreign image's programs, also where this machine has their twins",
+    )
     parser.add_argument("--no-verify", action="store_true", help="build and pack only")
     _no_lint(parser)
     _offline(parser)

@@ -41,6 +41,7 @@ class Run:
     refresh: bool = False
     cache: bool = True
     verify: bool = True
+    native_tools: bool = True
     sources: Mapping[str, Path] = field(default_factory=dict)
 
 

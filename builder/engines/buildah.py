@@ -11,6 +11,7 @@ from builder.bases import StoredBase
 from builder.engines.protocol import Instructions, OnLine, Tools, tag
 from builder.errors import StepFailed
 from builder.model import PlannedImage
+from builder.native import SHOWN_AT
 from builder.process import Processes
 
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<instruction>.*)")
@@ -23,6 +24,7 @@ class Buildah:
     """Builds with `buildah build --isolation chroot`, which needs neither cgroups nor a runtime."""
 
     name = "buildah"
+    lends_tools = True
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -74,6 +76,7 @@ class Buildah:
         log: Path,
         on_line: OnLine,
         cache: bool = True,
+        native: Path | None = None,
     ) -> None:
         steps = Instructions(_STEP, on_line)
         pull = "never" if image.is_bootstrapped else "missing"
@@ -90,6 +93,7 @@ class Buildah:
                     f"--pull={pull}",
                     f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
                     *_limits(),
+                    *([f"--volume={native}:{SHOWN_AT}:ro"] if native else []),
                     f"--tag={tag(image)}",
                     f"--file={context / 'Dockerfile'}",
                     str(context),

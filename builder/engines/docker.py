@@ -24,6 +24,7 @@ class Docker:
     """Builds with the Docker Engine that $DOCKER_HOST, or the default socket, leads to."""
 
     name = "docker"
+    lends_tools = False
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -87,7 +88,9 @@ class Docker:
         log: Path,
         on_line: OnLine,
         cache: bool = True,
+        native: Path | None = None,
     ) -> None:
+        assert native is None  # it cannot show build steps a folder of the machine's
         steps = Instructions(_STEP, on_line)
         buildx = shutil.which("docker-buildx", path=self._search_path())
         command = (

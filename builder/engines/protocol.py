@@ -84,6 +84,7 @@ class Engine(Protocol):
     """Builds Dockerfiles. One value serves one run; methods may be called from several threads."""
 
     name: str
+    lends_tools: bool  # whether build steps can be shown a folder that stays out of the image
 
     def version(self) -> str:
         """The engine's version."""
@@ -99,10 +100,12 @@ class Engine(Protocol):
         log: Path,
         on_line: OnLine,
         cache: bool = True,
+        native: Path | None = None,
     ) -> None:
         """Build the Dockerfile in `context`; raises `StepFailed` with the failing instruction.
 
-        Without `cache`, no step of an earlier build is taken up again.
+        Without `cache`, no step of an earlier build is taken up again. `native` is a folder of
+        native tools that build steps are shown at `/.native`.
         """
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:

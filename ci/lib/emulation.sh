@@ -43,9 +43,30 @@ may_mount() {
     ((0x$capabilities >> 21 & 1))      # CAP_SYS_ADMIN
 }
 
+# What the kernel is to start: on x86_64 a QEMU that runs native twins where build steps are lent
+# them (builder/native/twins.c); the name changes with what it is made from.
+interpreter() {
+    local made_from=$PROJECT/builder/native
+    if [[ $ARCH == x86_64 ]]; then
+        printf '%s/qemu/qemu-ppc64le.%s' "$TOOLS" \
+            "$(cat "$made_from"/{twins.c,twins.ld,interpreter.py} | sha256sum | cut -c 1-12)"
+    else
+        readlink -f "$TOOLS/bin/qemu-ppc64le"
+    fi
+}
+
+# Our own handler, with the interpreter of this version.
+handler_is_ours() {
+    local text
+    text=$(cat "$BINFMT/$HANDLER" 2>/dev/null) || return 1
+    [[ $text == enabled* && $text =~ interpreter\ ([^$'\n']+) && ${BASH_REMATCH[1]} == "$(interpreter)" ]]
+}
+
 emulated() {
     local file
     [[ $ARCH != ppc64le ]] || return 0
+    ! handler_is_ours || return 0
+    [[ $ARCH != x86_64 ]] || ! may_mount || return 1
     for file in "$BINFMT"/*; do
         case ${file##*/} in
             register | status | '*') ;;
@@ -64,10 +85,18 @@ plan_emulation() {
 
 do_emulation() { run_step "registering QEMU for ppc64le" register_qemu; }
 
+make_interpreter() {
+    rm -f "$TOOLS"/qemu/qemu-ppc64le.*
+    (cd "$PROJECT" && "$VENV/bin/python" -m builder.native.interpreter "$TOOLS/bin/qemu-ppc64le" "$1.new")
+    "$1.new" --version
+    mv -T "$1.new" "$1"
+}
+
 # The kernel asks the handler that was registered last first (fs/binfmt_misc.c puts it at the head
 # of its list), so an old one that is there need not be touched.
 register_qemu() {
-    local qemu=$TOOLS/bin/qemu-ppc64le line
+    local qemu line
+    qemu=$(interpreter)
     if [[ ! -e $BINFMT/register ]]; then
         as_root modprobe binfmt_misc 2>/dev/null || true
         if ! as_root mount -t binfmt_misc binfmt_misc "$BINFMT"; then
@@ -77,10 +106,11 @@ register_qemu() {
         fi
         ! emulated || return 0
     fi
+    [[ -x $qemu ]] || make_interpreter "$qemu"
     [[ ! -e $BINFMT/$HANDLER ]] || as_root sh -c "echo -1 >'$BINFMT/$HANDLER'"
     # O: hand over an open file; C: keep the program's credentials; F: open QEMU now, so that it
-    # works in containers, which do not have it.
-    line=":$HANDLER:M::$MAGIC:$MASK:$(readlink -f "$qemu"):OCF"
+    # works in containers, which do not have it; P: hand over the name that it was called by, too.
+    line=":$HANDLER:M::$MAGIC:$MASK:$qemu:OCPF"
     if ! printf '%s' "$line" | as_root tee "$BINFMT/register" >/dev/null; then
         echo "the kernel refuses the handler $HANDLER for $qemu"
         exit 4

@@ -10,6 +10,8 @@ images|/usr/share/keyrings/debian-archive-keyring.gpg|debian-archive-keyring|pro
 images|gpgv|gpgv|proves the index of Debian's source packages
 images|/etc/ssl/certs/ca-certificates.crt|ca-certificates|proves whom downloads come from
 images|buildah|buildah|builds the Dockerfiles
+images|gcc|gcc|puts the native tools' door before QEMU
+images|patchelf|patchelf|moves native tools to where build steps see them
 images|runc|runc|runs build steps
 images|/etc/containers/policy.json|golang-github-containers-common|says which images buildah and skopeo may read
 images|newuidmap|uidmap|user namespaces of ordinary users
@@ -27,8 +29,7 @@ test|dockerd|docker.io|Docker Engine, one of the engines under test
 test|docker|docker-cli docker.io|Docker's client
 test|skopeo|skopeo|reads what the engines wrote, as a second opinion
 test|docker-registry|docker-registry|a registry on loopback, for locking
-test|gcc|gcc|compiles the checks' programs on the host
-test|/usr/include/stdio.h|libc6-dev|the same
+test|/usr/include/stdio.h|libc6-dev|compiles the checks' programs on the host
 test|mpicc|libopenmpi-dev|the same
 test|mpirun|openmpi-bin|starts the checks' programs on the host
 test|mpicc.mpich|libmpich-dev|the checks' programs with the other MPI

