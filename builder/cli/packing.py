@@ -93,6 +93,9 @@ class Packer:
             return None
         if native.lacking(image.base, image.cell.arch, run.host.arch):
             return None
+        if not native.has_door(image.cell.arch):
+            self._tell(f"no native tools: the kernel's handler is not that of 'make setup'")
+            return None
         with self.timer.step("native-tools"):
             return native.ensure_tools(
                 image.base,

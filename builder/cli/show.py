@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -106,8 +107,12 @@ def explanation_json(plan: Plan) -> dict[str, Any]:
 
 
 def _decided(image: PlannedImage) -> list[str]:
+    from builder import native  # noqa: PLC0415 - `explain` alone needs it
+
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
+    if lent := native.told(image.base, image.cell.arch, platform.machine()):
+        lines.append(lent)
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines

@@ -55,7 +55,7 @@ def compilers_for(base: BaseImage) -> tuple[str, ...]:
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
-    """Why builds of this base get no native tools; empty if they get them."""
+    """Why builds of this base are lent no native tools; empty if they are."""
     if arch == host:
         return f"{arch} is this machine's own architecture"
     if host != HOST:
@@ -64,9 +64,21 @@ def lacking(base: BaseImage, arch: str, host: str) -> str:
         return f"Debian has no cross-compilers for {arch}"
     if base.bootstrap is None:
         return f"{base.name} comes from a registry, and no Debian release has its compilers' twins"
-    if not has_door(arch):
-        return f"the kernel's handler for {arch} is not the one of 'make setup', which runs twins"
     return ""
+
+
+def told(base: BaseImage, arch: str, host: str) -> str:
+    """What builds on this base are lent, in words; empty where nothing is emulated."""
+    if arch == host:
+        return ""
+    if reason := lacking(base, arch, host):
+        return f"native tools: none, {reason}"
+    assert base.bootstrap is not None
+    versions = " and ".join(compilers_for(base))
+    return (
+        f"native tools: gcc {versions}, shell, make, utilities and apt of {base.bootstrap.suite} "
+        "run as this machine's own; other compilers are emulated"
+    )
 
 
 def has_door(arch: str, folder: Path = Path("/proc/sys/fs/binfmt_misc")) -> bool:

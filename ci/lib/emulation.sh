@@ -1,13 +1,14 @@
 # shellcheck shell=bash
-# ppc64le programs on another architecture: QEMU, and the kernel told to use it. The kernel
+# Programs of other architectures: QEMU, and the kernel told to use it. The kernel
 # forgets it at a reboot; each set-up puts it back.
 
 readonly BINFMT=/proc/sys/fs/binfmt_misc
-readonly HANDLER=build-images-ppc64le
-# The same as in builder/facts.py (from QEMU's scripts/qemu-binfmt-conf.sh).
+# The same as in builder/facts/architectures.py (from QEMU's scripts/qemu-binfmt-conf.sh).
 readonly MAGIC='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x15\x00'
 readonly MASK='\xff\xff\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\x00'
-# How the kernel shows that magic.
+readonly MAGIC_AARCH64='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
+readonly MASK_AARCH64='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
+# How the kernel shows the magic of ppc64le.
 readonly SERVES='magic 7f454c46020101[0-9a-f]{18}02001500'
 # QEMU 7.2 never ends in Open MPI's configure (a test of a 128-bit compare-and-swap).
 readonly OLDEST_QEMU=8
@@ -26,7 +27,7 @@ handler_serves() {
     text=$(<"$1") 2>/dev/null || return 1
     [[ $text == enabled* && $text =~ $SERVES ]] || return 1
     [[ $text =~ flags:\ [A-Z]*F ]] || return 1
-    [[ ${1##*/} == "$HANDLER" ]] && return 0
+    [[ ${1##*/} == build-images-ppc64le ]] && return 0
     [[ $text =~ interpreter\ ([^$'\n']+) ]] || return 1
     (($(qemu_major "${BASH_REMATCH[1]}") >= OLDEST_QEMU))
 }
@@ -43,29 +44,30 @@ may_mount() {
     ((0x$capabilities >> 21 & 1))      # CAP_SYS_ADMIN
 }
 
-# What the kernel is to start: on x86_64 a QEMU that runs native twins where build steps are lent
-# them (builder/native/twins.c); the name changes with what it is made from.
+# interpreter ARCH: what the kernel is to start: on x86_64 a QEMU that runs native twins where build
+# steps are lent them (builder/native/twins.c); the name changes with what it is made from.
 interpreter() {
     local made_from=$PROJECT/builder/native
     if [[ $ARCH == x86_64 ]]; then
-        printf '%s/qemu/qemu-ppc64le.%s' "$TOOLS" \
+        printf '%s/qemu/qemu-%s.%s' "$TOOLS" "$1" \
             "$(cat "$made_from"/{twins.c,twins.ld,interpreter.py} | sha256sum | cut -c 1-12)"
     else
-        readlink -f "$TOOLS/bin/qemu-ppc64le"
+        readlink -f "$TOOLS/bin/qemu-$1"
     fi
 }
 
-# Our own handler, with the interpreter of this version.
+# handler_is_ours ARCH: with the interpreter of this version.
 handler_is_ours() {
     local text
-    text=$(cat "$BINFMT/$HANDLER" 2>/dev/null) || return 1
-    [[ $text == enabled* && $text =~ interpreter\ ([^$'\n']+) && ${BASH_REMATCH[1]} == "$(interpreter)" ]]
+    text=$(cat "$BINFMT/build-images-$1" 2>/dev/null) || return 1
+    [[ $text == enabled* && $text =~ interpreter\ ([^$'\n']+) ]] || return 1
+    [[ ${BASH_REMATCH[1]} == "$(interpreter "$1")" ]]
 }
 
 emulated() {
     local file
     [[ $ARCH != ppc64le ]] || return 0
-    ! handler_is_ours || return 0
+    ! { handler_is_ours ppc64le && handler_is_ours aarch64; } || return 0
     [[ $ARCH != x86_64 ]] || ! may_mount || return 1
     for file in "$BINFMT"/*; do
         case ${file##*/} in
@@ -78,25 +80,17 @@ emulated() {
 
 plan_emulation() {
     ! emulated || return 0
-    row "binfmt handler $HANDLER" "kernel, until the next reboot" "runs ppc64le programs through QEMU"
-    ROOT_STEPS+=("register QEMU for ppc64le in $BINFMT")
+    row "binfmt handlers build-images-*" "kernel, until the next reboot" \
+        "run ppc64le and aarch64 programs through QEMU"
+    ROOT_STEPS+=("register QEMU for ppc64le and aarch64 in $BINFMT")
     STEPS+=(do_emulation)
 }
 
-do_emulation() { run_step "registering QEMU for ppc64le" register_qemu; }
-
-make_interpreter() {
-    rm -f "$TOOLS"/qemu/qemu-ppc64le.*
-    (cd "$PROJECT" && "$VENV/bin/python" -m builder.native.interpreter "$TOOLS/bin/qemu-ppc64le" "$1.new")
-    "$1.new" --version
-    mv -T "$1.new" "$1"
-}
+do_emulation() { run_step "registering QEMU" register_qemus; }
 
 # The kernel asks the handler that was registered last first (fs/binfmt_misc.c puts it at the head
 # of its list), so an old one that is there need not be touched.
-register_qemu() {
-    local qemu line
-    qemu=$(interpreter)
+register_qemus() {
     if [[ ! -e $BINFMT/register ]]; then
         as_root modprobe binfmt_misc 2>/dev/null || true
         if ! as_root mount -t binfmt_misc binfmt_misc "$BINFMT"; then
@@ -106,13 +100,28 @@ register_qemu() {
         fi
         ! emulated || return 0
     fi
-    [[ -x $qemu ]] || make_interpreter "$qemu"
-    [[ ! -e $BINFMT/$HANDLER ]] || as_root sh -c "echo -1 >'$BINFMT/$HANDLER'"
+    register_qemu ppc64le "$MAGIC" "$MASK"
+    [[ $ARCH == aarch64 ]] || register_qemu aarch64 "$MAGIC_AARCH64" "$MASK_AARCH64"
+}
+
+# register_qemu ARCH MAGIC MASK
+register_qemu() {
+    local qemu handler=build-images-$1
+    qemu=$(interpreter "$1")
+    [[ -x $qemu ]] || make_interpreter "$1" "$qemu"
+    [[ ! -e $BINFMT/$handler ]] || as_root sh -c "echo -1 >'$BINFMT/$handler'"
     # O: hand over an open file; C: keep the program's credentials; F: open QEMU now, so that it
     # works in containers, which do not have it; P: hand over the name that it was called by, too.
-    line=":$HANDLER:M::$MAGIC:$MASK:$qemu:OCPF"
-    if ! printf '%s' "$line" | as_root tee "$BINFMT/register" >/dev/null; then
-        echo "the kernel refuses the handler $HANDLER for $qemu"
+    if ! printf '%s' ":$handler:M::$2:$3:$qemu:OCPF" | as_root tee "$BINFMT/register" >/dev/null; then
+        echo "the kernel refuses the handler $handler for $qemu"
         exit 4
     fi
+}
+
+# make_interpreter ARCH FILE
+make_interpreter() {
+    rm -f "$TOOLS/qemu/qemu-$1".*
+    (cd "$PROJECT" && "$VENV/bin/python" -m builder.native.interpreter "$TOOLS/bin/qemu-$1" "$2.new")
+    "$2.new" --version
+    mv -T "$2.new" "$2"
 }

@@ -155,6 +155,9 @@ def test_setup_and_builder_agree_on_the_binfmt_magic() -> None:
     script = (PROJECT / "ci/lib/emulation.sh").read_text()
     assert f"MAGIC='{ppc64le.binfmt_magic}'" in script
     assert f"MASK='{ppc64le.binfmt_mask}'" in script
+    aarch64 = ARCHITECTURES["aarch64"]
+    assert f"MAGIC_AARCH64='{aarch64.binfmt_magic}'" in script
+    assert f"MASK_AARCH64='{aarch64.binfmt_mask}'" in script
 
 
 @pytest.mark.parametrize(
