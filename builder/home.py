@@ -8,6 +8,7 @@ from pathlib import Path
 
 SHARED_HOME = Path("/var/lib/build-images")
 ORDINARY_USER = "build-images"
+LENT_AT = "/.native"  # where build steps are shown the native tools that they are lent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ import datetime as dt
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from builder import facts
 from builder.artifacts import oci
 from builder.bases.mirror import SECURITY_VARIABLE, Mirror
 from builder.errors import MissingPrerequisite
+from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage, Bootstrap
 from builder.process import Processes
@@ -59,10 +61,12 @@ def ensure_base(
     log: Path,
     say: Callable[[str], None],
     not_before: str = "",
+    native: Path | None = None,
 ) -> StoredBase:
     """The base from the store; made first if it is not there, or was made before `not_before`.
 
-    `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601.
+    `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601. `native` is a folder of
+    native tools for an emulated architecture; the base is the same without them.
     """
     key = base_key(base, arch, mirror)
     folder = store / f"{base.name}-{arch}-{key[:12]}"
@@ -72,7 +76,7 @@ def ensure_base(
             return stored
         say(f"making base {base.name} for {arch} with mmdebstrap")
         with staging(store, folder.name) as partial:
-            stored = _make(base, arch, name, key, mirror, partial, processes, log)
+            stored = _make(base, arch, name, key, mirror, partial, processes, log, native)
             (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
@@ -115,11 +119,12 @@ def _make(
     staging: Path,
     processes: Processes,
     log: Path,
+    native: Path | None,
 ) -> StoredBase:
     rootfs = staging / "rootfs.tar"
     (staging / _APT_CONF).write_text(_APT_OPTIONS)
     processes.logged(
-        mmdebstrap_command(base, arch, mirror, rootfs),
+        mmdebstrap_command(base, arch, mirror, rootfs, native),
         log=log,
         env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), "TMPDIR": str(staging)},
         what=f"mmdebstrap of {base.name} for {arch}",
@@ -139,7 +144,9 @@ def _make(
     return StoredBase(name=name, arch=arch, key=key, archive=archive, digest=digest, made=made)
 
 
-def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path) -> list[str]:
+def mmdebstrap_command(
+    base: BaseImage, arch: str, mirror: Mirror, target: Path, native: Path | None = None
+) -> list[str]:
     """The command that makes a base's root file system, signatures checked by apt."""
     made = base.bootstrap
     assert made is not None
@@ -155,9 +162,20 @@ def mmdebstrap_command(base: BaseImage, arch: str, mirror: Mirror, target: Path)
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
         '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
         f"--customize-hook=upload {target.parent / _APT_CONF} /etc/apt/apt.conf.d/{_APT_CONF}",
+        *(_lending(native) if native else []),
         made.suite,
         str(target),
         *source_lines(base, mirror, keyring),
+    ]
+
+
+def _lending(native: Path) -> list[str]:
+    """Shows the root file system native tools while it is made, and takes them away again."""
+    shown = f'"$1{LENT_AT}"'
+    show = f"mkdir {shown} && mount --bind {shlex.quote(str(native))} {shown}"
+    return [
+        f"--extract-hook={show} && mount -o remount,bind,ro {shown}",
+        f"--customize-hook=umount {shown} && rmdir {shown}",
     ]
 
 

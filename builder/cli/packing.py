@@ -43,6 +43,7 @@ class Packer:
                 log=self.work.log,
                 say=self._tell,
                 not_before=self.run.started if self.run.refresh else "",
+                native=self._native_tools(),
             )
 
     def artifacts(self, base: StoredBase | None) -> dict[str, Artifact]:
@@ -94,7 +95,7 @@ class Packer:
         if native.lacking(image.base, image.cell.arch, run.host.arch):
             return None
         if not native.has_door(image.cell.arch):
-            self._tell(f"no native tools: the kernel's handler is not that of 'make setup'")
+            self._tell("no native tools: the kernel's handler is not that of 'make setup'")
             return None
         with self.timer.step("native-tools"):
             return native.ensure_tools(

@@ -10,8 +10,8 @@ from builder import facts
 from builder.bases import StoredBase
 from builder.engines.protocol import Instructions, OnLine, Tools, tag
 from builder.errors import StepFailed
+from builder.home import LENT_AT
 from builder.model import PlannedImage
-from builder.native import SHOWN_AT
 from builder.process import Processes
 
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<instruction>.*)")
@@ -93,7 +93,7 @@ class Buildah:
                     f"--pull={pull}",
                     f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
                     *_limits(),
-                    *([f"--volume={native}:{SHOWN_AT}:ro"] if native else []),
+                    *([f"--volume={native}:{LENT_AT}:ro"] if native else []),
                     f"--tag={tag(image)}",
                     f"--file={context / 'Dockerfile'}",
                     str(context),

@@ -7,6 +7,5 @@ makes the QEMU that runs them in place of the image's own.
 from __future__ import annotations
 
 from builder.native.tools import NativeTools, ensure_tools, has_door, lacking, told
-from builder.native.twins import SHOWN_AT
 
-__all__ = ["SHOWN_AT", "NativeTools", "ensure_tools", "has_door", "lacking", "told"]
+__all__ = ["NativeTools", "ensure_tools", "has_door", "lacking", "told"]

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from builder import facts
 from builder.bases import Mirror, keyring_of, source_lines, staging
+from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage
 from builder.native import interpreter
-from builder.native.twins import SHOWN_AT, descriptions
+from builder.native.twins import descriptions
 from builder.process import Processes
 
 HOST = "x86_64"  # the one that twins.c is written for
@@ -165,10 +166,10 @@ def _make(
         [
             "patchelf",
             "--set-interpreter",
-            f"{SHOWN_AT}{libraries}/{loader}",
+            f"{LENT_AT}{libraries}/{loader}",
             "--force-rpath",
             "--set-rpath",
-            f"{SHOWN_AT}{libraries}",
+            f"{LENT_AT}{libraries}",
             *programs,
         ],
         log=log,
@@ -186,12 +187,12 @@ def _reduce(root: Path, triplet: str) -> None:
     The cross-compiler is to use the libc, the headers and the libraries of the image.
     """
     for name in ("bin", "sbin", "lib", "lib64"):
-        if not (root / name).is_symlink():  # a release before merged /usr
-            continue
-        (root / name).unlink()
+        folder = root / name
+        if folder.is_dir() and not folder.is_symlink():  # packages before /usr was merged
+            shutil.copytree(folder, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
     for path in root.iterdir():
         if path.name != "usr":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     for folder in [root / "usr/share", *root.glob("usr/lib/python3*")]:
         shutil.rmtree(folder, ignore_errors=True)
     cross = root / "usr" / triplet

@@ -11,6 +11,7 @@
      0NAME      its argv[0], if it is not to be the caller's
      ?WORD      only when WORD, or that of another such line, is among the first arguments
      +ARGUMENT  an argument before those of the caller
+     LNAME      after them, -L and each folder that the variable NAME lists
      $NAME=V    a variable, unless the caller has set it
      >NAME=V    the same; if the caller has set it, V is put after a colon
 
@@ -35,11 +36,17 @@ static int same(const char *a, const char *b)
     return *a == *b;
 }
 
-/* Whether `variable` (NAME=VALUE) sets the name that `other` sets. */
+/* Whether `variable` (NAME=VALUE) sets the name that `other` (NAME, or NAME=V) has. */
 static int same_name(const char *variable, const char *other)
 {
     while (*variable == *other && *variable != '=' && *variable) variable++, other++;
-    return *variable == '=' && *other == '=';
+    return *variable == '=' && (*other == '=' || !*other);
+}
+
+static char *value_of(char *variable)
+{
+    while (*variable && *variable++ != '=') {}
+    return variable;
 }
 
 static long length_of(const char *text)
@@ -100,9 +107,9 @@ __attribute__((used)) static void decide(unsigned long *stack)
 
     char text[TEXT_LIMIT];
     if (!description(program, text)) return;
-    char *native = 0, *name = argv[2], *added[ADDED_LIMIT];
+    char *native = 0, *name = argv[2], *added[ADDED_LIMIT], *folders[ADDED_LIMIT];
     char *environment[variables + ADDED_LIMIT + 1];
-    long arguments = 0, settings = variables, conditional = 0, met = 0;
+    long arguments = 0, appended = 0, settings = variables, conditional = 0, met = 0;
     for (long n = 0; n < variables; n++) environment[n] = envp[n];
     char joined[2 * TEXT_LIMIT], *room = joined;
     for (char *line = text, *next; *line; line = next) {
@@ -119,6 +126,25 @@ __attribute__((used)) static void decide(unsigned long *stack)
             if (arguments == ADDED_LIMIT) return;
             added[arguments++] = line;
             break;
+        case 'L': {
+            char *at = 0;
+            for (long n = 0; n < variables && !at; n++)
+                if (same_name(envp[n], line)) at = value_of(envp[n]);
+            while (at && *at) {
+                char *piece = at;
+                while (*at && *at != ':') at++;
+                if (at > piece) {
+                    if (appended == ADDED_LIMIT || at - piece + 3 > joined + sizeof joined - room)
+                        return;
+                    folders[appended++] = room;
+                    room = append(room, "-L");
+                    while (piece < at) *room++ = *piece++;
+                    *room++ = 0;
+                }
+                if (*at) at++;
+            }
+            break;
+        }
         case '$':
         case '>': {
             long known = 0;
@@ -127,8 +153,7 @@ __attribute__((used)) static void decide(unsigned long *stack)
                 if (settings == variables + ADDED_LIMIT) return;
                 environment[settings++] = line;
             } else if (line[-1] == '>') {
-                char *value = line;
-                while (*value++ != '=') {}
+                char *value = value_of(line);
                 if (length_of(environment[known]) + length_of(value) + 2 >
                     joined + sizeof joined - room) return;
                 char *whole = room;
@@ -142,11 +167,12 @@ __attribute__((used)) static void decide(unsigned long *stack)
     }
     if (!native || (conditional && !met)) return;
 
-    char *words[argc + arguments];
+    char *words[argc + arguments + appended];
     long n = 0;
     words[n++] = name;
     for (long i = 0; i < arguments; i++) words[n++] = added[i];
     for (long i = 3; i < argc; i++) words[n++] = argv[i];
+    for (long i = 0; i < appended; i++) words[n++] = folders[i];
     words[n] = 0;
     environment[settings] = 0;
     kernel(SYS_fcntl, program, F_SETFD, FD_CLOEXEC);

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder import facts
+from builder.home import LENT_AT
 
-SHOWN_AT = "/.native"
 _FOLDERS = ("usr/bin", "usr/lib/apt/methods", "usr/lib/apt/solvers", "usr/lib/apt/planners")
 
 # Programs that tell about the machine, or change other programs by its libraries.
@@ -35,7 +35,7 @@ def descriptions(root: Path, triplet: str, arch: facts.Architecture) -> dict[str
     """The description of each twin in `root`, by the path of the program in the image."""
     folders = [folder for name in _FOLDERS if (folder := root / name).is_dir()]
     found = {
-        f"/{path.relative_to(root)}": f"={SHOWN_AT}/{path.relative_to(root)}\n"
+        f"/{path.relative_to(root)}": f"={LENT_AT}/{path.relative_to(root)}\n"
         for folder in folders
         for path in sorted(folder.iterdir())
         if path.name not in _FOREIGN and not path.is_symlink() and "linux-gnu-" not in path.name
@@ -49,14 +49,14 @@ def descriptions(root: Path, triplet: str, arch: facts.Architecture) -> dict[str
     machine = triplet.partition("-")[0]
     found["/usr/bin/bash"] += f"$HOSTTYPE={machine}\n$MACHTYPE={machine}-unknown-linux-gnu\n"
     for name in _BINUTILS:
-        found[f"/usr/bin/{triplet}-{name}"] = f"={SHOWN_AT}/usr/bin/{triplet}-{name}\n"
+        found[f"/usr/bin/{triplet}-{name}"] = f"={LENT_AT}/usr/bin/{triplet}-{name}\n"
     for cross in sorted((root / "usr/lib/gcc-cross" / triplet).iterdir()):
         found.update(_compiler(root, triplet, cross.name))
     return {path: text for path, text in found.items() if _target(root, text).is_file()}
 
 
 def _target(root: Path, text: str) -> Path:
-    return root / text.splitlines()[0].removeprefix(f"={SHOWN_AT}/")
+    return root / text.splitlines()[0].removeprefix(f"={LENT_AT}/")
 
 
 def _compiler(root: Path, triplet: str, major: str) -> Iterator[tuple[str, str]]:
@@ -70,20 +70,21 @@ def _compiler(root: Path, triplet: str, major: str) -> Iterator[tuple[str, str]]
     passes = _folder_of_passes(root, triplet, major)
     driver = (
         f"$GCC_EXEC_PREFIX=/usr/lib/gcc/\n"
-        f">COMPILER_PATH={SHOWN_AT}{passes}\n"
-        f">C_INCLUDE_PATH=/usr/local/include\n"
+        f">COMPILER_PATH={LENT_AT}{passes}\n"
+        "LLIBRARY_PATH\n"  # which cross-compilers take no notice of
+        ">C_INCLUDE_PATH=/usr/local/include\n"
         f">CPLUS_INCLUDE_PATH=/usr/include/c++/{major}:/usr/include/{triplet}/c++/{major}:"
         f"/usr/include/c++/{major}/backward:/usr/local/include\n"
     )
     for name in _DRIVERS:
         program = f"/usr/bin/{triplet}-{name}-{major}"
-        yield program, f"={SHOWN_AT}{program}\n{driver}"
+        yield program, f"={LENT_AT}{program}\n{driver}"
     for name in _GCC_OTHERS:
         program = f"/usr/bin/{triplet}-{name}-{major}"
-        yield program, f"={SHOWN_AT}{program}\n"
+        yield program, f"={LENT_AT}{program}\n"
     for name in _PASSES:
         for folder in (own, own.replace("/usr/lib/", "/usr/libexec/")):
-            yield f"{folder}/{name}", f"={SHOWN_AT}{passes}/{name}\n"
+            yield f"{folder}/{name}", f"={LENT_AT}{passes}/{name}\n"
 
 
 def _folder_of_passes(root: Path, triplet: str, major: str) -> str:

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "bases": {"artifacts"},
     "sources": set(),
     "native": {"bases"},
-    "engines": {"artifacts", "bases", "native"},
+    "engines": {"artifacts", "bases"},
     "verify": {"artifacts", "engines"},
     "report": set(),
     "doctor": {"engines"},
