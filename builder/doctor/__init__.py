@@ -12,7 +12,7 @@ from builder import facts
 from builder.doctor import host
 from builder.doctor.abilities import abilities_of, require
 from builder.doctor.diagnosis import Ability, Diagnosis, Item, Roots, indexed
-from builder.doctor.emulation import runs
+from builder.doctor.emulation import lends, runs
 from builder.doctor.programs import PROGRAMS, asked, with_twins
 from builder.doctor.render import as_json, as_text
 from builder.home import ORDINARY_USER
@@ -86,9 +86,15 @@ def _answers(
             )
             for one in facts.ARCHITECTURES.values()
         ]
-        return [one.result() for one in programs], [one.result() for one in running]
+        lending = [
+            item
+            for one in facts.ARCHITECTURES.values()
+            for item in lends(one, host=arch, roots=roots)
+        ]
+        return [one.result() for one in programs], [*(one.result() for one in running), *lending]
 
 
 def _shown(running: list[Item]) -> list[str]:
     """The architectures whose abilities are told: those that are wanted, and those that run."""
-    return [item.title for item in running if item.ok or not item.optional]
+    archs = [item for item in running if item.key.startswith("run:")]
+    return [item.title for item in archs if item.ok or not item.optional]

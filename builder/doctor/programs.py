@@ -87,6 +87,13 @@ PROGRAMS = (
         why="makes the base images",
         package="mmdebstrap",
     ),
+    Program(
+        name="patchelf",
+        group=TOOLS,
+        why="moves native tools to where build steps see them",
+        package="patchelf",
+        optional=True,
+    ),
     Program(name="sqfs2tar", group=TOOLS, why="reads SIF images", package="squashfs-tools-ng"),
     Program(
         name="mksquashfs",

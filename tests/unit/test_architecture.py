@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "engines": {"artifacts", "bases"},
     "verify": {"artifacts", "engines"},
     "report": set(),
-    "doctor": {"engines"},
+    "doctor": {"engines", "native"},
     "cli": None,  # composes everything
     "__main__": {"cli"},
     "__init__": set(),
