@@ -134,6 +134,9 @@ def parse(path: Path, file: str, faults: Faults) -> Node | None:
 
 
 def _read(path: Path, where: Where, faults: Faults) -> str | None:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        faults.add(where, "this is no file: a pipe, a socket or a device would be waited for")
+        return None
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:

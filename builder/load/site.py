@@ -23,7 +23,7 @@ def read_site(root: Path, faults: Faults) -> Site:
     """The site of `$BUILD_IMAGES_SITE`, else of the project's site.yaml, else the defaults."""
     named = os.environ.get(VARIABLE)
     path = Path(named) if named else root / SITE
-    if not named and not path.exists():
+    if not named and not path.exists() and not path.is_symlink():
         return Site()
     node = parse(path, named or SITE, faults)
     return Site() if node is None else site_of(node, faults)

@@ -244,6 +244,22 @@ def test_parser_in_python_gives_the_same(good: Project, monkeypatch: pytest.Monk
     assert load_project(GOOD) == good
 
 
+def test_a_pipe_among_the_recipes_is_a_fault_and_is_not_waited_for(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    shutil.copytree(GOOD, root)
+    os.mkfifo(root / "recipes/pipe.yaml")
+    with pytest.raises(BadInput, match=r"recipes/pipe\.yaml:1: this is no file"):
+        load_project(root)
+
+
+def test_a_site_that_is_a_link_to_nothing_is_a_fault(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    shutil.copytree(GOOD, root)
+    (root / "site.yaml").symlink_to("/nonexistent/site.yaml")
+    with pytest.raises(BadInput, match=r"site\.yaml:1: the file is missing"):
+        load_project(root)
+
+
 def test_file_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
     faults = Faults()
     (tmp_path / "x.yaml").mkdir()
