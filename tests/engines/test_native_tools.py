@@ -1,0 +1,83 @@
+"""Native tools lent to an emulated build: they do the work, and nothing of them stays."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+from harness import build_images, manifest_of
+
+from builder import native
+from builder.artifacts import oci
+from builder.artifacts.flatten import flattened
+from builder.engines import Tools
+
+# Each line fails the build unless what it says is so.
+STEPS = r"""
+uname -m | grep -x ppc64le
+head -n 1 /proc/self/maps | grep -F /.native/usr/bin/head
+bash -c 'test "$HOSTTYPE" = powerpc64le && grep -F /.native/usr/bin/bash /proc/$$/maps' > /dev/null
+printf 'int main(void) { return 0; }' > /tmp/a.c
+/usr/bin/gcc -O2 -g -o /tmp/a /tmp/a.c
+env -i /usr/bin/gcc -o /tmp/b /tmp/a.c
+PATH=/usr/local/nowhere:/usr/bin:/bin cc -o /tmp/c /tmp/a.c
+readelf -h /tmp/a | grep PowerPC64 && /tmp/a && /tmp/b && /tmp/c
+! readelf --debug-dump /tmp/a | grep -F /.native
+gcc -print-prog-name=cc1 | grep -F /.native
+gcc -v 2>&1 | grep -F -- --host=x86_64-linux-gnu
+mkdir /tmp/lib && echo 'int f(void) { return 0; }' > /tmp/lib/f.c
+gcc -shared -fPIC -o /tmp/lib/libf.so /tmp/lib/f.c
+echo 'int f(void); int main(void) { return f(); }' > /tmp/m.c
+LIBRARY_PATH=/nowhere:/tmp/lib gcc -o /tmp/m /tmp/m.c -lf && LD_LIBRARY_PATH=/tmp/lib /tmp/m
+apt-get update -q && apt-get install -qy --reinstall dash bash coreutils base-files
+/bin/sh -c 'echo the shell was upgraded under itself' && /bin/dash -c true
+dpkg --print-architecture | grep -x ppc64el
+rm -rf /tmp/* /var/lib/apt/lists/*
+"""
+RECIPE = """\
+recipe: lent
+version: "1.0"
+about: What native tools are to stand
+development:
+  - packages: {apt: [gcc, libc6-dev]}
+  - shell:
+      commands:
+%s
+checks: [architecture]
+"""
+MATRIX = """\
+axes: {arch: [ppc64le], base: [%s], cuda: [none], mpi: [none]}
+default: {recipe: [lent]}
+"""
+
+
+@pytest.fixture
+def project(site: Path) -> Path:
+    shutil.rmtree(site / "recipes")
+    (site / "recipes").mkdir()
+    quoted = ("'" + line.replace("'", "''") + "'" for line in STEPS.strip().splitlines())
+    commands = "\n".join(f"        - {line}" for line in quoted)
+    (site / "recipes" / "lent.yaml").write_text(RECIPE % commands)
+    return site
+
+
+@pytest.mark.engines
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
+@pytest.mark.parametrize("base", ["debian12", "debian13"])
+def test_steps_run_native_tools_and_nothing_of_them_stays(
+    base: str, project: Path, tools: Tools
+) -> None:
+    del tools
+    assert native.has_door("ppc64le"), "make setup registers the interpreter"
+    (project / "matrix.yaml").write_text(MATRIX % base)
+    arguments = ("--project", project, "--format", "oci", "--flavour", "development")
+    done = build_images(*arguments, "--output", project / "lent", "--no-cache")
+    log = next((project / "lent").glob("*/build.log")).read_text()
+    assert done.status == 0, log[-3000:]
+    folder = next((project / "lent").glob("lent-*"))
+    assert manifest_of(folder)["outcome"] == "verified"
+    with flattened(oci.read_layout(folder / "image.oci"), scratch=project) as nodes:
+        assert "usr/bin/gcc" in nodes
+        assert not [path for path in nodes if path.startswith(".native")]
