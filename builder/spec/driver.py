@@ -57,7 +57,6 @@ def dockerfile(image: PlannedImage) -> str:
             _develop(stage, image, recipe)
             stages.append(stage)
             source = stage.name
-        _add_check_scripts(stages[-1], image)
         final = _final(image, stages, image.runtime_image)
         if image.cuda and image.cuda.images:  # NVIDIA's prints a banner before every program
             final += raw(docker="ENTRYPOINT []")
@@ -159,6 +158,8 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     if image.checks and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
+    if hpccm.config.get_format() == "docker":  # a stage then says nothing of its descendants
+        _add_check_scripts(final, image)
     final += label(metadata=_labels(image))
 
 
