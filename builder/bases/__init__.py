@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from builder.bases.mirror import Mirror, find_mirror
-from builder.bases.store import StoredBase, ensure_base
+from builder.bases.store import StoredBase, ensure_base, stored_base
 
-__all__ = ["Mirror", "StoredBase", "ensure_base", "find_mirror"]
+__all__ = ["Mirror", "StoredBase", "ensure_base", "find_mirror", "stored_base"]

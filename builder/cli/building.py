@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,8 +16,9 @@ from builder import doctor as examination
 from builder.bases import find_mirror
 from builder.cli import linting, show
 from builder.cli.again import prove_again
+from builder.cli.at_work import at_work
 from builder.cli.commands import compiled, load_plan
-from builder.cli.job import WAITING, report, run_job, uninterrupted
+from builder.cli.job import report, run_job
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
@@ -29,7 +31,6 @@ from builder.errors import BadInput
 from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
-from builder.locks import locked
 from builder.model import FORMATS, Plan, Spec
 from builder.process import Processes
 from builder.verify import host_facts
@@ -72,9 +73,11 @@ def _build(
 ) -> int:
     """Build and prove what is not done yet, and say what came of it."""
     states = image_states(options, made.images)
-    run = _run(options, progress, made, todo=_to_do(states))
-    run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
-    results = run_job(run, made, specs, lacking, jobs=options.jobs)
+    todo = _to_do(states)
+    run = _run(options, progress, made, todo=todo)
+    with at_work(run.tools, progress.say) if todo else contextlib.nullcontext():
+        run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
+        results = run_job(run, made, specs, lacking, jobs=options.jobs)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     else:
@@ -225,14 +228,8 @@ def verify(options: Options) -> int:
         host=host_facts(),
         versions=_versions(tools, "buildah"),
     )
-    with locked(tools.home.path, "builder", waiting=lambda: progress.say(WAITING)):
-        try:
-            updated = prove_again(run, manifest, folder)
-        except BaseException:
-            with uninterrupted():
-                processes.stop()
-                run.engine.clean()
-            raise
+    with at_work(tools, progress.say):
+        updated = prove_again(run, manifest, folder)
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
     else:

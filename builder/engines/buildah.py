@@ -23,6 +23,7 @@ class Buildah:
     """Builds with `buildah build --isolation chroot`, which needs neither cgroups nor a runtime."""
 
     name = "buildah"
+    options = "isolation chroot, network host"
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -43,6 +44,16 @@ class Buildah:
             *arguments,
         ]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where it mounts and unpacks: a builder that was killed leaves things there."""
+        self._tools.home.temporary.mkdir(parents=True, exist_ok=True)
+        return {**self._tools.environment, "TMPDIR": str(self._tools.home.temporary)}
+
+    def has(self, name: str) -> bool:
+        argv = self.command("inspect", "--type", "image", "--format", "{{.FromImageID}}", name)
+        return self._tools.processes.capture(argv, check=False).returncode == 0
+
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         # A tag moves to the newest image of its name, so pulling again after a refresh is enough.
         known = self._tools.processes.capture(
@@ -57,6 +68,7 @@ class Buildah:
             self.command("pull", "--quiet", f"oci-archive:{base.archive}"),
             log=log,
             what="buildah pull",
+            env=self.environment,
         )
         listed = self._tools.processes.capture(
             self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
@@ -74,6 +86,8 @@ class Buildah:
         log: Path,
         on_line: OnLine,
         cache: bool = True,
+        file: str = "Dockerfile",
+        name: str = "",
     ) -> None:
         steps = Instructions(_STEP, on_line)
         pull = "never" if image.is_bootstrapped else "missing"
@@ -90,12 +104,13 @@ class Buildah:
                     f"--pull={pull}",
                     f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
                     *_limits(),
-                    f"--tag={tag(image)}",
-                    f"--file={context / 'Dockerfile'}",
+                    f"--tag={name or tag(image)}",
+                    f"--file={context / file}",
                     str(context),
                 ),
                 log=log,
                 what="buildah build",
+                env=self.environment,
                 on_line=steps,
             )
         except StepFailed as error:
@@ -106,6 +121,7 @@ class Buildah:
             self.command("push", "--quiet", tag(image), f"oci:{target}:latest"),
             log=log,
             what="buildah push",
+            env=self.environment,
         )
 
     def clean(self) -> None:

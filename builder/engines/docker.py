@@ -24,6 +24,7 @@ class Docker:
     """Builds with the Docker Engine that $DOCKER_HOST, or the default socket, leads to."""
 
     name = "docker"
+    options = "network host"
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -34,6 +35,11 @@ class Docker:
             hint="is the Docker Engine running, and DOCKER_HOST right?",
         )
         return done.stdout.strip()
+
+    def has(self, name: str) -> bool:
+        docker = self._tools.program("docker")
+        argv = [docker, "image", "inspect", "--format", "{{.Id}}", name]
+        return self._tools.processes.capture(argv, check=False).returncode == 0
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         with locked(self._tools.home.path, "docker-base"):
@@ -87,6 +93,8 @@ class Docker:
         log: Path,
         on_line: OnLine,
         cache: bool = True,
+        file: str = "Dockerfile",
+        name: str = "",
     ) -> None:
         steps = Instructions(_STEP, on_line)
         buildx = shutil.which("docker-buildx", path=self._search_path())
@@ -102,8 +110,8 @@ class Docker:
                     f"--platform=linux/{facts.ARCHITECTURES[image.cell.arch].oci}",
                     "--network=host",
                     *([] if cache else ["--no-cache"]),
-                    f"--tag={tag(image)}",
-                    f"--file={context / 'Dockerfile'}",
+                    f"--tag={name or tag(image)}",
+                    f"--file={context / file}",
                     str(context),
                 ],
                 log=log,

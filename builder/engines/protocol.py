@@ -84,9 +84,13 @@ class Engine(Protocol):
     """Builds Dockerfiles. One value serves one run; methods may be called from several threads."""
 
     name: str
+    options: str  # in words, what of the engine's options has a part in the result
 
     def version(self) -> str:
         """The engine's version."""
+
+    def has(self, name: str) -> bool:
+        """Whether it has an image of that name."""
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         """Make a base known under the name by which specs refer to it."""
@@ -99,10 +103,13 @@ class Engine(Protocol):
         log: Path,
         on_line: OnLine,
         cache: bool = True,
+        file: str = "Dockerfile",
+        name: str = "",
     ) -> None:
-        """Build the Dockerfile in `context`; raises `StepFailed` with the failing instruction.
+        """Build a Dockerfile in `context`; raises `StepFailed` with the failing instruction.
 
-        Without `cache`, no step of an earlier build is taken up again.
+        Without `cache`, no step of an earlier build is taken up again. `name` is what the engine
+        then keeps it under: the image's own name, unless one is given.
         """
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:

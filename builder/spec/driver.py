@@ -71,7 +71,6 @@ def singularity(image: PlannedImage) -> str:
         stage = _stage(image, archive or image.base_image, DEVELOPMENT)
         for recipe in image.stages:
             _develop(stage, image, recipe)
-        _add_check_scripts(stage, image)
         if image.cell.flavour == DEVELOPMENT:  # no stage of a definition starts from another
             final, stages = stage, [stage]
             _finish(final, image, stage.name)
@@ -158,8 +157,7 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     if image.checks and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
-    if hpccm.config.get_format() == "docker":  # a stage then says nothing of its descendants
-        _add_check_scripts(final, image)
+    _add_check_scripts(final, image)  # last: a stage says nothing of its descendants
     final += label(metadata=_labels(image))
 
 

@@ -1,0 +1,58 @@
+"""The time in which a builder works on the store: beside others, after what dead ones left."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from builder.cli.running import uninterrupted
+from builder.engines import Buildah, Tools
+from builder.locks import together
+from builder.orphans import MARK, end_orphans, living
+
+LOCK = "builder"
+WAITING = "waiting for a build-images that cleans the store"
+
+
+@contextlib.contextmanager
+def at_work(tools: Tools, say: Callable[[str], object]) -> Iterator[None]:
+    """Work on the store beside other builders.
+
+    What builders that were killed left running is ended first. Containers and mounts that they
+    left are removed by whoever finds that nobody else is at work, at the start and, after an
+    interruption, at the end.
+    """
+    home = tools.home
+    with (
+        together(
+            home.path, LOCK, waiting=lambda: say(WAITING), stopped=lambda: tools.processes.stopping
+        ) as turn,
+        living(home.builders) as mark,
+    ):
+        tools.processes.mark[MARK] = mark
+        with turn.alone() as alone:
+            end_orphans(home.builders, home=home.path if alone else None)
+            if alone:
+                clean(tools)
+        try:
+            yield
+        except BaseException:
+            with uninterrupted():
+                tools.processes.stop()
+                with turn.alone() as alone:
+                    if alone:
+                        clean(tools)
+            raise
+
+
+def clean(tools: Tools) -> None:
+    """Remove containers and mounts, when no builder is at work: none of them is in use.
+
+    Whatever engine builds, Buildah runs the OCI images.
+    """
+    Buildah(tools).clean()
+    mounted = Path("/proc/self/mountinfo").read_text()
+    if f" {tools.home.temporary}/" not in mounted:  # else there is more in it than its files
+        shutil.rmtree(tools.home.temporary, ignore_errors=True)
