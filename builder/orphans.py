@@ -44,7 +44,8 @@ def living(folder: Path) -> Iterator[str]:
 def end_orphans(folder: Path, *, home: Path | None = None) -> int:
     """End what dead builders of this folder left running; how many processes that were.
 
-    With `home`, whose builders must all be dead, what runs with a root folder in it is ended too.
+    With `home`, whose builders must all be dead, what has its root in the containers there is
+    ended too.
     """
     folder = folder.resolve()
     victims: dict[int, int] = {}
@@ -103,7 +104,7 @@ def _runs_in(pid: int, home: Path) -> bool:
         root = str(Path(f"/proc/{pid}/root").readlink())
     except OSError:
         return False
-    return root.startswith(f"{home}/")
+    return root.startswith((f"{home}/tmp/", f"{home}/storage/"))
 
 
 def _others() -> list[int]:

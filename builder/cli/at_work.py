@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.cli.running import uninterrupted
+from builder.cli.workspace import write_atomically
 from builder.engines import Buildah, Tools
-from builder.locks import together
+from builder.home import Home
+from builder.locks import Turn, locked, together
 from builder.orphans import MARK, end_orphans, living
 
 LOCK = "builder"
+_PROJECTS = "projects.json"
 WAITING = "waiting for a build-images that cleans the store"
 
 
 @contextlib.contextmanager
-def at_work(tools: Tools, say: Callable[[str], object]) -> Iterator[None]:
+def using(
+    home: Home,
+    project: Path,
+    say: Callable[[str], object],
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Turn]:
+    """A time in which nobody removes anything from the store, which the project is noted to use."""
+    with together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn:
+        _remember(home, project)
+        yield turn
+
+
+@contextlib.contextmanager
+def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterator[None]:
     """Work on the store beside other builders.
 
     What builders that were killed left running is ended first. Containers and mounts that they
@@ -26,9 +43,7 @@ def at_work(tools: Tools, say: Callable[[str], object]) -> Iterator[None]:
     """
     home = tools.home
     with (
-        together(
-            home.path, LOCK, waiting=lambda: say(WAITING), stopped=lambda: tools.processes.stopping
-        ) as turn,
+        using(home, project, say, stopped=lambda: tools.processes.stopping) as turn,
         living(home.builders) as mark,
     ):
         tools.processes.mark[MARK] = mark
@@ -45,6 +60,22 @@ def at_work(tools: Tools, say: Callable[[str], object]) -> Iterator[None]:
                     if alone:
                         clean(tools)
             raise
+
+
+def projects(home: Home) -> list[str]:
+    """The folders of the projects that use a store."""
+    try:
+        found = json.loads((home.path / _PROJECTS).read_text())
+    except (OSError, ValueError):
+        return []
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _remember(home: Home, project: Path) -> None:
+    if str(project) not in projects(home):
+        with locked(home.path, "projects"):
+            known = json.dumps(sorted({*projects(home), str(project)}), indent=1)
+            write_atomically(home.path / _PROJECTS, known + "\n")
 
 
 def clean(tools: Tools) -> None:

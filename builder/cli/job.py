@@ -16,11 +16,10 @@ from typing import Any
 from builder import __version__
 from builder.cli.cell import wanted_by
 from builder.cli.manifests import State, read_manifest, state_of
-from builder.cli.records import note_engine
 from builder.cli.run import Run
 from builder.cli.running import Durations, run_all
 from builder.cli.schedule import Schedule, Task
-from builder.cli.stages import Stages, with_log
+from builder.cli.stages import Stages, note_engine, with_log
 from builder.cli.tasks import Job, limits_of, tasks_of
 from builder.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model import Plan, Spec

@@ -7,26 +7,20 @@ printed. The engine's storage may have been cleaned by hand: whoever builds asks
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.bases import Mirror, find_mirror, stored_base
-from builder.cli.workspace import write_atomically
-from builder.engines import ENGINES, Engine
-from builder.errors import BuildImagesError
 from builder.home import Home
-from builder.model import KeyedStage, PlannedImage
-from builder.plan.keys import StageKeys, why_changed
-from builder.spec import COMPILER
+from builder.model import KeyedStage
+from builder.plan.keys import DeclaredStages, why_changed
 
 CACHED, SHARED, TO_BUILD = "cached", "shared with", "to build"
-_ENGINES = "engines.json"
+ENGINES = "engines.json"
+_BASE = {"name", "made", "digest"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +36,9 @@ class StageState:
     why: str = ""
 
     def __str__(self) -> str:
-        more = f": {self.why}" if self.why and not self.shared_with else ""
-        return f"{self.state}{self.shared_with and ' ' + self.shared_with}{more}"
+        if self.shared_with:
+            return f"{self.state} {self.shared_with}"
+        return f"{self.state}: {self.why}" if self.why else self.state
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,21 +55,6 @@ class Records:
 
     def has(self, stage: KeyedStage) -> bool:
         return self.path(stage).exists()
-
-    def use(self, stage: KeyedStage) -> None:
-        """Note that the stage was of use today."""
-        with contextlib.suppress(OSError):
-            os.utime(self.path(stage))
-
-    def write(self, stage: KeyedStage, **about: Any) -> None:
-        """Record a stage that an engine has."""
-        self.path(stage).parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**asdict(stage), "tag": stage.tag, **about}, indent=1, sort_keys=True)
-        write_atomically(self.path(stage), text + "\n")
-
-    def forget(self, stage: KeyedStage) -> None:
-        for suffix in (".json", ".log"):
-            self.path(stage, suffix).unlink(missing_ok=True)
 
     def why_not(self, stage: KeyedStage) -> str:
         """Why a stage that is not recorded has to be built: what changed since the last of it."""
@@ -100,89 +80,77 @@ class Records:
 
 def read_record(path: Path) -> Mapping[str, Any] | None:
     """A stage's record; None if it is not one."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
+    found = _json(path)
     is_record = isinstance(found, dict) and isinstance(found.get("parts"), dict)
     return found if is_record and isinstance(found.get("tag"), str) else None
 
 
-def keys_for(home: Home, engine: str) -> StageKeys:
-    """The keys that stages have on this machine as it is now; a base that is missing has none."""
-    try:
-        mirror: Mirror | None = find_mirror()
-    except BuildImagesError:
-        mirror = None
-    known: dict[tuple[str, str], str] = {}
-
-    def digest(image: PlannedImage) -> str:
-        name = (image.base_image, image.cell.arch)
-        if mirror and name not in known:
-            found = stored_base(
-                image.base, image.cell.arch, image.base_image, mirror=mirror, store=home.bases
-            )
-            known[name] = found.digest if found else ""
-        return known.get(name, "")
-
-    return StageKeys(compiler=COMPILER, engine=engine, base_digest=digest)
-
-
 def stage_states(
-    images: Sequence[PlannedImage], keys: StageKeys, records: Records
+    home: Home, engine: str, images: Sequence[DeclaredStages]
 ) -> list[tuple[StageState, ...]]:
-    """For each image, what the main job would do with each stage of it."""
-    owners: dict[str, str] = {}
+    """For each image, what the main job would do with each stage of it, with an engine."""
+    records, words = Records(folder=home.stages), noted_engine(home, engine)
+    bases, owners = _base_digests(home), dict[str, str]()
     return [
-        tuple(_state(image, stage, records, owners) for stage in keys.of(image)) for image in images
+        tuple(
+            _state(one, stage, records, owners)
+            for stage in one.keyed(base=bases.get(one.base, ""), engine=words)
+        )
+        for one in images
     ]
 
 
 def _state(
-    image: PlannedImage, stage: KeyedStage, records: Records, owners: dict[str, str]
+    image: DeclaredStages, stage: KeyedStage, records: Records, owners: dict[str, str]
 ) -> StageState:
     if not stage.parts["base"]:
-        why = f"the base {image.base.name} for {image.cell.arch} is not in the store"
+        why = "its base is not in the store"
     elif records.has(stage):
         return StageState(stage=stage, state=CACHED)
     else:
         why = records.why_not(stage)
-    owner = owners.setdefault(stage.key, image.identifier)
-    if owner != image.identifier:
+    # Without a digest, bases and so stages are told apart by what they are named for.
+    owner = owners.setdefault(f"{image.base} {stage.key}", image.image)
+    if owner != image.image:
         return StageState(stage=stage, state=SHARED, shared_with=owner, why=why)
     return StageState(stage=stage, state=TO_BUILD, why=why)
 
 
-def note_engine(home: Home, engine: Engine) -> str:
-    """The engine with its version and options, noted for those who must not start it."""
-    words = f"{engine.name} {engine.version()}, {engine.options}"
-    home.stages.mkdir(parents=True, exist_ok=True)
-    noted = {**_noted(home), engine.name: {"program": _program(home, engine.name), "words": words}}
-    write_atomically(home.stages / _ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
-    return words
+def _base_digests(home: Home) -> dict[str, str]:
+    """The digests of the bases in the store, by how specs name them; of two, the newest's."""
+    records = [one for path in home.bases.glob("*/base.json") if (one := _json(path))]
+    known = [one for one in records if isinstance(one, dict) and one.keys() >= _BASE]
+    return {one["name"]: one["digest"] for one in sorted(known, key=lambda one: str(one["made"]))}
 
 
 def noted_engine(home: Home, name: str) -> str:
-    """The same as it was noted; empty if the program is another one now, or was never run."""
-    noted = _noted(home).get(name)
-    if not isinstance(noted, dict) or noted.get("program") != _program(home, name):
+    """An engine with its version and options, as the last build noted it.
+
+    Empty if the program is another one now, or was never run.
+    """
+    noted = noted_engines(home).get(name)
+    if not isinstance(noted, dict) or noted.get("program") != program(home, name):
         return ""
-    words = str(noted.get("words", ""))
-    return words if words.endswith(f", {ENGINES[name].options}") else ""
+    return str(noted.get("words", ""))
 
 
-def _noted(home: Home) -> dict[str, Any]:
-    try:
-        noted = json.loads((home.stages / _ENGINES).read_text())
-    except (OSError, ValueError):
-        return {}
+def noted_engines(home: Home) -> dict[str, Any]:
+    """All that was noted of engines, by name."""
+    noted = _json(home.stages / ENGINES)
     return noted if isinstance(noted, dict) else {}
 
 
-def _program(home: Home, name: str) -> list[Any]:
+def program(home: Home, name: str) -> list[Any]:
     """What tells a program from another version of it."""
     found = shutil.which(name, path=home.search_path())
     if found is None:
         return []
     about = Path(found).stat()
     return [found, about.st_size, about.st_mtime_ns]
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from builder.bases import StoredBase, ensure_base, find_mirror
 from builder.cli.packing import append
-from builder.cli.records import Records, read_record
+from builder.cli.records import ENGINES, Records, noted_engines, program, read_record
 from builder.cli.run import Run, now
-from builder.cli.workspace import remove, write_spec
+from builder.cli.workspace import remove, write_atomically, write_spec
+from builder.engines import Engine
 from builder.errors import StepFailed
+from builder.home import Home
 from builder.locks import locked
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.plan.keys import StageKeys
@@ -40,15 +44,14 @@ class Stages:
 
     def declared(self, images: Sequence[PlannedImage]) -> list[tuple[KeyedStage, ...]]:
         """The stages of images whose bases may not be made yet: equal keys, equal stages."""
-        keys = self._keys(lambda image: image.base_image)
-        return [keys.of(image) for image in images]
+        keys = StageKeys(COMPILER)
+        return [keys.of(one).keyed(base=one.base_image, engine=self.engine) for one in images]
 
     def of(self, image: PlannedImage) -> tuple[KeyedStage, ...]:
         """The stages of an image whose base is made."""
-        return self._keys(lambda one: self.bases[one.base_image].digest).of(image)
-
-    def _keys(self, digest: Callable[[PlannedImage], str]) -> StageKeys:
-        return StageKeys(compiler=COMPILER, engine=self.engine, base_digest=digest)
+        base = self.base(image)
+        declared = StageKeys(COMPILER).of(image)
+        return declared.keyed(base=base.digest if base else "", engine=self.engine)
 
     def base(self, image: PlannedImage) -> StoredBase | None:
         """The base that an image starts from, if it was made here."""
@@ -73,6 +76,7 @@ class Stages:
             say=lambda text: run.progress.step(image.identifier, text),
             not_before=run.started if run.refresh else "",
         )
+        os.utime(stored.archive.parent / "base.json")  # `gc` leaves what was of use lately
         with self._lock:
             self.bases[image.base_image] = stored
         return stored.made >= run.started
@@ -90,7 +94,7 @@ class Stages:
         text = stage_alone(spec.dockerfile, stage.target, built(stages[:number]))
         with self._held(stage, spec.image.identifier):
             if self.run.cache and self._is_there(stage, text):
-                records.use(stage)
+                os.utime(records.path(stage))
                 return False
             start = time.monotonic()
             self._build(spec, stage, text)
@@ -121,7 +125,7 @@ class Stages:
             return False
         if self.run.engine.has(stage.tag):
             return True
-        self.records.forget(stage)  # the engine's storage was cleaned by hand
+        self.records.path(stage).unlink()  # the engine's storage was cleaned by hand
         return False
 
     def _build(self, spec: Spec, stage: KeyedStage, text: str) -> None:
@@ -149,14 +153,28 @@ class Stages:
             remove(folder)
 
     def _record(self, stage: KeyedStage, text: str, took_s: float, **about: str) -> None:
-        self.records.write(
-            stage,
-            text=_sha256(text),
-            duration_s=took_s,
-            made=now(),
-            tools=dict(self.run.versions),
+        record = {
+            **asdict(stage),
+            "tag": stage.tag,
+            "text": _sha256(text),
+            "duration_s": took_s,
+            "made": now(),
+            "tools": dict(self.run.versions),
             **about,
-        )
+        }
+        path = self.records.path(stage)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def note_engine(home: Home, engine: Engine) -> str:
+    """The engine with its version and options, noted for those who must not start it."""
+    words = f"{engine.name} {engine.version()}, {engine.options}"
+    home.stages.mkdir(parents=True, exist_ok=True)
+    about = {"program": program(home, engine.name), "words": words}
+    noted = {**noted_engines(home), engine.name: about}
+    write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
+    return words
 
 
 def built(stages: Sequence[KeyedStage]) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from builder import __version__
@@ -20,7 +20,7 @@ from builder.plan.rendering import Memo
 
 FORMAT = "1"  # raised when the same parts would make another stage
 # Why a stage is built anew, by the part that differs; the first of them is what is told.
-WHY = {
+_WHY = {
     "before": "the stage before it changed",
     "base": "its base changed",
     "recipe": "its recipe changed",
@@ -32,41 +32,54 @@ WHY = {
 }
 
 
-class StageKeys:
-    """Makes the keys of many images; what they have in common is digested once.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredStages:
+    """The stages of an image as its project's files declare them, without this machine's part.
 
-    `base_digest` gives the digest of the base that an image starts from, empty if it is not known
-    yet. `engine` says which engine builds, its version and the options that matter.
+    `base` is how specs name the base; `made_here` whether it comes from this machine's store, and
+    has a digest there. `stages` are the names in the Dockerfile and across images, and the parts
+    of the key.
     """
 
-    def __init__(
-        self, *, compiler: str, engine: str, base_digest: Callable[[PlannedImage], str]
-    ) -> None:
-        self._compiler = f"{compiler}, build-images {__version__}, {FORMAT}"
-        self._engine = engine
-        self._base_digest = base_digest
-        self._memo = Memo()
+    image: str
+    base: str
+    made_here: bool
+    common: Mapping[str, str]
+    stages: Sequence[tuple[str, str, Mapping[str, str]]]
 
-    def of(self, image: PlannedImage) -> tuple[KeyedStage, ...]:
-        """One stage a recipe of the chain, then the one that becomes the image."""
+    def keyed(self, *, base: str, engine: str) -> tuple[KeyedStage, ...]:
+        """The stages with their keys: `base` is the digest of the base.
+
+        `engine` says which engine builds, its version and the options that matter.
+        """
         made: list[KeyedStage] = []
-        shared = self._shared(image)
-        for target, name, parts in self._stages(image):
-            all_parts = {"before": made[-1].key if made else "", **shared, **parts}
-            key = _sha256(all_parts)
-            made.append(KeyedStage(target=target, name=name, parts=all_parts, key=key))
+        here = {"base": base if self.made_here else self.base, "engine": engine}
+        for target, name, own in self.stages:
+            parts = {"before": made[-1].key if made else "", **here, **self.common, **own}
+            key = _sha256(parts)
+            made.append(KeyedStage(target=target, name=name, parts=parts, key=key))
         return tuple(made)
 
-    def _shared(self, image: PlannedImage) -> dict[str, str]:
+
+class StageKeys:
+    """Says what the stages of many images are; what images have in common is digested once."""
+
+    def __init__(self, compiler: str) -> None:
+        self._compiler = f"{compiler}, build-images {__version__}, {FORMAT}"
+        self._memo = Memo()
+
+    def of(self, image: PlannedImage) -> DeclaredStages:
+        """One stage a recipe of the chain, then the one that becomes the image."""
         cell, base, cuda = image.cell, image.base, image.cuda
         about: list[Any] = [cell.arch, cell.cpu, base.hpccm_distro, base.distribution, base.version]
         about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
-        return {
-            "base": self._base_digest(image) if image.is_bootstrapped else image.base_reference,
-            "cell": _sha256(about),
-            "compiler": self._compiler,
-            "engine": self._engine,
-        }
+        return DeclaredStages(
+            image=image.identifier,
+            base=image.base_image if image.is_bootstrapped else image.base_reference,
+            made_here=image.is_bootstrapped,
+            common={"cell": _sha256(about), "compiler": self._compiler},
+            stages=tuple(self._stages(image)),
+        )
 
     def _stages(self, image: PlannedImage) -> Iterator[tuple[str, str, dict[str, str]]]:
         for stage in image.stages:
@@ -86,7 +99,7 @@ class StageKeys:
 
 def why_changed(before: Mapping[str, Any], now: Mapping[str, str]) -> str:
     """In a few words, what made a stage's key another one."""
-    return next((text for part, text in WHY.items() if before.get(part) != now.get(part)), "")
+    return next((text for part, text in _WHY.items() if before.get(part) != now.get(part)), "")
 
 
 def _block(use: BlockUse) -> str:
