@@ -104,7 +104,7 @@ def _runs_in(pid: int, home: Path) -> bool:
         root = str(Path(f"/proc/{pid}/root").readlink())
     except OSError:
         return False
-    return root.startswith((f"{home}/tmp/", f"{home}/storage/"))
+    return root.startswith((f"{home}/tmp/", f"{home}/storage/"))  # noqa: S108
 
 
 def _others() -> list[int]:

@@ -78,17 +78,23 @@ class Schedule:
         `free_disk` is what is free now, in bytes; zero is no limit. A task for which there is no
         room at all starts when nothing else runs.
         """
-        started: list[Task] = []
-        for name in sorted(self._ready, key=lambda one: (-self._path[one], one)):
-            if len(self._running) >= self._limits.tasks:
-                break
-            task = self._tasks[name]
-            if self._fits(task, free_disk) or not self._running:
-                self._ready.discard(name)
-                self._running[name] = task
-                self._open.add(task.group)
-                started.append(task)
+        ready = sorted(self._ready, key=lambda one: (-self._path[one], one))
+        started = [self._tasks[name] for name in ready if self._begin(name, free_disk)]
+        if ready and not self._running:
+            started.append(self._tasks[ready[0]])
+            self._occupy(ready[0])
         return started
+
+    def _begin(self, name: str, free_disk: int) -> bool:
+        if len(self._running) >= self._limits.tasks or not self._fits(self._tasks[name], free_disk):
+            return False
+        self._occupy(name)
+        return True
+
+    def _occupy(self, name: str) -> None:
+        self._ready.discard(name)
+        self._running[name] = self._tasks[name]
+        self._open.add(self._tasks[name].group)
 
     def done(self, name: str) -> None:
         """A task came to its end."""
