@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(options: Options) -> int:
     if options.command in {"build", "verify", "doctor", "gc"}:
         from builder.cli import building  # noqa: PLC0415 - the commands that only look start fast
-        from builder.cli.gc import gc as collect  # noqa: PLC0415
+        from builder.cli.collecting import collect  # noqa: PLC0415
 
         return {
             "build": building.build,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,9 @@ from builder.cli.unchanged import image_states, shows_stages
 from builder.errors import BadInput
 from builder.home import Home
 from builder.load import load_project
-from builder.model import Plan, Spec
+from builder.model import Plan, PlannedImage, Spec
 from builder.plan import make_plan
-from builder.plan.keys import StageKeys
+from builder.plan.keys import DeclaredStages, StageKeys
 from builder.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
 
 if TYPE_CHECKING:
@@ -76,15 +77,18 @@ def declared_stages(options: Options, made: Plan) -> list[dict[str, Any]]:
     """The stages of a plan's images, as they are kept; none where they will not be shown."""
     if not shows_stages(options, len(made.images)):
         return []
-    keys = StageKeys(COMPILER)
-    return [asdict(keys.of(image)) for image in made.images]
+    return [asdict(one) for one in declared_of(made.images)]
 
 
 def states_of_stages(options: Options, made: Plan) -> list[tuple[StageState, ...]]:
     """For each image of a plan, what the main job would do with each of its stages."""
+    return stage_states(Home.of_environment(), options.engine, declared_of(made.images))
+
+
+def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
+    """The stages of images, as their project declares them."""
     keys = StageKeys(COMPILER)
-    declared = [keys.of(image) for image in made.images]
-    return stage_states(Home.of_environment(), options.engine, declared)
+    return [keys.of(image) for image in images]
 
 
 def compiled(options: Options, made: Plan) -> list[Spec]:

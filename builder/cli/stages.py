@@ -121,7 +121,7 @@ class Stages:
 
     def _is_there(self, stage: KeyedStage, text: str) -> bool:
         record = read_record(self.records.path(stage))
-        if record is None or record.get("text") != _sha256(text):
+        if record is None or record.get("text") != _digest(text):
             return False
         if self.run.engine.has(stage.tag):
             return True
@@ -156,7 +156,7 @@ class Stages:
         record = {
             **asdict(stage),
             "tag": stage.tag,
-            "text": _sha256(text),
+            "text": _digest(text),
             "duration_s": took_s,
             "made": now(),
             "tools": dict(self.run.versions),
@@ -192,5 +192,7 @@ def with_log(error: StepFailed, folder: Path) -> StepFailed:
     return StepFailed(error.message, tail=error.tail, log=error.log and log, hint=error.hint)
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(text: str) -> str:
+    """A SHA-256 over a Dockerfile without its comments, in hexadecimal."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

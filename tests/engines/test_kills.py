@@ -226,7 +226,8 @@ def test_a_disk_that_fills_up(site: Path, home: Path) -> None:
     sound = core.read_text()
     core.write_text(sound.replace("sleep 1; seq 9999", f"{big}seq 9999"))
     env = {"BUILD_IMAGES_HOME": str(small)}
-    arguments: list[str | Path] = ["--project", site, "--all", "--format", "oci", "--no-verify"]
+    arguments: list[str | Path] = ["--project", site, "--all", "--format=oci", "--no-verify"]
+    arguments += ["--jobs=1"]  # the room for one image is what a run must have
     done = build_images(*arguments, env=env)
     assert done.status == 4, done.stderr
     assert "the disk is full" in done.stderr

@@ -56,7 +56,7 @@ class Garbage:
     image: str = ""
 
 
-def gc(options: Options) -> int:
+def collect(options: Options) -> int:
     """Show what nothing refers to, and with `--free` remove it."""
     home = Home.of_environment()
     tools = Tools(processes=Processes(), home=home)
