@@ -24,11 +24,15 @@ from builder.locks import together
 from builder.process import Completed, Processes
 
 MIRROR = Mirror(main="http://mirror.example.org/debian", security=None)
-RECIPE = "hpc-base"
-MATRIX = """\
-axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [openmpi5.0]}
-default: {recipe: [hpc-base]}
+RECIPE = "core"
+RECIPE_TEXT = """\
+recipe: core
+version: "1.0"
+about: one step
+development:
+  - shell: {commands: ["true"]}
 """
+MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\n"
 OLD = time.time() - 30 * 86400
 Capture = pytest.CaptureFixture[str]
 
@@ -44,9 +48,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @pytest.fixture(name="project")
 def copied_project(tmp_path: Path) -> Path:
     root = tmp_path / "project"
-    for name in ("recipes", "base-images", "tests/images"):
+    for name in ("base-images", "tests/images"):
         shutil.copytree(ROOT / name, root / name)
     (root / "matrix.yaml").write_text(MATRIX)
+    (root / "recipes").mkdir()
+    (root / f"recipes/{RECIPE}.yaml").write_text(RECIPE_TEXT)
     return root
 
 
@@ -79,7 +85,7 @@ def put_base(home: Home, name: str, *, old: bool = True) -> Path:
 
 
 def test_bases_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
-    image = load_plan(parse(["plan", f"--project={project}"])).images[0]
+    image = load_plan(parse(["plan", "--all", f"--project={project}"])).images[0]
     key = base_key(image.base, image.cell.arch, MIRROR)[:12]
     put_base(home, f"{image.base.name}-{image.cell.arch}-{key}")
     put_base(home, "debian13-x86_64-000000000000")
@@ -108,7 +114,7 @@ def test_stages_of_other_keys(home: Home, project: Path, capsys: Capture) -> Non
 
 
 def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
-    image = load_plan(parse(["plan", f"--project={project}"])).images[0]
+    image = load_plan(parse(["plan", "--all", f"--project={project}"])).images[0]
     folder = home.work / f"{image.identifier}-buildah"
     put(folder / image.content_key[:16] / "steps.json")
     put(folder / ("0" * 16) / "steps.json")
@@ -119,7 +125,13 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
 
 def write_lock(project: Path, *sums: str) -> None:
     sources = [
-        {"url": f"https://e.org/{n}", "file": str(n), "sha256": one, "size": 1, "recipes": [RECIPE]}
+        {
+            "url": f"https://e.org/f{n}",
+            "file": f"f{n}",
+            "sha256": one,
+            "size": 1,
+            "recipes": [RECIPE],
+        }
         for n, one in enumerate(sums)
     ]
     lock = {"schema": "build-images/lock/v1", "sources": sources, "references": []}
