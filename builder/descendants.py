@@ -15,7 +15,7 @@ def end_tree(pid: int, *, grace_s: float) -> None:
     victims = [pid, *descendants(pid)]
     _signal_all(victims, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline and any(_alive(victim) for victim in victims):
+    while time.monotonic() < deadline and any(is_alive(victim) for victim in victims):
         time.sleep(0.05)
     _signal_all([*victims, *descendants(pid)], signal.SIGKILL)
 
@@ -48,7 +48,8 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and not only waits for its parent to notice its end."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

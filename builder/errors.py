@@ -66,6 +66,10 @@ class StepFailed(BuildImagesError):
         self.tail = tuple(tail)
         self.log = log
 
+    def said(self) -> str:
+        """The message and what the command printed last, in small letters."""
+        return "\n".join([self.message, *self.tail]).lower()
+
     def __str__(self) -> str:
         lines = [self.message]
         if self.tail:

@@ -59,6 +59,21 @@ class Home:
         """Half-made things, by image and content key; a rerun goes on from here."""
         return self.path / "work"
 
+    @property
+    def stages(self) -> Path:
+        """What is known of the stages that an engine has: a folder a stage, a record a key."""
+        return self.path / "stages"
+
+    @property
+    def temporary(self) -> Path:
+        """Where engines mount and unpack; what is in it belongs to a builder that is alive."""
+        return self.path / "tmp"
+
+    @property
+    def builders(self) -> Path:
+        """The locks of the builders that are at work."""
+        return self.path / "builders"
+
     def search_path(self) -> str:
         """PATH with the builder's own tools first, and the system's administration programs."""
         return os.pathsep.join(

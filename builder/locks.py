@@ -4,23 +4,98 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
+
+from builder.errors import Interrupted
+
+_POLL_S = 0.1
+_MOMENT_S = 1.0
 
 
 @contextlib.contextmanager
 def locked(
-    folder: Path, name: str, *, waiting: Callable[[], object] = lambda: None
+    folder: Path,
+    name: str,
+    *,
+    waiting: Callable[[], object] = lambda: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
     """Hold the lock of one thing in a folder; waits while another process or thread holds it.
 
-    `waiting` is called once if there is something to wait for.
+    `waiting` is called once if that takes more than a moment. Raises `Interrupted` when it is
+    `stopped` meanwhile.
     """
+    with _opened(folder, name) as file:
+        _take(file, fcntl.LOCK_EX, waiting, stopped)
+        yield
+
+
+class Turn:
+    """A place in a folder's lock that many hold together, or one alone."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """A time in which nobody else has a place, if that is so now.
+
+        Only for when nothing is under way: another may be alone for a moment before and after it.
+        """
+        alone = _try(self._file, fcntl.LOCK_EX)
+        try:
+            yield alone
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
+def together(
+    folder: Path,
+    name: str,
+    *,
+    waiting: Callable[[], object] = lambda: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Turn]:
+    """A place among those who hold a lock together; waits while one holds it alone."""
+    with _opened(folder, name) as file:
+        _take(file, fcntl.LOCK_SH, waiting, stopped)
+        yield Turn(file)
+
+
+@contextlib.contextmanager
+def locked_now(folder: Path, name: str) -> Iterator[bool]:
+    """Hold a lock alone if nobody holds it now; whether that is so. Does not wait."""
+    with _opened(folder, name) as file:
+        yield _try(file, fcntl.LOCK_EX)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, name: str) -> Iterator[IO[str]]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        yield file
+
+
+def _take(
+    file: IO[str], how: int, waiting: Callable[[], object], stopped: Callable[[], bool]
+) -> None:
+    start, told = time.monotonic(), False
+    while not _try(file, how):
+        if stopped():
+            raise Interrupted("interrupted")
+        if not told and time.monotonic() - start > _MOMENT_S:
             waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            told = True
+        time.sleep(_POLL_S)
+
+
+def _try(file: IO[str], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -47,12 +47,14 @@ class Completed:
 class Processes:
     """Starts subprocesses and can end all of those that are still running.
 
-    `echo` receives each line of output of logged commands as it comes (`--verbose`).
+    `echo` receives each line of output of logged commands as it comes (`--verbose`). `mark` is put
+    into the environment of every command, where `builder.orphans` looks for it.
     One value of this class serves a whole run and all of its threads.
     """
 
     def __init__(self, *, echo: Callable[[str], None] | None = None) -> None:
         self._echo = echo
+        self.mark: dict[str, str] = {}
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopping = threading.Event()
@@ -248,7 +250,7 @@ class Processes:
         stderr: int | None = None,
     ) -> subprocess.Popen[bytes]:
         self._raise_if_stopping()
-        environment = {**os.environ, **(env or {})}
+        environment = {**os.environ, **self.mark, **(env or {})}
         entry = None if user is None else _entry(user)
         try:
             child = subprocess.Popen(  # noqa: S603 - argument lists only, by design

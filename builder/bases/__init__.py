@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from builder.bases.mirror import Mirror, find_mirror
-from builder.bases.store import StoredBase, ensure_base, keyring_of, source_lines, staging
+from builder.bases.store import (
+    StoredBase,
+    ensure_base,
+    keyring_of,
+    source_lines,
+    staging,
+    stored_base,
+)
 
 __all__ = [
     "Mirror",
@@ -13,4 +20,5 @@ __all__ = [
     "keyring_of",
     "source_lines",
     "staging",
+    "stored_base",
 ]

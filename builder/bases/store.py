@@ -83,6 +83,17 @@ def ensure_base(
         return _read(record, name)
 
 
+def stored_base(
+    base: BaseImage, arch: str, name: str, *, mirror: Mirror, store: Path
+) -> StoredBase | None:
+    """The base from the store; None if it was not made here yet."""
+    folder = store / f"{base.name}-{arch}-{base_key(base, arch, mirror)[:12]}"
+    try:
+        return _read(folder / "base.json", name)
+    except OSError:
+        return None
+
+
 def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
     """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
     made = base.bootstrap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,21 +16,21 @@ from builder import doctor as examination
 from builder.bases import find_mirror
 from builder.cli import linting, show
 from builder.cli.again import prove_again
-from builder.cli.commands import compiled, load_plan
-from builder.cli.job import WAITING, report, run_job, uninterrupted
+from builder.cli.at_work import at_work
+from builder.cli.commands import compiled, load_plan, states_of_stages
+from builder.cli.job import report, run_job
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
 from builder.cli.reaching import look_for_registries
 from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
-from builder.cli.unchanged import image_states
+from builder.cli.unchanged import image_states, shows_stages
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
 from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
-from builder.locks import locked
 from builder.model import FORMATS, Plan, Spec
 from builder.process import Processes
 from builder.verify import host_facts
@@ -44,8 +45,13 @@ def build(options: Options) -> int:
     specs = compiled(options, made)
     states = image_states(options, made.images)
     if options.dry_run:
-        as_data = json.dumps(show.plan_json(made, states), indent=1)
-        print(as_data if options.json else show.plan_text(made, states))
+        stages = states_of_stages(options, made)
+        if options.json:
+            print(json.dumps(show.plan_json(made, states, stages), indent=1))
+        else:
+            texts = [[(one.stage.target, str(one)) for one in some] for some in stages]
+            shown = texts if shows_stages(options, len(texts)) else []
+            print(show.plan_text(made, states, shown))
         return 0
     progress = progress_for(options.level)
     lost = look_for_registries(options, specs, states)
@@ -72,9 +78,11 @@ def _build(
 ) -> int:
     """Build and prove what is not done yet, and say what came of it."""
     states = image_states(options, made.images)
-    run = _run(options, progress, made, todo=_to_do(states))
-    run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
-    results = run_job(run, made, specs, lacking, jobs=options.jobs)
+    todo = _to_do(states)
+    run = _run(options, progress, made, todo=todo)
+    with at_work(run.tools, options.project, progress.say) if todo else contextlib.nullcontext():
+        run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
+        results = run_job(run, made, specs, lacking, jobs=options.jobs)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     else:
@@ -226,14 +234,8 @@ def verify(options: Options) -> int:
         host=host_facts(),
         versions=_versions(tools, "buildah"),
     )
-    with locked(tools.home.path, "builder", waiting=lambda: progress.say(WAITING)):
-        try:
-            updated = prove_again(run, manifest, folder)
-        except BaseException:
-            with uninterrupted():
-                processes.stop()
-                run.engine.clean()
-            raise
+    with at_work(tools, options.project, progress.say):
+        updated = prove_again(run, manifest, folder)
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
     else:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.bases import StoredBase
-from builder.cli.manifests import MANIFEST, SCHEMA
+from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, state_of
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
 from builder.cli.run import Run, Timer, now
+from builder.cli.stages import Stages, built
 from builder.cli.workspace import (
     FILES,
     Workspace,
@@ -25,67 +27,164 @@ from builder.cli.workspace import (
     write_atomically,
     write_spec,
 )
+from builder.engines.protocol import tag
 from builder.errors import StepFailed
 from builder.model import Artifact, PlannedImage, Spec
 from builder.spec import COMPILER, base_archive
 from builder.spec.checks import script_of
+from builder.spec.cutting import stage_alone
 from builder.verify import InImageCheck, Target
 
 SBOM = "sbom.cdx.json"
+ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
+WAITING = "waiting for another build-images that makes this image"
 
 
-def make_image(run: Run, spec: Spec) -> dict[str, Any]:
-    """Build, pack and verify one image; its manifest, also written to the output folder.
+class Cell:
+    """One image on its way: built, packed, proven. Each step may run in a thread of its own.
 
-    Raises `StepFailed` when the build or the packing fails; failed checks are in the manifest.
-    The manifest is written last: without it, nothing in the folder is taken for done.
+    From the first step to the last, its work folder is held against other builders. The steps
+    raise `StepFailed` when the build or the packing fails; failed checks are in the manifest. That
+    is written last: without it, nothing in the folder is taken for done.
     """
-    image, timer, started = spec.image, Timer(), now()
-    folder = run.out / image.identifier
-    owner = run.tools.ordinary_user
-    with workspace(
-        run.tools.home, image, engine=run.engine.name, owner=owner, fresh=not run.cache
-    ) as work:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
-        packer = Packer(run=run, image=image, work=work, timer=timer)
-        try:
-            base = packer.base()
-            work.start_from(base.digest if base else image.base_image)
-            for place in (work.context, folder):
+
+    def __init__(self, run: Run, spec: Spec, stages: Stages) -> None:
+        self.manifest: Mapping[str, Any] | None = None
+        self.was_made = True  # by this run, and not by another builder meanwhile
+        self.timer = Timer()
+        self._run, self._spec, self._image, self._stages = run, spec, spec.image, stages
+        self._folder = run.out / spec.image.identifier
+        self._held = contextlib.ExitStack()
+        self._started = now()
+        self._began: float | None = None
+        self._work: Workspace | None = None
+        self._layout: Artifact | None = None
+        self._artifacts: dict[str, Artifact] = {}
+
+    def begin(self) -> None:
+        """Something is done for the image, from now on."""
+        if self._began is None:
+            self._began, self._started = time.monotonic(), now()
+
+    def seconds(self) -> float:
+        """How long it is since the first thing was done for it."""
+        return time.monotonic() - (self._began or time.monotonic())
+
+    def close(self) -> None:
+        """Let go of the work folder; whatever is whole in it stays for the next run."""
+        self._held.close()
+
+    def build(self) -> None:
+        """Build the last stage, on those that the engine has, and write the OCI layout."""
+        self.begin()
+        self._work = self._open()
+        if done := self._made_meanwhile():
+            self.manifest, self.was_made = done, False
+            return
+        work = self._work
+        with self._logged():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / MANIFEST).unlink(missing_ok=True)
+            base = self._stages.base(self._image)
+            work.start_from(base.digest if base else self._image.base_image)
+            for place in (work.context, self._folder):
                 archive = base.archive if base else None
-                write_spec(spec, archive, place, base_archive(image), run.sources)
-            artifacts = packer.artifacts(base)
-            for name, artifact in artifacts.items():  # of those kept from an earlier run, too
-                timer.seconds.setdefault(name, artifact.duration_s)
-            proof = _proof(run, image, artifacts, work, timer, folder)
+                write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
+            self._layout = self._packer(work).layout(base)
+            if spent := self.timer.seconds.get("build"):
+                self._stages.done(self._spec, tag(self._image), spent)
+
+    def pack(self) -> None:
+        """Pack the other formats from the OCI layout."""
+        if self.manifest is None:
+            assert self._work is not None
+            assert self._layout is not None
+            with self._logged():
+                self._artifacts = self._packer(self._work).artifacts(self._layout)
+                for name, artifact in self._artifacts.items():  # of those kept from a run before
+                    self.timer.seconds.setdefault(name, artifact.duration_s)
+
+    def prove(self) -> None:
+        """Verify the artifacts, hand them over, and write the manifest."""
+        if self.manifest is None:
+            work, image = self._work, self._image
+            assert work is not None
+            with self._logged():
+                proof = _proof(self._run, image, self._artifacts, work, self.timer, self._folder)
+            bill = work.remember("sbom", dict)
+            write_atomically(self._folder / SBOM, _json(bill))
+            _hand_over(work, self._artifacts.values(), self._folder)
+            self.manifest = self._manifest(len(bill["components"]), proof)
+            write_atomically(self._folder / MANIFEST, _json(self.manifest))
+        self.close()
+
+    def _open(self) -> Workspace:
+        run, name = self._run, self._image.identifier
+        return self._held.enter_context(
+            workspace(
+                run.tools.home,
+                self._image,
+                engine=run.engine.name,
+                owner=run.tools.ordinary_user,
+                fresh=not run.cache,
+                waiting=lambda: run.progress.step(name, WAITING),
+                stopped=lambda: run.tools.processes.stopping,
+            )
+        )
+
+    def _made_meanwhile(self) -> Mapping[str, Any] | None:
+        """The manifest that another builder wrote while this one waited for it."""
+        if not self._run.cache:
+            return None
+        state = state_of(self._run.out, self._image, wanted_by(self._run))
+        return state.manifest if state.work == "none" and state.manifest else None
+
+    def _packer(self, work: Workspace) -> Packer:
+        stages = self._stages.of(self._image)
+        text = stage_alone(self._spec.dockerfile, stages[-1].target, built(stages[:-1]))
+        (work.context / ALONE).write_text(text)
+        logs = tuple(self._stages.records.log(one) for one in stages[:-1])
+        return Packer(
+            run=self._run, image=self._image, work=work, timer=self.timer, file=ALONE, logs=logs
+        )
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """A step whose log is in the image's folder afterwards, and is named in its error."""
+        assert self._work is not None
+        try:
+            yield
         except StepFailed as error:
-            error.log = error.log and folder / "build.log"  # the workspace is not the user's
+            error.log = error.log and self._folder / "build.log"  # which is the user's
             raise
         finally:
-            shutil.copyfile(work.log, folder / "build.log")
-        bill = work.remember("sbom", dict)
-        write_atomically(folder / SBOM, _json(bill))
-        _hand_over(work, artifacts.values(), folder)
-    manifest = {
-        "schema": SCHEMA,
-        "image": image.identifier,
-        "about": image.stages[-1].about,
-        "cell": {name: getattr(image.cell, name) for name in image.cell.__slots__},
-        "content_key": image.content_key,
-        "engine": run.engine.name,
-        "emulated": image.cell.arch != run.host.arch,
-        "inputs": _inputs(image, base, spec),
-        "tools": dict(run.versions),
-        "sbom": SBOM,
-        "packages": len(bill["components"]),
-        "started": started,
-        "durations_s": timer.seconds,
-        "in_image_checks": [asdict(check) for check in target_of(image, {}).checks],
-        **proof,
-    }
-    write_atomically(folder / MANIFEST, _json(manifest))
-    return manifest
+            if self._folder.exists():
+                shutil.copyfile(self._work.log, self._folder / "build.log")
+
+    def _manifest(self, packages: int, proof: Mapping[str, Any]) -> dict[str, Any]:
+        run, image = self._run, self._image
+        return {
+            "schema": SCHEMA,
+            "image": image.identifier,
+            "about": image.stages[-1].about,
+            "cell": {name: getattr(image.cell, name) for name in image.cell.__slots__},
+            "content_key": image.content_key,
+            "engine": run.engine.name,
+            "emulated": image.cell.arch != run.host.arch,
+            "inputs": _inputs(image, self._stages, self._spec),
+            "tools": dict(run.versions),
+            "sbom": SBOM,
+            "packages": packages,
+            "started": self._started,
+            "durations_s": self.timer.seconds,
+            "in_image_checks": [asdict(check) for check in target_of(image, {}).checks],
+            **proof,
+        }
+
+
+def wanted_by(run: Run) -> Wanted:
+    """What a run wants of every image."""
+    return Wanted(formats=run.formats, engine=run.engine.name, verify=run.verify)
 
 
 def target_of(image: PlannedImage, environment: Mapping[str, str]) -> Target:
@@ -140,7 +239,8 @@ def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> 
     shutil.rmtree(work.path, ignore_errors=True)
 
 
-def _inputs(image: PlannedImage, base: StoredBase | None, spec: Spec) -> dict[str, Any]:
+def _inputs(image: PlannedImage, stages: Stages, spec: Spec) -> dict[str, Any]:
+    base = stages.base(image)
     return {
         "recipes": [{"name": stage.name, "version": stage.version} for stage in image.stages],
         "base": {
@@ -150,6 +250,7 @@ def _inputs(image: PlannedImage, base: StoredBase | None, spec: Spec) -> dict[st
             "digest": base.digest if base else "",
             "made": base.made if base else "",
         },
+        "stages": {one.target: one.key for one in stages.of(image)},
         "specs": {
             "Dockerfile": _sha256(spec.dockerfile),
             "Singularity.def": _sha256(spec.singularity),

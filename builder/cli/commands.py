@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.cli import show
-from builder.cli.unchanged import image_states
+from builder.cli.records import StageState, stage_states
+from builder.cli.unchanged import image_states, shows_stages
 from builder.errors import BadInput
+from builder.home import Home
 from builder.load import load_project
-from builder.model import Plan, Spec
+from builder.model import Plan, PlannedImage, Spec
 from builder.plan import make_plan
+from builder.plan.keys import DeclaredStages, StageKeys
 from builder.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
 
 if TYPE_CHECKING:
@@ -27,7 +32,8 @@ def plan(options: Options) -> int:
     if options.graph:
         print(show.plan_graph(made))
     else:
-        print(json.dumps(show.plan_json(made, image_states(options, made.images)), indent=1))
+        states = image_states(options, made.images)
+        print(json.dumps(show.plan_json(made, states, states_of_stages(options, made)), indent=1))
     return 0
 
 
@@ -65,6 +71,24 @@ def load_plan(options: Options, *, may_be_empty: bool = False) -> Plan:
         limit_reason=limit_reason,
         may_be_empty=may_be_empty,
     )
+
+
+def declared_stages(options: Options, made: Plan) -> list[dict[str, Any]]:
+    """The stages of a plan's images, as they are kept; none where they will not be shown."""
+    if not shows_stages(options, len(made.images)):
+        return []
+    return [asdict(one) for one in declared_of(made.images)]
+
+
+def states_of_stages(options: Options, made: Plan) -> list[tuple[StageState, ...]]:
+    """For each image of a plan, what the main job would do with each of its stages."""
+    return stage_states(Home.of_environment(), options.engine, declared_of(made.images))
+
+
+def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
+    """The stages of images, as their project declares them."""
+    keys = StageKeys(COMPILER)
+    return [keys.of(image) for image in images]
 
 
 def compiled(options: Options, made: Plan) -> list[Spec]:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import shlex
-import signal
+import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.cli.again import prove_again
-from builder.cli.cell import make_image
-from builder.cli.manifests import State, Wanted, read_manifest, state_of
+from builder.cli.cell import wanted_by
+from builder.cli.manifests import State, read_manifest, state_of
 from builder.cli.run import Run
-from builder.engines import Buildah
-from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite, StepFailed
-from builder.locks import locked
+from builder.cli.running import Durations, run_all
+from builder.cli.schedule import Schedule, Task
+from builder.cli.stages import Stages, note_engine, with_log
+from builder.cli.tasks import Job, limits_of, tasks_of
+from builder.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model import Plan, Spec
 from builder.report import write_report
 
-WAITING = "waiting for another build-images that works on the same store"
-_POLL_S = 0.5  # how often the main thread looks up, so that Ctrl-C is seen at once
+_FULL = ("no space left on device", "disk quota exceeded")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +52,7 @@ def run_job(
     `lacking` says of the plan's other images what this machine lacks to build them.
     """
     start = time.monotonic()
-    names = [spec.image.identifier for spec in specs]
-    home = run.tools.home.path
-    with (
-        locked(home, "builder", waiting=lambda: run.progress.say(WAITING)),
-        run.progress.running(names),
-    ):
-        _clean(run)  # what a killed run left; nobody else is building on this store
+    with run.progress.running([spec.image.identifier for spec in specs]):
         results = _all_images(run, specs, jobs)
     failures, compiled = (
         {name: str(error) for name, error in results.errors.items() if _lacks(error) is lacks}
@@ -95,24 +87,6 @@ def _lacks(error: BuildImagesError) -> bool:
     return error.exit_code == MissingPrerequisite.exit_code
 
 
-def _clean(run: Run) -> None:
-    """Remove containers that are left over; whatever the engine, Buildah runs the OCI images."""
-    run.engine.clean()
-    Buildah(run.tools).clean()
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A time in which Ctrl-C and the like change nothing: the end is under way already."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
 def _manifests(out: Path) -> list[dict[str, Any]]:
     """Every image in the output folder, of this run and of earlier ones."""
     folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
@@ -120,66 +94,139 @@ def _manifests(out: Path) -> list[dict[str, Any]]:
 
 
 def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
-    manifests: dict[str, Mapping[str, Any]] = {}
-    errors: dict[str, BuildImagesError] = {}
-    executor = ThreadPoolExecutor(max_workers=jobs)
-    futures: dict[Future[dict[str, Any]], str] = {
-        executor.submit(_one_image, run, spec): spec.image.identifier for spec in specs
-    }
-    try:
-        waiting = set(futures)
-        while waiting:
-            done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-            for future in done:
-                _settle(run, futures[future], future, manifests, errors)
-    except BaseException:
-        with uninterrupted():  # a second Ctrl-C must not keep the first from ending everything
-            run.tools.processes.stop()
-            executor.shutdown(wait=True, cancel_futures=True)
-            _clean(run)
-        raise
-    executor.shutdown()
+    found = _Found(run=run)
+    todo = [(spec, state) for spec in specs if (state := found.unchanged(spec)).work != "none"]
+    if todo:
+        _make(run, todo, found, jobs)
     order = [spec.image.identifier for spec in specs]
     return Results(
-        manifests={name: manifests[name] for name in order if name in manifests},
-        errors={name: errors[name] for name in order if name in errors},
+        manifests={name: found.manifests[name] for name in order if name in found.manifests},
+        errors={name: found.errors[name] for name in order if name in found.errors},
     )
 
 
-def _one_image(run: Run, spec: Spec) -> dict[str, Any]:
-    name = spec.image.identifier
-    wanted = Wanted(formats=run.formats, engine=run.engine.name, verify=run.verify)
-    state = state_of(run.out, spec.image, wanted) if run.cache else State(work="build", text="")
-    if state.manifest and state.work == "none":
-        run.progress.finish(name, "unchanged", str(state.manifest["outcome"]))
-        return dict(state.manifest)
-    start = time.monotonic()
+def _make(run: Run, todo: Sequence[tuple[Spec, State]], found: _Found, jobs: int) -> None:
+    home = run.tools.home
+    stages = Stages(run=run, engine=note_engine(home, run.engine))
+    durations = Durations.read(home.path)
+    job = tasks_of(run, stages, todo, durations)
+    limits = limits_of(jobs)
     try:
-        manifest = _proven_again(run, state, name) or make_image(run, spec)
-    except OSError as error:
-        raise _system_error(run, name, error) from error
-    run.progress.finish(name, manifest["outcome"], _closing(manifest, time.monotonic() - start))
-    return manifest
+        run_all(
+            Schedule(job.tasks, limits),
+            threads=limits.tasks,
+            on_end=lambda task, error, dropped: found.end(job, task, error, dropped),
+            stop=run.tools.processes.stop,
+            free_disk=lambda: min(_free(home.path), _free(run.out)),
+        )
+    finally:
+        durations.keep(home.path)
+        for cell in job.cells.values():
+            cell.close()
 
 
-def _proven_again(run: Run, state: State, name: str) -> dict[str, Any] | None:
-    """The manifest of an image that was only to be verified; None if it has to be built."""
-    if state.manifest is None or state.work != "verify":
-        return None
-    try:
-        return prove_again(run, state.manifest, run.out / name)
-    except BadInput as error:  # an artifact was altered
-        run.progress.step(name, f"building anew: {error}")
-        return None
+def _free(folder: Path) -> int:
+    """Bytes that are free on the file system of a folder."""
+    return shutil.disk_usage(folder).free
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """What came of the images so far."""
+
+    run: Run
+    manifests: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    errors: dict[str, BuildImagesError] = field(default_factory=dict)
+
+    def unchanged(self, spec: Spec) -> State:
+        """What there is to do for an image; one that is done is told of at once."""
+        run, name = self.run, spec.image.identifier
+        if not run.cache:
+            return State(work="build", text="")
+        state = state_of(run.out, spec.image, wanted_by(run))
+        if state.manifest and state.work == "none":
+            self._unchanged(name, state.manifest)
+        return state
+
+    def _unchanged(self, name: str, manifest: Mapping[str, Any]) -> None:
+        self.manifests[name] = manifest
+        self.run.progress.finish(name, "unchanged", str(manifest["outcome"]))
+
+    def end(
+        self, job: Job, task: Task, error: BaseException | None, dropped: Sequence[Task]
+    ) -> None:
+        """A task is over: what that means for images."""
+        images = job.images[task.name]
+        if error:
+            self._failed(images, task, error)
+            for one in dropped:
+                if one.group:
+                    job.cells[one.group].close()
+        if task.kind == "verify" or error:
+            for name in images:
+                job.cells[name].close()
+        if task.kind == "verify" and not error:
+            self._finished(images[0], job)
+
+    def _finished(self, name: str, job: Job) -> None:
+        cell = job.cells[name]
+        assert cell.manifest is not None
+        if cell.was_made:
+            self.manifests[name] = cell.manifest
+            text = _closing(cell.manifest, cell.seconds())
+            self.run.progress.finish(name, cell.manifest["outcome"], text)
+        else:  # by another builder, meanwhile
+            self._unchanged(name, cell.manifest)
+
+    def _failed(self, images: Sequence[str], task: Task, error: BaseException) -> None:
+        """The first image has the error in full; others that wait for the task are told of it."""
+        first = images[0]
+        for name in images:
+            if name in self.errors:
+                continue
+            own = _as_error(self.run, name, error)
+            if isinstance(own, StepFailed):
+                own = with_log(own, self.run.out / name)
+            if name != first:
+                own = _because(task, first, own)
+            self.errors[name] = own
+            self.run.progress.finish(name, "failed", str(own))
+
+
+def _because(task: Task, first: str, error: BuildImagesError) -> BuildImagesError:
+    """The error of an image that waits for a task which failed for another."""
+    log = error.log if isinstance(error, StepFailed) else None
+    made = StepFailed(f"not built: its {task.label}, shared with {first}, failed", log=log)
+    made.exit_code = error.exit_code
+    return made
+
+
+def _as_error(run: Run, name: str, error: BaseException) -> BuildImagesError:
+    if isinstance(error, OSError):
+        return _system_error(run, name, error)
+    if isinstance(error, StepFailed) and any(one in error.said() for one in _FULL):
+        return _full(name, error.message)
+    if isinstance(error, BuildImagesError):
+        return error
+    return StepFailed(  # a bug that one image meets must not end the others
+        f"unexpected {type(error).__name__}: {error}",
+        tail="".join(traceback.format_exception(error)).splitlines()[-10:],
+        hint="this is a fault of build-images itself; please report it",
+    )
 
 
 def _system_error(run: Run, name: str, error: OSError) -> BuildImagesError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return MissingPrerequisite(
-            f"{name}: the disk is full ({error.filename or run.tools.home.path})",
-            hint="free some room and run the same command again: finished steps are kept",
-        )
+        return _full(name, str(error.filename or run.tools.home.path))
     return BuildImagesError(f"{name}: {error}")
+
+
+def _full(name: str, where: str) -> MissingPrerequisite:
+    return MissingPrerequisite(
+        f"{name}: the disk is full ({where})",
+        hint="free some room and run the same command again: finished steps are kept "
+        "('build-images gc' says what nothing refers to)",
+    )
 
 
 def _closing(manifest: Mapping[str, Any], seconds: float) -> str:
@@ -192,26 +239,3 @@ def _closing(manifest: Mapping[str, Any], seconds: float) -> str:
     formats = ", ".join(manifest["artifacts"])
     unproven = "; not proven on a GPU" if manifest["proven_on_gpu"] is False else ""
     return f"{formats} in {seconds:.0f} s{unproven}" + "".join(f"\n    {one}" for one in failed)
-
-
-def _settle(
-    run: Run,
-    name: str,
-    future: Future[dict[str, Any]],
-    manifests: dict[str, Mapping[str, Any]],
-    errors: dict[str, BuildImagesError],
-) -> None:
-    try:
-        manifests[name] = future.result()
-    except Interrupted:
-        raise
-    except BuildImagesError as error:
-        errors[name] = error
-    except Exception as error:  # a bug that one image meets must not end the others
-        errors[name] = StepFailed(
-            f"unexpected {type(error).__name__}: {error}",
-            tail="".join(traceback.format_exception(error)).splitlines()[-10:],
-            hint="this is a fault of build-images itself; please report it",
-        )
-    if name in errors:
-        run.progress.finish(name, "failed", str(errors[name]))

@@ -36,6 +36,9 @@ class Options:
     check: bool = False
     kind: str = ""
     update: bool = False
+    stages: bool = False
+    free: bool = False
+    unused_for: int = 7
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -65,6 +68,9 @@ def parse(argv: Sequence[str]) -> Options:
         check=getattr(given, "check", False),
         kind=getattr(given, "kind", ""),
         update=getattr(given, "update", False),
+        stages=getattr(given, "stages", False),
+        free=getattr(given, "free", False),
+        unused_for=getattr(given, "unused_for", 7),
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
     )
 
@@ -79,6 +85,7 @@ COMMANDS = (
     "fetch",
     "verify",
     "doctor",
+    "gc",
     "schema",
 )
 

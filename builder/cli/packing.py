@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts, native
+from builder import facts
 from builder.artifacts import flatten, oci, sbom
-from builder.bases import StoredBase, ensure_base, find_mirror
+from builder.bases import StoredBase
+from builder.cli.lending import lent_to
 from builder.cli.run import Run, Timer
 from builder.cli.workspace import Workspace
 from builder.digests import sha256_of_file
@@ -20,38 +22,29 @@ from builder.spec.driver import singularity_sections
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packer:
-    """Builds and packs one image in its workspace; every artifact that is whole is kept."""
+    """Builds and packs one image in its workspace; every artifact that is whole is kept.
+
+    `file` is the Dockerfile to build there; `logs` are those of the stages that it starts from.
+    """
 
     run: Run
     image: PlannedImage
     work: Workspace
     timer: Timer
+    file: str = "Dockerfile"
+    logs: tuple[Path, ...] = ()
 
-    def base(self) -> StoredBase | None:
-        """The base from the local store, made if need be; None if it comes from a registry."""
-        if not self.image.is_bootstrapped:
-            return None
-        with self.timer.step("base"):
-            self._tell(f"base {self.image.base.name}")
-            return ensure_base(
-                self.image.base,
-                self.image.cell.arch,
-                self.image.base_image,
-                mirror=self.run.mirror or find_mirror(),
-                store=self.run.tools.home.bases,
-                processes=self.run.tools.processes,
-                log=self.work.log,
-                say=self._tell,
-                not_before=self.run.started if self.run.refresh else "",
-                native=self._native_tools(),
-            )
-
-    def artifacts(self, base: StoredBase | None) -> dict[str, Artifact]:
-        """The artifacts by format, in the run's order."""
+    def layout(self, base: StoredBase | None) -> Artifact:
+        """The OCI layout, built first."""
         self._tell(f"building with {self.run.engine.name}")
-        found = {"oci": self.work.artifact("oci", lambda target: self._oci(base, target))}
-        layout = oci.read_layout(found["oci"].path)
-        self._check_architecture(layout)
+        made = self.work.artifact("oci", lambda target: self._oci(base, target))
+        self._check_architecture(oci.read_layout(made.path))
+        return made
+
+    def artifacts(self, made: Artifact) -> dict[str, Artifact]:
+        """The artifacts by format, in the run's order, packed from the OCI layout."""
+        found = {"oci": made}
+        layout = oci.read_layout(made.path)
         with flatten.flattened(layout, scratch=self.work.path) as nodes:
             self.work.remember("sbom", lambda: self._bill(layout, nodes))
             if "charliecloud" in self.run.formats:
@@ -71,6 +64,8 @@ class Packer:
         engine, log = self.run.engine, self.work.log
         name = self.image.identifier
         self.work.forget()
+        for stage in self.logs:
+            append(stage, log)
         with self.timer.step("build"):
             if base is not None:
                 engine.provide_base(base, log=log)
@@ -80,33 +75,13 @@ class Packer:
                 log=log,
                 on_line=lambda line: self.run.progress.detail(name, line),
                 cache=self.run.cache,
-                native=self._native_tools(),
+                file=self.file,
+                lent=lent_to(self.run, self.image, say=self._tell, log=log),
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):
             engine.export(self.image, target, log=log)
         return oci.read_layout(target).digest
-
-    def _native_tools(self) -> Path | None:
-        """The folder of native tools that the build steps are lent, if they are."""
-        run, image = self.run, self.image
-        if not run.native_tools or not run.engine.lends_tools:
-            return None
-        if native.lacking(image.base, image.cell.arch, run.host.arch):
-            return None
-        if not native.has_door(image.cell.arch):
-            self._tell("no native tools: the kernel's handler is not that of 'make setup'")
-            return None
-        with self.timer.step("native-tools"):
-            return native.ensure_tools(
-                image.base,
-                image.cell.arch,
-                mirror=run.mirror or find_mirror(),
-                store=run.tools.home.native,
-                processes=run.tools.processes,
-                log=self.work.log,
-                say=self._tell,
-            ).path
 
     def _check_architecture(self, layout: oci.Layout) -> None:
         """A base of several architectures can resolve to the builder's own without a word."""
@@ -143,6 +118,13 @@ class Packer:
                 log=self.work.log,
             )
             return file_digest(target)
+
+
+def append(log: Path, to: Path) -> None:
+    """Add one log to the end of another."""
+    if log.exists():
+        with log.open("rb") as source, to.open("ab") as target:
+            shutil.copyfileobj(source, target)
 
 
 def file_digest(path: Path) -> str:

@@ -35,6 +35,7 @@ examples:
   build-images --image 'python-mpi-*-x86_64'     by image identifier
   build-images plan --all                        what there is, and in which order it is built
   build-images explain --mpi mpich               why each cell is in or out
+  build-images gc                                what the store holds in vain
   build-images doctor                            what this machine can build, run and verify
 
 """
@@ -68,6 +69,11 @@ def make_parser() -> argparse.ArgumentParser:
     shape = plan.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="as JSON, with content keys")
     shape.add_argument("--graph", action="store_true", help="as a graph in Graphviz's language")
+    plan.add_argument(
+        "--stages",
+        action="store_true",
+        help="show the stages of images, however many there are",
+    )
     spec = _command(
         commands, "spec", "write Dockerfile and Singularity.def of each image", [selectors, common]
     )
@@ -90,8 +96,23 @@ def make_parser() -> argparse.ArgumentParser:
         commands, "doctor", "say what this machine can build, run and verify", [common]
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    _gc_command(commands)
     _schema_command(commands)
     return parser
+
+
+def _gc_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    about = "show what nothing in the store refers to any more, and free it"
+    gc = _command(commands, "gc", about, [_common()])
+    gc.add_argument("--free", action="store_true", help="remove it (default: only show it)")
+    gc.add_argument(
+        "--unused-for",
+        type=_days,
+        default=7,
+        metavar="DAYS",
+        help="leave what was used since, which other projects may need (default: 7)",
+    )
+    gc.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _schema_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -251,6 +272,12 @@ def _no_lint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-lint", action="store_true", help="do not look for errors in what recipes became"
     )
+
+
+def _days(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a number of days")
+    return int(text)
 
 
 def _positive(text: str) -> int:

@@ -5,49 +5,77 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.cli.manifests import Keyed
 from builder.errors import counted
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.plan.grouping import MANY, by_reason
 
+if TYPE_CHECKING:
+    from builder.cli.records import StageState
 
-def plan_text(plan: Plan, states: Sequence[str]) -> str:
+Stages = Sequence[tuple[str, str]]  # the name of each stage, and what will happen to it
+
+
+def plan_text(plan: Plan, states: Sequence[str], stages: Sequence[Stages] = ()) -> str:
     """The images in build order, each with what will happen to it."""
-    return plan_rows(plan.images, len(plan.left_out), states)
+    return plan_rows(plan.images, len(plan.left_out), states, stages)
 
 
-def plan_rows(images: Sequence[Keyed | PlannedImage], left_out: int, states: Sequence[str]) -> str:
-    """The same, of what names images and of the number of cells that are left out."""
+def plan_rows(
+    images: Sequence[Keyed | PlannedImage],
+    left_out: int,
+    states: Sequence[str],
+    stages: Sequence[Stages] = (),
+) -> str:
+    """The same, of what names images and of the number of cells that are left out.
+
+    `stages` are those of the images, each with its state; of images that are done, none is shown.
+    """
     width = max(len(image.identifier) for image in images)
-    lines = [
-        f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}"
-        for number, (image, state) in enumerate(zip(images, states, strict=True), start=1)
-    ]
+    target = max((len(name) for some in stages for name, _ in some), default=0)
+    lines: list[str] = []
+    for number, (image, state) in enumerate(zip(images, states, strict=True), start=1):
+        lines.append(f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}")
+        if stages and state.startswith("to build"):
+            lines += [f"       {name:{target}}  {text}" for name, text in stages[number - 1]]
     count = counted(len(images), "image")
     more = f"; {left_out} left out ('build-images explain' says why)" if left_out else ""
     return "\n".join([*lines, count + more])
 
 
-def plan_json(plan: Plan, states: Sequence[str]) -> dict[str, Any]:
+def plan_json(
+    plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]]
+) -> dict[str, Any]:
     """The plan as data."""
     return {
         "schema": "build-images/plan/v1",
         "images": [
-            _image_json(image, state) for image, state in zip(plan.images, states, strict=True)
+            _image_json(image, state, some)
+            for image, state, some in zip(plan.images, states, stages, strict=True)
         ],
         "left_out": [_left_out_json(one) for one in plan.left_out],
     }
 
 
-def _image_json(image: PlannedImage, state: str) -> dict[str, Any]:
+def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, Any]:
     return {
         "image": image.identifier,
         "cell": asdict(image.cell),
         "content_key": image.content_key,
         "base_image": image.base_image,
         "stages": [f"{stage.name}-{stage.version}" for stage in image.stages],
+        "stage_states": [
+            {
+                "stage": one.stage.target,
+                "key": one.stage.key,
+                "state": one.state,
+                "shared_with": one.shared_with,
+                "why": one.why,
+            }
+            for one in stages
+        ],
         "checks": [check.name for check in image.checks],
         "state": state,
     }

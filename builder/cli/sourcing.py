@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.bases import find_mirror
+from builder.cli.at_work import using
 from builder.cli.commands import compiled
 from builder.cli.progress import Progress
 from builder.cli.workspace import write_atomically
@@ -50,7 +51,8 @@ def lock(options: Options) -> int:
     progress = Progress(level=options.level)
     store = store_of(project.site, wanted)
     locking = _locking(options, project, store, progress)
-    sources = lock_sources(wanted, project.lock, locking)
+    with using(Home.of_environment(), options.project, progress.say):
+        sources = lock_sources(wanted, project.lock, locking)
     registries = Registries(
         mirrors=project.site.registries, credentials=credentials_of_environment()
     )
@@ -74,7 +76,9 @@ def fetch(options: Options) -> int:
     made, _ = _selected(options, project)
     sources = sources_of(compiled(options, made))
     store = store_of(project.site, sources)
-    paths = fetched(sources, store, Progress(level=options.level), offline=options.offline)
+    progress = Progress(level=options.level)
+    with using(Home.of_environment(), options.project, progress.say):
+        paths = fetched(sources, store, progress, offline=options.offline)
     if options.json:
         print(json.dumps({url: str(path) for url, path in sorted(paths.items())}, indent=1))
     else:

@@ -35,7 +35,9 @@ INPUTS = (
     *("matrix.yaml", "site.yaml", "lock.yaml"),
     *("recipes", "base-images", "tests/images", "files", "facts"),
 )
+MOST_WITH_STAGES = 50
 MOST = 50  # results that are kept, the newest
+_DECLARED = {"image", "base", "made_here", "common", "stages"}
 _PROGRAM = Path(builder.__file__).parent
 
 
@@ -78,10 +80,13 @@ def plan(options: Options) -> int:
 
         made = commands.load_plan(options)
         rows = [[image.identifier, image.content_key] for image in made.images]
-        kept = {"images": rows, "left_out": len(made.left_out)}
+        stages = commands.declared_stages(options, made)
+        kept = {"images": rows, "left_out": len(made.left_out), "stages": stages}
         _keep(options, before, kept)
     images = [Keyed(identifier=name, content_key=key) for name, key in kept["images"]]
-    print(show.plan_rows(images, kept["left_out"], image_states(options, images)))
+    states = image_states(options, images)
+    texts = _stage_texts(options, kept["stages"])
+    print(show.plan_rows(images, kept["left_out"], states, texts))
     return 0
 
 
@@ -107,6 +112,23 @@ def image_states(options: Options, images: Sequence[Keyed | PlannedImage]) -> li
     return [state_of(options.out, image, wanted).text for image in images]
 
 
+def shows_stages(options: Options, number: int) -> bool:
+    """Whether the stages of so many images are shown: of many, only if that is asked for."""
+    return options.stages or number <= MOST_WITH_STAGES
+
+
+def _stage_texts(options: Options, kept: Sequence[Mapping[str, Any]]) -> list[show.Stages]:
+    """The stages of images, each with what will happen to it, in words."""
+    if not kept:
+        return []
+    from builder.cli.records import stage_states  # noqa: PLC0415 - a plan of many does without
+    from builder.plan.keys import DeclaredStages  # noqa: PLC0415
+
+    declared = [DeclaredStages(**one) for one in kept]
+    states = stage_states(Home.of_environment(), options.engine, declared)
+    return [[(one.stage.target, str(one)) for one in some] for some in states]
+
+
 def _is_plan(kept: Any) -> bool:
     """Whether a kept result has the shape of a plan's."""
     return (
@@ -114,6 +136,9 @@ def _is_plan(kept: Any) -> bool:
         and isinstance(kept.get("left_out"), int)
         and isinstance(kept.get("images"), list)
         and all(_are_texts(row) and len(row) == 2 for row in kept["images"])  # noqa: PLR2004
+        and isinstance(kept.get("stages"), list)
+        and len(kept["stages"]) in {0, len(kept["images"])}
+        and all(isinstance(one, dict) and one.keys() == _DECLARED for one in kept["stages"])
     )
 
 

@@ -95,11 +95,18 @@ class Workspace:
 
 @contextlib.contextmanager
 def workspace(
-    home: Home, image: PlannedImage, *, engine: str, owner: str | None, fresh: bool
+    home: Home,
+    image: PlannedImage,
+    *,
+    engine: str,
+    owner: str | None,
+    fresh: bool,
+    waiting: Callable[[], object] = lambda: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workspace]:
     """The image's work folder, held by this run alone. `fresh` throws away what is in it."""
     name = f"{image.identifier}-{engine}"
-    with locked(home.work, name):
+    with locked(home.work, name, waiting=waiting, stopped=stopped):
         path = home.work / name / image.content_key[:16]
         if fresh:
             shutil.rmtree(path, ignore_errors=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 from builder import facts
 from builder.bases import StoredBase
-from builder.engines.protocol import Instructions, OnLine, Tools, tag
+from builder.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.errors import StepFailed
-from builder.home import LENT_AT
 from builder.model import PlannedImage
 from builder.process import Processes
 
@@ -24,7 +24,8 @@ class Buildah:
     """Builds with `buildah build --isolation chroot`, which needs neither cgroups nor a runtime."""
 
     name = "buildah"
-    lends_tools = True
+    lends = True
+    options = "isolation chroot, network host"
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -45,6 +46,16 @@ class Buildah:
             *arguments,
         ]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where it mounts and unpacks: a builder that was killed leaves things there."""
+        self._tools.home.temporary.mkdir(parents=True, exist_ok=True)
+        return {**self._tools.environment, "TMPDIR": str(self._tools.home.temporary)}
+
+    def has(self, name: str) -> bool:
+        argv = self.command("inspect", "--type", "image", "--format", "{{.FromImageID}}", name)
+        return self._tools.processes.capture(argv, check=False).returncode == 0
+
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         # A tag moves to the newest image of its name, so pulling again after a refresh is enough.
         known = self._tools.processes.capture(
@@ -59,6 +70,7 @@ class Buildah:
             self.command("pull", "--quiet", f"oci-archive:{base.archive}"),
             log=log,
             what="buildah pull",
+            env=self.environment,
         )
         listed = self._tools.processes.capture(
             self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
@@ -76,7 +88,9 @@ class Buildah:
         log: Path,
         on_line: OnLine,
         cache: bool = True,
-        native: Path | None = None,
+        file: str = "Dockerfile",
+        name: str = "",
+        lent: Sequence[Lent] = (),
     ) -> None:
         steps = Instructions(_STEP, on_line)
         pull = "never" if image.is_bootstrapped else "missing"
@@ -93,13 +107,14 @@ class Buildah:
                     f"--pull={pull}",
                     f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
                     *_limits(),
-                    *([f"--volume={native}:{LENT_AT}:ro"] if native else []),
-                    f"--tag={tag(image)}",
-                    f"--file={context / 'Dockerfile'}",
+                    *[one.option for one in lent],
+                    f"--tag={name or tag(image)}",
+                    f"--file={context / file}",
                     str(context),
                 ),
                 log=log,
                 what="buildah build",
+                env=self.environment,
                 on_line=steps,
             )
         except StepFailed as error:
@@ -110,6 +125,7 @@ class Buildah:
             self.command("push", "--quiet", tag(image), f"oci:{target}:latest"),
             log=log,
             what="buildah push",
+            env=self.environment,
         )
 
     def clean(self) -> None:

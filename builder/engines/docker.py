@@ -6,12 +6,13 @@ import re
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from builder import facts
 from builder.artifacts.oci import blob_path, read_layout
 from builder.bases import StoredBase
-from builder.engines.protocol import Instructions, OnLine, Tools, tag
+from builder.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.errors import StepFailed
 from builder.locks import locked
 from builder.model import PlannedImage
@@ -24,7 +25,8 @@ class Docker:
     """Builds with the Docker Engine that $DOCKER_HOST, or the default socket, leads to."""
 
     name = "docker"
-    lends_tools = False
+    lends = False
+    options = "network host"
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -35,6 +37,11 @@ class Docker:
             hint="is the Docker Engine running, and DOCKER_HOST right?",
         )
         return done.stdout.strip()
+
+    def has(self, name: str) -> bool:
+        docker = self._tools.program("docker")
+        argv = [docker, "image", "inspect", "--format", "{{.Id}}", name]
+        return self._tools.processes.capture(argv, check=False).returncode == 0
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         with locked(self._tools.home.path, "docker-base"):
@@ -88,9 +95,11 @@ class Docker:
         log: Path,
         on_line: OnLine,
         cache: bool = True,
-        native: Path | None = None,
+        file: str = "Dockerfile",
+        name: str = "",
+        lent: Sequence[Lent] = (),
     ) -> None:
-        assert native is None  # it cannot show build steps a folder of the machine's
+        assert not lent  # it cannot show build steps a folder of this machine's
         steps = Instructions(_STEP, on_line)
         buildx = shutil.which("docker-buildx", path=self._search_path())
         command = (
@@ -105,8 +114,8 @@ class Docker:
                     f"--platform=linux/{facts.ARCHITECTURES[image.cell.arch].oci}",
                     "--network=host",
                     *([] if cache else ["--no-cache"]),
-                    f"--tag={tag(image)}",
-                    f"--file={context / 'Dockerfile'}",
+                    f"--tag={name or tag(image)}",
+                    f"--file={context / file}",
                     str(context),
                 ],
                 log=log,

@@ -80,14 +80,32 @@ class Tools:
         return found[0] if found else ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lent:
+    """A folder of this machine that build steps are shown at a path of the image."""
+
+    path: Path
+    at: str
+    writable: bool = False
+
+    @property
+    def option(self) -> str:
+        """Buildah's option for it."""
+        return f"--volume={self.path}:{self.at}:{'rw' if self.writable else 'ro'}"
+
+
 class Engine(Protocol):
     """Builds Dockerfiles. One value serves one run; methods may be called from several threads."""
 
     name: str
-    lends_tools: bool  # whether build steps can be shown a folder that stays out of the image
+    lends: bool  # whether build steps can be shown folders of this machine
+    options: str  # in words, what of the engine's options has a part in the result
 
     def version(self) -> str:
         """The engine's version."""
+
+    def has(self, name: str) -> bool:
+        """Whether it has an image of that name."""
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         """Make a base known under the name by which specs refer to it."""
@@ -100,12 +118,15 @@ class Engine(Protocol):
         log: Path,
         on_line: OnLine,
         cache: bool = True,
-        native: Path | None = None,
+        file: str = "Dockerfile",
+        name: str = "",
+        lent: Sequence[Lent] = (),
     ) -> None:
-        """Build the Dockerfile in `context`; raises `StepFailed` with the failing instruction.
+        """Build a Dockerfile in `context`; raises `StepFailed` with the failing instruction.
 
-        Without `cache`, no step of an earlier build is taken up again. `native` is a folder of
-        native tools that build steps are shown at `/.native`.
+        Without `cache`, no step of an earlier build is taken up again. `name` is what the engine
+        then keeps it under: the image's own name, unless one is given.
+        `lent` are folders that build steps are shown, and that stay out of the image.
         """
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:

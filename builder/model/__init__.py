@@ -25,6 +25,7 @@ from builder.model.inputs import (
 from builder.model.locked import Lock, LockedSource
 from builder.model.planned import (
     Cell,
+    KeyedStage,
     LeftOut,
     Plan,
     PlannedCuda,
@@ -81,6 +82,7 @@ __all__ = [
     "CudaSupport",
     "EndOfLife",
     "Exclude",
+    "KeyedStage",
     "LeftOut",
     "Lock",
     "LockedSource",

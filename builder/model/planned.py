@@ -171,6 +171,25 @@ class PlannedImage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KeyedStage:
+    """One stage of a Dockerfile, with the content key that decides whether it is built anew.
+
+    `target` is its name in the Dockerfile. `name` names it in every image that has it, whatever
+    its recipe says today; `parts` are what its key (SHA-256, hexadecimal) covers.
+    """
+
+    target: str
+    name: str
+    parts: Mapping[str, str]
+    key: str
+
+    @property
+    def tag(self) -> str:
+        """The name under which an engine keeps it."""
+        return f"localhost/build-images/stage:{self.key[:32]}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Reason:
     """Why a cell is left out. `layer` is who says so: the world, the base image, the maintainer."""
 

@@ -26,7 +26,7 @@ from builder.plan.rendering import Memo
 from builder.plan.stages import CHECKS_FOLDER, Contents, Stages, read_text
 
 _BASE_FORMAT = "3"  # the same, for bases
-KEY_FORMAT = "4"  # raised when the same inputs would make another image
+KEY_FORMAT = "5"  # raised when the same inputs would make another image
 
 
 class Images:

@@ -57,7 +57,6 @@ def dockerfile(image: PlannedImage) -> str:
             _develop(stage, image, recipe)
             stages.append(stage)
             source = stage.name
-        _add_check_scripts(stages[-1], image)
         final = _final(image, stages, image.runtime_image)
         if image.cuda and image.cuda.images:  # NVIDIA's prints a banner before every program
             final += raw(docker="ENTRYPOINT []")
@@ -72,7 +71,6 @@ def singularity(image: PlannedImage) -> str:
         stage = _stage(image, archive or image.base_image, DEVELOPMENT)
         for recipe in image.stages:
             _develop(stage, image, recipe)
-        _add_check_scripts(stage, image)
         if image.cell.flavour == DEVELOPMENT:  # no stage of a definition starts from another
             final, stages = stage, [stage]
             _finish(final, image, stage.name)
@@ -159,6 +157,7 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     if image.checks and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
+    _add_check_scripts(final, image)  # last: a stage says nothing of its descendants
     final += label(metadata=_labels(image))
 
 

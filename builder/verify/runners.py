@@ -69,7 +69,7 @@ def oci_runner(artifact: Path, *, work: Path, tools: Tools) -> Iterator[Runner]:
     with locked(tools.home.path, "oci-runner"):
         made = capture(
             buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}:latest"),
-            env=tools.environment,
+            env=buildah.environment,
             cwd=artifact.parent,
         )
     container = made.stdout.split()[-1]
@@ -84,7 +84,7 @@ def oci_runner(artifact: Path, *, work: Path, tools: Tools) -> Iterator[Runner]:
                 )
             ),
             tools=tools,
-            env={},
+            env=buildah.environment,
             user=None,
             cwd=work,
         )

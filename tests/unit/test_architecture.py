@@ -25,6 +25,7 @@ LEAVES = {
     "templates",
     "home",
     "locks",
+    "orphans",
     "places",
 }
 

@@ -64,17 +64,45 @@ Capture = pytest.CaptureFixture[str]
 def test_plan_lists_the_default_selection_in_order(capsys: Capture) -> None:
     said = Said(capsys, "plan", PROJECT)
     assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
-    assert [line.split()[:2] for line in lines[:2]] == [
+    *lines, last = said.out.splitlines()
+    assert [line.split()[:2] for line in lines[::3]] == [
         ["1.", "hpc-base-1.0-debian13-openmpi5.0-x86_64"],
         ["2.", "hpc-base-1.0-debian13-openmpi5.0-ppc64le"],
     ]
-    assert re.fullmatch(r"2 images(; \d+ left out \('build-images explain' says why\))?", lines[2])
+    assert re.fullmatch(r"2 images(; \d+ left out \('build-images explain' says why\))?", last)
+
+
+def test_plan_says_what_will_happen_to_each_stage(capsys: Capture) -> None:
+    selectors = ("--base=debian13", "--cuda=none", "--mpi=openmpi5.0", "--arch=x86_64")
+    recipes = ("--recipe=hpc-base", "--recipe=python-mpi")
+    said = Said(capsys, "plan", PROJECT, *selectors, *recipes)
+    why = "its base is not in the store"
+    assert [
+        line.split(maxsplit=1) for line in said.out.splitlines() if line.startswith("    ")
+    ] == [
+        ["hpc-base-development", f"to build: {why}"],
+        ["runtime", f"to build: {why}"],
+        ["hpc-base-development", "shared with hpc-base-1.0-debian13-openmpi5.0-x86_64"],
+        ["python-mpi-development", f"to build: {why}"],
+        ["runtime", f"to build: {why}"],
+    ]
+    again = Said(capsys, "plan", PROJECT, *selectors, *recipes)  # from what was kept
+    assert again.out == said.out
+    dry = Said(capsys, "--dry-run", PROJECT, *selectors, *recipes)
+    assert dry.out == said.out
+
+
+def test_the_stages_of_many_images_are_shown_when_asked_for(capsys: Capture) -> None:
+    said = Said(capsys, "plan", PROJECT, "--all")
+    assert "-development " not in said.out
+    said = Said(capsys, "plan", PROJECT, "--all", "--stages")
+    assert said.out.count("-development ") > len(shipped_plan().images)
 
 
 def test_plan_says_what_will_happen(project: Path, capsys: Capture) -> None:
     said = Said(capsys, "plan", f"--project={project}", "--arch=x86_64", "--mpi=openmpi5")
-    assert all(line.endswith("to build") for line in said.out.splitlines()[:-1])
+    lines = [line for line in said.out.splitlines()[:-1] if not line.startswith("    ")]
+    assert all(line.endswith("to build") for line in lines)
 
 
 def test_plan_as_json(capsys: Capture) -> None:
@@ -85,6 +113,8 @@ def test_plan_as_json(capsys: Capture) -> None:
     ]
     assert len(found["left_out"]) == len(shipped_plan().left_out)
     first = found["images"][0]
+    assert [one["stage"] for one in first["stage_states"]] == ["hpc-base-development", "runtime"]
+    assert {one["state"] for one in first["stage_states"]} == {"to build"}
     assert first["content_key"] == shipped_plan().images[0].content_key
     assert first["cell"]["arch"] == "x86_64"
     assert all(one["reasons"] for one in found["left_out"])

@@ -199,7 +199,7 @@ def test_a_child_shares_its_parents_first_stage() -> None:
     parent = shipped("hpc-base-1.0-debian13-openmpi5.0-x86_64").dockerfile
     child = shipped("python-mpi-1.0-debian13-openmpi5.0-x86_64").dockerfile
     begin = parent.index("FROM ")
-    shared = parent[begin : parent.index("COPY files/checks")]
+    shared = parent[begin : parent.index("\nFROM ", begin)]
     assert child[child.index("FROM ") :].startswith(shared.rstrip())
 
 

@@ -1,0 +1,89 @@
+"""The time in which a builder works on the store: beside others, after what dead ones left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from builder.cli.running import uninterrupted
+from builder.cli.workspace import write_atomically
+from builder.engines import Buildah, Tools
+from builder.home import Home
+from builder.locks import Turn, locked, together
+from builder.orphans import MARK, end_orphans, living
+
+LOCK = "builder"
+_PROJECTS = "projects.json"
+WAITING = "waiting for a build-images that cleans the store"
+
+
+@contextlib.contextmanager
+def using(
+    home: Home,
+    project: Path,
+    say: Callable[[str], object],
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Turn]:
+    """A time in which nobody removes anything from the store, which the project is noted to use."""
+    with together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn:
+        _remember(home, project)
+        yield turn
+
+
+@contextlib.contextmanager
+def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterator[None]:
+    """Work on the store beside other builders.
+
+    What builders that were killed left running is ended first. Containers and mounts that they
+    left are removed by whoever finds that nobody else is at work, at the start and, after an
+    interruption, at the end.
+    """
+    home = tools.home
+    with (
+        using(home, project, say, stopped=lambda: tools.processes.stopping) as turn,
+        living(home.builders) as mark,
+    ):
+        tools.processes.mark[MARK] = mark
+        with turn.alone() as alone:
+            end_orphans(home.builders, home=home.path if alone else None)
+            if alone:
+                clean(tools)
+        try:
+            yield
+        except BaseException:
+            with uninterrupted():
+                tools.processes.stop()
+                with turn.alone() as alone:
+                    if alone:
+                        clean(tools)
+            raise
+
+
+def projects(home: Home) -> list[str]:
+    """The folders of the projects that use a store."""
+    try:
+        found = json.loads((home.path / _PROJECTS).read_text())
+    except (OSError, ValueError):
+        return []
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _remember(home: Home, project: Path) -> None:
+    if str(project) not in projects(home):
+        with locked(home.path, "projects"):
+            known = json.dumps(sorted({*projects(home), str(project)}), indent=1)
+            write_atomically(home.path / _PROJECTS, known + "\n")
+
+
+def clean(tools: Tools) -> None:
+    """Remove containers and mounts, when no builder is at work: none of them is in use.
+
+    Whatever engine builds, Buildah runs the OCI images.
+    """
+    Buildah(tools).clean()
+    mounted = Path("/proc/self/mountinfo").read_text()
+    if f" {tools.home.temporary}/" not in mounted:  # else there is more in it than its files
+        shutil.rmtree(tools.home.temporary, ignore_errors=True)

@@ -1,0 +1,251 @@
+"""`build-images gc`: what nothing refers to any more, how much it takes, and away with it.
+
+What counts is the project at hand: all of its matrix, in every flavour. A store can serve several
+projects, so what another one may use stays for as long as it was used lately; source files stay
+while the lock of any project that was built here names them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.bases import find_mirror
+from builder.bases.store import base_key
+from builder.cli.at_work import LOCK, clean, projects
+from builder.cli.commands import load_plan
+from builder.cli.options import Options
+from builder.cli.records import Records, noted_engine, noted_engines, stage_states
+from builder.cli.workspace import remove
+from builder.engines import Buildah, Tools
+from builder.engines.storage import StoredImage, read_storage
+from builder.errors import BuildImagesError, MissingPrerequisite, counted
+from builder.home import Home
+from builder.load.faults import Faults
+from builder.load.lock import read_lock
+from builder.locks import locked_now
+from builder.model import FLAVOURS, PlannedImage, Selection
+from builder.model.locked import LOCK as LOCK_FILE
+from builder.orphans import end_orphans
+from builder.plan.keys import StageKeys
+from builder.process import Processes
+from builder.spec import COMPILER
+
+_DAY_S = 86400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Garbage:
+    """One thing that nothing refers to. `kind` is base, stage, image, work or source.
+
+    `bytes` is what its removal frees; of images it stands with the first, since they share layers.
+    """
+
+    kind: str
+    name: str
+    bytes: int
+    why: str
+    paths: tuple[Path, ...] = ()
+    image: str = ""
+
+
+def collect(options: Options) -> int:
+    """Show what nothing refers to, and with `--free` remove it."""
+    home = Home.of_environment()
+    tools = Tools(processes=Processes(), home=home)
+    with locked_now(home.path, LOCK) as alone:
+        if not alone:
+            raise BuildImagesError(
+                f"another build-images works on the store ({home.path}); nothing was removed",
+                hint="run build-images gc when it is done",
+            )
+        if options.free:
+            end_orphans(home.builders, home=home.path)
+            clean(tools)
+        found = garbage(options, home)
+        if options.free:
+            _free(found, tools)
+    text = json.dumps(as_data(found, options), indent=1) if options.json else ""
+    print(text or as_text(found, options))
+    return 0
+
+
+def garbage(options: Options, home: Home) -> list[Garbage]:
+    """All that nothing refers to, and that was not used for the days that the options say."""
+    everything = Selection(everything=True, flavours=FLAVOURS)
+    images = load_plan(dataclasses.replace(options, selection=everything)).images
+    since = time.time() - options.unused_for * _DAY_S
+    bases = list(_bases(home, images, since))
+    stages, kept = _stages(home, images, since)
+    kept |= _base_names(home, bases)
+    return [
+        *bases,
+        *stages,
+        *_images(home, kept, since),
+        *_work(home, images, since),
+        *_sources(options, home, since),
+    ]
+
+
+def as_text(found: Sequence[Garbage], options: Options) -> str:
+    """One line for each thing, and what all of it takes."""
+    if not found:
+        return "nothing to free: all that is in the store is referred to, or was used lately"
+    width = max(len(one.name) for one in found)
+    lines = [
+        f"{one.kind:7} {one.name:{width}}  {one.bytes / 1e6:9.1f} MB  {one.why}" for one in found
+    ]
+    total = f"{sum(one.bytes for one in found) / 1e6:.1f} MB"
+    count = counted(len(found), "thing")
+    if options.free:
+        return "\n".join([*lines, f"{count} removed, {total} freed"])
+    return "\n".join([*lines, f"{count}, {total}; 'build-images gc --free' removes them"])
+
+
+def as_data(found: Sequence[Garbage], options: Options) -> dict[str, Any]:
+    """The same as data."""
+    keys = ("kind", "name", "bytes", "why")
+    return {
+        "schema": "build-images/gc/v1",
+        "freed": options.free,
+        "bytes": sum(one.bytes for one in found),
+        "garbage": [{key: getattr(one, key) for key in keys} for one in found],
+    }
+
+
+def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[Garbage]:
+    try:
+        mirror = find_mirror()
+    except MissingPrerequisite:
+        return  # then no base can be told from another
+    named = {(one.base.name, one.cell.arch): one for one in images if one.is_bootstrapped}
+    wanted = {
+        f"{base}-{arch}-{base_key(one.base, arch, mirror)[:12]}"
+        for (base, arch), one in named.items()
+    }
+    for path in _base_records(home):
+        folder = path.parent
+        if folder.name not in wanted and path.stat().st_mtime < since:
+            yield _files("base", folder.name, [folder], "no base image of the project has its key")
+
+
+def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:
+    """What specs call the bases that stay, and so the engine."""
+    folders = {path for one in gone for path in one.paths}
+    records = [path for path in _base_records(home) if path.parent not in folders]
+    return {str(_read(path).get("name", "")) for path in records}
+
+
+def _base_records(home: Home) -> list[Path]:
+    return sorted(home.bases.glob("*/base.json"))
+
+
+def _stages(
+    home: Home, images: Sequence[PlannedImage], since: float
+) -> tuple[list[Garbage], set[str]]:
+    """The records of stages that are of no use, and the tags of all others."""
+    keys = StageKeys(COMPILER)
+    declared = [keys.of(image) for image in images]
+    wanted = {
+        state.stage.key
+        for engine in noted_engines(home)
+        if noted_engine(home, engine)
+        for states in stage_states(home, engine, declared)
+        for state in states
+    }
+    found: list[Garbage] = []
+    kept: set[str] = set()
+    for path, record in Records(folder=home.stages).all():
+        if record.get("key") in wanted or path.stat().st_mtime >= since:
+            kept.add(str(record["tag"]))
+        else:
+            name = f"{path.parent.name} {path.stem[:12]}"
+            paths = [path, path.with_suffix(".log")]
+            found.append(_files("stage", name, paths, "no stage of the project has its key"))
+    return found, kept
+
+
+def _images(home: Home, kept: Iterable[str], since: float) -> Iterator[Garbage]:
+    storage = read_storage(home.storage)
+    before = dt.datetime.fromtimestamp(since, tz=dt.timezone.utc).isoformat()
+    images = storage.garbage(kept, before=before)
+    freed = storage.bytes_of(images)
+    for one in images:
+        name = ", ".join(one.names) or f"step {one.id[:12]}"
+        why = "no record names it" if one.names else "no image is made from it"
+        yield Garbage(kind="image", name=name, bytes=freed, why=why, image=_target(one))
+        freed = 0
+
+
+def _target(image: StoredImage) -> str:
+    return " ".join(image.names) or image.id
+
+
+def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[Garbage]:
+    """Half-made things: of a present key they are gone on with, whenever that is."""
+    wanted = {image.content_key[:16] for image in images}
+    folders = [one for one in home.work.glob("*") if one.is_dir()]
+    for folder in folders:
+        if folder.name == "stages" or folder.name.startswith("verify-"):
+            if not any(folder.iterdir()):
+                continue
+            yield _files("work", folder.name, [folder], "left by a build that was ended")
+            continue
+        for one in sorted(folder.glob("*")):
+            if one.name not in wanted and one.is_dir() and one.stat().st_mtime < since:
+                name = f"{folder.name} {one.name[:12]}"
+                yield _files("work", name, [one], "no image of the project has its key")
+
+
+def _sources(options: Options, home: Home, since: float) -> Iterator[Garbage]:
+    named: set[str] = set()
+    faults = Faults()
+    for root in {options.project, *map(Path, projects(home))}:
+        if (root / LOCK_FILE).exists():
+            named |= {one.sha256 for one in read_lock(root, faults).sources.values()}
+    if faults.found:
+        return  # a lock that cannot be read may name any of them
+    for path in sorted((home.sources / "sha256").glob("*")):
+        if path.name not in named and path.stat().st_mtime < since:
+            yield _files("source", path.name[:12], [path], "no lock names it")
+    for path in sorted(home.sources.glob(".*.partial")):
+        if path.stat().st_mtime < since:
+            yield _files("source", path.name, [path], "fetched in part")
+
+
+def _files(kind: str, name: str, paths: Iterable[Path], why: str) -> Garbage:
+    there = tuple(path for path in paths if path.exists())
+    return Garbage(kind=kind, name=name, bytes=sum(map(_bytes, there)), why=why, paths=there)
+
+
+def _bytes(path: Path) -> int:
+    """Bytes on disk that are free when a file, or all of a folder, is gone."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    found = [one.lstat() for one in files]
+    single = (one for one in found if stat.S_ISREG(one.st_mode) and one.st_nlink == 1)
+    return sum(one.st_blocks * 512 for one in single)
+
+
+def _free(found: Sequence[Garbage], tools: Tools) -> None:
+    buildah = Buildah(tools)
+    for one in found:
+        for path in one.paths:
+            remove(path)
+        if one.image:
+            argv = buildah.command("rmi", *one.image.split())
+            tools.processes.capture(argv, check=False)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,156 @@
+"""What is known of stages without asking an engine: one record for each that an engine has.
+
+`home/stages/NAME/KEY.json` is written once the engine has the stage, and says what its key covers,
+how long it took and when; its time stamp says when it was last used. `KEY.log` is what the build
+printed. The engine's storage may have been cleaned by hand: whoever builds asks the engine itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.home import Home
+from builder.model import KeyedStage
+from builder.plan.keys import DeclaredStages, why_changed
+
+CACHED, SHARED, TO_BUILD = "cached", "shared with", "to build"
+ENGINES = "engines.json"
+_BASE = {"name", "made", "digest"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageState:
+    """What the main job would do with a stage: `state` is cached, shared with or to build.
+
+    `shared_with` is the image that has it built; `why` says why it is not cached.
+    """
+
+    stage: KeyedStage
+    state: str
+    shared_with: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.shared_with:
+            return f"{self.state} {self.shared_with}"
+        return f"{self.state}: {self.why}" if self.why else self.state
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Records:
+    """The records of stages below a folder."""
+
+    folder: Path
+
+    def path(self, stage: KeyedStage, suffix: str = ".json") -> Path:
+        return self.folder / stage.name / f"{stage.key[:32]}{suffix}"
+
+    def log(self, stage: KeyedStage) -> Path:
+        return self.path(stage, ".log")
+
+    def has(self, stage: KeyedStage) -> bool:
+        return self.path(stage).exists()
+
+    def why_not(self, stage: KeyedStage) -> str:
+        """Why a stage that is not recorded has to be built: what changed since the last of it."""
+        before = self._newest(stage)
+        if before is None:
+            return "never built here"
+        return why_changed(before, stage.parts) or "its record is gone"
+
+    def _newest(self, stage: KeyedStage) -> Mapping[str, Any] | None:
+        found = sorted(self.path(stage).parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
+        for path in reversed(found):
+            if record := read_record(path):
+                parts: Mapping[str, Any] = record["parts"]
+                return parts
+        return None
+
+    def all(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+        """Every record that can be read, with its path."""
+        for path in sorted(self.folder.glob("*/*.json")):
+            if record := read_record(path):
+                yield path, record
+
+
+def read_record(path: Path) -> Mapping[str, Any] | None:
+    """A stage's record; None if it is not one."""
+    found = _json(path)
+    is_record = isinstance(found, dict) and isinstance(found.get("parts"), dict)
+    return found if is_record and isinstance(found.get("tag"), str) else None
+
+
+def stage_states(
+    home: Home, engine: str, images: Sequence[DeclaredStages]
+) -> list[tuple[StageState, ...]]:
+    """For each image, what the main job would do with each stage of it, with an engine."""
+    records, words = Records(folder=home.stages), noted_engine(home, engine)
+    bases, owners = _base_digests(home), dict[str, str]()
+    return [
+        tuple(
+            _state(one, stage, records, owners)
+            for stage in one.keyed(base=bases.get(one.base, ""), engine=words)
+        )
+        for one in images
+    ]
+
+
+def _state(
+    image: DeclaredStages, stage: KeyedStage, records: Records, owners: dict[str, str]
+) -> StageState:
+    if not stage.parts["base"]:
+        why = "its base is not in the store"
+    elif records.has(stage):
+        return StageState(stage=stage, state=CACHED)
+    else:
+        why = records.why_not(stage)
+    # Without a digest, bases and so stages are told apart by what they are named for.
+    owner = owners.setdefault(f"{image.base} {stage.key}", image.image)
+    if owner != image.image:
+        return StageState(stage=stage, state=SHARED, shared_with=owner, why=why)
+    return StageState(stage=stage, state=TO_BUILD, why=why)
+
+
+def _base_digests(home: Home) -> dict[str, str]:
+    """The digests of the bases in the store, by how specs name them; of two, the newest's."""
+    records = [one for path in home.bases.glob("*/base.json") if (one := _json(path))]
+    known = [one for one in records if isinstance(one, dict) and one.keys() >= _BASE]
+    return {one["name"]: one["digest"] for one in sorted(known, key=lambda one: str(one["made"]))}
+
+
+def noted_engine(home: Home, name: str) -> str:
+    """An engine with its version and options, as the last build noted it.
+
+    Empty if the program is another one now, or was never run.
+    """
+    noted = noted_engines(home).get(name)
+    if not isinstance(noted, dict) or noted.get("program") != program(home, name):
+        return ""
+    return str(noted.get("words", ""))
+
+
+def noted_engines(home: Home) -> dict[str, Any]:
+    """All that was noted of engines, by name."""
+    noted = _json(home.stages / ENGINES)
+    return noted if isinstance(noted, dict) else {}
+
+
+def program(home: Home, name: str) -> list[Any]:
+    """What tells a program from another version of it."""
+    found = shutil.which(name, path=home.search_path())
+    if found is None:
+        return []
+    about = Path(found).stat()
+    return [found, about.st_size, about.st_mtime_ns]
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,173 @@
+"""Which task comes next: what is ready, what there is room for, the longest path first.
+
+No threads and no clock here: `Schedule` is told what started and what ended, and says what may
+start. `builder.cli.running` gives it threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One piece of work. `needs` names the tasks that come before it.
+
+    `kind` is a word for what is done; tasks of the kinds that `Limits` calls builds count there.
+    `label` says what it is to people; a name is only ever the task's own.
+    `group` is what stays open from the start of its first task to the end of its last: an image's
+    work folder. `seconds` is how long it is expected to take, `memory` and `disk` what it takes at
+    most, in bytes.
+    """
+
+    name: str
+    kind: str
+    work: Callable[[], object] = field(compare=False)
+    label: str = ""
+    needs: tuple[str, ...] = ()
+    group: str = ""
+    emulated: bool = False
+    seconds: float = 1.0
+    memory: int = 0
+    disk: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much goes on at once: of all tasks, of `builds`, of emulated builds, of open groups.
+
+    `memory` is in bytes; zero is no limit.
+    """
+
+    tasks: int
+    builds: int
+    emulated: int
+    groups: int
+    memory: int = 0
+    build_kinds: frozenset[str] = frozenset({"base", "stage", "image"})
+
+
+class Schedule:
+    """The tasks of one run, and how far they are."""
+
+    def __init__(self, tasks: Iterable[Task], limits: Limits) -> None:
+        self._tasks = {task.name: task for task in tasks}
+        self._limits = limits
+        self._waits = {name: set(task.needs) for name, task in self._tasks.items()}
+        self._next: dict[str, list[str]] = {name: [] for name in self._tasks}
+        for task in self._tasks.values():
+            for need in task.needs:
+                self._next[need].append(task.name)
+        self._path = longest_paths(self._tasks, self._next)
+        self._ready = {name for name, needs in self._waits.items() if not needs}
+        self._running: dict[str, Task] = {}
+        self._left: dict[str, int] = {}  # tasks that are not over, by group
+        for task in self._tasks.values():
+            self._left[task.group] = self._left.get(task.group, 0) + 1
+        self._open: set[str] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing runs and nothing is left."""
+        return not self._ready and not self._running
+
+    def start(self, *, free_disk: int = 0) -> list[Task]:
+        """The tasks to start now, which count as running from here on.
+
+        `free_disk` is what is free now, in bytes; zero is no limit. A task for which there is no
+        room at all starts when nothing else runs.
+        """
+        ready = sorted(self._ready, key=lambda one: (-self._path[one], one))
+        started = [self._tasks[name] for name in ready if self._begin(name, free_disk)]
+        if ready and not self._running:
+            started.append(self._tasks[ready[0]])
+            self._occupy(ready[0])
+        return started
+
+    def _begin(self, name: str, free_disk: int) -> bool:
+        if len(self._running) >= self._limits.tasks or not self._fits(self._tasks[name], free_disk):
+            return False
+        self._occupy(name)
+        return True
+
+    def _occupy(self, name: str) -> None:
+        self._ready.discard(name)
+        self._running[name] = self._tasks[name]
+        self._open.add(self._tasks[name].group)
+
+    def done(self, name: str) -> None:
+        """A task came to its end."""
+        self._over(name)
+        for following in self._next[name]:
+            if following in self._waits:  # and not given up for another that failed
+                self._waits[following].discard(name)
+                if not self._waits[following]:
+                    self._ready.add(following)
+
+    def failed(self, name: str) -> list[Task]:
+        """A task failed; the tasks that will not be, since they come after it."""
+        self._over(name)
+        dropped: dict[str, Task] = {}
+        todo = list(self._next[name])
+        while todo:
+            one = todo.pop()
+            if one in self._waits and one not in dropped:
+                dropped[one] = self._tasks[one]
+                todo += self._next[one]
+        for one in dropped:
+            self._over(one)
+        return list(dropped.values())
+
+    def _over(self, name: str) -> None:
+        self._running.pop(name, None)
+        if self._waits.pop(name, None) is None:
+            return
+        group = self._tasks[name].group
+        self._left[group] -= 1
+        if not self._left[group]:
+            self._open.discard(group)
+
+    def _fits(self, task: Task, free_disk: int) -> bool:
+        limits, running = self._limits, self._running.values()
+        kinds = limits.build_kinds
+        if task.kind in kinds:
+            if sum(one.kind in kinds for one in running) >= limits.builds:
+                return False
+            if task.emulated and _emulated_builds(running, kinds) >= limits.emulated:
+                return False
+        if task.group and task.group not in self._open and self._groups() >= limits.groups:
+            return False
+        if limits.memory and task.memory + sum(one.memory for one in running) > limits.memory:
+            return False
+        return not free_disk or task.disk + sum(one.disk for one in running) <= free_disk
+
+    def _groups(self) -> int:
+        return len(self._open - {""})
+
+
+def _emulated_builds(running: Iterable[Task], kinds: frozenset[str]) -> int:
+    return sum(one.emulated and one.kind in kinds for one in running)
+
+
+def longest_paths(
+    tasks: Mapping[str, Task], following: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """The seconds from the start of each task to the end of the longest path that begins with it.
+
+    Raises `ValueError` for tasks that wait for each other.
+    """
+    paths: dict[str, float] = {}
+    left = {name: len(following[name]) for name in tasks}
+    todo = [name for name, number in left.items() if not number]
+    while todo:
+        name = todo.pop()
+        after = max((paths[one] for one in following[name]), default=0.0)
+        paths[name] = tasks[name].seconds + after
+        for need in tasks[name].needs:
+            left[need] -= 1
+            if not left[need]:
+                todo.append(need)
+    if len(paths) < len(tasks):
+        raise ValueError(f"tasks wait for each other: {sorted(tasks.keys() - paths.keys())}")
+    return paths

@@ -1,0 +1,211 @@
+"""The bases and stages that images are built from: each made once, whoever asks for it first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from builder.bases import StoredBase, ensure_base, find_mirror
+from builder.cli.lending import lent_to, native_tools
+from builder.cli.packing import append
+from builder.cli.records import ENGINES, Records, noted_engines, program, read_record
+from builder.cli.run import Run, now
+from builder.cli.workspace import remove, write_atomically, write_spec
+from builder.engines import Engine
+from builder.errors import StepFailed
+from builder.home import Home
+from builder.locks import locked
+from builder.model import KeyedStage, PlannedImage, Spec
+from builder.plan.keys import StageKeys
+from builder.spec import COMPILER, base_archive
+from builder.spec.cutting import stage_alone
+
+_WAITING = "waiting for another build-images, which builds it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages:
+    """The stages of one run. `engine` names the engine with its version and options."""
+
+    run: Run
+    engine: str
+    bases: dict[str, StoredBase] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def records(self) -> Records:
+        return Records(folder=self.run.tools.home.stages)
+
+    def declared(self, images: Sequence[PlannedImage]) -> list[tuple[KeyedStage, ...]]:
+        """The stages of images whose bases may not be made yet: equal keys, equal stages."""
+        keys = StageKeys(COMPILER)
+        return [keys.of(one).keyed(base=one.base_image, engine=self.engine) for one in images]
+
+    def of(self, image: PlannedImage) -> tuple[KeyedStage, ...]:
+        """The stages of an image whose base is made."""
+        base = self.base(image)
+        declared = StageKeys(COMPILER).of(image)
+        return declared.keyed(base=base.digest if base else "", engine=self.engine)
+
+    def base(self, image: PlannedImage) -> StoredBase | None:
+        """The base that an image starts from, if it was made here."""
+        return self.bases.get(image.base_image)
+
+    def make_base(self, image: PlannedImage) -> bool:
+        """Have a base in the store; whether it was made now."""
+        if not image.is_bootstrapped or image.base_image in self.bases:
+            return False
+        run, log = self.run, self.base_log(image)
+        run.progress.step(image.identifier, f"base {image.base.name}")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        stored = ensure_base(
+            image.base,
+            image.cell.arch,
+            image.base_image,
+            mirror=run.mirror or find_mirror(),
+            store=run.tools.home.bases,
+            processes=run.tools.processes,
+            log=log,
+            say=lambda text: run.progress.step(image.identifier, text),
+            not_before=run.started if run.refresh else "",
+            native=native_tools(
+                run,
+                image,
+                say=lambda text: run.progress.step(image.identifier, text),
+                log=log,
+            ),
+        )
+        os.utime(stored.archive.parent / "base.json")  # `gc` leaves what was of use lately
+        with self._lock:
+            self.bases[image.base_image] = stored
+        return stored.made >= run.started
+
+    def base_log(self, image: PlannedImage) -> Path:
+        return self.run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
+
+    def make(self, spec: Spec, number: int) -> bool:
+        """Have the engine keep one of a spec's stages, whose parents it has; whether it was built.
+
+        Raises `StepFailed`, with the log of what failed.
+        """
+        stages = self.of(spec.image)
+        stage, records = stages[number], self.records
+        text = stage_alone(spec.dockerfile, stage.target, built(stages[:number]))
+        with self._held(stage, spec.image.identifier):
+            if self.run.cache and self._is_there(stage, text):
+                os.utime(records.path(stage))
+                return False
+            start = time.monotonic()
+            self._build(spec, stage, text)
+            took_s = round(time.monotonic() - start, 1)
+            self._record(stage, text, took_s)
+            return True
+
+    def done(self, spec: Spec, tag: str, took_s: float) -> None:
+        """Record the last stage of a spec, which the engine keeps as the image."""
+        stages = self.of(spec.image)
+        text = stage_alone(spec.dockerfile, stages[-1].target, built(stages[:-1]))
+        self._record(stages[-1], text, took_s, tag=tag)
+
+    @contextmanager
+    def _held(self, stage: KeyedStage, identifier: str) -> Iterator[None]:
+        run = self.run
+        with locked(
+            run.tools.home.stages,
+            stage.key[:32],
+            waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
+            stopped=lambda: run.tools.processes.stopping,
+        ):
+            yield
+
+    def _is_there(self, stage: KeyedStage, text: str) -> bool:
+        record = read_record(self.records.path(stage))
+        if record is None or record.get("text") != _digest(text):
+            return False
+        if self.run.engine.has(stage.tag):
+            return True
+        self.records.path(stage).unlink()  # the engine's storage was cleaned by hand
+        return False
+
+    def _build(self, spec: Spec, stage: KeyedStage, text: str) -> None:
+        run, image = self.run, spec.image
+        folder = run.tools.home.work / "stages" / stage.key[:32]
+        log = self.records.log(stage)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        run.progress.step(image.identifier, f"building {stage.target} with {run.engine.name}")
+        remove(folder)
+        try:
+            write_spec(spec, None, folder, base_archive(image), run.sources)
+            (folder / "Dockerfile").write_text(text)
+            if base := self.base(image):
+                run.engine.provide_base(base, log=log)
+            run.engine.build(
+                image,
+                folder,
+                log=log,
+                on_line=lambda line: run.progress.detail(image.identifier, line),
+                cache=run.cache,
+                name=stage.tag,
+                lent=lent_to(
+                    run,
+                    image,
+                    say=lambda text: run.progress.step(image.identifier, text),
+                    log=log,
+                ),
+            )
+        finally:
+            remove(folder)
+
+    def _record(self, stage: KeyedStage, text: str, took_s: float, **about: str) -> None:
+        record = {
+            **asdict(stage),
+            "tag": stage.tag,
+            "text": _digest(text),
+            "duration_s": took_s,
+            "made": now(),
+            "tools": dict(self.run.versions),
+            **about,
+        }
+        path = self.records.path(stage)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def note_engine(home: Home, engine: Engine) -> str:
+    """The engine with its version and options, noted for those who must not start it."""
+    words = f"{engine.name} {engine.version()}, {engine.options}"
+    home.stages.mkdir(parents=True, exist_ok=True)
+    about = {"program": program(home, engine.name), "words": words}
+    noted = {**noted_engines(home), engine.name: about}
+    write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
+    return words
+
+
+def built(stages: Sequence[KeyedStage]) -> Mapping[str, str]:
+    """The images that stages are, by their names in the Dockerfile."""
+    return {one.target: one.tag for one in stages}
+
+
+def with_log(error: StepFailed, folder: Path) -> StepFailed:
+    """The error of a step, its log copied to an image's folder: logs in the home are ours."""
+    log = folder / "build.log"
+    if error.log and error.log != log and error.log.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        append(error.log, log)
+    return StepFailed(error.message, tail=error.tail, log=error.log and log, hint=error.hint)
+
+
+def _digest(text: str) -> str:
+    """A SHA-256 over a Dockerfile without its comments, in hexadecimal."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,115 @@
+"""The stages of an image's Dockerfile with their content keys: equal keys are built once.
+
+A key is a SHA-256 over parts that have names, so that two keys can be told apart in words: the
+stage before, the base, the recipe's blocks, the checks made in the stage, the sources it copies
+in, the cell, the compiler of specs, the engine. What only the run-time stage says (environment,
+labels, descriptions) is no part of the other stages' keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from builder import __version__
+from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
+from builder.plan.rendering import Memo
+
+FORMAT = "1"  # raised when the same parts would make another stage
+# Why a stage is built anew, by the part that differs; the first of them is what is told.
+_WHY = {
+    "before": "the stage before it changed",
+    "base": "its base changed",
+    "recipe": "its recipe changed",
+    "checks": "its checks changed",
+    "sources": "its sources changed",
+    "cell": "its cell changed",
+    "compiler": "build-images or hpccm changed",
+    "engine": "the engine changed",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredStages:
+    """The stages of an image as its project's files declare them, without this machine's part.
+
+    `base` is how specs name the base; `made_here` whether it comes from this machine's store, and
+    has a digest there. `stages` are the names in the Dockerfile and across images, and the parts
+    of the key.
+    """
+
+    image: str
+    base: str
+    made_here: bool
+    common: Mapping[str, str]
+    stages: Sequence[tuple[str, str, Mapping[str, str]]]
+
+    def keyed(self, *, base: str, engine: str) -> tuple[KeyedStage, ...]:
+        """The stages with their keys: `base` is the digest of the base.
+
+        `engine` says which engine builds, its version and the options that matter.
+        """
+        made: list[KeyedStage] = []
+        here = {"base": base if self.made_here else self.base, "engine": engine}
+        for target, name, own in self.stages:
+            parts = {"before": made[-1].key if made else "", **here, **self.common, **own}
+            key = _sha256(parts)
+            made.append(KeyedStage(target=target, name=name, parts=parts, key=key))
+        return tuple(made)
+
+
+class StageKeys:
+    """Says what the stages of many images are; what images have in common is digested once."""
+
+    def __init__(self, compiler: str) -> None:
+        self._compiler = f"{compiler}, build-images {__version__}, {FORMAT}"
+        self._memo = Memo()
+
+    def of(self, image: PlannedImage) -> DeclaredStages:
+        """One stage a recipe of the chain, then the one that becomes the image."""
+        cell, base, cuda = image.cell, image.base, image.cuda
+        about: list[Any] = [cell.arch, cell.cpu, base.hpccm_distro, base.distribution, base.version]
+        about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
+        return DeclaredStages(
+            image=image.identifier,
+            base=image.base_image if image.is_bootstrapped else image.base_reference,
+            made_here=image.is_bootstrapped,
+            common={"cell": _sha256(about), "compiler": self._compiler},
+            stages=tuple(self._stages(image)),
+        )
+
+    def _stages(self, image: PlannedImage) -> Iterator[tuple[str, str, dict[str, str]]]:
+        for stage in image.stages:
+            cell = dataclasses.replace(
+                image.cell, recipe=stage.name, recipe_version=DEVELOPMENT, flavour=RUNTIME
+            )
+            blocks: list[Any] = [stage.name, dict(stage.sources)]
+            blocks += [self._memo.of(_block, use) for use in stage.development]
+            own = [one for one in image.checks if one.name in stage.checks]
+            checks = [self._memo.of(_check, one) for one in own]
+            sources = [[one.url, one.sha256] for one in image.sources if stage.name in one.recipes]
+            parts = {"recipe": blocks, "checks": checks, "sources": sources}
+            digests = {name: _sha256(value) for name, value in parts.items()}
+            yield f"{stage.name}-{DEVELOPMENT}", cell.identifier, digests
+        yield image.cell.flavour, image.identifier, {"recipe": image.content_key}
+
+
+def why_changed(before: Mapping[str, Any], now: Mapping[str, str]) -> str:
+    """In a few words, what made a stage's key another one."""
+    return next((text for part, text in _WHY.items() if before.get(part) != now.get(part)), "")
+
+
+def _block(use: BlockUse) -> str:
+    return _sha256([use.name, use.arguments, dict(use.files)])
+
+
+def _check(check: StageCheck) -> str:
+    return _sha256([check.name, dict(check.sources), check.build])
+
+
+def _sha256(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

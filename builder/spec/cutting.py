@@ -1,0 +1,28 @@
+"""One stage of a Dockerfile as a Dockerfile of its own, on stages that are images already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_FROM = re.compile(r"^FROM (?P<source>\S+) AS (?P<name>\S+)$", re.MULTILINE)
+
+
+def stage_alone(dockerfile: str, target: str, built: Mapping[str, str]) -> str:
+    """The stage named `target`; `built` maps the names of earlier stages to images.
+
+    Raises `LookupError` when the Dockerfile has no such stage.
+    """
+    heads = list(_FROM.finditer(dockerfile))
+    ends = [*(head.start() for head in heads[1:]), len(dockerfile)]
+    for head, end in zip(heads, ends, strict=True):
+        if head["name"] == target:
+            source = built.get(head["source"], head["source"])
+            body = dockerfile[head.end() : end].rstrip()
+            stages = [f"FROM {built[name]} AS {name}" for name in _copied_from(body) & {*built}]
+            return "\n\n".join([*sorted(stages), f"FROM {source} AS {target}{body}"]) + "\n"
+    raise LookupError(f"the Dockerfile has no stage {target}")
+
+
+def _copied_from(body: str) -> set[str]:
+    return set(re.findall(r"(?:--|,)from=([^\s,]+)", body))

@@ -1,0 +1,238 @@
+"""Builders that are killed at any moment, and two at once: what they leave is whole or redone.
+
+`BUILD_IMAGES_KILLS` is how often the builder is killed (default: 4); 50 takes half an hour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import PROJECT, build_images, manifest_of
+
+from builder.engines import Tools
+from builder.orphans import MARK
+
+pytestmark = pytest.mark.engines
+
+KILLS = int(os.environ.get("BUILD_IMAGES_KILLS", "4"))
+MOST_IN_A_ROW = 3
+CELLS = ("core-1.0-debian13-x86_64", "leaf-1.0-debian13-x86_64")
+CORE = """\
+recipe: core
+version: "1.0"
+about: what both images have
+development:
+  - shell: {{commands: ["echo {number} >> /var/tmp/built; sleep 1; seq 9999 > /opt/core"]}}
+runtime:
+  - shell: {{commands: ["true {number}; sleep 1; seq 99999 > /opt/seq"]}}
+"""
+LEAF = """\
+recipe: leaf
+version: "1.0"
+about: one more step
+parent: core
+development:
+  - shell: {{commands: ["true {number}; sleep 1"]}}
+runtime:
+  - shell: {{commands: ["seq 9 > /opt/leaf"]}}
+"""
+MATRIX = "axes:\n  arch: [x86_64]\n  base: [debian13]\n  cuda: [none]\n  mpi: [none]\n"
+
+
+def write_recipes(site: Path, number: int) -> None:
+    """Other instructions for the same files: everything is built anew, and nothing differs."""
+    for recipe in (site / "recipes").glob("*.yaml"):
+        recipe.unlink()
+    (site / "recipes/core.yaml").write_text(CORE.format(number=number))
+    (site / "recipes/leaf.yaml").write_text(LEAF.format(number=number))
+    (site / "matrix.yaml").write_text(MATRIX)
+
+
+@pytest.fixture(name="home")
+def own_home(tools: Tools) -> Iterator[Path]:
+    """A home with this machine's tools and bases, and nothing built."""
+    folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))
+    folder.chmod(0o755)  # the ordinary user works in it
+    (folder / "tools").symlink_to(tools.home.path / "tools")
+    if tools.home.bases.exists():
+        shutil.copytree(tools.home.bases, folder / "bases", copy_function=linked)
+    yield folder
+    for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
+        if (place := line.split()[4]).startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", place], check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def started(site: Path, home: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "builder", "--project", str(site), "--all", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "BUILD_IMAGES_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finished(site: Path, home: Path, *arguments: str) -> float:
+    """Run to the end; the seconds that it took."""
+    start = time.monotonic()
+    env = {"BUILD_IMAGES_HOME": str(home)}
+    done = build_images("--project", site, "--all", *arguments, env=env)
+    assert done.status == 0, done.stderr
+    return time.monotonic() - start
+
+
+def digests(out: Path) -> dict[str, str]:
+    """The tree digest of each image; all of them verified, in three equal formats."""
+    found = {name: manifest_of(out / name) for name in CELLS}
+    for one in found.values():
+        assert one["outcome"] == "verified"
+        assert one["formats_equal"] is True
+        assert {a["tree_digest"] for a in one["artifacts"].values()} == {one["tree_digest"]}
+    return {name: one["tree_digest"] for name, one in found.items()}
+
+
+def marked(home: Path) -> list[int]:
+    """The processes that builders of a home started."""
+    wanted = f"{MARK}={home.resolve()}/".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "environ").read_bytes().split(b"\0")
+                if any(word.startswith(wanted) for word in words):
+                    found.append(int(entry.name))
+    return found
+
+
+def test_killed_at_any_moment(site: Path, home: Path) -> None:
+    write_recipes(site, 0)
+    full_s = finished(site, home)
+    wanted = digests(site / "out")
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}, a whole run takes {full_s:.1f} s")
+    chance = random.Random(seed)
+    number, in_a_row, kills = 1, 0, 0
+    write_recipes(site, number)
+    while kills < KILLS:
+        with started(site, home) as child:
+            assert child.stderr is not None
+            try:
+                child.wait(timeout=chance.uniform(0.3, full_s))
+            except subprocess.TimeoutExpired:
+                child.send_signal(signal.SIGKILL)
+                child.wait()
+                kills += 1
+                in_a_row += 1
+            else:
+                assert child.returncode == 0, child.stderr.read().decode()
+                in_a_row = MOST_IN_A_ROW
+        if in_a_row >= MOST_IN_A_ROW or kills == KILLS:
+            finished(site, home)
+            assert digests(site / "out") == wanted
+            assert not marked(home)
+            number, in_a_row = number + 1, 0
+            write_recipes(site, number)
+
+
+def test_what_a_killed_builder_started_is_ended(site: Path, home: Path) -> None:
+    write_recipes(site, 0)
+    marker = "sleep 4711"
+    core = (site / "recipes/core.yaml").read_text()
+    (site / "recipes/core.yaml").write_text(
+        core.replace("sleep 1; seq 9999", f"{marker} & {marker}")
+    )
+    with started(site, home, "--quiet") as child:
+        wait_for(lambda: len(processes(marker)) == 2)
+        child.kill()
+        child.wait()
+    left = marked(home)
+    assert left
+    os.kill(min(left), signal.SIGKILL)  # buildah, too: what runs in the container is nobody's then
+    assert processes(marker)
+    write_recipes(site, 0)
+    finished(site, home, "--format", "oci", "--no-verify")
+    assert not processes(marker)
+    assert not marked(home)
+
+
+def processes(words: str) -> list[int]:
+    """The processes with this command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if (entry / "cmdline").read_bytes().replace(b"\0", b" ").strip() == words.encode():
+                found.append(int(entry.name))
+    return found
+
+
+def wait_for(condition: object, seconds: float = 120) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.1)
+
+
+def test_two_builders_share_a_store_and_build_a_stage_once(site: Path, home: Path) -> None:
+    write_recipes(site, 0)
+    both = [
+        started(site, home, f"--output={site}/{name}", f"--image={name}*", "--format=oci")
+        for name in ("core", "leaf")
+    ]
+    for child in both:
+        _, stderr = child.communicate(timeout=600)
+        assert child.returncode == 0, stderr.decode()
+    logs = list((home / "stages").glob("core-development-*/*.log"))
+    assert len(logs) == 1
+    assert logs[0].read_text().count("STEP 2/2: RUN echo 0") == 1
+    kept = json.loads(next((home / "stages").glob("core-development-*/*.json")).read_text())
+    for name in ("core", "leaf"):
+        manifest = manifest_of(site / name / f"{name}-1.0-debian13-x86_64")
+        assert manifest["inputs"]["stages"]["core-development"] == kept["key"]
+
+
+def test_a_disk_that_fills_up(site: Path, home: Path) -> None:
+    """The home on a small file system: exit status 4, and what took the room is gone again."""
+    small = home / "small"
+    small.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=3400m,mode=755", "tmpfs", str(small)]
+    if subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
+        pytest.skip("this user cannot mount a small file system")
+    write_recipes(site, 0)
+    for name in ("tools", "bases"):
+        (small / name).symlink_to(home / name)
+    core = site / "recipes/core.yaml"
+    big = "dd if=/dev/zero of=/opt/big bs=1M count=4000 && "
+    sound = core.read_text()
+    core.write_text(sound.replace("sleep 1; seq 9999", f"{big}seq 9999"))
+    env = {"BUILD_IMAGES_HOME": str(small)}
+    arguments: list[str | Path] = ["--project", site, "--all", "--format=oci", "--no-verify"]
+    arguments += ["--jobs=1"]  # the room for one image is what a run must have
+    done = build_images(*arguments, env=env)
+    assert done.status == 4, done.stderr
+    assert "the disk is full" in done.stderr
+    assert not list((site / "out").glob("*/manifest.json"))
+    assert shutil.disk_usage(small).used < 1 << 30
+    core.write_text(sound)
+    done = build_images(*arguments, env=env)
+    assert done.status == 0, done.stderr

@@ -1,0 +1,58 @@
+"""One stage of a Dockerfile alone, on images that the others are."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.spec.cutting import stage_alone
+
+TEXT = """\
+# header
+
+FROM base:1 AS one-development
+
+RUN one
+
+
+FROM one-development AS two-development
+
+COPY --from=one-development /a /a
+
+RUN two
+
+
+FROM base:1 AS runtime
+
+COPY --from=two-development /b /b
+RUN --mount=type=bind,from=one-development,target=/x true
+CMD ["/bin/bash"]
+"""
+BUILT = {"one-development": "stage:1", "two-development": "stage:2"}
+
+
+def test_the_first_stage_stands_on_the_base() -> None:
+    assert stage_alone(TEXT, "one-development", {}) == "FROM base:1 AS one-development\n\nRUN one\n"
+
+
+def test_a_stage_stands_on_the_image_of_the_one_before() -> None:
+    assert stage_alone(TEXT, "two-development", {"one-development": "stage:1"}) == (
+        "FROM stage:1 AS one-development\n\n"
+        "FROM stage:1 AS two-development\n\n"
+        "COPY --from=one-development /a /a\n\nRUN two\n"
+    )
+
+
+def test_the_last_stage_copies_from_images() -> None:
+    assert stage_alone(TEXT, "runtime", BUILT) == (
+        "FROM stage:1 AS one-development\n\n"
+        "FROM stage:2 AS two-development\n\n"
+        "FROM base:1 AS runtime\n\n"
+        "COPY --from=two-development /b /b\n"
+        "RUN --mount=type=bind,from=one-development,target=/x true\n"
+        'CMD ["/bin/bash"]\n'
+    )
+
+
+def test_a_stage_that_is_not_there() -> None:
+    with pytest.raises(LookupError, match="no stage three"):
+        stage_alone(TEXT, "three", BUILT)

@@ -1,0 +1,128 @@
+"""Locks between builders, and what is found of builders that are dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder import locks
+from builder.errors import Interrupted
+from builder.locks import locked, locked_now, together
+from builder.orphans import MARK, end_orphans, living
+
+
+def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_MOMENT_S", 0.0)
+    told = threading.Event()
+    order: list[str] = []
+
+    def second() -> None:
+        with locked(tmp_path, "x", waiting=told.set):
+            order.append("second")
+
+    with locked(tmp_path, "x"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert told.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path, "x"),
+        pytest.raises(Interrupted),
+        locked(tmp_path, "x", stopped=lambda: True),
+    ):
+        pytest.fail("it was held")
+
+
+def test_several_are_together_and_nobody_is_alone_meanwhile(tmp_path: Path) -> None:
+    with together(tmp_path, "x") as first:
+        with first.alone() as alone:
+            assert alone
+        with together(tmp_path, "x") as second:
+            for turn in (first, second):
+                with turn.alone() as alone:
+                    assert not alone
+            with locked_now(tmp_path, "x") as alone:
+                assert not alone
+        with first.alone() as alone:
+            assert alone
+    with locked_now(tmp_path, "x") as alone:
+        assert alone
+
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+@pytest.fixture(name="folder")
+def builders_folder(tmp_path: Path) -> Path:
+    return tmp_path / "builders"
+
+
+def child(mark: str) -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen(
+        SLEEP, env={**os.environ, MARK: mark}, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert started.stdout is not None
+    started.stdout.readline()
+    yield started
+    started.kill()
+    started.wait()
+    started.stdout.close()
+
+
+@pytest.fixture(name="orphan")
+def orphan_of_a_dead_builder(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with living(folder) as mark:
+        pass
+    yield from child(mark)
+
+
+@pytest.fixture(name="helper")
+def child_of_a_living_builder(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with living(folder) as mark:
+        yield from child(mark)
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_what_a_dead_builder_started_is_ended(
+    folder: Path, orphan: subprocess.Popen[bytes], helper: subprocess.Popen[bytes]
+) -> None:
+    assert end_orphans(folder) == 1
+    assert ended(orphan)
+    assert helper.poll() is None
+
+
+def test_what_others_started_is_left_alone(tmp_path: Path, orphan: subprocess.Popen[bytes]) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    with living(elsewhere):
+        assert end_orphans(elsewhere) == 0
+    assert orphan.poll() is None
+
+
+def test_locks_of_dead_builders_go_and_those_of_living_ones_stay(folder: Path) -> None:
+    with living(folder) as mark:
+        dead = folder / ".builder-dead.lock"
+        dead.touch()
+        end_orphans(folder)
+        assert Path(mark).exists()
+        assert not dead.exists()
+    assert not Path(mark).exists()
