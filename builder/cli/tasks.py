@@ -45,6 +45,7 @@ def tasks_of(
     declared = stages.declared([spec.image for spec, _ in todo])
     for (spec, state), keyed in zip(todo, declared, strict=True):
         maker.add(spec, state, keyed)
+    maker.tell()
     return Job(
         tasks=tuple(maker.tasks.values()),
         cells=maker.cells,
@@ -72,6 +73,13 @@ class _Maker:
         before = self._task(spec, "image", name, cell.build, needs=before, group=name)
         before = self._task(spec, "pack", name, cell.pack, needs=before, group=name)
         self._task(spec, "verify", name, cell.prove, needs=before, group=name)
+
+    def tell(self) -> None:
+        """Say of each image that waits for a stage which another one has built."""
+        for name, images in self.images.items():
+            if name in self.tasks and self.tasks[name].kind == "stage":
+                for one in images[1:]:
+                    self.run.progress.detail(one, f"for {self.tasks[name].label}, with {images[0]}")
 
     def _before(self, spec: Spec, keyed: Sequence[KeyedStage], cell: Cell) -> tuple[str, ...]:
         """The tasks for the base and for all stages but the last; what the last waits for."""

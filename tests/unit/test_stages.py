@@ -214,6 +214,14 @@ def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
         assert built.count(name) == 1, built
 
 
+def test_two_builders_of_the_same_images_make_them_once(site: Site) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        results = [one.result() for one in [pool.submit(site.job) for _ in range(2)]]
+    assert [one.exit_code for one in results] == [0, 0]
+    assert [len(one.manifests) for one in results] == [3, 3]
+    assert site.built() == ALL
+
+
 def test_nothing_changed_nothing_built(site: Site) -> None:
     site.job()
     site.built()
