@@ -42,12 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(options: Options) -> int:
-    if options.command in {"build", "verify", "doctor"}:
-        from builder.cli import building  # noqa: PLC0415 - the commands that only look start fast
+    if options.command in {"build", "verify", "reproduce", "doctor"}:
+        # The commands that only look start fast.
+        from builder.cli import building, reproducing  # noqa: PLC0415
 
-        return {"build": building.build, "verify": building.verify, "doctor": building.doctor}[
-            options.command
-        ](options)
+        return {
+            "build": building.build,
+            "verify": building.verify,
+            "reproduce": reproducing.reproduce,
+            "doctor": building.doctor,
+        }[options.command](options)
     with _without_collector():
         if options.command == "schema":
             from builder import schema  # noqa: PLC0415

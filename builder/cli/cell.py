@@ -75,7 +75,7 @@ def make_image(run: Run, spec: Spec) -> dict[str, Any]:
         "content_key": image.content_key,
         "engine": run.engine.name,
         "emulated": image.cell.arch != run.host.arch,
-        "inputs": _inputs(image, base, spec),
+        "inputs": {**_inputs(image, base, spec), "source_date_epoch": run.epoch},
         "tools": dict(run.versions),
         "sbom": SBOM,
         "packages": len(bill["components"]),

@@ -76,6 +76,7 @@ COMMANDS = (
     "lock",
     "fetch",
     "verify",
+    "reproduce",
     "doctor",
     "schema",
 )

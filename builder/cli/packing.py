@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from builder import facts
 from builder.artifacts import flatten, oci, sbom
 from builder.artifacts.repack import Plain, repack, unpack
-from builder.artifacts.settled import epoch_of
 from builder.bases import StoredBase, ensure_base, find_mirror
 from builder.cli.run import Run, Timer
 from builder.cli.workspace import Workspace, remove
@@ -76,7 +74,6 @@ class Packer:
         engine, log = self.run.engine, self.work.log
         name = self.image.identifier
         exported = self.work.path / "exported"
-        epoch = epoch_of(os.environ)
         self.work.forget()
         self._tell(f"building with {engine.name}")
         with self.timer.step("build"):
@@ -93,7 +90,7 @@ class Packer:
         with self.timer.step("oci"):
             remove(exported)
             engine.export(self.image, exported, log=log)
-            made.append(repack(exported, target, plain=self.work.plain, epoch=epoch))
+            made.append(repack(exported, target, plain=self.work.plain, epoch=self.run.epoch))
         return oci.read_layout(target).digest
 
     def _check_architecture(self, layout: oci.Layout) -> None:
