@@ -8,33 +8,32 @@ in its folder.
 from __future__ import annotations
 
 import contextlib
-import gzip
+import dataclasses
 import io
 import posixpath
-import shutil
 import stat
 import tarfile
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from builder.artifacts.oci import Layout, check_blob
+from builder.artifacts.oci import Layout, opened_layer
 from builder.artifacts.tree import Entry, clean, entry_of_special
 from builder.digests import sha256_of
 from builder.errors import StepFailed
 
-_WHITEOUT = ".wh."
-_OPAQUE = ".wh..wh..opq"
-_GZIP_MAGIC = b"\x1f\x8b"
+WHITEOUT = ".wh."
+OPAQUE = ".wh..wh..opq"
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """One path of the flattened tree. A regular file's content lies in `source` at `offset`.
 
-    Nodes with the same source and offset are hard links to each other.
+    Nodes with the same source and offset are hard links to each other. Without a source, the
+    content was read before, and `content` is its SHA-256.
     """
 
     path: str
@@ -42,6 +41,12 @@ class Node:
     source: Path | None = None
     offset: int = 0
     size: int = 0
+    content: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return self.member.isreg()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -74,59 +79,87 @@ class _Window(io.RawIOBase):
         return data
 
 
-@contextlib.contextmanager
-def flattened(layout: Layout, *, scratch: Path) -> Iterator[Mapping[str, Node]]:
-    """The nodes of an image by path, sorted; their contents can be read while this is open.
+def flattened(layout: Layout) -> dict[str, Node]:
+    """The nodes of an image by path, sorted; its layers are plain tars, and stay where they are.
 
-    Each layer is checked against its digest. Compressed ones are unpacked
-    below `scratch`, which must have room for them.
+    Layers are not checked against their digests here: `unpack` and `repack` made them.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="layers-") as folder:
-        nodes: dict[str, Node] = {}
-        for number, blob in enumerate(layout.layers):
-            check_blob(blob)
-            _lay(_plain(blob, Path(folder) / f"{number}.tar"), nodes)
-        yield dict(sorted(nodes.items()))
+    nodes: dict[str, Node] = {}
+    for blob in layout.layers:
+        with blob.open("rb") as file:
+            _lay(_placed(blob, file), nodes)
+    return dict(sorted(nodes.items()))
 
 
 def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
     """The nodes as entries of the tree digest; hard links are hashed once."""
     known: dict[tuple[Path, int], str] = {}
     for path, node in nodes.items():
-        if node.source is None:
+        if not node.is_file:
             yield entry_of_special(node.member, path)
             continue
-        place = (node.source, node.offset)
-        if place not in known:
-            with node.open() as data:
-                known[place] = sha256_of(data)
+        content = node.content
+        if node.source is not None:
+            place = (node.source, node.offset)
+            if place not in known:
+                with node.open() as data:
+                    known[place] = sha256_of(data)
+            content = known[place]
         mode = stat.S_IMODE(node.member.mode)
-        yield Entry(path=path, kind="file", mode=mode, size=node.size, content=known[place])
+        yield Entry(path=path, kind="file", mode=mode, size=node.size, content=content)
 
 
-def _plain(blob: Path, target: Path) -> Path:
-    with blob.open("rb") as file:
-        if file.read(2) != _GZIP_MAGIC:
-            return blob
-    with gzip.open(blob) as source, target.open("wb") as sink:
-        shutil.copyfileobj(source, sink, 1 << 20)
-    return target
+def entries_of_layout(layout: Layout) -> Iterator[Entry]:
+    """The entries of an image, read once from its blobs, each checked against its digest."""
+    nodes: dict[str, Node] = {}
+    for blob in layout.layers:
+        with opened_layer(blob) as stream:
+            _lay(_hashed(stream), nodes)
+    return entries(nodes)
 
 
-def _lay(layer: Path, nodes: dict[str, Node]) -> None:
-    """Lay one layer over the nodes of those below it."""
-    upper: dict[str, Node] = {}
-    with tarfile.open(layer, "r:") as archive:
+Member = tuple[tarfile.TarInfo, str, Node]
+
+
+def _placed(layer: Path, file: IO[bytes]) -> Iterator[Member]:
+    """The members of a plain tar, with their paths; files know where their content lies."""
+    with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             path = clean(member.name)
-            folder, name = posixpath.split(path)
-            if name == _OPAQUE:
-                _remove(nodes, folder, itself=False)
-            elif name.startswith(_WHITEOUT):
-                _remove(nodes, posixpath.join(folder, name[len(_WHITEOUT) :]), itself=True)
-            elif path:
-                upper[path] = _node(layer, member, path, upper, nodes)
+            source = layer if member.isreg() else None
+            offset, size = member.offset_data, member.size
+            yield (
+                member,
+                path,
+                Node(path=path, member=member, source=source, offset=offset, size=size),
+            )
+
+
+def _hashed(stream: IO[bytes]) -> Iterator[Member]:
+    """The members of a tar that is read once, with their paths; files know their SHA-256."""
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
+        for member in archive:
+            path = clean(member.name)
+            content = ""
+            if member.isreg():
+                data = archive.extractfile(member)
+                assert data is not None
+                content = sha256_of(data)
+            yield member, path, Node(path=path, member=member, size=member.size, content=content)
+
+
+def _lay(members: Iterable[Member], nodes: dict[str, Node]) -> None:
+    """Lay one layer over the nodes of those below it."""
+    upper: dict[str, Node] = {}
+    for member, path, node in members:
+        folder, name = posixpath.split(path)
+        if name == OPAQUE:
+            _remove(nodes, folder, itself=False)
+        elif name.startswith(WHITEOUT):
+            _remove(nodes, posixpath.join(folder, name[len(WHITEOUT) :]), itself=True)
+        elif path:
+            is_link, target = member.islnk(), clean(member.linkname)
+            upper[path] = _linked(path, target, upper, nodes) if is_link else node
     for path, node in upper.items():
         below = nodes.get(path)
         if below is not None and below.member.isdir() and not node.member.isdir():
@@ -134,30 +167,12 @@ def _lay(layer: Path, nodes: dict[str, Node]) -> None:
         nodes[path] = node
 
 
-def _node(
-    layer: Path,
-    member: tarfile.TarInfo,
-    path: str,
-    upper: Mapping[str, Node],
-    lower: Mapping[str, Node],
-) -> Node:
-    if member.islnk():
-        target = clean(member.linkname)
-        linked = upper.get(target) or lower.get(target)
-        if linked is None:
-            raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
-        return Node(
-            path=path,
-            member=linked.member,
-            source=linked.source,
-            offset=linked.offset,
-            size=linked.size,
-        )
-    if member.isreg():
-        return Node(
-            path=path, member=member, source=layer, offset=member.offset_data, size=member.size
-        )
-    return Node(path=path, member=member)
+def _linked(path: str, target: str, upper: Mapping[str, Node], lower: Mapping[str, Node]) -> Node:
+    """Another name for a node of this layer, or of one below."""
+    linked = upper.get(target) or lower.get(target)
+    if linked is None:
+        raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
+    return dataclasses.replace(linked, path=path)
 
 
 def _remove(nodes: dict[str, Node], path: str, *, itself: bool) -> None:

@@ -5,24 +5,28 @@ https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import shutil
 import tarfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from builder.digests import sha256_of_file
+from builder.artifacts.gzips import Gzip, threads
 from builder.errors import StepFailed
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
+GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
+_WITH_HEADER = 16 + zlib.MAX_WBITS  # gzip's header and checksum, too
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,11 +89,78 @@ def _blob(layout: Path, digest: str) -> bytes:
     return data
 
 
-def check_blob(path: Path) -> None:
-    """Raise `StepFailed` unless a blob holds what its name, a SHA-256, says."""
-    found = sha256_of_file(path)
-    if found != path.name:
-        raise StepFailed(f"{path}: this blob holds sha256:{found}")
+@contextmanager
+def opened_layer(blob: Path) -> Iterator[IO[bytes]]:
+    """A layer's tar, from a blob that is gzipped or not, to be read to its end.
+
+    Raises `StepFailed` at the end unless the blob holds what its name, a SHA-256, says.
+    """
+    with blob.open("rb") as file:
+        hashing = _Hashing(file)
+        yield cast("IO[bytes]", _Unpacked(hashing) if is_gzipped(blob) else hashing)
+        while hashing.read(_CHUNK):
+            pass
+    if hashing.found != blob.name:
+        raise StepFailed(f"{blob}: this blob holds sha256:{hashing.found}")
+
+
+def is_gzipped(blob: Path) -> bool:
+    """Whether a file begins as gzip files do."""
+    with blob.open("rb") as file:
+        return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+
+
+class _Hashing(io.RawIOBase):
+    """A file that is read from start to end, and hashed meanwhile."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
+        self._file, self._digest = file, hashlib.sha256()
+
+    @property
+    def found(self) -> str:
+        return self._digest.hexdigest()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._digest.update(data)
+        return data
+
+
+class _Unpacked(io.RawIOBase):
+    """The plain bytes of a gzip file, whatever number of members it has."""
+
+    def __init__(self, file: _Hashing) -> None:
+        super().__init__()
+        self._file, self._ready, self._packed = file, bytearray(), b""
+        self._inflater = zlib.decompressobj(_WITH_HEADER)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while (size < 0 or len(self._ready) < size) and self._more():
+            pass
+        size = len(self._ready) if size < 0 else size
+        data = bytes(self._ready[:size])
+        del self._ready[:size]
+        return data
+
+    def _more(self) -> bool:
+        """Unpack the next bytes; False at the end."""
+        packed = self._packed or self._file.read(_CHUNK >> 2)
+        if not packed:
+            if not self._inflater.eof:
+                raise EOFError("the compressed data break off")
+            return False
+        if self._inflater.eof:
+            self._inflater = zlib.decompressobj(_WITH_HEADER)
+        self._ready += self._inflater.decompress(packed)
+        self._packed = self._inflater.unused_data
+        return True
 
 
 def write_archive(
@@ -100,9 +171,8 @@ def write_archive(
     The same tar gives the same bytes.
     """
     layout = target.with_suffix(".layout")
-    shutil.rmtree(layout, ignore_errors=True)
-    (layout / "blobs/sha256").mkdir(parents=True)
-    diff_id, layer_size, layer_digest = _write_layer(rootfs, layout)
+    start_layout(layout)
+    layer = _write_layer(rootfs, layout)
     config = {
         "architecture": architecture,
         "os": "linux",
@@ -111,55 +181,70 @@ def write_archive(
             "Env": [f"{key}={value}" for key, value in environment.items()],
             "Cmd": ["/bin/bash"],
         },
-        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": f"mmdebstrap {name}"}],
     }
-    manifest = {
+    digest = finish_layout(layout, config, [layer])
+    _archive(layout, target)
+    shutil.rmtree(layout)
+    return digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """A layer's blob; `diff_id` is the digest of its tar, and that of the blob if it is plain."""
+
+    diff_id: str
+    digest: str
+    size: int
+
+    @property
+    def media_type(self) -> str:
+        """What an OCI manifest calls it."""
+        return PLAIN_LAYER if self.digest == self.diff_id else LAYER
+
+
+def start_layout(layout: Path) -> None:
+    """An empty folder for blobs; what was there is gone."""
+    shutil.rmtree(layout, ignore_errors=True)
+    (layout / "blobs/sha256").mkdir(parents=True)
+
+
+def finish_layout(
+    layout: Path,
+    config: Mapping[str, Any],
+    layers: Sequence[Layer],
+    annotations: Mapping[str, str] | None = None,
+) -> str:
+    """Make a folder that holds the layers' blobs a layout of one image; its digest."""
+    manifest: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "config": _put(layout, config, CONFIG),
-        "layers": [{"mediaType": LAYER, "digest": layer_digest, "size": layer_size}],
+        "layers": [
+            {"mediaType": one.media_type, "digest": one.digest, "size": one.size} for one in layers
+        ],
     }
+    if annotations:
+        manifest["annotations"] = dict(annotations)
     descriptor = _put(layout, manifest, MANIFEST)
     descriptor["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
-    index = {"schemaVersion": 2, "manifests": [descriptor]}
-    (layout / "index.json").write_text(_json(index))
     (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-    _archive(layout, target)
-    shutil.rmtree(layout)
+    (layout / "index.json").write_text(_json({"schemaVersion": 2, "manifests": [descriptor]}))
     return str(descriptor["digest"])
 
 
-def _write_layer(rootfs: Path, layout: Path) -> tuple[str, int, str]:
-    plain, packed = hashlib.sha256(), hashlib.sha256()
-    partial = layout / "layer"
-    with rootfs.open("rb") as source, partial.open("wb") as sink:
-        hashing = _Hashing(sink, packed)
-        with gzip.GzipFile(
-            filename="", mode="wb", compresslevel=6, fileobj=hashing, mtime=0
-        ) as stream:
-            while chunk := source.read(_CHUNK):
-                plain.update(chunk)
-                stream.write(chunk)
-    size = partial.stat().st_size
-    digest = f"sha256:{packed.hexdigest()}"
+def _write_layer(rootfs: Path, layout: Path) -> Layer:
+    plain, partial = hashlib.sha256(), layout / "layer"
+    with rootfs.open("rb") as source, partial.open("wb") as sink, threads() as pool:
+        gzip = Gzip(sink, pool)
+        while chunk := source.read(_CHUNK):
+            plain.update(chunk)
+            gzip.write(chunk)
+        gzip.close()
+    digest = f"sha256:{gzip.digest}"
     partial.rename(blob_path(layout, digest))
-    return f"sha256:{plain.hexdigest()}", size, digest
-
-
-class _Hashing(io.RawIOBase):
-    """A writable stream that hashes what it passes on."""
-
-    def __init__(self, sink: IO[bytes], digest: Any) -> None:
-        super().__init__()
-        self._sink, self._digest = sink, digest
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._digest.update(data)
-        return self._sink.write(data)
+    return Layer(diff_id=f"sha256:{plain.hexdigest()}", digest=digest, size=gzip.size)
 
 
 def _put(layout: Path, value: Mapping[str, Any], media_type: str) -> dict[str, Any]:

@@ -42,13 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(options: Options) -> int:
-    if options.command in {"build", "verify", "doctor", "gc"}:
-        from builder.cli import building  # noqa: PLC0415 - the commands that only look start fast
+    if options.command in {"build", "verify", "reproduce", "doctor", "gc"}:
+        # The commands that only look start fast.
+        from builder.cli import building, reproducing  # noqa: PLC0415
         from builder.cli.collecting import collect  # noqa: PLC0415
 
         return {
             "build": building.build,
             "verify": building.verify,
+            "reproduce": reproducing.reproduce,
             "doctor": building.doctor,
             "gc": collect,
         }[options.command](options)

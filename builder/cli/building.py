@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import doctor as examination
+from builder.artifacts.settled import epoch_of
 from builder.bases import find_mirror
 from builder.cli import linting, show
 from builder.cli.again import prove_again
@@ -140,6 +141,7 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
         progress=progress,
         host=host_facts(),
         versions=_versions(tools, options.engine) if todo else {},
+        epoch=epoch_of(os.environ),
         formats=options.formats,
         refresh=options.refresh,
         cache=options.cache and not options.refresh,

@@ -14,6 +14,7 @@ from typing import Any
 
 from builder import __version__
 from builder.artifacts import oci
+from builder.artifacts.repack import Plain
 from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, state_of
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
@@ -59,6 +60,7 @@ class Cell:
         self._began: float | None = None
         self._work: Workspace | None = None
         self._layout: Artifact | None = None
+        self._plain: Plain | None = None
         self._artifacts: dict[str, Artifact] = {}
 
     def begin(self) -> None:
@@ -90,7 +92,7 @@ class Cell:
             for place in (work.context, self._folder):
                 archive = base.archive if base else None
                 write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
-            self._layout = self._packer(work).layout(base)
+            self._layout, self._plain = self._packer(work).layout(base)
             if spent := self.timer.seconds.get("build"):
                 self._stages.done(self._spec, tag(self._image), spent)
 
@@ -100,7 +102,8 @@ class Cell:
             assert self._work is not None
             assert self._layout is not None
             with self._logged():
-                self._artifacts = self._packer(self._work).artifacts(self._layout)
+                packer = self._packer(self._work)
+                self._artifacts = packer.artifacts(self._layout, self._plain)
                 for name, artifact in self._artifacts.items():  # of those kept from a run before
                     self.timer.seconds.setdefault(name, artifact.duration_s)
 
@@ -171,7 +174,10 @@ class Cell:
             "content_key": image.content_key,
             "engine": run.engine.name,
             "emulated": image.cell.arch != run.host.arch,
-            "inputs": _inputs(image, self._stages, self._spec),
+            "inputs": {
+                **_inputs(image, self._stages, self._spec),
+                "source_date_epoch": run.epoch,
+            },
             "tools": dict(run.versions),
             "sbom": SBOM,
             "packages": packages,

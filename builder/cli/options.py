@@ -84,6 +84,7 @@ COMMANDS = (
     "lock",
     "fetch",
     "verify",
+    "reproduce",
     "doctor",
     "gc",
     "schema",

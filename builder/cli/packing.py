@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder import facts
 from builder.artifacts import flatten, oci, sbom
+from builder.artifacts.repack import Plain, repack, unpack
 from builder.bases import StoredBase
 from builder.cli.lending import lent_to
 from builder.cli.run import Run, Timer
-from builder.cli.workspace import Workspace
+from builder.cli.workspace import Workspace, remove
 from builder.digests import sha256_of_file
 from builder.engines import apptainer, charliecloud
 from builder.errors import StepFailed
@@ -34,38 +36,42 @@ class Packer:
     file: str = "Dockerfile"
     logs: tuple[Path, ...] = ()
 
-    def layout(self, base: StoredBase | None) -> Artifact:
-        """The OCI layout, built first."""
-        self._tell(f"building with {self.run.engine.name}")
-        made = self.work.artifact("oci", lambda target: self._oci(base, target))
-        self._check_architecture(oci.read_layout(made.path))
-        return made
+    def layout(self, base: StoredBase | None) -> tuple[Artifact, Plain | None]:
+        """The OCI layout, built first, and its plain form if it was made now."""
+        made: list[Plain] = []
+        artifact = self.work.artifact("oci", lambda target: self._oci(base, target, made))
+        self._check_architecture(oci.read_layout(artifact.path))
+        return artifact, made[0] if made else None
 
-    def artifacts(self, made: Artifact) -> dict[str, Artifact]:
-        """The artifacts by format, in the run's order, packed from the OCI layout."""
+    def artifacts(self, made: Artifact, plain: Plain | None) -> dict[str, Artifact]:
+        """The artifacts by format, in the run's order, packed from the OCI layout.
+
+        The SIF takes one core where it unpacks, so the tarball is written at the same time.
+        """
         found = {"oci": made}
         layout = oci.read_layout(made.path)
-        with flatten.flattened(layout, scratch=self.work.path) as nodes:
+        plain = plain or unpack(layout, self.work.plain)
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            sif = beside.submit(self._sif, plain) if "sif" in self.run.formats else None
+            nodes = flatten.flattened(plain.layout)
             self.work.remember("sbom", lambda: self._bill(layout, nodes))
             if "charliecloud" in self.run.formats:
-                self._tell("packing the Charliecloud tarball")
-                found["charliecloud"] = self.work.artifact(
-                    "charliecloud", lambda target: self._tarball(layout, nodes, target)
-                )
-        if "sif" in self.run.formats:
-            self._tell("packing the SIF")
-            found["sif"] = self.work.artifact("sif", lambda target: self._sif(layout, target))
+                found["charliecloud"] = self._tarball(layout, plain, nodes)
+            if sif:
+                found["sif"] = sif.result()
         return {name: found[name] for name in self.run.formats if name in found}
 
     def _tell(self, text: str) -> None:
         self.run.progress.step(self.image.identifier, text)
 
-    def _oci(self, base: StoredBase | None, target: Path) -> str:
+    def _oci(self, base: StoredBase | None, target: Path, made: list[Plain]) -> str:
         engine, log = self.run.engine, self.work.log
         name = self.image.identifier
+        exported = self.work.path / "exported"
         self.work.forget()
         for stage in self.logs:
             append(stage, log)
+        self._tell(f"building with {engine.name}")
         with self.timer.step("build"):
             if base is not None:
                 engine.provide_base(base, log=log)
@@ -80,7 +86,9 @@ class Packer:
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):
-            engine.export(self.image, target, log=log)
+            remove(exported)
+            engine.export(self.image, exported, log=log)
+            made.append(repack(exported, target, plain=self.work.plain, epoch=self.run.epoch))
         return oci.read_layout(target).digest
 
     def _check_architecture(self, layout: oci.Layout) -> None:
@@ -101,23 +109,30 @@ class Packer:
             digest=layout.digest,
         )
 
-    def _tarball(self, layout: oci.Layout, nodes: Mapping[str, flatten.Node], target: Path) -> str:
+    def _tarball(
+        self, layout: oci.Layout, plain: Plain, nodes: Mapping[str, flatten.Node]
+    ) -> Artifact:
+        self._tell("packing the Charliecloud tarball")
         with self.timer.step("charliecloud"):
-            charliecloud.pack(nodes, layout.environment, target, tools=self.run.tools)
-            return file_digest(target)
-
-    def _sif(self, layout: oci.Layout, target: Path) -> str:
-        about = self.image.stages[-1].about
-        with self.timer.step("sif"):
-            apptainer.pack(
-                layout.path,
-                target,
-                singularity_sections(about, has_checks=bool(self.image.checks)),
-                arch=self.image.cell.arch,
-                tools=self.run.tools,
-                log=self.work.log,
+            return self.work.artifact(
+                "charliecloud", lambda target: charliecloud.pack(plain, nodes, layout, target)
             )
-            return file_digest(target)
+
+    def _sif(self, plain: Plain) -> Artifact:
+        self._tell("packing the SIF")
+        with self.timer.step("sif"):
+            return self.work.artifact("sif", lambda target: self._pack_sif(plain, target))
+
+    def _pack_sif(self, plain: Plain, target: Path) -> str:
+        apptainer.pack(
+            plain.layout.path,
+            target,
+            singularity_sections(self.image.stages[-1].about, has_checks=bool(self.image.checks)),
+            arch=self.image.cell.arch,
+            tools=self.run.tools,
+            log=self.work.log,
+        )
+        return file_digest(target)
 
 
 def append(log: Path, to: Path) -> None:

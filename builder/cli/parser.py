@@ -41,6 +41,18 @@ examples:
 """
 
 
+REPRODUCE = """\
+Build an image again and compare OCI layout and Charliecloud tarball with those in its folder.
+
+It is built from the base that lies in the folder, from the specs that the project has for it and
+from locked sources, without any layer of an earlier build, in a scratch place that is removed
+afterwards; nothing in the folder changes. The exit code is 0 if both are the same byte for byte,
+and 1 if not: then, for each layer that differs, the first path is named, and whether it is its
+content, mode, mtime, owner, link or type that differs, or whether it is missing. Packages come
+from the distribution's mirror of the day: versions that changed meanwhile are listed.
+"""
+
+
 def make_parser() -> argparse.ArgumentParser:
     common, selectors, progress = _common(), _selectors(), _progress()
     # The main job has no name, so its options are shown here; `_with_command` sees to it that
@@ -92,6 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("path", metavar="PATH", help="an image's folder, such as out/IDENTIFIER")
     verify.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    _reproduce_command(commands, [common, progress])
     doctor = _command(
         commands, "doctor", "say what this machine can build, run and verify", [common]
     )
@@ -113,6 +126,21 @@ def _gc_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="leave what was used since, which other projects may need (default: 7)",
     )
     gc.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _reproduce_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    parents: list[argparse.ArgumentParser],
+) -> None:
+    about = "build an image again, and say whether it comes out the same, byte for byte"
+    reproduce = _command(commands, "reproduce", about, parents)
+    reproduce.description = REPRODUCE
+    reproduce.add_argument(
+        "path", metavar="IMAGE", help="an image's folder, such as out/IDENTIFIER, or its identifier"
+    )
+    _output(reproduce, "where the image's folder is, if its identifier is given (default: out)")
+    _offline(reproduce)
+    reproduce.add_argument("--json", action="store_true", help="print what was found as JSON")
 
 
 def _schema_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.artifacts.settled import EPOCH
 from builder.bases import Mirror
 from builder.cli.progress import Progress
 from builder.engines import Engine, Tools
@@ -26,7 +27,8 @@ class Run:
     """One run of the main job: where things are, what does the work, who is told.
 
     `refresh` makes everything anew, bases included; without `cache`, finished build steps and
-    artifacts are not taken up again. `sources` are the files of the store by URL.
+    artifacts are not taken up again. No time in an image is later than `epoch`. `sources` are the
+    files of the store by URL.
     """
 
     tools: Tools
@@ -38,6 +40,7 @@ class Run:
     versions: Mapping[str, str]
     formats: tuple[str, ...] = FORMATS
     started: str = field(default_factory=now)
+    epoch: int = EPOCH
     refresh: bool = False
     cache: bool = True
     verify: bool = True

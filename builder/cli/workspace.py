@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,13 +26,19 @@ _ORIGIN = "origin"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Workspace:
-    """The work folder of one image and one content key; `engine` built what is in it."""
+    """The work folder of one image and one content key. Artifacts may be made by two threads."""
 
     path: Path
+    _recording: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
 
     @property
     def log(self) -> Path:
         return self.path / "build.log"
+
+    @property
+    def plain(self) -> Path:
+        """The image's layout with layers that are not compressed, which the others are made of."""
+        return self.path / "plain.oci"
 
     @property
     def context(self) -> Path:
@@ -90,7 +97,9 @@ class Workspace:
         return steps if isinstance(steps, dict) else {}
 
     def _record(self, name: str, value: Any) -> None:
-        write_atomically(self.path / _STEPS, json.dumps({**self._steps(), name: value}, indent=1))
+        with self._recording:
+            steps = {**self._steps(), name: value}
+            write_atomically(self.path / _STEPS, json.dumps(steps, indent=1))
 
 
 @contextlib.contextmanager

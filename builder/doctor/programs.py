@@ -102,7 +102,9 @@ PROGRAMS = (
         package="squashfs-tools",
         arguments=("-version",),
     ),
-    Program(name="pigz", group=TOOLS, why="packs Charliecloud images", package="pigz"),
+    Program(
+        name="pigz", group=TOOLS, why="unpacks Charliecloud images to prove them", package="pigz"
+    ),
     Program(
         name="newuidmap",
         group=TOOLS,

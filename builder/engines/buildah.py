@@ -122,7 +122,7 @@ class Buildah:
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         self._tools.logged(
-            self.command("push", "--quiet", tag(image), f"oci:{target}:latest"),
+            self.command("push", "--quiet", "--disable-compression", tag(image), f"dir:{target}"),
             log=log,
             what="buildah push",
             env=self.environment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import tarfile
@@ -10,51 +11,67 @@ from pathlib import Path
 from typing import IO
 
 from builder.artifacts.flatten import Node
-from builder.engines.protocol import Tools
+from builder.artifacts.gzips import Gzip, threads
+from builder.artifacts.oci import Layout, blob_path
+from builder.artifacts.repack import Plain
+from builder.artifacts.tars import GzippedTar
 
 ENVIRONMENT = "ch/environment"
 # Mount points that ch-run binds over, and that a read-only image must therefore have.
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 
 
-def pack(
-    nodes: Mapping[str, Node], environment: Mapping[str, str], target: Path, *, tools: Tools
-) -> None:
-    """Write the tree as a gzipped tarball that `ch-convert` or `tar` unpacks.
+def pack(plain: Plain, nodes: Mapping[str, Node], packed: Layout, target: Path) -> str:
+    """Write an image's tree as a gzipped tarball that `ch-convert` or `tar` unpacks; its digest.
 
-    Sorted, without time stamps of its own, hard links kept: the same tree gives the same bytes.
-    /dev is left empty, so that an ordinary user can unpack it. The image's variables go to
-    /ch/environment, where `ch-run --set-env` looks for them.
+    Sorted, hard links kept: the same tree gives the same bytes. /dev is left empty, so that an
+    ordinary user can unpack it. The image's variables go to /ch/environment, where `ch-run
+    --set-env` looks for them. `nodes` are those of `plain`; the parts of large files are taken
+    from `packed`, where they are known.
     """
-    with (
-        tools.processes.writing_to([tools.program("pigz"), "-n", "-6"], target) as stream,
-        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
-    ):
+    with threads() as pool, target.open("wb") as sink:
+        gzip = Gzip(sink, pool)
+        archive = GzippedTar(gzip)
         for name in _MOUNT_POINTS:
             if name not in nodes:
-                archive.addfile(_directory(name))
-        _add_text(archive, ENVIRONMENT, _environment_text(environment))
-        _add_nodes(archive, nodes)
+                archive.add(_directory(name))
+        _add_text(archive, ENVIRONMENT, _environment_text(packed.environment))
+        with contextlib.ExitStack() as files:
+            _add_nodes(archive, nodes, plain, packed, files)
+            archive.close()
+    return f"sha256:{gzip.digest}"
 
 
-def _add_nodes(archive: tarfile.TarFile, nodes: Mapping[str, Node]) -> None:
-    first_names: dict[tuple[Path, int], str] = {}
+def _add_nodes(
+    archive: GzippedTar,
+    nodes: Mapping[str, Node],
+    plain: Plain,
+    packed: Layout,
+    files: contextlib.ExitStack,
+) -> None:
+    first_names: dict[tuple[Path | None, int], str] = {}
+    blobs: dict[str, IO[bytes]] = {}
     for path, node in nodes.items():
         if path.startswith("dev/") or path == ENVIRONMENT:
             continue
-        member = copy.copy(node.member)
+        member, place = copy.copy(node.member), (node.source, node.offset)
         member.name = path
         member.pax_headers = {}
         if node.source is None:
-            archive.addfile(member)
-        elif node.size and (first := first_names.get((node.source, node.offset))):
+            archive.add(member)
+        elif node.size and (first := first_names.get(place)):
             member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
-            archive.addfile(member)
+            archive.add(member)
+        elif kept := plain.kept.get((node.source, node.offset)):
+            first_names[place] = path
+            if kept.blob not in blobs:
+                blob = blob_path(packed.path, kept.blob)
+                blobs[kept.blob] = files.enter_context(blob.open("rb"))
+            archive.add_again(member, kept.places, blobs[kept.blob])
         else:
-            first_names[(node.source, node.offset)] = path
-            member.type, member.linkname, member.size = tarfile.REGTYPE, "", node.size
+            first_names[place] = path
             with node.open() as data:
-                archive.addfile(member, data)
+                archive.add(member, data)
 
 
 def _environment_text(environment: Mapping[str, str]) -> str:
@@ -67,8 +84,8 @@ def _directory(name: str) -> tarfile.TarInfo:
     return member
 
 
-def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
-    data: IO[bytes] = io.BytesIO(text.encode())
+def _add_text(archive: GzippedTar, name: str, text: str) -> None:
+    data = text.encode()
     member = tarfile.TarInfo(name)
-    member.size, member.mode = len(text.encode()), 0o644
-    archive.addfile(member, data)
+    member.size, member.mode = len(data), 0o644
+    archive.add(member, io.BytesIO(data))

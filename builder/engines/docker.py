@@ -145,7 +145,7 @@ class Docker:
                     "copy",
                     "--quiet",
                     f"docker-archive:{saved}",
-                    f"oci:{target}:latest",
+                    f"dir:{target}",
                 ],
                 log=log,
                 what="skopeo copy",

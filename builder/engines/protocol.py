@@ -130,7 +130,7 @@ class Engine(Protocol):
         """
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
-        """Write the built image as an OCI image layout into the folder `target`."""
+        """Write the built image into the folder `target`: `dir:` of containers-transports(5)."""
 
     def clean(self) -> None:
         """Remove containers and mounts that an interrupted build left."""

@@ -48,8 +48,7 @@ def tree_of_artifact(
 
 def _tree(artifact_format: str, artifact: Path, *, work: Path, tools: Tools) -> FormatTree:
     if artifact_format == "oci":
-        with flatten.flattened(oci.read_layout(artifact), scratch=work) as nodes:
-            return FormatTree.of(comparable(flatten.entries(nodes)))
+        return FormatTree.of(comparable(flatten.entries_of_layout(oci.read_layout(artifact))))
     if artifact_format == "sif":
         with apptainer.tree_of(artifact, scratch=work, tools=tools) as stream:
             return FormatTree.of(comparable(entries_of_tar(stream)))

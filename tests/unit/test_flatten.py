@@ -9,24 +9,22 @@ import io
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, member, tar_bytes
 
-from builder.artifacts.flatten import Node, entries, flattened
+from builder.artifacts.flatten import Node, entries, entries_of_layout, flattened
 from builder.artifacts.oci import Layout
+from builder.artifacts.repack import Plain
 from builder.artifacts.tree import comparable, entries_of_tar, tree_digest
-from builder.engines import Tools, charliecloud
+from builder.engines import charliecloud
 from builder.errors import StepFailed
-from builder.home import Home
-from builder.process import Processes
 
 Member = tuple[tarfile.TarInfo, bytes]
 Layer = Sequence[Member]
 
 
-def layout(folder: Path, *layers: Layer, compressed: bool = True) -> Layout:
+def layout(folder: Path, *layers: Layer, compressed: bool = False) -> Layout:
     paths = []
     folder.mkdir(exist_ok=True)
     for layer in layers:
@@ -37,8 +35,11 @@ def layout(folder: Path, *layers: Layer, compressed: bool = True) -> Layout:
 
 @contextlib.contextmanager
 def laid(folder: Path, *layers: Layer) -> Iterator[Mapping[str, Node]]:
-    with flattened(layout(folder / "in", *layers), scratch=folder / "scratch") as nodes:
-        yield nodes
+    """The nodes of layers; what is streamed from compressed ones is the same tree."""
+    nodes = flattened(layout(folder / "in", *layers))
+    packed = layout(folder / "packed", *layers, compressed=True)
+    assert comparable(entries_of_layout(packed)) == comparable(entries(nodes))
+    yield nodes
 
 
 def shown(folder: Path, *layers: Layer) -> dict[str, str]:
@@ -56,13 +57,31 @@ def _shown(node: Node) -> str:
 LOWER = [a_folder("d"), a_file("d/one", "1"), a_file("d/two", "2"), a_file("top", "t")]
 
 
-@pytest.mark.parametrize("compressed", [True, False])
-def test_layers_compressed_or_not(compressed: bool, tmp_path: Path) -> None:
-    given = layout(tmp_path / "in", LOWER, [a_file("d/one", "new")], compressed=compressed)
-    with flattened(given, scratch=tmp_path / "scratch") as nodes:
+def test_nodes_are_sorted(tmp_path: Path) -> None:
+    with laid(tmp_path, LOWER, [a_file("d/one", "new")]) as nodes:
         assert nodes["d/one"].read() == b"new"
         assert list(nodes) == sorted(nodes)
-    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_layers_are_streamed_compressed_or_not(compressed: bool, tmp_path: Path) -> None:
+    given = layout(tmp_path / "in", LOWER, [a_file("d/one", "new")], compressed=compressed)
+    found = {one.path: one.content for one in entries_of_layout(given)}
+    assert found["d/one"] == hashlib.sha256(b"new").hexdigest()
+
+
+def test_a_layer_of_several_gzip_members(tmp_path: Path) -> None:
+    data = tar_bytes(*LOWER)
+    path = blob(tmp_path, gzip.compress(data[:700]) + gzip.compress(data[700:]))
+    given = Layout(path=tmp_path, digest="", config={}, layers=(path,))
+    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
+
+
+def test_a_layer_that_breaks_off_is_refused(tmp_path: Path) -> None:
+    path = blob(tmp_path, gzip.compress(tar_bytes(*LOWER))[:-9])
+    given = Layout(path=tmp_path, digest="", config={}, layers=(path,))
+    with pytest.raises((EOFError, tarfile.ReadError)):
+        list(entries_of_layout(given))
 
 
 def test_whiteout_removes_one_file(tmp_path: Path) -> None:
@@ -166,26 +185,13 @@ def test_content_is_read_in_parts(tmp_path: Path) -> None:
         assert [data.read(4), data.read(4), data.read(4)] == [b"abcd", b"ef", b""]
 
 
-class GzipProcesses(Processes):
-    """Compresses here instead of in a program."""
-
-    @contextlib.contextmanager
-    def writing_to(self, argv: Sequence[Any], target: Path) -> Iterator[IO[bytes]]:
-        del argv
-        with target.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as stream:
-            yield stream  # type: ignore[misc]
-
-
-class FakeTools(Tools):
-    def program(self, name: str) -> str:
-        return name
-
-
 def packed(folder: Path, environment: Mapping[str, str], *layers: Layer) -> bytes:
     target = folder / "image.tar.gz"
-    tools = FakeTools(processes=GzipProcesses(), home=Home(path=folder))
-    with laid(folder, *layers) as nodes:
-        charliecloud.pack(nodes, environment, target, tools=tools)
+    given = layout(folder / "in", *layers)
+    config = {"config": {"Env": [f"{key}={value}" for key, value in environment.items()]}}
+    image = Layout(path=given.path, digest="", config=config, layers=given.layers)
+    digest = charliecloud.pack(Plain(layout=given), flattened(given), image, target)
+    assert digest == f"sha256:{hashlib.sha256(target.read_bytes()).hexdigest()}"
     return target.read_bytes()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,15 @@ def bill(tmp_path: Path, **files: str) -> dict[str, Any]:
     for name, text in files.items():
         path = name.replace("__", "/")
         members.append(a_link(path, text[3:]) if text.startswith("-> ") else a_file(path, text))
-    layer = blob(tmp_path, gzip.compress(tar_bytes(*members)))
+    layer = blob(tmp_path, tar_bytes(*members))
     layout = Layout(path=tmp_path, digest="sha256:abc", config={}, layers=(layer,))
-    with flattened(layout, scratch=tmp_path / "scratch") as nodes:
-        return bill_of_materials(
-            nodes,
-            identifier="core-1.0-x86_64",
-            version="1.0",
-            distribution="debian",
-            digest=layout.digest,
-        )
+    return bill_of_materials(
+        flattened(layout),
+        identifier="core-1.0-x86_64",
+        version="1.0",
+        distribution="debian",
+        digest=layout.digest,
+    )
 
 
 def test_packages_of_dpkg(tmp_path: Path) -> None:

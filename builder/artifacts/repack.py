@@ -1,0 +1,281 @@
+"""From what an engine exports to an OCI layout that two builds agree on, byte for byte.
+
+Layers are written anew in one pass: sorted, with what counts alone (`settled`), plain for what is
+made of them next, and gzipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import io
+import json
+import posixpath
+import shutil
+import tarfile
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from builder.artifacts import settled
+from builder.artifacts.flatten import WHITEOUT
+from builder.artifacts.gzips import Gzip, Place, threads
+from builder.artifacts.oci import (
+    Layer,
+    Layout,
+    blob_path,
+    finish_layout,
+    is_gzipped,
+    opened_layer,
+    read_layout,
+    start_layout,
+)
+from builder.artifacts.tars import GzippedTar
+from builder.artifacts.tree import clean
+from builder.errors import StepFailed
+from builder.home import LENT_AT
+
+ANNOTATIONS = "org.opencontainers.image."
+_OF_ENGINE = "io.buildah.version"
+_CONFIG = ("architecture", "author", "os", "os.version", "variant")
+_CONTAINER = (
+    *("Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "Labels", "OnBuild", "Shell"),
+    *("StopSignal", "User", "Volumes", "WorkingDir"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """Where a large file lies in a layer's blob, gzipped."""
+
+    blob: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plain:
+    """A layout whose layers are plain tars, and what is known of it.
+
+    `kept` has large files by the blob and the offset of their content in `layout`: their gzipped
+    parts in another layout, of the same image.
+    """
+
+    layout: Layout
+    kept: Mapping[tuple[Path, int], Kept] = field(default_factory=dict)
+
+
+def repack(exported: Path, target: Path, *, plain: Path, epoch: int) -> Plain:
+    """Write the OCI layout `target`, and beside it `plain`, with layers that are not compressed.
+
+    `exported` is a folder as containers-transports(5) has it for `dir:`, and is used up. No time
+    in the layouts is later than `epoch`.
+    """
+    config, sources = _exported(exported)
+    for folder in (target, plain):
+        start_layout(folder)
+    layers, kept = [], {}
+    with threads() as pool:
+        for number, source in enumerate(sources):
+            unpacked = _unpacked(source, exported / f"{number}.tar")
+            writing = _Writing(target=target, plain=plain, pool=pool, epoch=epoch)
+            layers.append(writing.layer(unpacked, lowest=number == 0))
+            kept.update(writing.kept)
+            for used in {source, unpacked}:
+                used.unlink()
+    shutil.rmtree(exported)
+    settled_config = _config(config, [one.diff_id for one in layers], epoch)
+    labels = settled_config["config"].get("Labels") or {}
+    about = {name: text for name, text in labels.items() if name.startswith(ANNOTATIONS)}
+    finish_layout(target, settled_config, layers, about)
+    finish_layout(plain, settled_config, [_as_plain(plain, one) for one in layers], about)
+    return Plain(layout=read_layout(plain), kept=kept)
+
+
+def unpack(layout: Layout, plain: Path) -> Plain:
+    """The plain layout of an image that was packed before; made if it is not there whole."""
+    with contextlib.suppress(StepFailed):
+        found = read_layout(plain)
+        if found.config == layout.config:
+            return Plain(layout=found)
+    start_layout(plain)
+    for blob, diff_id in zip(layout.layers, layout.config["rootfs"]["diff_ids"], strict=True):
+        digest = hashlib.sha256()
+        with opened_layer(blob) as source, (plain / "layer").open("wb") as sink:
+            while chunk := source.read(1 << 20):
+                digest.update(chunk)
+                sink.write(chunk)
+        if diff_id != f"sha256:{digest.hexdigest()}":
+            raise StepFailed(f"{blob}: this layer is not the {diff_id} of the image's config")
+        (plain / "layer").rename(blob_path(plain, diff_id))
+    layers = [
+        _as_plain(plain, Layer(diff_id=one, digest=one, size=0))
+        for one in layout.config["rootfs"]["diff_ids"]
+    ]
+    finish_layout(plain, layout.config, layers)
+    return Plain(layout=read_layout(plain))
+
+
+def _exported(folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    """The config and the layers' blobs of an exported image."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        config = json.loads((folder / _file_name(manifest["config"])).read_text())
+        return config, [folder / _file_name(one) for one in manifest["layers"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StepFailed(f"{folder}: the engine exported no whole image ({error})") from error
+
+
+def _file_name(descriptor: Mapping[str, Any]) -> str:
+    return str(descriptor["digest"]).partition(":")[2]
+
+
+def _unpacked(blob: Path, target: Path) -> Path:
+    if not is_gzipped(blob):
+        return blob
+    with opened_layer(blob) as source, target.open("wb") as sink:
+        shutil.copyfileobj(source, sink, 1 << 20)
+    return target
+
+
+def _as_plain(plain: Path, layer: Layer) -> Layer:
+    size = blob_path(plain, layer.diff_id).stat().st_size
+    return Layer(diff_id=layer.diff_id, digest=layer.diff_id, size=size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Writing:
+    """One layer that is written to two layouts."""
+
+    target: Path
+    plain: Path
+    pool: ThreadPoolExecutor
+    epoch: int
+    kept: dict[tuple[Path, int], Kept] = field(default_factory=dict)
+
+    def layer(self, source: Path, *, lowest: bool) -> Layer:
+        """Write the layer of a plain tar."""
+        packed, plain = self.target / "layer", self.plain / "layer"
+        with source.open("rb") as file, packed.open("wb") as sink, plain.open("wb") as plain_sink:
+            gzip, hashing = Gzip(sink, self.pool), _Hashing(plain_sink)
+            tar = GzippedTar(gzip, hashing)
+            for member, path in _in_order(file, lowest=lowest):
+                self._add(tar, member, path, file)
+            tar.close()
+        layer = Layer(diff_id=hashing.digest, digest=f"sha256:{gzip.digest}", size=gzip.size)
+        packed.rename(blob_path(self.target, layer.digest))
+        plain.rename(blob_path(self.plain, layer.diff_id))
+        self._keep(layer, gzip.places)
+        return layer
+
+    def _add(self, tar: GzippedTar, member: tarfile.TarInfo, path: str, file: IO[bytes]) -> None:
+        new = settled.settled(member, path, self.epoch)
+        if not member.isreg():
+            tar.add(new)
+            return
+        file.seek(member.offset_data)
+        if settled.is_rewritten(path):
+            data = settled.rewritten(path, file.read(member.size), self.epoch)
+            new.size = len(data)
+            tar.add(new, io.BytesIO(data))
+        else:
+            tar.add(new, file)
+
+    def _keep(self, layer: Layer, places: Mapping[Hashable, Sequence[Place]]) -> None:
+        plain = blob_path(self.plain, layer.diff_id)
+        for offset, some in places.items():
+            assert isinstance(offset, int)
+            self.kept[(plain, offset)] = Kept(blob=layer.digest, places=tuple(some))
+
+
+class _Hashing:
+    """Hashes what is written to a file."""
+
+    def __init__(self, sink: IO[bytes]) -> None:
+        self._sink, self._hash = sink, hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._sink.write(data)
+
+
+def _in_order(file: IO[bytes], *, lowest: bool) -> Iterator[tuple[tarfile.TarInfo, str]]:
+    """The members that stay, sorted, with their paths; of hard links the first has the content."""
+    members: dict[str, tarfile.TarInfo] = {}
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        for member in archive:
+            path = clean(member.name)
+            if path == LENT_AT.lstrip("/"):  # where build steps were shown native tools
+                continue
+            if member.isdir() or settled.is_kept(_meant(path), lowest=lowest):
+                members[path] = member
+    first_names: dict[int, str] = {}
+    for path in sorted(members, key=_order):
+        member = _target(members[path], members)
+        if member.islnk():  # to a file of a layer below
+            yield _link(member, clean(member.linkname)), path
+        elif not member.isreg():
+            yield member, path
+        elif first := first_names.get(member.offset):
+            yield _link(member, first), path
+        else:
+            first_names[member.offset] = path
+            yield member, path
+
+
+def _target(member: tarfile.TarInfo, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
+    """The member that a hard link is another name of; itself where that is in another layer."""
+    seen = set()
+    while member.islnk() and member.offset not in seen:
+        seen.add(member.offset)
+        found = members.get(clean(member.linkname))
+        if found is None:
+            break
+        member = found
+    return member
+
+
+def _link(member: tarfile.TarInfo, first: str) -> tarfile.TarInfo:
+    link = tarfile.TarInfo()
+    link.type, link.linkname = tarfile.LNKTYPE, first
+    link.mode, link.uid, link.gid, link.mtime = member.mode, member.uid, member.gid, member.mtime
+    return link
+
+
+def _order(path: str) -> list[tuple[bool, str]]:
+    """Folders before what is in them, and first what a layer removes."""
+    return [(not part.startswith(WHITEOUT), part) for part in path.split("/")]
+
+
+def _meant(path: str) -> str:
+    """The path that a whiteout is about; any other as it is."""
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, name.removeprefix(WHITEOUT))
+
+
+def _config(config: Mapping[str, Any], diff_ids: Sequence[str], epoch: int) -> dict[str, Any]:
+    """An image's config without what the engine knows of itself and of the day."""
+    created = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    container = config.get("config") or {}
+    kept = {name: container[name] for name in _CONTAINER if container.get(name)}
+    if labels := kept.get("Labels"):
+        kept["Labels"] = {name: text for name, text in labels.items() if name != _OF_ENGINE}
+    return {
+        **{name: config[name] for name in _CONFIG if config.get(name)},
+        "created": created,
+        "config": kept,
+        "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
+        "history": [_step(one, created) for one in config.get("history") or []],
+    }
+
+
+def _step(step: Mapping[str, Any], created: str) -> dict[str, Any]:
+    """A step of an image's history; comments name images of the engine's own storage."""
+    kept = {name: step[name] for name in ("author", "created_by", "empty_layer") if step.get(name)}
+    return {"created": created, **kept}

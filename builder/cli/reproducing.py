@@ -1,0 +1,301 @@
+"""`build-images reproduce`: an image built again, away from everything, and held against itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from builder import doctor as examination
+from builder.artifacts import oci
+from builder.artifacts.compare import Difference, layout_differences, tarball_difference
+from builder.bases import StoredBase
+from builder.cli.building import NEEDED_BYTES
+from builder.cli.cell import SBOM
+from builder.cli.commands import compiled, load_plan
+from builder.cli.manifests import MANIFEST, read_manifest
+from builder.cli.options import Options
+from builder.cli.packing import Packer, file_digest
+from builder.cli.progress import progress_for
+from builder.cli.run import Run, Timer
+from builder.cli.sourcing import fetched, sources_of, store_of
+from builder.cli.workspace import FILES, workspace, write_spec
+from builder.engines import ENGINES, Tools
+from builder.errors import BadInput, EmptySelection, counted
+from builder.home import Home
+from builder.load.faults import Faults
+from builder.load.site import read_site
+from builder.model import Artifact, Selection, Spec
+from builder.process import Processes
+from builder.spec import base_archive
+from builder.verify import host_facts
+
+COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What building again came to: digests by format, and what differs."""
+
+    image: str
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    differences: Sequence[Difference]
+    packages: Sequence[str]
+    duration_s: float
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every artifact is the same, byte for byte."""
+        return self.before == self.after
+
+
+def reproduce(options: Options) -> int:
+    """Build an image again from what it was built from; 0 if it comes out the same, else 1."""
+    start = time.monotonic()
+    folder = _folder(options)
+    manifest = _manifest(folder)
+    spec = _spec(options, manifest)
+    base = _base(folder, manifest, spec)
+    before = {name: manifest["artifacts"][name]["digest"] for name in _formats(manifest)}
+    for name, digest in before.items():
+        _check(folder / FILES[name], digest)
+    with _scratch(options, spec, manifest) as run:
+        after, bill = _built(run, options, spec, base)
+        same = {name: artifact.digest for name, artifact in after.items()} == before
+        differences = [] if same else _differences(folder, before, after, run.tools)
+    comparison = Comparison(
+        image=manifest["image"],
+        before=before,
+        after={name: artifact.digest for name, artifact in after.items()},
+        differences=differences,
+        packages=[] if same else _changed_packages(folder, bill),
+        duration_s=round(time.monotonic() - start, 1),
+    )
+    print(_as_json(comparison) if options.json else _as_text(comparison))
+    return 0 if comparison.is_same else 1
+
+
+def _folder(options: Options) -> Path:
+    """The image's folder: named itself, or by its identifier."""
+    assert options.path is not None
+    folders = [options.path, options.out / options.path.name]
+    for folder in folders:
+        if (folder / MANIFEST).exists():
+            return folder
+    known = [one.parent.name for one in sorted(options.out.glob(f"*/{MANIFEST}"))]
+    close = get_close_matches(options.path.name, known, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    raise BadInput(
+        f"{options.path.name}: no finished image of that name in {options.out}",
+        hint=guess + "name an image's folder, such as out/IDENTIFIER, or its identifier",
+    )
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    if manifest is None or not isinstance(manifest.get("inputs"), dict):
+        raise BadInput(f"{folder / MANIFEST}: not the manifest of a finished image")
+    if not isinstance(manifest["inputs"].get("source_date_epoch"), int):
+        raise BadInput(
+            f"{folder}: built by a version whose images cannot be reproduced",
+            hint="build it again: build-images --no-cache --image " + folder.name,
+        )
+    return manifest
+
+
+def _spec(options: Options, manifest: Mapping[str, Any]) -> Spec:
+    """The spec that the project has for the image; it must still be what the image is made of."""
+    name, cell = manifest["image"], manifest["cell"]
+    selection = Selection(
+        images=(name,),
+        everything=True,
+        flavours=(cell["flavour"],),
+        cpu_targets=(cell["cpu"],),
+    )
+    hint = f"take the project as it was then, or build it anew: build-images --image {name}"
+    try:
+        made = load_plan(dataclasses.replace(options, selection=selection))
+    except EmptySelection as error:
+        raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
+    [spec] = compiled(options, made)
+    if spec.image.content_key != manifest["content_key"]:
+        raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
+    return spec
+
+
+def _base(folder: Path, manifest: Mapping[str, Any], spec: Spec) -> StoredBase | None:
+    """The base that lies with the image; None if it comes from a registry, by its digest."""
+    image, known = spec.image, manifest["inputs"]["base"]
+    if not image.is_bootstrapped:
+        return None
+    archive = folder / base_archive(image)
+    try:
+        with tarfile.open(archive) as tar:
+            index = tar.extractfile("index.json")
+            assert index is not None
+            digest = json.load(index)["manifests"][0]["digest"]
+    except (OSError, tarfile.TarError, KeyError, ValueError) as error:
+        raise BadInput(f"{archive}: not the base that it was built from ({error})") from error
+    if digest != known["digest"]:
+        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known['digest']}")
+    return StoredBase(
+        name=image.base_image,
+        arch=image.cell.arch,
+        key=known["key"],
+        archive=archive,
+        digest=digest,
+        made=known["made"],
+    )
+
+
+def _formats(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(name for name in COMPARED if name in manifest["artifacts"])
+
+
+def _check(path: Path, digest: str) -> None:
+    """Raise `BadInput` unless an artifact is the one that the manifest names."""
+    if not path.exists():
+        raise BadInput(f"{path}: the manifest names this artifact, and it is not there")
+    found = oci.read_layout(path).digest if path.is_dir() else file_digest(path)
+    if found != digest:
+        raise BadInput(f"{path}: its digest is {found}, the manifest says {digest}")
+
+
+@contextmanager
+def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Iterator[Run]:
+    """A run in a home of its own, with neither layers nor bases of earlier builds in it."""
+    progress = progress_for(options.level)
+    processes = Processes(echo=progress.echo if options.level > 1 else None)
+    home = Home.of_environment()
+    home.work.mkdir(parents=True, exist_ok=True)
+    diagnosis = examination.examine(processes, home=home.path, search_path=home.search_path())
+    examination.require(
+        diagnosis,
+        archs=[spec.image.cell.arch],
+        formats=_formats(manifest),
+        engine=manifest["engine"],
+        home=home.path,
+        out=home.work,
+        need_bytes=NEEDED_BYTES,
+        bases=False,
+    )
+    path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
+    tools = Tools(processes=processes, home=Home(path=path))
+    engine = ENGINES[manifest["engine"]](tools)
+    try:
+        for name in ("tools", "native"):
+            (path / name).symlink_to(home.path / name)
+        yield Run(
+            tools=tools,
+            engine=engine,
+            mirror=None,
+            out=path / "out",
+            progress=progress,
+            host=host_facts(),
+            versions={},
+            formats=_formats(manifest),
+            cache=False,
+            verify=False,
+            epoch=manifest["inputs"]["source_date_epoch"],
+        )
+    finally:
+        processes.stop()
+        engine.clean()
+        _remove(path, tools)
+
+
+def _remove(path: Path, tools: Tools) -> None:
+    """Remove the scratch home; what an ordinary user's Buildah wrote belongs to other ids."""
+    if os.geteuid():
+        command = [tools.program("buildah"), "unshare", "rm", "-rf", str(path)]
+        Processes().capture(command, check=False)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _built(
+    run: Run, options: Options, spec: Spec, base: StoredBase | None
+) -> tuple[dict[str, Artifact], Mapping[str, Any]]:
+    """The artifacts of a build without any cache, and their bill of materials."""
+    image, sources = spec.image, {}
+    if wanted := sources_of([spec]):
+        store = store_of(read_site(options.project, Faults()), wanted)
+        sources = fetched(wanted, store, run.progress, offline=options.offline)
+    with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
+        archive = base.archive if base else None
+        write_spec(spec, archive, work.context, base_archive(image), sources)
+        packer = Packer(run=run, image=image, work=work, timer=Timer())
+        artifacts = packer.artifacts(*packer.layout(base))
+        return artifacts, work.remember("sbom", dict)
+
+
+def _differences(
+    folder: Path, before: Mapping[str, str], after: Mapping[str, Artifact], tools: Tools
+) -> list[Difference]:
+    """What differs, layer by layer; in the tarball only where the layers are the same."""
+    if before["oci"] != after["oci"].digest:
+        layouts = (oci.read_layout(folder / FILES["oci"]), oci.read_layout(after["oci"].path))
+        return layout_differences(*layouts)
+    unpack = [tools.program("pigz"), "--decompress", "--stdout"]
+    paths = (folder / FILES["charliecloud"], after["charliecloud"].path)
+    with (
+        tools.processes.reading_from([*unpack, paths[0]]) as one,
+        tools.processes.reading_from([*unpack, paths[1]]) as other,
+    ):
+        return [tarball_difference(one, other)]
+
+
+def _changed_packages(folder: Path, bill: Mapping[str, Any]) -> list[str]:
+    """Packages of other versions than the image's, as `name version, not version`."""
+    try:
+        old = json.loads((folder / SBOM).read_text())
+    except (OSError, ValueError):
+        return []
+    one, other = (
+        {part["name"]: part["version"] for part in some.get("components", [])}
+        for some in (old, bill)
+    )
+    names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    return [f"{name} {other.get(name, 'none')}, not {one.get(name, 'none')}" for name in names]
+
+
+def _as_json(comparison: Comparison) -> str:
+    digests = {
+        name: {"before": digest, "after": comparison.after[name]}
+        for name, digest in comparison.before.items()
+    }
+    return json.dumps(
+        {
+            "image": comparison.image,
+            "reproduced": comparison.is_same,
+            "artifacts": digests,
+            "differences": [dataclasses.asdict(one) for one in comparison.differences],
+            "packages": list(comparison.packages),
+            "duration_s": comparison.duration_s,
+        },
+        indent=1,
+    )
+
+
+def _as_text(comparison: Comparison) -> str:
+    mark, end = ("✓", "the same") if comparison.is_same else ("✗", "it differs")
+    lines = [f"{mark} {comparison.image}  built again in {comparison.duration_s:.0f} s: {end}"]
+    for name, digest in comparison.before.items():
+        found = comparison.after[name]
+        lines.append(f"    {name:12} {found}" + ("" if found == digest else f", not {digest}"))
+    lines += [f"  {one}" for one in comparison.differences]
+    if packages := comparison.packages:
+        more = len(packages) - _SHOWN
+        text = "; ".join(packages[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        lines.append(f"  {counted(len(packages), 'package')} of another version: {text}")
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""`build-images reproduce` refuses what it cannot build again, and says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import ROOT
+from test_again import MANIFEST
+
+from builder.cli import main
+from builder.cli.reproducing import Comparison, _as_json, _as_text
+
+Capture = pytest.CaptureFixture[str]
+IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+CELL = {
+    "recipe": "hpc-base",
+    "recipe_version": "1.0",
+    "base": "debian13",
+    "cuda": "none",
+    "mpi": "openmpi5.0",
+    "arch": "x86_64",
+    "flavour": "runtime",
+    "cpu": "generic",
+}
+
+
+def refusal(out: Path, capsys: Capture, name: str = IMAGE, **changes: Any) -> str:
+    """What is said of an image whose manifest was changed so."""
+    inputs = {"source_date_epoch": 1, "base": {"digest": "sha256:0", "key": "", "made": ""}}
+    manifest = {**MANIFEST, "image": IMAGE, "cell": CELL, "inputs": inputs, **changes}
+    (out / IMAGE).mkdir()
+    (out / IMAGE / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["reproduce", name, "--project", str(ROOT), "--output", str(out)]) == 2
+    return capsys.readouterr().err
+
+
+def content_key(capsys: Capture) -> str:
+    main(["plan", "--image", IMAGE, "--json", "--project", str(ROOT)])
+    [image] = json.loads(capsys.readouterr().out)["images"]
+    return str(image["content_key"])
+
+
+def test_an_unknown_name(tmp_path: Path, capsys: Capture) -> None:
+    said = refusal(tmp_path, capsys, IMAGE.replace("hpc", "hcp"))
+    assert "no finished image of that name" in said
+    assert f"did you mean {IMAGE}?" in said
+
+
+def test_an_image_of_an_older_version(tmp_path: Path, capsys: Capture) -> None:
+    assert "images cannot be reproduced" in refusal(tmp_path, capsys, inputs={})
+
+
+def test_an_image_that_the_project_lost(tmp_path: Path, capsys: Capture) -> None:
+    assert "has no such image any more" in refusal(tmp_path, capsys, image="gone-1.0-x86_64")
+
+
+def test_an_image_whose_recipe_changed(tmp_path: Path, capsys: Capture) -> None:
+    said = refusal(tmp_path, capsys)
+    assert "changed since it was built" in said
+    assert "take the project as it was then" in said
+
+
+def test_an_image_without_its_base(tmp_path: Path, capsys: Capture) -> None:
+    said = refusal(tmp_path, capsys, content_key=content_key(capsys))
+    assert "debian13-x86_64.oci.tar: not the base that it was built from" in said
+
+
+def test_the_result_as_text_and_as_data() -> None:
+    before = {"oci": "sha256:1", "charliecloud": "sha256:2"}
+    comparison = Comparison(
+        image=IMAGE,
+        before=before,
+        after={**before, "oci": "sha256:3"},
+        differences=[],
+        packages=[f"package{n} 2, not 1" for n in range(7)],
+        duration_s=12.3,
+    )
+    packages = "; ".join(comparison.packages[:5])
+    assert _as_text(comparison).splitlines() == [
+        f"✗ {IMAGE}  built again in 12 s: it differs",
+        "    oci          sha256:3, not sha256:1",
+        "    charliecloud sha256:2",
+        f"  7 packages of another version: {packages}; and 2 more",
+    ]
+    data = json.loads(_as_json(comparison))
+    assert (data["reproduced"], data["artifacts"]["oci"]["before"]) == (False, "sha256:1")
