@@ -107,14 +107,14 @@ def _rest(cell: Cell) -> str:
     return " ".join([cell.base, cell.cuda, cell.mpi, cell.arch])
 
 
-def explanation(plan: Plan) -> str:
+def explanation(plan: Plan, host: str = platform.machine()) -> str:
     """Why each selected cell is in or out, and what decided what is in it.
 
     Where many are left out, each reason stands once, with the cells that it holds for.
     """
     lines: list[str] = []
     for image in plan.images:
-        lines += [f"+ {image.identifier}", *(f"    {line}" for line in _decided(image))]
+        lines += [f"+ {image.identifier}", *(f"    {line}" for line in _decided(image, host))]
     if len(plan.left_out) > MANY:
         lines += [f"{len(plan.left_out)} cells are left out:"]
         for text, cells in by_reason(plan.left_out):
@@ -125,22 +125,24 @@ def explanation(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def explanation_json(plan: Plan) -> dict[str, Any]:
+def explanation_json(plan: Plan, host: str = platform.machine()) -> dict[str, Any]:
     """The same as data."""
     return {
         "schema": "build-images/explanation/v1",
-        "in": [{"image": image.identifier, "decided": _decided(image)} for image in plan.images],
+        "in": [
+            {"image": image.identifier, "decided": _decided(image, host)} for image in plan.images
+        ],
         "out": [_left_out_json(one) for one in plan.left_out],
     }
 
 
-def _decided(image: PlannedImage) -> list[str]:
+def _decided(image: PlannedImage, host: str) -> list[str]:
     from builder import native  # noqa: PLC0415 - `explain` alone needs it
 
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
-    if lent := native.told(image.base, image.cell.arch, platform.machine()):
+    if lent := native.told(image.base, image.cell.arch, host):
         lines.append(lent)
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines
