@@ -123,7 +123,8 @@ class Others:
         file.write_text(
             json.dumps({"group": {"default": {"targets": [*targets]}}, "target": targets})
         )
-        self._run([self._buildx(), "bake", "--file", str(file), "--progress=plain"])
+        allowed = ["--allow=network.host", f"--allow=fs.read={specs}"]
+        self._run([self._buildx(), "bake", *allowed, "--file", str(file), "--progress=plain"])
 
     def _buildx(self) -> str:
         plugins = self.tools.home.path / "tools/cli-plugins"

@@ -93,8 +93,8 @@ class Cell:
                 archive = base.archive if base else None
                 write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
             self._layout, self._plain = self._packer(work).layout(base)
-            if spent := self.timer.seconds.get("build"):
-                self._stages.done(self._spec, tag(self._image), spent)
+            if "build" in self.timer.seconds:  # and not kept from a run before
+                self._stages.done(self._spec, tag(self._image), self.timer.seconds["build"])
 
     def pack(self) -> None:
         """Pack the other formats from the OCI layout."""

@@ -183,10 +183,10 @@ class Stages:
 def note_engine(home: Home, engine: Engine) -> str:
     """The engine with its version and options, noted for those who must not start it."""
     words = f"{engine.name} {engine.version()}, {engine.options}"
-    home.stages.mkdir(parents=True, exist_ok=True)
     about = {"program": program(home, engine.name), "words": words}
-    noted = {**noted_engines(home), engine.name: about}
-    write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
+    with locked(home.stages, "engines"):
+        noted = {**noted_engines(home), engine.name: about}
+        write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
     return words
 
 

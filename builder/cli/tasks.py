@@ -91,7 +91,7 @@ class _Maker:
             work = _Timed(cell=cell, step="base", do=make)
             needs = self._task(spec, "base", label, work, unique=image.base_image)
         for number, stage in enumerate(keyed[:-1]):
-            work = _Timed(cell=cell, step="build", do=partial(self.stages.make, spec, number))
+            work = _Timed(cell=cell, step="stages", do=partial(self.stages.make, spec, number))
             needs = self._task(spec, "stage", stage.name, work, needs=needs, unique=stage.key)
         return needs
 

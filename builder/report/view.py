@@ -28,7 +28,7 @@ MARKS = {PASSED: "✓", FAILED: "✗", SKIPPED: "○", "absent": "·"}
 ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
 _LOG = ("build.log", "build.log")
-_STEPS = ("spec", "base", "build", "oci", "sif", "charliecloud", "verify")
+_STEPS = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
