@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import shutil
-import tarfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from samples import EVERYTHING, a_file, block, project, recipe, tar_bytes
 
-from builder.artifacts import oci
 from builder.bases import StoredBase
 from builder.cli import stages as stages_module
 from builder.cli.commands import declared_of
@@ -89,13 +88,17 @@ class FakeEngine:
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         del log
-        rootfs, archive = target.with_suffix(".tar"), target.with_suffix(".oci.tar")
-        rootfs.write_bytes(tar_bytes(a_file("etc/name", image.identifier)))
-        oci.write_archive(rootfs, archive, architecture="amd64", environment={}, name="n")
-        with tarfile.open(archive) as packed:
-            packed.extractall(target, filter="data")
-        rootfs.unlink()
-        archive.unlink()
+        target.mkdir()
+        layer = tar_bytes(a_file("etc/name", image.identifier))
+        digest = hashlib.sha256(layer).hexdigest()
+        config = {"architecture": "amd64", "os": "linux", "config": {}, "history": []}
+        (target / digest).write_bytes(layer)
+        (target / "c0ff19").write_text(json.dumps(config))
+        manifest = {
+            "config": {"digest": "sha256:c0ff19"},
+            "layers": [{"digest": f"sha256:{digest}"}],
+        }
+        (target / "manifest.json").write_text(json.dumps(manifest))
 
     def clean(self) -> None:
         pass
@@ -113,10 +116,12 @@ class Site:
         self.root, self.home, self.engine = root, Home(path=root / "home"), FakeEngine()
         self.recipes = [CORE, ONE, TWO]
         self.said = io.StringIO()
+        self._planning = threading.Lock()
 
     def plan(self) -> Plan:
-        made = project(self.root / "project", recipes=self.recipes)
-        return make_plan(made, EVERYTHING, compiler=COMPILER)
+        with self._planning:  # the project's files are written anew each time
+            made = project(self.root / "project", recipes=self.recipes)
+            return make_plan(made, EVERYTHING, compiler=COMPILER)
 
     def specs(self) -> list[Spec]:
         return [compile_spec(one, run_checks="#!/bin/sh\n") for one in self.plan().images]
