@@ -45,6 +45,11 @@ class Home:
         return self.path / "native"
 
     @property
+    def packages(self) -> Path:
+        """Packages that build steps downloaded, by URL."""
+        return self.path / "packages"
+
+    @property
     def sources(self) -> Path:
         """Source files by checksum; a site without a network copies this folder there."""
         return self.path / "sources"

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,11 +62,13 @@ def ensure_base(
     say: Callable[[str], None],
     not_before: str = "",
     native: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> StoredBase:
     """The base from the store; made first if it is not there, or was made before `not_before`.
 
     `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601. `native` is a folder of
-    native tools for an emulated architecture; the base is the same without them.
+    native tools for an emulated architecture; the base is the same without them. `environment` is
+    given to mmdebstrap: a proxy for packages.
     """
     key = base_key(base, arch, mirror)
     folder = store / f"{base.name}-{arch}-{key[:12]}"
@@ -76,7 +78,9 @@ def ensure_base(
             return stored
         say(f"making base {base.name} for {arch} with mmdebstrap")
         with staging(store, folder.name) as partial:
-            stored = _make(base, arch, name, key, mirror, partial, processes, log, native)
+            stored = _make(
+                base, arch, name, key, mirror, partial, processes, log, native, environment
+            )
             (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
@@ -131,13 +135,18 @@ def _make(
     processes: Processes,
     log: Path,
     native: Path | None,
+    environment: Mapping[str, str] | None,
 ) -> StoredBase:
     rootfs = staging / "rootfs.tar"
     (staging / _APT_CONF).write_text(_APT_OPTIONS)
     processes.logged(
         mmdebstrap_command(base, arch, mirror, rootfs, native),
         log=log,
-        env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), "TMPDIR": str(staging)},
+        env={
+            "SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH),
+            "TMPDIR": str(staging),
+            **(environment or {}),
+        },
         what=f"mmdebstrap of {base.name} for {arch}",
         hint="is the mirror reachable, and does it carry this suite and architecture?",
     )

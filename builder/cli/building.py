@@ -28,11 +28,12 @@ from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states, shows_stages
 from builder.engines import ENGINES, Tools
-from builder.errors import BadInput
+from builder.errors import BadInput, counted
 from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Plan, Spec
+from builder.packages import PackageCache, package_cache
 from builder.process import Processes
 from builder.verify import host_facts
 
@@ -80,8 +81,10 @@ def _build(
     """Build and prove what is not done yet, and say what came of it."""
     states = image_states(options, made.images)
     todo = _to_do(states)
-    run = _run(options, progress, made, todo=todo)
-    with at_work(run.tools, options.project, progress.say) if todo else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        run = _run(options, progress, made, todo=todo, held=held)
+        if todo:
+            held.enter_context(at_work(run.tools, options.project, progress.say))
         run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
         results = run_job(run, made, specs, lacking, jobs=options.jobs)
     if options.json:
@@ -113,8 +116,13 @@ def _sources(
     return fetched(wanted, store, progress, offline=options.offline)
 
 
-def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
-    """What the run needs, after this machine was found to have all of it."""
+def _run(
+    options: Options, progress: Progress, made: Plan, *, todo: int, held: contextlib.ExitStack
+) -> Run:
+    """What the run needs, after this machine was found to have all of it.
+
+    `held` is to be closed when the run is over.
+    """
     processes = Processes(echo=progress.echo if options.level > 1 else None)
     home = Home.of_environment()
     tools = Tools(processes=processes, home=home)
@@ -133,6 +141,9 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
             need_bytes=NEEDED_BYTES * min(todo, options.jobs),
             bases=bootstrapped,
         )
+        cache = held.enter_context(package_cache(home.packages))
+        held.callback(lambda: _tell_of(cache, progress))
+        tools = dataclasses.replace(tools, proxy=cache.url)
     return Run(
         tools=tools,
         engine=ENGINES[options.engine](tools),
@@ -148,6 +159,12 @@ def _run(options: Options, progress: Progress, made: Plan, *, todo: int) -> Run:
         verify=options.verify,
         native_tools=options.native_tools,
     )
+
+
+def _tell_of(cache: PackageCache, progress: Progress) -> None:
+    if cache.taken:
+        share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
+        progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")
 
 
 def _versions(tools: Tools, engine: str) -> dict[str, str]:

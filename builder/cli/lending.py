@@ -40,4 +40,5 @@ def native_tools(
         processes=run.tools.processes,
         log=log,
         say=say,
+        environment=run.tools.downloading,
     ).path

@@ -76,6 +76,7 @@ class Stages:
             log=log,
             say=lambda text: run.progress.step(image.identifier, text),
             not_before=run.started if run.refresh else "",
+            environment=run.tools.downloading,
             native=native_tools(
                 run,
                 image,

@@ -114,7 +114,7 @@ class Buildah:
                 ),
                 log=log,
                 what="buildah build",
-                env=self.environment,
+                env={**self.environment, **self._tools.downloading},
                 on_line=steps,
             )
         except StepFailed as error:

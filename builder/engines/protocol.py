@@ -25,6 +25,7 @@ class Tools:
 
     processes: Processes
     home: Home
+    proxy: str = ""  # the URL through which packages are downloaded
 
     def program(self, name: str) -> str:
         """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""
@@ -40,6 +41,11 @@ class Tools:
     def environment(self) -> dict[str, str]:
         """What commands are given besides the caller's environment."""
         return {"PATH": self.home.search_path()}
+
+    @property
+    def downloading(self) -> dict[str, str]:
+        """What commands that download packages are given besides."""
+        return {"http_proxy": self.proxy} if self.proxy else {}
 
     @property
     def ordinary_user(self) -> str | None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -100,8 +100,12 @@ def ensure_tools(
     processes: Processes,
     log: Path,
     say: Callable[[str], None],
+    environment: Mapping[str, str] | None = None,
 ) -> NativeTools:
-    """The tools for a base's release and an architecture, made by mmdebstrap if need be."""
+    """The tools for a base's release and an architecture, made by mmdebstrap if need be.
+
+    `environment` is given to mmdebstrap: a proxy for packages.
+    """
     assert base.bootstrap is not None
     key = _key(base, arch, mirror)
     folder = store / f"{base.bootstrap.suite}-{arch}-{key[:12]}"
@@ -110,7 +114,7 @@ def ensure_tools(
         if not (folder / _RECORD).exists():
             say(f"bringing native tools of {base.name} for builds of {arch}")
             with staging(store, folder.name) as partial:
-                _make(base, arch, mirror, partial, processes, log)
+                _make(base, arch, mirror, partial, processes, log, environment or {})
                 (partial / _RECORD).write_text(json.dumps(asdict(made), default=str, indent=1))
                 partial.chmod(0o755)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -135,7 +139,13 @@ def packages(base: BaseImage, arch: str) -> list[str]:
 
 
 def _make(
-    base: BaseImage, arch: str, mirror: Mirror, folder: Path, processes: Processes, log: Path
+    base: BaseImage,
+    arch: str,
+    mirror: Mirror,
+    folder: Path,
+    processes: Processes,
+    log: Path,
+    environment: Mapping[str, str],
 ) -> None:
     made = base.bootstrap
     assert made is not None
@@ -154,7 +164,7 @@ def _make(
             *source_lines(base, mirror, keyring_of(base)),
         ],
         log=log,
-        env={"TMPDIR": str(folder)},
+        env={"TMPDIR": str(folder), **environment},
         what=f"mmdebstrap of the native tools for {base.name}",
         hint="--no-native-tools builds without them",
     )

@@ -27,6 +27,7 @@ LEAVES = {
     "locks",
     "orphans",
     "places",
+    "packages",
 }
 
 # What the modules of each stage may import besides the leaves and their own package.

@@ -1,0 +1,227 @@
+"""Packages that are downloaded once: a caching HTTP proxy for the time of one run.
+
+Build steps of every image and architecture, and mmdebstrap, are pointed to it by `http_proxy`. It
+keeps files that never change under one name (`.deb`, `.rpm`, `.whl`) and passes everything else
+through: indices and their signatures are always the mirror's own, so package managers verify each
+file as they always do. HTTPS does not go through it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    import requests
+
+_KEPT = (".deb", ".udeb", ".rpm", ".whl")
+_TIMEOUT_S = 60.0
+_LONG_S = 86_400.0
+_CHUNK = 1 << 16
+# https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+_HOP_BY_HOP = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+    *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+}
+_UNSAFE = re.compile(r"[^A-Za-z0-9.+_~-]")
+
+
+@dataclass(kw_only=True)
+class PackageCache:
+    """The folder of kept files, and what came from it in this run; `url` is the proxy's."""
+
+    folder: Path
+    url: str = ""
+    taken: int = 0
+    taken_bytes: int = 0
+    fetched: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _busy: dict[Path, threading.Lock] = field(default_factory=dict)
+
+    def place(self, url: str) -> Path | None:
+        """Where a file is kept; None if it is of no kind that is."""
+        name = unquote(urlsplit(url).path).rpartition("/")[2]
+        if not name.endswith(_KEPT):
+            return None
+        digest = hashlib.sha256(url.encode()).hexdigest()[:24]
+        return self.folder / digest[:2] / f"{digest}-{_UNSAFE.sub('_', name)[-160:]}"
+
+    @contextlib.contextmanager
+    def alone(self, place: Path) -> Iterator[None]:
+        """A time in which no other thread fetches the same file."""
+        with self._lock:
+            lock = self._busy.setdefault(place, threading.Lock())
+        with lock:
+            yield
+
+    def count(self, *, taken: int = -1) -> None:
+        """Note a file that was taken from the folder, by its size, or one that was fetched."""
+        with self._lock:
+            if taken < 0:
+                self.fetched += 1
+            else:
+                self.taken, self.taken_bytes = self.taken + 1, self.taken_bytes + taken
+
+
+@contextlib.contextmanager
+def package_cache(folder: Path) -> Iterator[PackageCache]:
+    """A proxy on loopback that keeps packages in `folder`, until the end of the context."""
+    cache = PackageCache(folder=folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for partial in folder.glob("partial-*"):  # of a killed run, and not of another one
+        with contextlib.suppress(FileNotFoundError):
+            if partial.stat().st_mtime < time.time() - _LONG_S:
+                partial.unlink()
+    handler = type("Handler", (_Handler,), {"cache": cache})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        cache.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
+        thread.start()
+        try:
+            yield cache
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD requests for absolute URLs, as proxies do."""
+
+    cache: PackageCache
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("http://"):
+            self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
+            return
+        place = self.cache.place(self.path)
+        if place is None or self.command != "GET" or self.headers.get("Range"):
+            self._pass_on(None)
+            return
+        with self.cache.alone(place):
+            if not self._give(place):
+                self._pass_on(place)
+
+    do_HEAD = do_GET  # noqa: N815 - as http.server calls it
+
+    def _give(self, place: Path) -> bool:
+        """Answer with the kept file, if it is there."""
+        try:
+            file = place.open("rb")
+        except OSError:
+            return False
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            os.utime(place)  # `gc` leaves what was of use lately
+            self.cache.count(taken=size)
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Length", str(size))
+            self.send_header("Content-Type", "application/octet-stream")
+            self.end_headers()
+            shutil.copyfileobj(file, self.wfile, _CHUNK)
+        return True
+
+    def _pass_on(self, place: Path | None) -> None:
+        """Answer as the server does; keep the file at `place` if all of it came."""
+        import requests  # noqa: PLC0415 - commands that build nothing start without it
+
+        given = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in _HOP_BY_HOP | {"host", "accept-encoding"}
+        }
+        given["Accept-Encoding"] = "identity"
+        try:
+            answer = requests.request(
+                self.command,
+                self.path,
+                headers=given,
+                stream=True,
+                allow_redirects=False,
+                timeout=_TIMEOUT_S,
+            )
+        except requests.RequestException as error:
+            self.send_error(HTTPStatus.BAD_GATEWAY, f"{type(error).__name__} at the server")
+            return
+        with answer:
+            self._copy(answer, place)
+
+    def _copy(self, answer: requests.Response, place: Path | None) -> None:
+        length = answer.headers.get("Content-Length", "")
+        has_body = self.command == "GET" and answer.status_code not in {204, 304}
+        self.send_response(answer.status_code, answer.reason)
+        for name, value in answer.headers.items():
+            if name.lower() not in _HOP_BY_HOP | {"date", "server"}:
+                self.send_header(name, value)
+        if has_body and not length:
+            self.send_header("Connection", "close")  # the end of the body is that of the stream
+            self.close_connection = True
+        self.end_headers()
+        if not has_body:
+            return
+        whole = place and answer.status_code == HTTPStatus.OK and length.isdecimal()
+        with self._kept(place if whole else None, int(length or 0)) as copy:
+            for piece in answer.raw.stream(_CHUNK, decode_content=False):
+                self.wfile.write(piece)
+                if copy:
+                    copy.write(piece)
+
+    @contextlib.contextmanager
+    def _kept(self, place: Path | None, size: int) -> Iterator[IO[bytes] | None]:
+        """A file that becomes `place` if it gets `size` bytes long; without a place, none.
+
+        A disk that is full, or a server that breaks off, costs the copy and nothing else.
+        """
+        if place is None:
+            yield None
+            return
+        with tempfile.NamedTemporaryFile(
+            dir=self.cache.folder, prefix="partial-", delete=False
+        ) as copy:
+            partial = Path(copy.name)
+            try:
+                yield cast("IO[bytes]", _Forgiving(copy))
+                copy.flush()
+                if partial.stat().st_size == size:
+                    partial.chmod(0o644)
+                    place.parent.mkdir(exist_ok=True)
+                    partial.replace(place)
+                    self.cache.count()
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def handle(self) -> None:
+        # A client that goes away, or a server that breaks off, ends this connection alone.
+        with contextlib.suppress(Exception):
+            super().handle()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Say nothing: what goes wrong, the client says."""
+
+
+class _Forgiving:
+    """A file that takes no more once a write failed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._failed = file, False
+
+    def write(self, data: bytes) -> None:
+        if not self._failed:
+            try:
+                self._file.write(data)
+            except OSError:
+                self._failed = True
