@@ -33,6 +33,7 @@ from builder.load.lock import read_lock
 from builder.locks import locked_now
 from builder.model import FLAVOURS, PlannedImage, Selection
 from builder.model.locked import LOCK as LOCK_FILE
+from builder.native import RECORD
 from builder.orphans import end_orphans
 from builder.plan.keys import StageKeys
 from builder.process import Processes
@@ -43,7 +44,9 @@ _DAY_S = 86400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Garbage:
-    """One thing that nothing refers to. `kind` is base, stage, image, work or source.
+    """One thing that nothing refers to.
+
+    `kind` is base, stage, image, work, source, package or native.
 
     `bytes` is what its removal frees; of images it stands with the first, since they share layers.
     """
@@ -91,6 +94,8 @@ def garbage(options: Options, home: Home) -> list[Garbage]:
         *_images(home, kept, since),
         *_work(home, images, since),
         *_sources(options, home, since),
+        *_packages(home, since),
+        *_native(home, since),
     ]
 
 
@@ -202,6 +207,21 @@ def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[
             if one.name not in wanted and one.is_dir() and one.stat().st_mtime < since:
                 name = f"{folder.name} {one.name[:12]}"
                 yield _files("work", name, [one], "no image of the project has its key")
+
+
+def _packages(home: Home, since: float) -> Iterator[Garbage]:
+    """Downloaded packages that no build took lately, as one thing: there are thousands."""
+    old = [one for one in home.packages.glob("*/*") if one.stat().st_mtime < since]
+    if old:
+        name = counted(len(old), "package")
+        yield _files("package", name, sorted(old), "no build downloaded it lately")
+
+
+def _native(home: Home, since: float) -> Iterator[Garbage]:
+    for record in sorted(home.native.glob(f"*/{RECORD}")):
+        if record.stat().st_mtime < since:
+            folder = record.parent
+            yield _files("native", folder.name, [folder], "no build was lent it lately")
 
 
 def _sources(options: Options, home: Home, since: float) -> Iterator[Garbage]:

@@ -33,7 +33,7 @@ _UTILITIES = [
 ]
 _LANGUAGES = ("gcc", "g++", "gfortran")
 _MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
-_RECORD = "native.json"
+RECORD = "native.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,14 +111,15 @@ def ensure_tools(
     folder = store / f"{base.bootstrap.suite}-{arch}-{key[:12]}"
     made = NativeTools(path=folder / "root", key=key, compilers=compilers_for(base))
     with locked(store, folder.name):
-        if not (folder / _RECORD).exists():
+        if not (folder / RECORD).exists():
             say(f"bringing native tools of {base.name} for builds of {arch}")
             with staging(store, folder.name) as partial:
                 _make(base, arch, mirror, partial, processes, log, environment or {})
-                (partial / _RECORD).write_text(json.dumps(asdict(made), default=str, indent=1))
+                (partial / RECORD).write_text(json.dumps(asdict(made), default=str, indent=1))
                 partial.chmod(0o755)
                 shutil.rmtree(folder, ignore_errors=True)
                 partial.rename(folder)
+        os.utime(folder / RECORD)  # `gc` leaves what was of use lately
     return made
 
 

@@ -155,6 +155,17 @@ def test_sources_that_no_lock_names(
     assert "source" not in found(capsys, project)
 
 
+def test_packages_and_native_tools_of_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+    put(home.packages / "ab" / "abc-old.deb")
+    put(home.packages / "cd" / "cde-older.deb")
+    put(home.packages / "ef" / "efg-new.deb", old=False)
+    put(home.native / "bookworm-ppc64le-0123" / "native.json")
+    put(home.native / "trixie-ppc64le-0123" / "native.json", old=False)
+    shown = found(capsys, project)
+    assert shown["package"] == ["2 packages"]
+    assert shown["native"] == ["bookworm-ppc64le-0123"]
+
+
 IMAGES = [
     {"id": "1", "names": ["base"], "layer": "a", "created": "1970"},
     {"id": "2", "names": None, "layer": "b", "created": "2020"},
