@@ -49,7 +49,8 @@ from locked sources, without any layer of an earlier build, in a scratch place t
 afterwards; nothing in the folder changes. The exit code is 0 if both are the same byte for byte,
 and 1 if not: then, for each layer that differs, the first path is named, and whether it is its
 content, mode, mtime, owner, link or type that differs, or whether it is missing. Packages come
-from the distribution's mirror of the day: versions that changed meanwhile are listed.
+from the distribution's mirror of the day: versions that changed meanwhile are listed. With
+--no-native-tools it also shows that native tools changed nothing in an image that was lent them.
 """
 
 
@@ -139,6 +140,7 @@ def _reproduce_command(
         "path", metavar="IMAGE", help="an image's folder, such as out/IDENTIFIER, or its identifier"
     )
     _output(reproduce, "where the image's folder is, if its identifier is given (default: out)")
+    _no_native_tools(reproduce)
     _offline(reproduce)
     reproduce.add_argument("--json", action="store_true", help="print what was found as JSON")
 
@@ -278,11 +280,7 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run every build step again, on the bases that are there",
     )
-    parser.add_argument(
-        "--no-native-tools",
-        action="store_true",
-        help="emulate all of a foreign image's programs, also where this machine has their twins",
-    )
+    _no_native_tools(parser)
     parser.add_argument("--no-verify", action="store_true", help="build and pack only")
     _no_lint(parser)
     _offline(parser)
@@ -294,6 +292,14 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
 
 def _output(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--output", "-o", metavar="DIR", help=text)
+
+
+def _no_native_tools(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-native-tools",
+        action="store_true",
+        help="emulate all of a foreign image's programs, also where this machine has their twins",
+    )
 
 
 def _no_lint(parser: argparse.ArgumentParser) -> None:

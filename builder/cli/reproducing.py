@@ -207,6 +207,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
             formats=_formats(manifest),
             cache=False,
             verify=False,
+            native_tools=options.native_tools,
             epoch=manifest["inputs"]["source_date_epoch"],
         )
     finally:

@@ -54,6 +54,24 @@ default: {recipe: [lent]}
 """
 
 
+SAME = """\
+recipe: same
+version: "1.0"
+about: What comes out alike with and without native tools
+development:
+  - packages: {apt: [g++, gfortran, make, python3]}
+  - shell:
+      commands:
+        - mkdir /opt/same && cd /opt/same && echo 'X = 1' > mod.py
+        - printf 'int main(void) { return 0; }' > c.c && gcc -O2 -g -fopenmp -o c c.c
+        - printf '#include <vector>\\nint main() { return std::vector<int>(3).size() - 3; }' > p.cc
+        - g++ -O2 -o p p.cc && ./p
+        - printf 'print *, 1\\nend\\n' > f.f90 && gfortran -O2 -g -o f f.f90 && ./f && ar rc l.a c
+        - make --version > /dev/null && python3 -m compileall -q . && strip c && tar cf a.tar c p
+checks: [architecture]
+"""
+
+
 @pytest.fixture
 def project(site: Path) -> Path:
     shutil.rmtree(site / "recipes")
@@ -83,3 +101,18 @@ def test_steps_run_native_tools_and_nothing_of_them_stays(
     nodes = flattened(plain.layout)
     assert "usr/bin/gcc" in nodes
     assert not [path for path in nodes if path.startswith(".native")]
+
+
+@pytest.mark.engines
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
+def test_the_image_is_the_same_without_them(project: Path, tools: Tools) -> None:
+    del tools
+    (project / "recipes" / "lent.yaml").unlink()
+    (project / "recipes" / "same.yaml").write_text(SAME)
+    (project / "matrix.yaml").write_text((MATRIX % "debian13").replace("[lent]", "[same]"))
+    arguments = ("--project", project, "--format", "oci", "--flavour", "development")
+    done = build_images(*arguments, "--no-cache", "--no-verify")
+    assert done.status == 0, done.stderr
+    [folder] = (project / "out").glob("same-*")
+    again = build_images("reproduce", folder, "--project", project, "--no-native-tools")
+    assert again.status == 0, again.stdout + again.stderr
