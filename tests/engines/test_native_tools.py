@@ -19,7 +19,7 @@ from builder.engines import Tools
 STEPS = r"""
 uname -m | grep -x ppc64le
 head -n 1 /proc/self/maps | grep -F /.native/usr/bin/head
-bash -c 'test "$HOSTTYPE" = powerpc64le && grep -F /.native/usr/bin/bash /proc/$$/maps' > /dev/null
+bash -c 'test "$HOSTTYPE" = powerpc64le && readlink /proc/$$/exe && :' | grep -F /.native/usr/bin
 printf 'int main(void) { return 0; }' > /tmp/a.c
 /usr/bin/gcc -O2 -g -o /tmp/a /tmp/a.c
 env -i /usr/bin/gcc -o /tmp/b /tmp/a.c
