@@ -12,6 +12,8 @@
      ?WORD      only when WORD, or that of another such line, is among the first arguments
      +ARGUMENT  an argument before those of the caller
      LNAME      after them, -L and each folder that the variable NAME lists
+     ~A=B       the argument A becomes B
+     P          only when the plugins that the arguments name (of a linker) are native ones
      $NAME=V    a variable, unless the caller has set it
      >NAME=V    the same; if the caller has set it, V is put after a colon
 
@@ -47,6 +49,20 @@ static char *value_of(char *variable)
 {
     while (*variable && *variable++ != '=') {}
     return variable;
+}
+
+static int begins(const char *text, const char *with)
+{
+    while (*with && *text == *with) text++, with++;
+    return !*with;
+}
+
+/* B, if `line` is A=B and A is the argument; else the argument. */
+static char *replaced(char *argument, char *line)
+{
+    char *a = argument;
+    while (*line && *line != '=' && *a == *line) a++, line++;
+    return !*a && *line == '=' ? line + 1 : argument;
 }
 
 static long length_of(const char *text)
@@ -109,6 +125,8 @@ __attribute__((used)) static void decide(unsigned long *stack)
     if (!description(program, text)) return;
     char *native = 0, *name = argv[2], *added[ADDED_LIMIT], *folders[ADDED_LIMIT];
     char *environment[variables + ADDED_LIMIT + 1];
+    char *replacements[ADDED_LIMIT];
+    long replacing = 0, plugins = 0;
     long arguments = 0, appended = 0, settings = variables, conditional = 0, met = 0;
     for (long n = 0; n < variables; n++) environment[n] = envp[n];
     char joined[2 * TEXT_LIMIT], *room = joined;
@@ -126,6 +144,11 @@ __attribute__((used)) static void decide(unsigned long *stack)
             if (arguments == ADDED_LIMIT) return;
             added[arguments++] = line;
             break;
+        case '~':
+            if (replacing == ADDED_LIMIT) return;
+            replacements[replacing++] = line;
+            break;
+        case 'P': plugins = 1; break;
         case 'L': {
             char *at = 0;
             for (long n = 0; n < variables && !at; n++)
@@ -171,7 +194,14 @@ __attribute__((used)) static void decide(unsigned long *stack)
     long n = 0;
     words[n++] = name;
     for (long i = 0; i < arguments; i++) words[n++] = added[i];
-    for (long i = 3; i < argc; i++) words[n++] = argv[i];
+    for (long i = 3; i < argc; i++) {
+        words[n] = argv[i];
+        for (long r = 0; r < replacing; r++) words[n] = replaced(words[n], replacements[r]);
+        int named = n > 0 && (same(words[n - 1], "-plugin") || same(words[n - 1], "--plugin"));
+        if (plugins && ((named && !begins(words[n], "/.native/")) || begins(words[n], "--plugin=")))
+            return;
+        n++;
+    }
     for (long i = 0; i < appended; i++) words[n++] = folders[i];
     words[n] = 0;
     environment[settings] = 0;

@@ -7,7 +7,7 @@ all links: `cc` and `/bin/sh` lead to whatever the image made of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from builder import facts
@@ -26,6 +26,7 @@ _BINUTILS = [
     *("addr2line", "ar", "as", "c++filt", "elfedit", "gprof", "ld.bfd", "nm", "objcopy"),
     *("objdump", "ranlib", "readelf", "size", "strings", "strip"),
 ]
+_WITH_PLUGINS = {"ar", "ld.bfd", "nm", "ranlib"}
 _DRIVERS = ("gcc", "g++", "gfortran", "cpp")
 _GCC_OTHERS = ("gcc-ar", "gcc-nm", "gcc-ranlib", "gcov", "gcov-dump", "gcov-tool")
 _PASSES = ("cc1", "cc1plus", "f951", "collect2", "lto1", "lto-wrapper")
@@ -48,11 +49,22 @@ def descriptions(root: Path, triplet: str, arch: facts.Architecture) -> dict[str
             found[path] += f"?/usr/lib/{name}/py_compile.py\n?compileall\n"
     machine = triplet.partition("-")[0]
     found["/usr/bin/bash"] += f"$HOSTTYPE={machine}\n$MACHTYPE={machine}-unknown-linux-gnu\n"
+    majors = sorted(path.name for path in (root / "usr/lib/gcc-cross" / triplet).iterdir())
+    plugins = "P\n" + "".join(_plugins(root, triplet, majors))
     for name in _BINUTILS:
-        found[f"/usr/bin/{triplet}-{name}"] = f"={LENT_AT}/usr/bin/{triplet}-{name}\n"
-    for cross in sorted((root / "usr/lib/gcc-cross" / triplet).iterdir()):
-        found.update(_compiler(root, triplet, cross.name))
+        program = f"/usr/bin/{triplet}-{name}"
+        found[program] = f"={LENT_AT}{program}\n{plugins if name in _WITH_PLUGINS else ''}"
+    for major in majors:
+        found.update(_compiler(root, triplet, major))
     return {path: text for path, text in found.items() if _target(root, text).is_file()}
+
+
+def _plugins(root: Path, triplet: str, majors: Iterable[str]) -> Iterator[str]:
+    """The image's compilers name their own linker plugins, which native linkers cannot load."""
+    for major in majors:
+        native = f"{LENT_AT}{_folder_of_passes(root, triplet, major)}/liblto_plugin.so"
+        for folder in ("lib", "libexec"):
+            yield f"~/usr/{folder}/gcc/{triplet}/{major}/liblto_plugin.so={native}\n"
 
 
 def _target(root: Path, text: str) -> Path:

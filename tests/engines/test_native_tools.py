@@ -32,6 +32,8 @@ mkdir /tmp/lib && echo 'int f(void) { return 0; }' > /tmp/lib/f.c
 gcc -shared -fPIC -o /tmp/lib/libf.so /tmp/lib/f.c
 echo 'int f(void); int main(void) { return f(); }' > /tmp/m.c
 LIBRARY_PATH=/nowhere:/tmp/lib gcc -o /tmp/m /tmp/m.c -lf && LD_LIBRARY_PATH=/tmp/lib /tmp/m
+gcc -flto -O2 -c -o /tmp/lib/f.o /tmp/lib/f.c && gcc-ar rc /tmp/lib/l.a /tmp/lib/f.o
+gcc -flto -O2 -o /tmp/o /tmp/m.c /tmp/lib/l.a && /tmp/o
 apt-get update -q && apt-get install -qy --reinstall dash bash coreutils base-files
 /bin/sh -c 'echo the shell was upgraded under itself' && /bin/dash -c true
 dpkg --print-architecture | grep -x ppc64el
