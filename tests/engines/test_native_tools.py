@@ -22,7 +22,7 @@ head -n 1 /proc/self/maps | grep -F /.native/usr/bin/head
 bash -c 'test "$HOSTTYPE" = powerpc64le && readlink /proc/$$/exe && :' | grep -F /.native/usr/bin
 printf 'int main(void) { return 0; }' > /tmp/a.c
 /usr/bin/gcc -O2 -g -o /tmp/a /tmp/a.c
-env -i /usr/bin/gcc -o /tmp/b /tmp/a.c
+env -i PATH=/usr/bin gcc -o /tmp/b /tmp/a.c
 PATH=/usr/local/nowhere:/usr/bin:/bin cc -o /tmp/c /tmp/a.c
 readelf -h /tmp/a | grep PowerPC64 && /tmp/a && /tmp/b && /tmp/c
 ! readelf --debug-dump /tmp/a | grep -F /.native
