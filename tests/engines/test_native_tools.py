@@ -26,7 +26,6 @@ env -i PATH=/usr/bin gcc -o /tmp/b /tmp/a.c
 PATH=/usr/local/nowhere:/usr/bin:/bin cc -o /tmp/c /tmp/a.c
 readelf -h /tmp/a | grep PowerPC64 && /tmp/a && /tmp/b && /tmp/c
 ! readelf --debug-dump /tmp/a | grep -F /.native
-gcc -print-prog-name=cc1 | grep -F /.native
 gcc -v 2>&1 | grep -F -- --host=x86_64-linux-gnu
 mkdir /tmp/lib && echo 'int f(void) { return 0; }' > /tmp/lib/f.c
 gcc -shared -fPIC -o /tmp/lib/libf.so /tmp/lib/f.c
