@@ -91,9 +91,9 @@ def _compiler(root: Path, triplet: str, major: str) -> Iterator[tuple[str, str]]
     for name in _DRIVERS:
         program = f"/usr/bin/{triplet}-{name}-{major}"
         yield program, f"={LENT_AT}{program}\n{driver}"
-    for name in _GCC_OTHERS:
+    for name in _GCC_OTHERS:  # gcc-ar looks for the linker's plugin from where it lies itself
         program = f"/usr/bin/{triplet}-{name}-{major}"
-        yield program, f"={LENT_AT}{program}\n"
+        yield program, f"={LENT_AT}{program}\n0{LENT_AT}{program}\n"
     for name in _PASSES:
         for folder in (own, own.replace("/usr/lib/", "/usr/libexec/")):
             yield f"{folder}/{name}", f"={LENT_AT}{passes}/{name}\n"
