@@ -10,6 +10,7 @@
      =PROGRAM   the native program
      0NAME      its argv[0], if it is not to be the caller's
      ?WORD      only when WORD, or that of another such line, is among the first arguments
+     !ARGUMENT  not when this is among the arguments
      +ARGUMENT  an argument before those of the caller
      LNAME      after them, -L and each folder that the variable NAME lists
      ~A=B       the argument A becomes B
@@ -139,6 +140,10 @@ __attribute__((used)) static void decide(unsigned long *stack)
         case '?':
             conditional = 1;
             for (long i = 3; i < argc && i < 3 + LOOKED_AT; i++) met |= same(line, argv[i]);
+            break;
+        case '!':
+            for (long i = 3; i < argc; i++)
+                if (same(line, argv[i])) return;
             break;
         case '+':
             if (arguments == ADDED_LIMIT) return;

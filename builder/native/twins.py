@@ -81,6 +81,8 @@ def _compiler(root: Path, triplet: str, major: str) -> Iterator[tuple[str, str]]
     own = f"/usr/lib/gcc/{triplet}/{major}"
     passes = _folder_of_passes(root, triplet, major)
     driver = (
+        # The image's own may offload to GPUs, and then links more; cross-compilers need not.
+        "!-fopenmp\n!-fopenacc\n"
         f"$GCC_EXEC_PREFIX=/usr/lib/gcc/\n"
         f">COMPILER_PATH={LENT_AT}{passes}\n"
         "LLIBRARY_PATH\n"  # which cross-compilers take no notice of
