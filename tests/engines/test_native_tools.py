@@ -67,7 +67,7 @@ development:
         - printf 'int main(void) { return 0; }' > c.c && gcc -O2 -g -fopenmp -o c c.c
         - printf '#include <vector>\\nint main() { return std::vector<int>(3).size() - 3; }' > p.cc
         - g++ -O2 -o p p.cc && ./p
-        - printf 'print *, 1\\nend\\n' > f.f90 && gfortran -O2 -g -o f f.f90 && ./f && ar rc l.a c
+        - printf 'print *, 1\\nend\\n' > f.f90 && gfortran -O2 -o f f.f90 && ./f && ar rc l.a c
         - make --version > /dev/null && python3 -m compileall -q . && strip c
 checks: [architecture]
 """
