@@ -8,10 +8,12 @@ file as they always do. HTTPS does not go through it.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import threading
@@ -41,10 +43,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.+_~-]")
 
 @dataclass(kw_only=True)
 class PackageCache:
-    """The folder of kept files, and what came from it in this run; `url` is the proxy's."""
+    """The folder of kept files, and what came from it in this run.
+
+    `url` is the proxy's, with the `key` that it wants: other users of the machine do not have it.
+    """
 
     folder: Path
     url: str = ""
+    key: str = ""
     taken: int = 0
     taken_bytes: int = 0
     fetched: int = 0
@@ -88,7 +94,9 @@ def package_cache(folder: Path) -> Iterator[PackageCache]:
     handler = type("Handler", (_Handler,), {"cache": cache})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
-        cache.url = f"http://127.0.0.1:{server.server_address[1]}"
+        secret = secrets.token_hex(16)
+        cache.url = f"http://run:{secret}@127.0.0.1:{server.server_address[1]}"
+        cache.key = "Basic " + base64.b64encode(f"run:{secret}".encode()).decode()
         thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
         thread.start()
         try:
@@ -105,18 +113,22 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if self.headers.get("Proxy-Authorization") != self.cache.key:
+            self.send_error(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, "this proxy is for one run")
+            return
         if not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
             return
         place = self.cache.place(self.path)
-        if place is None or self.command != "GET" or self.headers.get("Range"):
+        own = ("Range", "Authorization", "Cookie")  # answers to these are for one client alone
+        if place is None or self.command != "GET" or any(map(self.headers.get, own)):
             self._pass_on(None)
             return
         with self.cache.alone(place):
             if not self._give(place):
                 self._pass_on(place)
 
-    do_HEAD = do_GET  # noqa: N815 - as http.server calls it
+    do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
 
     def _give(self, place: Path) -> bool:
         """Answer with the kept file, if it is there."""
@@ -146,10 +158,13 @@ class _Handler(BaseHTTPRequestHandler):
         }
         given["Accept-Encoding"] = "identity"
         try:
-            answer = requests.request(
+            session = requests.Session()
+            session.auth = _as_given  # and not with what the user's .netrc says
+            answer = session.request(
                 self.command,
                 self.path,
                 headers=given,
+                data=self._body(),
                 stream=True,
                 allow_redirects=False,
                 timeout=_TIMEOUT_S,
@@ -160,9 +175,23 @@ class _Handler(BaseHTTPRequestHandler):
         with answer:
             self._copy(answer, place)
 
+    def _body(self) -> bytes | Iterator[bytes] | None:
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            return self._chunks()
+        length = self.headers.get("Content-Length", "")
+        return self.rfile.read(int(length)) if length.isdecimal() else None
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The pieces of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1"""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+
     def _copy(self, answer: requests.Response, place: Path | None) -> None:
         length = answer.headers.get("Content-Length", "")
-        has_body = self.command == "GET" and answer.status_code not in {204, 304}
+        has_body = self.command != "HEAD" and answer.status_code not in {204, 304}
         self.send_response(answer.status_code, answer.reason)
         for name, value in answer.headers.items():
             if name.lower() not in _HOP_BY_HOP | {"date", "server"}:
@@ -174,6 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not has_body:
             return
         whole = place and answer.status_code == HTTPStatus.OK and length.isdecimal()
+        whole = whole and not answer.headers.get("Content-Type", "").startswith("text/html")
         with self._kept(place if whole else None, int(length or 0)) as copy:
             for piece in answer.raw.stream(_CHUNK, decode_content=False):
                 self.wfile.write(piece)
@@ -211,6 +241,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
         """Say nothing: what goes wrong, the client says."""
+
+
+def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
 
 
 class _Forgiving:

@@ -72,7 +72,7 @@ def ensure_base(
     """
     key = base_key(base, arch, mirror)
     folder = store / f"{base.name}-{arch}-{key[:12]}"
-    with locked(store, folder.name):
+    with locked(store, folder.name, stopped=lambda: processes.stopping):
         record = folder / "base.json"
         if record.exists() and (stored := _read(record, name)).made >= not_before:
             return stored

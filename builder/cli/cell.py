@@ -88,7 +88,8 @@ class Cell:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / MANIFEST).unlink(missing_ok=True)
             base = self._stages.base(self._image)
-            work.start_from(base.digest if base else self._image.base_image)
+            origin = base.digest if base else self._image.base_image
+            work.start_from(f"{origin} {self._run.epoch}")
             for place in (work.context, self._folder):
                 archive = base.archive if base else None
                 write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
@@ -190,7 +191,7 @@ class Cell:
 
 def wanted_by(run: Run) -> Wanted:
     """What a run wants of every image."""
-    return Wanted(formats=run.formats, engine=run.engine.name, verify=run.verify)
+    return Wanted(formats=run.formats, engine=run.engine.name, verify=run.verify, epoch=run.epoch)
 
 
 def target_of(image: PlannedImage, environment: Mapping[str, str]) -> Target:

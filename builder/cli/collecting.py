@@ -88,6 +88,7 @@ def garbage(options: Options, home: Home) -> list[Garbage]:
     bases = list(_bases(home, images, since))
     stages, kept = _stages(home, images, since)
     kept |= _base_names(home, bases)
+    kept |= {name for image in images for name in (image.base_image, image.runtime_image)}
     return [
         *bases,
         *stages,
@@ -196,9 +197,9 @@ def _target(image: StoredImage) -> str:
 def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[Garbage]:
     """Half-made things: of a present key they are gone on with, whenever that is."""
     wanted = {image.content_key[:16] for image in images}
-    folders = [one for one in home.work.glob("*") if one.is_dir()]
+    folders = [one for one in home.work.glob("*") if one.is_dir() and not one.is_symlink()]
     for folder in folders:
-        if folder.name == "stages" or folder.name.startswith("verify-"):
+        if folder.name == "stages" or folder.name.startswith(("verify-", "reproduce-")):
             if not any(folder.iterdir()):
                 continue
             yield _files("work", folder.name, [folder], "left by a build that was ended")

@@ -117,7 +117,7 @@ def _make(run: Run, todo: Sequence[tuple[Spec, State]], found: _Found, jobs: int
             threads=limits.tasks,
             on_end=lambda task, error, dropped: found.end(job, task, error, dropped),
             stop=run.tools.processes.stop,
-            free_disk=lambda: min(_free(home.path), _free(run.out)),
+            free_disk=lambda: max(1, min(_free(home.path), _free(run.out))),  # 0 is no limit
         )
     finally:
         durations.keep(home.path)

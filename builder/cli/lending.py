@@ -41,4 +41,5 @@ def native_tools(
         log=log,
         say=say,
         environment=run.tools.downloading,
+        not_before=run.started if run.refresh else "",
     ).path

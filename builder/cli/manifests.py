@@ -50,6 +50,7 @@ class Wanted:
     formats: tuple[str, ...] = FORMATS
     engine: str = "buildah"
     verify: bool = True
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +93,9 @@ def _why_not(
         return f"{manifest['engine']} built it"
     if absent := [name for name in wanted.formats if name not in manifest["artifacts"]]:
         return f"no {', '.join(absent)} yet"
+    epoch = manifest.get("inputs", {}).get("source_date_epoch")
+    if wanted.epoch is not None and epoch not in (None, wanted.epoch):
+        return "SOURCE_DATE_EPOCH changed"
     return "" if _is_whole(folder, manifest) else "its artifacts are not whole"
 
 

@@ -298,7 +298,8 @@ def _no_native_tools(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-native-tools",
         action="store_true",
-        help="emulate all of a foreign image's programs, also where this machine has their twins",
+        help="emulate all of a foreign image's programs, also where this machine has their twins; "
+        "what was built with them is built again with --no-cache alone",
     )
 
 

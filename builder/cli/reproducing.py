@@ -19,6 +19,7 @@ from builder import doctor as examination
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
 from builder.bases import StoredBase
+from builder.cli.at_work import using
 from builder.cli.building import NEEDED_BYTES
 from builder.cli.cell import SBOM
 from builder.cli.commands import compiled, load_plan
@@ -70,7 +71,8 @@ def reproduce(options: Options) -> int:
     before = {name: manifest["artifacts"][name]["digest"] for name in _formats(manifest)}
     for name, digest in before.items():
         _check(folder / FILES[name], digest)
-    with _scratch(options, spec, manifest) as run:
+    home, say = Home.of_environment(), progress_for(options.level).say
+    with using(home, options.project, say), _scratch(options, spec, manifest) as run:
         after, bill = _built(run, options, spec, base)
         same = {name: artifact.digest for name, artifact in after.items()} == before
         differences = [] if same else _differences(folder, before, after, run.tools)

@@ -78,7 +78,12 @@ class Schedule:
         `free_disk` is what is free now, in bytes; zero is no limit. A task for which there is no
         room at all starts when nothing else runs.
         """
-        ready = sorted(self._ready, key=lambda one: (-self._path[one], one))
+        # What is begun is gone on with first: two builders that each held an image and waited for
+        # the other's would wait for ever.
+        ready = sorted(
+            self._ready,
+            key=lambda one: (self._tasks[one].group not in self._open, -self._path[one], one),
+        )
         started = [self._tasks[name] for name in ready if self._begin(name, free_disk)]
         if ready and not self._running:
             started.append(self._tasks[ready[0]])

@@ -108,7 +108,14 @@ def image_states(options: Options, images: Sequence[Keyed | PlannedImage]) -> li
     """For each image, what the main job would do with it."""
     if options.refresh or not options.cache:
         return ["to build: all of it anew"] * len(images)
-    wanted = Wanted(formats=options.formats, engine=options.engine, verify=options.verify)
+    from builder.artifacts.settled import epoch_of  # noqa: PLC0415 - `spec` starts without it
+
+    wanted = Wanted(
+        formats=options.formats,
+        engine=options.engine,
+        verify=options.verify,
+        epoch=epoch_of(os.environ),
+    )
     return [state_of(options.out, image, wanted).text for image in images]
 
 

@@ -114,7 +114,6 @@ class Docker:
                     f"--platform=linux/{facts.ARCHITECTURES[image.cell.arch].oci}",
                     "--network=host",
                     *([] if cache else ["--no-cache"]),
-                    *[f"--build-arg={key}={url}" for key, url in self._tools.downloading.items()],
                     f"--tag={name or tag(image)}",
                     f"--file={context / file}",
                     str(context),

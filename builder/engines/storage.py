@@ -55,9 +55,7 @@ class Storage:
         unneeded = [
             one
             for one in self.images.values()
-            if not names & {*one.names}
-            and one.created < before
-            and (one.names or one.layer not in needed)
+            if not names & {*one.names} and one.created < before and one.layer not in needed
         ]
         return sorted(unneeded, key=lambda one: -len(self.chain(one)))
 

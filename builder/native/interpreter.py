@@ -39,12 +39,15 @@ def with_twins(qemu: bytes, code: bytes) -> bytes:
     The code takes the place of the last note in the program header: notes tell about a program,
     nothing of it needs them to run.
     """
-    fields = list(_HEADER.unpack_from(qemu[: _HEADER.size].ljust(_HEADER.size, b"\0")))
+    if len(qemu) < _HEADER.size:
+        raise BadInput("this QEMU is not a 64-bit program for x86_64")
+    fields = list(_HEADER.unpack_from(qemu))
     ident, machine, entry, table, entry_size, count = (fields[n] for n in (0, 2, 4, 5, 9, 10))
     if ident[:5] != b"\x7fELF\x02" or machine != _X86_64 or entry_size != _SEGMENT.size:
         raise BadInput("this QEMU is not a 64-bit program for x86_64")
     segments = list(_segments(qemu, table, count))
-    notes = [n for n, segment in enumerate(segments) if segment[0] == _NOTE]
+    last = max((n for n, segment in enumerate(segments) if segment[0] == _LOAD), default=0)
+    notes = [n for n, segment in enumerate(segments) if segment[0] == _NOTE and n > last]
     if not notes:
         raise BadInput("this QEMU has no note in its program header that could make room")
     offset = _up(len(qemu))

@@ -7,10 +7,13 @@ build steps at `/.native`, where `twins.c` looks.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import os
+import re
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +28,7 @@ from builder.native.twins import descriptions
 from builder.process import Processes
 
 HOST = "x86_64"  # the one that twins.c is written for
-_FORMAT = "1"
+_FORMAT = "2"
 _UTILITIES = [
     *("apt", "bash", "bzip2", "coreutils", "dash", "diffutils", "dpkg", "file", "findutils"),
     *("gawk", "grep", "gzip", "m4", "make", "mawk", "patch", "python3-minimal", "sed", "tar"),
@@ -34,6 +37,7 @@ _UTILITIES = [
 _LANGUAGES = ("gcc", "g++", "gfortran")
 _MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 RECORD = "native.json"
+_USED = {"bin", "lib", "lib64", "sbin", "usr"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +92,8 @@ def has_door(arch: str, folder: Path = Path("/proc/sys/fs/binfmt_misc")) -> bool
         text = (folder / f"build-images-{arch}").read_text()
     except OSError:
         return False
-    return text.startswith("enabled") and f".{interpreter.version()}\n" in text
+    is_on = text.startswith("enabled") and re.search(r"^flags: \w*P", text, re.MULTILINE)
+    return bool(is_on) and f".{interpreter.version()}\n" in text
 
 
 def ensure_tools(
@@ -101,26 +106,37 @@ def ensure_tools(
     log: Path,
     say: Callable[[str], None],
     environment: Mapping[str, str] | None = None,
+    not_before: str = "",
 ) -> NativeTools:
     """The tools for a base's release and an architecture, made by mmdebstrap if need be.
 
-    `environment` is given to mmdebstrap: a proxy for packages.
+    `environment` is given to mmdebstrap: a proxy for packages. They are made anew if they were made
+    before `not_before`: a time in UTC, ISO 8601.
     """
     assert base.bootstrap is not None
     key = _key(base, arch, mirror)
     folder = store / f"{base.bootstrap.suite}-{arch}-{key[:12]}"
     made = NativeTools(path=folder / "root", key=key, compilers=compilers_for(base))
-    with locked(store, folder.name):
-        if not (folder / RECORD).exists():
+    with locked(store, folder.name, stopped=lambda: processes.stopping):
+        if not _is_there(folder / RECORD, not_before):
             say(f"bringing native tools of {base.name} for builds of {arch}")
             with staging(store, folder.name) as partial:
                 _make(base, arch, mirror, partial, processes, log, environment or {})
-                (partial / RECORD).write_text(json.dumps(asdict(made), default=str, indent=1))
+                now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
+                record = {**asdict(made), "made": now}
+                (partial / RECORD).write_text(json.dumps(record, default=str, indent=1))
                 partial.chmod(0o755)
                 shutil.rmtree(folder, ignore_errors=True)
                 partial.rename(folder)
         os.utime(folder / RECORD)  # `gc` leaves what was of use lately
     return made
+
+
+def _is_there(record: Path, not_before: str) -> bool:
+    try:
+        return str(json.loads(record.read_text())["made"]) >= not_before
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _key(base: BaseImage, arch: str, mirror: Mirror) -> str:
@@ -150,18 +166,18 @@ def _make(
 ) -> None:
     made = base.bootstrap
     assert made is not None
-    root = folder / "root"
+    root, packed = folder / "root", folder / "root.tar"
     processes.logged(
         [
             "mmdebstrap",
             "--variant=extract",
             f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
-            "--format=directory",
+            "--format=tar",  # unpacked below, for files of an ordinary user's own
             f"--architectures={facts.ARCHITECTURES[HOST].debian}",
             f"--include={','.join(packages(base, arch))}",
             '--aptopt=Acquire::Retries "5"',
             made.suite,
-            str(root),
+            str(packed),
             *source_lines(base, mirror, keyring_of(base)),
         ],
         log=log,
@@ -169,6 +185,7 @@ def _make(
         what=f"mmdebstrap of the native tools for {base.name}",
         hint="--no-native-tools builds without them",
     )
+    _unpack(packed, root)
     _reduce(root, _MULTIARCH[arch])
     programs = list(_programs(root))
     loader = Path(os.path.realpath(root / "usr/lib64/ld-linux-x86-64.so.2")).name
@@ -190,6 +207,26 @@ def _make(
         file = root / "twins" / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+    for one in (root, root / "twins", *(root / "twins").rglob("*")):  # whatever the umask
+        one.chmod(0o755 if one.is_dir() else 0o644)
+
+
+def _unpack(packed: Path, root: Path) -> None:
+    """Unpack what is used of a root file system, without devices and owners."""
+    root.mkdir()
+    with tarfile.open(packed) as archive:
+        for member in archive:
+            top = member.name.removeprefix("./").partition("/")[0]
+            if top in _USED and not member.isdev():
+                member.mode |= 0o755 if member.isdir() else 0o444
+                member.uid, member.gid, member.uname, member.gname = (
+                    os.getuid(),
+                    os.getgid(),
+                    "",
+                    "",
+                )
+                archive.extract(member, root, filter="tar", numeric_owner=True)
+    packed.unlink()
 
 
 def _reduce(root: Path, triplet: str) -> None:

@@ -102,7 +102,7 @@ static long description(long program, char *text)
     if (file < 0) return 0;
     length = kernel(SYS_read, file, (long)text, TEXT_LIMIT - 1);
     kernel(SYS_close, file, 0, 0);
-    if (length <= 0) return 0;
+    if (length <= 0 || length == TEXT_LIMIT - 1) return 0;
     text[length] = 0;
     return length;
 }
@@ -121,6 +121,10 @@ __attribute__((used)) static void decide(unsigned long *stack)
     }
     /* argv: the interpreter, the program's path, the caller's argv[0], its arguments. */
     if (program < 0 || !(flags & PRESERVES_ARGV0) || argc < 3) return;
+
+    /* What the image preloads (fakeroot, stdbuf) works in the image's own programs alone. */
+    for (char **variable = envp; variable < end; variable++)
+        if (begins(*variable, "LD_PRELOAD=") && *value_of(*variable)) return;
 
     char text[TEXT_LIMIT];
     if (!description(program, text)) return;

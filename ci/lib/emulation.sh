@@ -44,13 +44,21 @@ may_mount() {
     ((0x$capabilities >> 21 & 1))      # CAP_SYS_ADMIN
 }
 
+door_version() {
+    cat "$PROJECT"/builder/native/{twins.c,twins.ld,interpreter.py} | sha256sum | cut -c 1-12
+}
+
+# Whether root is at hand, and not only a sudo that will refuse.
+may_register() {
+    may_mount || return
+    ((EUID == 0)) || [[ -t 0 ]] || sudo -n true 2>/dev/null
+}
+
 # interpreter ARCH: what the kernel is to start: on x86_64 a QEMU that runs native twins where build
 # steps are lent them (builder/native/twins.c); the name changes with what it is made from.
 interpreter() {
-    local made_from=$PROJECT/builder/native
     if [[ $ARCH == x86_64 ]]; then
-        printf '%s/qemu/qemu-%s.%s' "$TOOLS" "$1" \
-            "$(cat "$made_from"/{twins.c,twins.ld,interpreter.py} | sha256sum | cut -c 1-12)"
+        printf '%s/qemu/qemu-%s.%s' "$TOOLS" "$1" "$(door_version)"
     else
         readlink -f "$TOOLS/bin/qemu-$1"
     fi
@@ -61,14 +69,17 @@ handler_is_ours() {
     local text
     text=$(cat "$BINFMT/build-images-$1" 2>/dev/null) || return 1
     [[ $text == enabled* && $text =~ interpreter\ ([^$'\n']+) ]] || return 1
-    [[ ${BASH_REMATCH[1]} == "$(interpreter "$1")" ]]
+    # Another home's will do: the kernel keeps it open.
+    [[ ${BASH_REMATCH[1]##*.} == "$(door_version)" ]] || return 1
+    # QEMU was renewed since.
+    [[ ! -x $TOOLS/bin/qemu-$1 || ${BASH_REMATCH[1]} != "$TOOLS"/* || -x ${BASH_REMATCH[1]} ]]
 }
 
 emulated() {
     local file
     [[ $ARCH != ppc64le ]] || return 0
     ! { handler_is_ours ppc64le && handler_is_ours aarch64; } || return 0
-    [[ $ARCH != x86_64 ]] || ! may_mount || return 1
+    [[ $ARCH != x86_64 ]] || ! may_register || return 1
     for file in "$BINFMT"/*; do
         case ${file##*/} in
             register | status | '*') ;;
@@ -111,8 +122,11 @@ register_qemu() {
     [[ -x $qemu ]] || make_interpreter "$1" "$qemu"
     [[ ! -e $BINFMT/$handler ]] || as_root sh -c "echo -1 >'$BINFMT/$handler'"
     # O: hand over an open file; C: keep the program's credentials; F: open QEMU now, so that it
-    # works in containers, which do not have it; P: hand over the name that it was called by, too.
-    if ! printf '%s' ":$handler:M::$2:$3:$qemu:OCPF" | as_root tee "$BINFMT/register" >/dev/null; then
+    # works in containers, which do not have it; P: hand over the name that it was called by, too,
+    # which QEMU is told of by kernels from 5.12 on.
+    local flags=OCPF
+    [[ $(printf '%s\n' 5.12 "$(uname -r)" | sort -V | head -n 1) == 5.12 ]] || flags=OCF
+    if ! printf '%s' ":$handler:M::$2:$3:$qemu:$flags" | as_root tee "$BINFMT/register" >/dev/null; then
         echo "the kernel refuses the handler $handler for $qemu"
         exit 4
     fi

@@ -25,6 +25,9 @@ class Mirror(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
+        if "whoami" in self.path:
+            self.answer(self.headers.get("Authorization", "").encode())
+            return
         if "missing" in self.path:
             self.send_error(404)
             return
@@ -43,6 +46,23 @@ class Mirror(BaseHTTPRequestHandler):
         self.wfile.write(CONTENT[: size // 2] if "broken" in self.path else CONTENT)
         if "broken" in self.path:
             self.close_connection = True
+
+    def do_POST(self) -> None:
+        if length := self.headers.get("Content-Length"):
+            self.answer(self.rfile.read(int(length)))
+            return
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        self.answer(body)
+
+    def answer(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -66,6 +86,13 @@ def mirror(asked: list[str]) -> Iterator[str]:
 def cache(tmp_path: Path) -> Iterator[PackageCache]:
     with package_cache(tmp_path / "packages") as cache:
         yield cache
+
+
+def session_of(cache: PackageCache) -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False
+    session.proxies = {"http": cache.url}
+    return session
 
 
 def get(cache: PackageCache, url: str, **headers: str) -> requests.Response:
@@ -132,7 +159,40 @@ def test_a_server_that_is_away_is_said_to_be(cache: PackageCache) -> None:
 
 
 def test_it_is_a_proxy_and_nothing_else(cache: PackageCache) -> None:
-    assert requests.get(f"{cache.url}/etc/passwd", timeout=10).status_code == 400
+    session = requests.Session()
+    session.headers["Proxy-Authorization"] = cache.key
+    assert session.get(f"{cache.url}/etc/passwd", timeout=10).status_code == 400
+
+
+def test_it_is_for_those_alone_who_were_told_of_it(cache: PackageCache, mirror: str) -> None:
+    address = cache.url.rpartition("@")[2]
+    session = requests.Session()
+    session.trust_env = False
+    answer = session.get(f"{mirror}/a.deb", proxies={"http": f"http://{address}"}, timeout=10)
+    assert answer.status_code == 407
+
+
+def test_bodies_are_passed_on(cache: PackageCache, mirror: str) -> None:
+    for body in (b"some text", iter([b"some ", b"text"])):
+        answer = session_of(cache).post(f"{mirror}/echo", data=body, timeout=10)
+        assert answer.content == b"some text"
+
+
+def test_the_user_s_own_credentials_are_not_added(
+    cache: PackageCache, mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login someone password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert get(cache, f"{mirror}/whoami").content == b""
+
+
+def test_what_one_client_was_given_for_its_credentials_is_not_kept(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    for _ in range(2):
+        get(cache, f"{mirror}/a.deb", Authorization="Basic eDp5")
+    assert len(asked) == 2
 
 
 def test_what_a_killed_run_left_is_not_taken_for_whole(tmp_path: Path, mirror: str) -> None:
