@@ -66,7 +66,9 @@ class Docker:
             tempfile.TemporaryDirectory(dir=self._tools.home.work) as scratch,
             tarfile.open(base.archive) as archive,
         ):
-            archive.extractall(scratch, filter="data")
+            # An attribute: Debian 12's Python has no argument for it.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(scratch)  # noqa: S202 - what `bases` wrote
             self._import(base, Path(scratch), log)
 
     def _import(self, base: StoredBase, layout: Path, log: Path) -> None:

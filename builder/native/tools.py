@@ -215,6 +215,8 @@ def _unpack(packed: Path, root: Path) -> None:
     """Unpack what is used of a root file system, without devices and owners."""
     root.mkdir()
     with tarfile.open(packed) as archive:
+        # An attribute: Debian 12's Python has no argument for it, and Python 3.14 needs it.
+        archive.extraction_filter = lambda member, _: member
         for member in archive:
             top = member.name.removeprefix("./").partition("/")[0]
             if top in _USED and not member.isdev():
@@ -225,7 +227,7 @@ def _unpack(packed: Path, root: Path) -> None:
                     "",
                     "",
                 )
-                archive.extract(member, root, filter="tar", numeric_owner=True)
+                archive.extract(member, root, numeric_owner=True)
     packed.unlink()
 
 
