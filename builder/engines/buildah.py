@@ -11,6 +11,7 @@ from builder import facts
 from builder.bases import StoredBase
 from builder.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.errors import StepFailed
+from builder.locks import locked
 from builder.model import PlannedImage
 from builder.process import Processes
 
@@ -57,6 +58,10 @@ class Buildah:
         return self._tools.processes.capture(argv, check=False).returncode == 0
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        with locked(self._tools.home.path, "buildah-base"):
+            self._provide_base(base, log)
+
+    def _provide_base(self, base: StoredBase, log: Path) -> None:
         # A tag moves to the newest image of its name, so pulling again after a refresh is enough.
         known = self._tools.processes.capture(
             self.command(
@@ -76,6 +81,12 @@ class Buildah:
             self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
         )
         ids = dict(line.split() for line in listed.stdout.splitlines() if len(line.split()) == 2)  # noqa: PLR2004
+        if base.digest not in ids:
+            raise StepFailed(
+                f"{base.archive}: not the base that this run began with ({base.digest})",
+                log=log,
+                hint="another build-images made it anew meanwhile: run the same command again",
+            )
         self._tools.logged(
             self.command("tag", ids[base.digest], base.name), log=log, what="buildah tag"
         )
