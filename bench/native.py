@@ -32,7 +32,9 @@ from builder.sources.download import Downloader
 PROJECT = Path(__file__).resolve().parents[1]
 BASE, SOURCE = "debian12", "debian-source:hwloc/2.9.0"
 ARCHS = {"native tools": "ppc64le", "plain QEMU": "ppc64le", "x86_64": "x86_64"}
-PREPARE = "apt-get update -q && apt-get install -qy --no-install-recommends bzip2 gcc libc6-dev make"
+PREPARE = (
+    "apt-get update -q && apt-get install -qy --no-install-recommends bzip2 gcc libc6-dev make"
+)
 BUILD = """\
 set -e; rm -rf /tmp/hwloc; mkdir /tmp/hwloc; cd /tmp/hwloc
 tar xf /tmp/source --strip-components=1
