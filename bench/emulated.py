@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from timing import machine
+from timing import print_ratio, report
 
 PROJECT = Path(__file__).resolve().parents[1]
 CONTENDERS = {
@@ -53,15 +52,9 @@ def main() -> None:
             for name, found in times.items():
                 if turn < rounds[name]:
                     found.append(build(recipe, Path(folder), *CONTENDERS[name]))
-    print(machine())
-    print(f"  {recipe} from its base:")
-    for name, found in times.items():
-        spread = f"{min(found):.1f} to {max(found):.1f}, {len(found)} runs"
-        print(f"  {name:14} median {statistics.median(found):7.1f} s   ({spread})")
-    medians = {name: statistics.median(found) for name, found in times.items()}
-    print(f"  native tools / x86_64: {medians['native tools'] / medians['x86_64']:.2f}")
-    if "plain QEMU" in medians:
-        print(f"  plain QEMU / native tools: {medians['plain QEMU'] / medians['native tools']:.2f}")
+    print(f"{recipe} from its base:")
+    report(times, ours="native tools", against="x86_64", reach="at most 1.5")
+    print_ratio(times, "plain QEMU", "native tools", "at least 3")
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from timing import interleaved, machine
+from timing import interleaved, print_ratio, report
 
 from builder import native
 from builder.bases import ensure_base, find_mirror
@@ -102,7 +101,7 @@ class Bench:
         self.run(name, PREPARE, lend=arch == "ppc64le")
 
     def run(self, name: str, script: str, *, lend: bool) -> str:
-        volume = [f"--volume={self.lent.path}:{LENT_AT}:ro"] if lend else []
+        volume = [f"--volume={self.lent}:{LENT_AT}:ro"] if lend else []
         return self._buildah(
             "run",
             "--isolation=chroot",
@@ -144,19 +143,6 @@ def compare(ours: str, theirs: str) -> dict[str, object]:
     return result
 
 
-def report(times: Mapping[str, list[float]]) -> None:
-    print(machine())
-    for name, found in times.items():
-        spread = f"{min(found):.1f} to {max(found):.1f}, {len(found)} runs"
-        print(f"  {name:14} median {statistics.median(found):7.1f} s   ({spread})")
-    medians = {name: statistics.median(found) for name, found in times.items()}
-    print(f"  native tools / x86_64: {medians['native tools'] / medians['x86_64']:.2f}", end="")
-    print("   (reach: at most 1.5)")
-    if "plain QEMU" in medians:
-        ratio = medians["plain QEMU"] / medians["native tools"]
-        print(f"  plain QEMU / native tools: {ratio:.1f}   (reach: at least 10)")
-
-
 def main() -> None:
     if platform.machine() != "x86_64":
         sys.exit("native tools are for x86_64 machines")
@@ -170,7 +156,8 @@ def main() -> None:
         times = interleaved({name: bench.build(name) for name in names[:2]}, repeats=repeats)
         if plain:
             times.update(interleaved({"plain QEMU": bench.build("plain QEMU")}, repeats=plain))
-        report(times)
+        report(times, ours="native tools", against="x86_64", reach="at most 1.5")
+        print_ratio(times, "plain QEMU", "native tools", "at least 10")
         if plain:
             made = [
                 bench.run(name, EVIDENCE, lend=False) for name in ("native tools", "plain QEMU")

@@ -52,10 +52,21 @@ def machine() -> str:
 def report(times: Mapping[str, list[float]], *, ours: str, against: str, reach: str) -> None:
     """Print medians with their spread, and the ratio of two contenders."""
     print(machine())
+    print_medians(times)
+    print_ratio(times, ours, against, reach)
+
+
+def print_medians(times: Mapping[str, list[float]]) -> None:
+    """Print the median of each contender, with its spread."""
     for name, found in times.items():
         print(
             f"  {name:42} median {statistics.median(found):8.3f} s"
             f"   ({min(found):.3f} to {max(found):.3f}, {len(found)} runs)"
         )
-    ratio = statistics.median(times[ours]) / statistics.median(times[against])
-    print(f"  {ours} / {against}: {ratio:.2f}   (reach: {reach})")
+
+
+def print_ratio(times: Mapping[str, list[float]], ours: str, against: str, reach: str) -> None:
+    """Print the ratio of two contenders' medians; nothing if one of them did not run."""
+    if times.get(ours) and times.get(against):
+        ratio = statistics.median(times[ours]) / statistics.median(times[against])
+        print(f"  {ours} / {against}: {ratio:.2f}   (reach: {reach})")

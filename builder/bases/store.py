@@ -82,8 +82,6 @@ def ensure_base(
                 base, arch, name, key, mirror, partial, processes, log, native, environment
             )
             (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
         return _read(record, name)
 
 
@@ -115,12 +113,14 @@ def _read(record: Path, name: str) -> StoredBase:
 
 @contextlib.contextmanager
 def staging(store: Path, name: str) -> Iterator[Path]:
-    """A folder for half-made things, fresh at the start and gone at the end."""
+    """A folder for half-made things, fresh at the start; it becomes `name` if all went well."""
     partial = store / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
+        shutil.rmtree(store / name, ignore_errors=True)
+        partial.rename(store / name)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

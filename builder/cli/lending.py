@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from builder import native
@@ -13,22 +12,22 @@ from builder.home import LENT_AT
 from builder.model import PlannedImage
 
 
-def lent_to(
-    run: Run, image: PlannedImage, *, say: Callable[[str], None], log: Path
-) -> tuple[Lent, ...]:
+def lent_to(run: Run, image: PlannedImage, *, log: Path) -> tuple[Lent, ...]:
     """What the build steps of an image are lent."""
     if not run.engine.lends:
         return ()
-    tools = native_tools(run, image, say=say, log=log)
+    tools = native_tools(run, image, log=log)
     return (Lent(path=tools, at=LENT_AT),) if tools else ()
 
 
-def native_tools(
-    run: Run, image: PlannedImage, *, say: Callable[[str], None], log: Path
-) -> Path | None:
+def native_tools(run: Run, image: PlannedImage, *, log: Path) -> Path | None:
     """The folder of native tools for an image that is emulated; brought first if need be."""
     if not run.native_tools or native.lacking(image.base, image.cell.arch, run.host.arch):
         return None
+
+    def say(text: str) -> None:
+        run.progress.step(image.identifier, text)
+
     if not native.has_door(image.cell.arch):
         say("no native tools: the kernel's handler is not that of 'make setup'")
         return None
@@ -41,5 +40,5 @@ def native_tools(
         log=log,
         say=say,
         environment=run.tools.downloading,
-        not_before=run.started if run.refresh else "",
-    ).path
+        not_before=run.not_before,
+    )

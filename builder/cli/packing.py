@@ -82,7 +82,7 @@ class Packer:
                 on_line=lambda line: self.run.progress.detail(name, line),
                 cache=self.run.cache,
                 file=self.file,
-                lent=lent_to(self.run, self.image, say=self._tell, log=log),
+                lent=lent_to(self.run, self.image, log=log),
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):

@@ -47,6 +47,11 @@ class Run:
     native_tools: bool = True
     sources: Mapping[str, Path] = field(default_factory=dict)
 
+    @property
+    def not_before(self) -> str:
+        """What was made before that time is made anew; empty for whatever is there."""
+        return self.started if self.refresh else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Timer:

@@ -75,14 +75,9 @@ class Stages:
             processes=run.tools.processes,
             log=log,
             say=lambda text: run.progress.step(image.identifier, text),
-            not_before=run.started if run.refresh else "",
+            not_before=run.not_before,
             environment=run.tools.downloading,
-            native=native_tools(
-                run,
-                image,
-                say=lambda text: run.progress.step(image.identifier, text),
-                log=log,
-            ),
+            native=native_tools(run, image, log=log),
         )
         os.utime(stored.archive.parent / "base.json")  # `gc` leaves what was of use lately
         with self._lock:
@@ -156,12 +151,7 @@ class Stages:
                 on_line=lambda line: run.progress.detail(image.identifier, line),
                 cache=run.cache,
                 name=stage.tag,
-                lent=lent_to(
-                    run,
-                    image,
-                    say=lambda text: run.progress.step(image.identifier, text),
-                    log=log,
-                ),
+                lent=lent_to(run, image, log=log),
             )
         finally:
             remove(folder)

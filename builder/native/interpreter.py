@@ -39,9 +39,7 @@ def with_twins(qemu: bytes, code: bytes) -> bytes:
     The code takes the place of the last note in the program header: notes tell about a program,
     nothing of it needs them to run.
     """
-    if len(qemu) < _HEADER.size:
-        raise BadInput("this QEMU is not a 64-bit program for x86_64")
-    fields = list(_HEADER.unpack_from(qemu))
+    fields = list(_HEADER.unpack(qemu[: _HEADER.size].ljust(_HEADER.size, b"\0")))
     ident, machine, entry, table, entry_size, count = (fields[n] for n in (0, 2, 4, 5, 9, 10))
     if ident[:5] != b"\x7fELF\x02" or machine != _X86_64 or entry_size != _SEGMENT.size:
         raise BadInput("this QEMU is not a 64-bit program for x86_64")

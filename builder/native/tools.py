@@ -15,7 +15,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from builder import facts
@@ -38,18 +38,6 @@ _LANGUAGES = ("gcc", "g++", "gfortran")
 _MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 RECORD = "native.json"
 _USED = {"bin", "lib", "lib64", "sbin", "usr"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NativeTools:
-    """A folder of native tools, shown to build steps at `/.native`.
-
-    `compilers` are gcc's major versions in it.
-    """
-
-    path: Path
-    key: str
-    compilers: tuple[str, ...]
 
 
 def compilers_for(base: BaseImage) -> tuple[str, ...]:
@@ -107,8 +95,8 @@ def ensure_tools(
     say: Callable[[str], None],
     environment: Mapping[str, str] | None = None,
     not_before: str = "",
-) -> NativeTools:
-    """The tools for a base's release and an architecture, made by mmdebstrap if need be.
+) -> Path:
+    """The folder of tools for a base's release and an architecture, made by mmdebstrap if need be.
 
     `environment` is given to mmdebstrap: a proxy for packages. They are made anew if they were made
     before `not_before`: a time in UTC, ISO 8601.
@@ -116,20 +104,16 @@ def ensure_tools(
     assert base.bootstrap is not None
     key = _key(base, arch, mirror)
     folder = store / f"{base.bootstrap.suite}-{arch}-{key[:12]}"
-    made = NativeTools(path=folder / "root", key=key, compilers=compilers_for(base))
     with locked(store, folder.name, stopped=lambda: processes.stopping):
         if not _is_there(folder / RECORD, not_before):
             say(f"bringing native tools of {base.name} for builds of {arch}")
             with staging(store, folder.name) as partial:
                 _make(base, arch, mirror, partial, processes, log, environment or {})
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-                record = {**asdict(made), "made": now}
-                (partial / RECORD).write_text(json.dumps(record, default=str, indent=1))
+                (partial / RECORD).write_text(json.dumps({"key": key, "made": now}, indent=1))
                 partial.chmod(0o755)
-                shutil.rmtree(folder, ignore_errors=True)
-                partial.rename(folder)
         os.utime(folder / RECORD)  # `gc` leaves what was of use lately
-    return made
+    return folder / "root"
 
 
 def _is_there(record: Path, not_before: str) -> bool:
