@@ -69,7 +69,7 @@ class Bench:
             processes=self.tools.processes,
             log=self.log,
             say=print,
-        )
+        ).root
         self.containers: dict[str, str] = {}
 
     def _source(self) -> Path:

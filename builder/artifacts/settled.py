@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from builder.errors import BadInput
+from builder.model import EPOCH
 
 VARIABLE = "SOURCE_DATE_EPOCH"
-# 2000-01-01T00:00:00Z: after 1980, before which ZIP files, and so wheels, cannot hold a time
-EPOCH = 946_684_800
 _LATEST = 1 << 32  # a .pyc holds its source's time in 32 bits
 _DAY_S = 86_400
 

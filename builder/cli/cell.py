@@ -89,7 +89,8 @@ class Cell:
             (self._folder / MANIFEST).unlink(missing_ok=True)
             base = self._stages.base(self._image)
             origin = base.digest if base else self._image.base_image
-            work.start_from(f"{origin} {self._run.epoch}")
+            lent = self._stages.native_of(self._image)
+            work.start_from(f"{origin} {self._run.epoch} {lent}")
             for place in (work.context, self._folder):
                 archive = base.archive if base else None
                 write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
@@ -178,6 +179,7 @@ class Cell:
             "inputs": {
                 **_inputs(image, self._stages, self._spec),
                 "source_date_epoch": run.epoch,
+                "native_tools": self._stages.native_of(image),
             },
             "tools": dict(run.versions),
             "sbom": SBOM,
@@ -191,7 +193,13 @@ class Cell:
 
 def wanted_by(run: Run) -> Wanted:
     """What a run wants of every image."""
-    return Wanted(formats=run.formats, engine=run.engine.name, verify=run.verify, epoch=run.epoch)
+    return Wanted(
+        formats=run.formats,
+        engine=run.engine.name,
+        verify=run.verify,
+        epoch=run.epoch,
+        native_tools=run.native_tools,
+    )
 
 
 def target_of(image: PlannedImage, environment: Mapping[str, str]) -> Target:

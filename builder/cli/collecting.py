@@ -163,7 +163,8 @@ def _stages(
         state.stage.key
         for engine in noted_engines(home)
         if noted_engine(home, engine)
-        for states in stage_states(home, engine, declared)
+        for native in (True, False)
+        for states in stage_states(home, engine, declared, native=native)
         for state in states
     }
     found: list[Garbage] = []

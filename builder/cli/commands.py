@@ -82,7 +82,8 @@ def declared_stages(options: Options, made: Plan) -> list[dict[str, Any]]:
 
 def states_of_stages(options: Options, made: Plan) -> list[tuple[StageState, ...]]:
     """For each image of a plan, what the main job would do with each of its stages."""
-    return stage_states(Home.of_environment(), options.engine, declared_of(made.images))
+    declared, home = declared_of(made.images), Home.of_environment()
+    return stage_states(home, options.engine, declared, native=options.native_tools)
 
 
 def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:

@@ -17,11 +17,11 @@ def lent_to(run: Run, image: PlannedImage, *, log: Path) -> tuple[Lent, ...]:
     if not run.engine.lends:
         return ()
     tools = native_tools(run, image, log=log)
-    return (Lent(path=tools, at=LENT_AT),) if tools else ()
+    return (Lent(path=tools.root, at=LENT_AT),) if tools else ()
 
 
-def native_tools(run: Run, image: PlannedImage, *, log: Path) -> Path | None:
-    """The folder of native tools for an image that is emulated; brought first if need be."""
+def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTools | None:
+    """The native tools for an image that is emulated; brought first if need be."""
     if not run.native_tools or native.lacking(image.base, image.cell.arch, run.host.arch):
         return None
 

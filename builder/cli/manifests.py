@@ -51,6 +51,7 @@ class Wanted:
     engine: str = "buildah"
     verify: bool = True
     epoch: int | None = None
+    native_tools: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +94,10 @@ def _why_not(
         return f"{manifest['engine']} built it"
     if absent := [name for name in wanted.formats if name not in manifest["artifacts"]]:
         return f"no {', '.join(absent)} yet"
-    epoch = manifest.get("inputs", {}).get("source_date_epoch")
+    inputs = manifest.get("inputs", {})
+    if inputs.get("native_tools") and not wanted.native_tools:
+        return "it was built with native tools"
+    epoch = inputs.get("source_date_epoch")
     if wanted.epoch is not None and epoch not in (None, wanted.epoch):
         return "SOURCE_DATE_EPOCH changed"
     return "" if _is_whole(folder, manifest) else "its artifacts are not whole"

@@ -8,8 +8,9 @@ printed. The engine's storage may have been cleaned by hand: whoever builds asks
 from __future__ import annotations
 
 import json
+import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from builder.plan.keys import DeclaredStages, why_changed
 
 CACHED, SHARED, TO_BUILD = "cached", "shared with", "to build"
 ENGINES = "engines.json"
-_BASE = {"name", "made", "digest"}
+_MADE = {"name", "made", "digest"}
+_HANDLERS = Path("/proc/sys/fs/binfmt_misc")
+_NOT_HERE = "not brought"  # the digest of native tools that the next build brings first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,15 +89,24 @@ def read_record(path: Path) -> Mapping[str, Any] | None:
 
 
 def stage_states(
-    home: Home, engine: str, images: Sequence[DeclaredStages]
+    home: Home, engine: str, images: Sequence[DeclaredStages], *, native: bool = True
 ) -> list[tuple[StageState, ...]]:
-    """For each image, what the main job would do with each stage of it, with an engine."""
+    """For each image, what the main job would do with each stage of it, with an engine.
+
+    `native` says whether emulated steps are to be lent native tools.
+    """
     records, words = Records(folder=home.stages), noted_engine(home, engine)
-    bases, owners = _base_digests(home), dict[str, str]()
+    bases, owners = _digests(home.bases.glob("*/base.json")), dict[str, str]()
+    lends = native and bool(_noted(home, engine).get("lends"))
+    tools = _digests(home.native.glob("*/native.json")) if lends else {}
     return [
         tuple(
             _state(one, stage, records, owners)
-            for stage in one.keyed(base=bases.get(one.base, ""), engine=words)
+            for stage in one.keyed(
+                base=bases.get(one.base, ""),
+                engine=words,
+                native=tools.get(one.native, _NOT_HERE) if lends and _is_lent(one) else "",
+            )
         )
         for one in images
     ]
@@ -116,10 +128,17 @@ def _state(
     return StageState(stage=stage, state=TO_BUILD, why=why)
 
 
-def _base_digests(home: Home) -> dict[str, str]:
-    """The digests of the bases in the store, by how specs name them; of two, the newest's."""
-    records = [one for path in home.bases.glob("*/base.json") if (one := _json(path))]
-    known = [one for one in records if isinstance(one, dict) and one.keys() >= _BASE]
+def _is_lent(image: DeclaredStages) -> bool:
+    """Whether the kernel would start native tools in the place of an image's programs."""
+    arch = image.native.rpartition("-")[2]
+    handler = _HANDLERS / f"build-images-{arch}"
+    return bool(arch) and platform.machine() == "x86_64" and handler.exists()
+
+
+def _digests(records: Iterable[Path]) -> dict[str, str]:
+    """The digests of what is in a store, by name; of two of a name, the newest's."""
+    found = [one for path in records if (one := _json(path))]
+    known = [one for one in found if isinstance(one, dict) and one.keys() >= _MADE]
     return {one["name"]: one["digest"] for one in sorted(known, key=lambda one: str(one["made"]))}
 
 
@@ -128,10 +147,13 @@ def noted_engine(home: Home, name: str) -> str:
 
     Empty if the program is another one now, or was never run.
     """
+    noted = _noted(home, name)
+    return str(noted.get("words", "")) if noted.get("program") == program(home, name) else ""
+
+
+def _noted(home: Home, name: str) -> Mapping[str, Any]:
     noted = noted_engines(home).get(name)
-    if not isinstance(noted, dict) or noted.get("program") != program(home, name):
-        return ""
-    return str(noted.get("words", ""))
+    return noted if isinstance(noted, dict) else {}
 
 
 def noted_engines(home: Home) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.artifacts.settled import EPOCH
 from builder.bases import Mirror
 from builder.cli.progress import Progress
 from builder.engines import Engine, Tools
-from builder.model import FORMATS
+from builder.model import EPOCH, FORMATS
 from builder.verify import HostFacts
 
 

@@ -23,6 +23,7 @@ from builder.errors import StepFailed
 from builder.home import Home
 from builder.locks import locked
 from builder.model import KeyedStage, PlannedImage, Spec
+from builder.native import NativeTools
 from builder.plan.keys import StageKeys
 from builder.spec import COMPILER, base_archive
 from builder.spec.cutting import stage_alone
@@ -37,6 +38,7 @@ class Stages:
     run: Run
     engine: str
     bases: dict[str, StoredBase] = field(default_factory=dict)
+    native: dict[str, NativeTools] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -52,11 +54,18 @@ class Stages:
         """The stages of an image whose base is made."""
         base = self.base(image)
         declared = StageKeys(COMPILER).of(image)
-        return declared.keyed(base=base.digest if base else "", engine=self.engine)
+        return declared.keyed(
+            base=base.digest if base else "", engine=self.engine, native=self.native_of(image)
+        )
 
     def base(self, image: PlannedImage) -> StoredBase | None:
         """The base that an image starts from, if it was made here."""
         return self.bases.get(image.base_image)
+
+    def native_of(self, image: PlannedImage) -> str:
+        """The digest of the native tools that the steps of an image are lent; empty for none."""
+        lent = self.native.get(image.base_image) if self.run.engine.lends else None
+        return lent.digest if lent else ""
 
     def make_base(self, image: PlannedImage) -> bool:
         """Have a base in the store; whether it was made now."""
@@ -66,6 +75,7 @@ class Stages:
         run.progress.step(image.identifier, f"base {image.base.name}")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
+        tools = native_tools(run, image, log=log)
         stored = ensure_base(
             image.base,
             image.cell.arch,
@@ -77,11 +87,13 @@ class Stages:
             say=lambda text: run.progress.step(image.identifier, text),
             not_before=run.not_before,
             environment=run.tools.downloading,
-            native=native_tools(run, image, log=log),
+            native=tools.root if tools else None,
         )
         os.utime(stored.archive.parent / "base.json")  # `gc` leaves what was of use lately
         with self._lock:
             self.bases[image.base_image] = stored
+            if tools:
+                self.native[image.base_image] = tools
         return stored.made >= run.started
 
     def base_log(self, image: PlannedImage) -> Path:
@@ -174,7 +186,7 @@ class Stages:
 def note_engine(home: Home, engine: Engine) -> str:
     """The engine with its version and options, noted for those who must not start it."""
     words = f"{engine.name} {engine.version()}, {engine.options}"
-    about = {"program": program(home, engine.name), "words": words}
+    about = {"program": program(home, engine.name), "words": words, "lends": engine.lends}
     with locked(home.stages, "engines"):
         noted = {**noted_engines(home), engine.name: about}
         write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")

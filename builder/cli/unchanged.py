@@ -37,7 +37,7 @@ INPUTS = (
 )
 MOST_WITH_STAGES = 50
 MOST = 50  # results that are kept, the newest
-_DECLARED = {"image", "base", "made_here", "common", "stages"}
+_DECLARED = {"image", "base", "made_here", "native", "common", "stages"}
 _PROGRAM = Path(builder.__file__).parent
 
 
@@ -115,6 +115,7 @@ def image_states(options: Options, images: Sequence[Keyed | PlannedImage]) -> li
         engine=options.engine,
         verify=options.verify,
         epoch=epoch_of(os.environ),
+        native_tools=options.native_tools,
     )
     return [state_of(options.out, image, wanted).text for image in images]
 
@@ -132,7 +133,9 @@ def _stage_texts(options: Options, kept: Sequence[Mapping[str, Any]]) -> list[sh
     from builder.plan.keys import DeclaredStages  # noqa: PLC0415
 
     declared = [DeclaredStages(**one) for one in kept]
-    states = stage_states(Home.of_environment(), options.engine, declared)
+    states = stage_states(
+        Home.of_environment(), options.engine, declared, native=options.native_tools
+    )
     return [[(one.stage.target, str(one)) for one in some] for some in states]
 
 

@@ -31,6 +31,9 @@ FILE_ARGUMENTS: dict[str, tuple[str, ...]] = {
 CUDA_ROUTES: tuple[str, ...] = ("image", "repository", "distribution")
 # Ways to an MPI: the distribution's packages; built from source; bound in from the host.
 MPI_ROUTES: tuple[str, ...] = ("package", "source", "host")
+# The time that no file of an image is later than, and that build steps are told: 2000-01-01, after
+# 1980, before which ZIP files, and so wheels, cannot hold a time. In seconds since 1970, UTC.
+EPOCH = 946_684_800
 # What a recipe takes with its toolkit where the route has it, and does without elsewhere.
 OPTIONAL = "optional"
 

@@ -15,11 +15,12 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import facts
 from builder.bases import Mirror, keyring_of, source_lines, staging
+from builder.digests import sha256_of_file
 from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage
@@ -28,7 +29,7 @@ from builder.native.twins import descriptions
 from builder.process import Processes
 
 HOST = "x86_64"  # the one that twins.c is written for
-_FORMAT = "2"
+_FORMAT = "3"
 _UTILITIES = [
     *("apt", "bash", "bzip2", "coreutils", "dash", "diffutils", "dpkg", "file", "findutils"),
     *("gawk", "grep", "gzip", "m4", "make", "mawk", "patch", "python3-minimal", "sed", "tar"),
@@ -38,6 +39,19 @@ _LANGUAGES = ("gcc", "g++", "gfortran")
 _MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 RECORD = "native.json"
 _USED = {"bin", "lib", "lib64", "sbin", "usr"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NativeTools:
+    """Tools in the store. `root` is what build steps are shown; `digest` is over all of it.
+
+    `name` is the release and the architecture that they stand for.
+    """
+
+    root: Path
+    name: str
+    digest: str
+    made: str
 
 
 def compilers_for(base: BaseImage) -> tuple[str, ...]:
@@ -95,25 +109,28 @@ def ensure_tools(
     say: Callable[[str], None],
     environment: Mapping[str, str] | None = None,
     not_before: str = "",
-) -> Path:
-    """The folder of tools for a base's release and an architecture, made by mmdebstrap if need be.
+) -> NativeTools:
+    """The tools for a base's release and an architecture, brought by mmdebstrap if need be.
 
     `environment` is given to mmdebstrap: a proxy for packages. They are made anew if they were made
     before `not_before`: a time in UTC, ISO 8601.
     """
     assert base.bootstrap is not None
     key = _key(base, arch, mirror)
-    folder = store / f"{base.bootstrap.suite}-{arch}-{key[:12]}"
+    name = f"{base.bootstrap.suite}-{arch}"
+    folder = store / f"{name}-{key[:12]}"
     with locked(store, folder.name, stopped=lambda: processes.stopping):
         if not _is_there(folder / RECORD, not_before):
             say(f"bringing native tools of {base.name} for builds of {arch}")
             with staging(store, folder.name) as partial:
                 _make(base, arch, mirror, partial, processes, log, environment or {})
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-                (partial / RECORD).write_text(json.dumps({"key": key, "made": now}, indent=1))
+                about = {"name": name, "digest": _digest(partial / "root"), "made": now}
+                (partial / RECORD).write_text(json.dumps(about, indent=1))
                 partial.chmod(0o755)
         os.utime(folder / RECORD)  # `gc` leaves what was of use lately
-    return folder / "root"
+        record = json.loads((folder / RECORD).read_text())
+    return NativeTools(root=folder / "root", **record)
 
 
 def _is_there(record: Path, not_before: str) -> bool:
@@ -121,6 +138,18 @@ def _is_there(record: Path, not_before: str) -> bool:
         return str(json.loads(record.read_text())["made"]) >= not_before
     except (OSError, ValueError, KeyError):
         return False
+
+
+def _digest(root: Path) -> str:
+    """A digest over every path, its mode, and its content or where it leads."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        content = str(path.readlink()) if path.is_symlink() else ""
+        if path.is_file() and not content:
+            content = sha256_of_file(path)
+        about = [str(path.relative_to(root)), path.lstat().st_mode, content]
+        digest.update(json.dumps(about).encode())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _key(base: BaseImage, arch: str, mirror: Mirror) -> str:

@@ -2,8 +2,8 @@
 
 A key is a SHA-256 over parts that have names, so that two keys can be told apart in words: the
 stage before, the base, the recipe's blocks, the checks made in the stage, the sources it copies
-in, the cell, the compiler of specs, the engine. What only the run-time stage says (environment,
-labels, descriptions) is no part of the other stages' keys.
+in, the cell, the compiler of specs, the engine, the native tools lent to it. What only the
+run-time stage says (environment, labels, descriptions) is no part of the other stages' keys.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _WHY = {
     "cell": "its cell changed",
     "compiler": "build-images or hpccm changed",
     "engine": "the engine changed",
+    "native": "its native tools changed",
 }
 
 
@@ -37,23 +38,27 @@ class DeclaredStages:
     """The stages of an image as its project's files declare them, without this machine's part.
 
     `base` is how specs name the base; `made_here` whether it comes from this machine's store, and
-    has a digest there. `stages` are the names in the Dockerfile and across images, and the parts
-    of the key.
+    has a digest there. `native` names the native tools that steps are lent where they are emulated:
+    a release and an architecture; empty if there are none. `stages` are the names in the
+    Dockerfile and across images, and the parts of the key.
     """
 
     image: str
     base: str
     made_here: bool
+    native: str
     common: Mapping[str, str]
     stages: Sequence[tuple[str, str, Mapping[str, str]]]
 
-    def keyed(self, *, base: str, engine: str) -> tuple[KeyedStage, ...]:
+    def keyed(self, *, base: str, engine: str, native: str = "") -> tuple[KeyedStage, ...]:
         """The stages with their keys: `base` is the digest of the base.
 
-        `engine` says which engine builds, its version and the options that matter.
+        `engine` says which engine builds, its version and the options that matter; `native` is the
+        digest of the native tools that steps are lent, empty for none.
         """
         made: list[KeyedStage] = []
         here = {"base": base if self.made_here else self.base, "engine": engine}
+        here["native"] = native
         for target, name, own in self.stages:
             parts = {"before": made[-1].key if made else "", **here, **self.common, **own}
             key = _sha256(parts)
@@ -77,6 +82,7 @@ class StageKeys:
             image=image.identifier,
             base=image.base_image if image.is_bootstrapped else image.base_reference,
             made_here=image.is_bootstrapped,
+            native=f"{base.bootstrap.suite}-{cell.arch}" if base.bootstrap else "",
             common={"cell": _sha256(about), "compiler": self._compiler},
             stages=tuple(self._stages(image)),
         )

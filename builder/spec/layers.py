@@ -19,7 +19,8 @@ from builder.model import BlockUse, PlannedImage, StageRecipe
 from builder.spec.complaints import complaints
 from builder.spec.downloads import Downloads, record, recorded, with_sources
 from builder.spec.making import made, refused
-from builder.spec.quirks import target_of
+from builder.spec.quirks import repeatable, target_of
+from builder.spec.rules import PRIMITIVES
 
 _SEPARATOR = "\n\n"  # of hpccm's stages
 
@@ -86,6 +87,8 @@ def _made(block: _Block) -> Layer:
         )
         text = _SEPARATOR.join(map(str, objects))
         left = _SEPARATOR.join(filter(None, (_left(one, block.stage) for one in objects)))
+    if block.use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
+        text = repeatable(text)
     if said.messages:
         raise refused(block.image, "; ".join(said.messages))
     return Layer(text=text, left=left, stage=block.stage, downloads=downloads)

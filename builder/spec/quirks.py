@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.model import NONE, PlannedImage
+from builder.model import EPOCH, NONE, PlannedImage
 from builder.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
 from builder.versions import version_order
 
@@ -262,3 +262,30 @@ def step_by_step(definition: str) -> str:
     of the last command of && only: a clone that fails would go unseen.
     """
     return _GIT.sub(lambda found: found[0].replace(" && ", "\n    "), definition)
+
+
+# Programs write down when and where they were built (Open MPI's ompi_info, HDF5's h5cc):
+# https://reproducible-builds.org/docs/source-date-epoch/
+_WHEN_AND_WHERE = f"export SOURCE_DATE_EPOCH={EPOCH} HOSTNAME=localhost"
+# Not the names of packages in a list: those end the line, or stand before &&.
+_COMPILES = re.compile(r"(?:/configure |/b2 |\./build |\bcmake |\bmake )(?![\\&])")
+_STEP = re.compile(
+    r"^(?:RUN (?P<run>(?:.*\\\n)*.*)|%post\n(?P<post>(?:[ \t].*\n?)*))", re.MULTILINE
+)
+
+
+def repeatable(text: str) -> str:
+    """A block's text whose steps that compile are told the same time and host whenever they run.
+
+    Not other steps: Python would then compile modules that read their sources at each import.
+    https://docs.python.org/3/library/py_compile.html#py_compile.PycInvalidationMode
+    """
+    return _STEP.sub(_told, text)
+
+
+def _told(step: re.Match[str]) -> str:
+    if not _COMPILES.search(step[0]):
+        return step[0]
+    if step["run"]:
+        return f"RUN {_WHEN_AND_WHERE} && \\\n    {step['run']}"
+    return f"%post\n    {_WHEN_AND_WHERE}\n{step['post']}"

@@ -42,7 +42,7 @@ _NOT_FOR_RECIPES = {
     "workdir": "a definition keeps no working directory: name absolute paths, or cd in shell",
     "scif": "it holds other blocks, which a recipe cannot give it",
 }
-_PRIMITIVES = frozenset({"copy", "environment", "label", "raw", "shell"})
+PRIMITIVES = frozenset({"copy", "environment", "label", "raw", "shell"})
 # A file beside the recipe: the spec's folder holds texts below the project's files/, and no more.
 _LOCAL_FILES = {
     **dict.fromkeys(("arm_allinea_studio", "intel_psxe", "pgi"), ("tarball",)),
@@ -124,7 +124,7 @@ def _missing_version(use: BlockUse, block: Block) -> str:
 
 def _format_faults(use: BlockUse) -> Iterator[Fault]:
     for argument in use.arguments:
-        private = argument.startswith("_") and use.name in _PRIMITIVES
+        private = argument.startswith("_") and use.name in PRIMITIVES
         if private or argument == "_run_arguments":
             problem = "this holds for one of Dockerfile and Singularity definition only"
             yield fault(use, problem, argument=argument)

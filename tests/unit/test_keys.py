@@ -24,9 +24,14 @@ def images(root: Path, **changes: Any) -> dict[str, PlannedImage]:
 
 
 def keyed(
-    image: PlannedImage, *, base: str = "sha256:1", engine: str = "e 1", compiler: str = "hpccm 1"
+    image: PlannedImage,
+    *,
+    base: str = "sha256:1",
+    engine: str = "e 1",
+    compiler: str = "hpccm 1",
+    native: str = "",
 ) -> tuple[KeyedStage, ...]:
-    return StageKeys(compiler).of(image).keyed(base=base, engine=engine)
+    return StageKeys(compiler).of(image).keyed(base=base, engine=engine, native=native)
 
 
 def keys(root: Path, **changes: Any) -> list[str]:
@@ -92,9 +97,10 @@ def test_what_changes_which_key(
         ({"base": "sha256:2"}, "its base changed"),
         ({"engine": "e 2"}, "the engine changed"),
         ({"compiler": "hpccm 2"}, "build-images or hpccm changed"),
+        ({"native": "sha256:3"}, "its native tools changed"),
     ],
 )
-def test_base_engine_and_compiler_are_part_of_every_key(
+def test_what_is_not_declared_is_part_of_every_key(
     changes: dict[str, str], why: str, tmp_path: Path
 ) -> None:
     image = images(tmp_path)["leaf"]

@@ -129,6 +129,19 @@ def test_other_engines_and_formats_are_not_done(out: Path, planned: PlannedImage
     )
 
 
+def test_what_was_built_with_native_tools_is_not_done_without_them(
+    out: Path, planned: PlannedImage
+) -> None:
+    change(out, planned, inputs={"native_tools": "sha256:3"})
+    assert state(out, planned)[0] == "none"
+    assert state(out, planned, native_tools=False) == (
+        "build",
+        "to build: it was built with native tools",
+    )
+    change(out, planned, inputs={"native_tools": ""})
+    assert state(out, planned, native_tools=False)[0] == "none"
+
+
 def test_another_image_is_not_done(out: Path, planned: PlannedImage) -> None:
     cell = dataclasses.replace(planned.cell, arch="ppc64le")
     assert state(out, dataclasses.replace(planned, cell=cell)) == ("build", "to build")

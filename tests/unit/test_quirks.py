@@ -261,3 +261,27 @@ def test_a_clone_that_fails_ends_post() -> None:
     text = "%post\n    mkdir -p /x && cd /x && git clone  URL y && cd -\n    a && b\n"
     steps = "%post\n    mkdir -p /x\n    cd /x\n    git clone  URL y\n    cd -\n    a && b\n"
     assert step_by_step(text) == steps
+
+
+# Whatever is compiled is told the same time and host.
+
+TOLD = "export SOURCE_DATE_EPOCH=946684800 HOSTNAME=localhost"
+
+
+@pytest.mark.parametrize("name", ["ucx", "boost", "openblas", "charm", "gdrcopy"])
+def test_what_compiles_is_told_the_same_time_and_host(name: str, tmp_path: Path) -> None:
+    text = both(tmp_path, block(name, **EVERY[name]))
+    docker, _, definition = text.partition("BootStrap: ")
+    runs = [one for one in docker.split("\nRUN ") if "/var/tmp && wget -q" in one]
+    assert runs
+    assert all(one.startswith(f"{TOLD} && \\\n") for one in runs)
+    assert f"\n    {TOLD}\n" in definition
+
+
+def test_what_compiles_nothing_is_not_told(tmp_path: Path) -> None:
+    blocks = (
+        block("packages", line=10, apt=["cmake", "make"]),
+        block("python", line=20),
+        block("shell", line=30, commands=["make -C /usr/src"]),
+    )
+    assert TOLD not in both(tmp_path, *blocks)

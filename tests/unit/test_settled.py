@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from builder.artifacts.settled import (
-    EPOCH,
     STUBS,
     epoch_of,
     is_kept,
@@ -24,6 +23,7 @@ from builder.artifacts.settled import (
     settled,
 )
 from builder.errors import BadInput
+from builder.model import EPOCH
 
 LATER = EPOCH + 800_000_000
 
