@@ -25,9 +25,9 @@ from timing import interleaved, report, seconds
 
 from builder.artifacts import flatten, gzips, oci
 from builder.artifacts.repack import Plain, repack, unpack
-from builder.artifacts.settled import EPOCH
 from builder.engines import Tools, apptainer, charliecloud
 from builder.home import Home
+from builder.model import EPOCH
 from builder.process import Processes
 
 PROJECT = Path(__file__).resolve().parents[1]

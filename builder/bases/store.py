@@ -16,7 +16,7 @@ from pathlib import Path
 from builder import facts
 from builder.artifacts import oci
 from builder.bases.mirror import SECURITY_VARIABLE, Mirror
-from builder.errors import MissingPrerequisite
+from builder.errors import MissingPrerequisite, StepFailed
 from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage, Bootstrap
@@ -48,6 +48,20 @@ class StoredBase:
     archive: Path
     digest: str
     made: str
+
+    @property
+    def tag(self) -> str:
+        """What an engine keeps it under, whatever else is called `name` meanwhile."""
+        return base_tag(self.digest)
+
+    def check(self) -> None:
+        """Raise `StepFailed` if the store has another base in its place now."""
+        record = json.loads((self.archive.parent / "base.json").read_text())
+        if record["digest"] != self.digest:
+            raise StepFailed(
+                f"{self.archive}: not the base that this run began with ({self.digest})",
+                hint="another build-images made it anew meanwhile: run the same command again",
+            )
 
 
 def ensure_base(
@@ -94,6 +108,11 @@ def stored_base(
         return _read(folder / "base.json", name)
     except OSError:
         return None
+
+
+def base_tag(digest: str) -> str:
+    """What engines keep the base of a digest under."""
+    return f"localhost/build-images/base:{digest.removeprefix('sha256:')[:32]}"
 
 
 def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:

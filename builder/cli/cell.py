@@ -19,7 +19,7 @@ from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, state_of
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
 from builder.cli.run import Run, Timer, now
-from builder.cli.stages import Stages, built
+from builder.cli.stages import Stages
 from builder.cli.workspace import (
     FILES,
     Workspace,
@@ -33,7 +33,6 @@ from builder.errors import StepFailed
 from builder.model import Artifact, PlannedImage, Spec
 from builder.spec import COMPILER, base_archive
 from builder.spec.checks import script_of
-from builder.spec.cutting import stage_alone
 from builder.verify import InImageCheck, Target
 
 SBOM = "sbom.cdx.json"
@@ -94,6 +93,8 @@ class Cell:
             for place in (work.context, self._folder):
                 archive = base.archive if base else None
                 write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
+            if base:
+                base.check()
             self._layout, self._plain = self._packer(work).layout(base)
             if "build" in self.timer.seconds:  # and not kept from a run before
                 self._stages.done(self._spec, tag(self._image), self.timer.seconds["build"])
@@ -146,8 +147,7 @@ class Cell:
 
     def _packer(self, work: Workspace) -> Packer:
         stages = self._stages.of(self._image)
-        text = stage_alone(self._spec.dockerfile, stages[-1].target, built(stages[:-1]))
-        (work.context / ALONE).write_text(text)
+        (work.context / ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
         logs = tuple(self._stages.records.log(one) for one in stages[:-1])
         return Packer(
             run=self._run, image=self._image, work=work, timer=self.timer, file=ALONE, logs=logs

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.bases import find_mirror
-from builder.bases.store import base_key
+from builder.bases.store import base_key, base_tag
 from builder.cli.at_work import LOCK, clean, projects
 from builder.cli.commands import load_plan
 from builder.cli.options import Options
@@ -146,7 +146,12 @@ def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:
     """What specs call the bases that stay, and so the engine."""
     folders = {path for one in gone for path in one.paths}
     records = [path for path in _base_records(home) if path.parent not in folders]
-    return {str(_read(path).get("name", "")) for path in records}
+    found = [_read(path) for path in records]
+    return {
+        name
+        for one in found
+        for name in (str(one.get("name", "")), base_tag(str(one.get("digest", ""))))
+    }
 
 
 def _base_records(home: Home) -> list[Path]:

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -106,7 +106,7 @@ class Stages:
         """
         stages = self.of(spec.image)
         stage, records = stages[number], self.records
-        text = stage_alone(spec.dockerfile, stage.target, built(stages[:number]))
+        text = self.alone(spec, number)
         with self._held(stage, spec.image.identifier):
             if self.run.cache and self._is_there(stage, text):
                 os.utime(records.path(stage))
@@ -120,8 +120,16 @@ class Stages:
     def done(self, spec: Spec, tag: str, took_s: float) -> None:
         """Record the last stage of a spec, which the engine keeps as the image."""
         stages = self.of(spec.image)
-        text = stage_alone(spec.dockerfile, stages[-1].target, built(stages[:-1]))
+        text = self.alone(spec, len(stages) - 1)
         self._record(stages[-1], text, took_s, tag=tag)
+
+    def alone(self, spec: Spec, number: int) -> str:
+        """One of a spec's stages as a Dockerfile on what the engine has: its base, its parents."""
+        stages, image = self.of(spec.image), spec.image
+        names = {one.target: one.tag for one in stages[:number]}
+        if base := self.base(image):  # another builder may make it anew meanwhile
+            names[base.name] = base.tag
+        return stage_alone(spec.dockerfile, stages[number].target, names)
 
     @contextmanager
     def _held(self, stage: KeyedStage, identifier: str) -> Iterator[None]:
@@ -191,11 +199,6 @@ def note_engine(home: Home, engine: Engine) -> str:
         noted = {**noted_engines(home), engine.name: about}
         write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
     return words
-
-
-def built(stages: Sequence[KeyedStage]) -> Mapping[str, str]:
-    """The images that stages are, by their names in the Dockerfile."""
-    return {one.target: one.tag for one in stages}
 
 
 def with_log(error: StepFailed, folder: Path) -> StepFailed:

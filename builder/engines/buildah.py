@@ -62,14 +62,7 @@ class Buildah:
             self._provide_base(base, log)
 
     def _provide_base(self, base: StoredBase, log: Path) -> None:
-        # A tag moves to the newest image of its name, so pulling again after a refresh is enough.
-        known = self._tools.processes.capture(
-            self.command(
-                "inspect", "--type", "image", "--format", "{{.FromImageDigest}}", base.name
-            ),
-            check=False,
-        )
-        if known.stdout.strip() == base.digest:
+        if self.has(base.tag):
             return
         self._tools.logged(
             self.command("pull", "--quiet", f"oci-archive:{base.archive}"),
@@ -88,7 +81,7 @@ class Buildah:
                 hint="another build-images made it anew meanwhile: run the same command again",
             )
         self._tools.logged(
-            self.command("tag", ids[base.digest], base.name), log=log, what="buildah tag"
+            self.command("tag", ids[base.digest], base.name, base.tag), log=log, what="buildah tag"
         )
 
     def build(

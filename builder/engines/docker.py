@@ -48,19 +48,7 @@ class Docker:
             self._provide_base(base, log)
 
     def _provide_base(self, base: StoredBase, log: Path) -> None:
-        docker = self._tools.program("docker")
-        known = self._tools.processes.capture(
-            [
-                docker,
-                "image",
-                "inspect",
-                "--format",
-                '{{index .Config.Labels "build-images.base-digest"}}',
-                base.name,
-            ],
-            check=False,
-        )
-        if known.stdout.strip() == base.digest:
+        if self.has(base.tag):
             return
         with (
             tempfile.TemporaryDirectory(dir=self._tools.home.work) as scratch,
@@ -88,6 +76,8 @@ class Docker:
             log=log,
             what="docker import",
         )
+        argv = [self._tools.program("docker"), "tag", base.name, base.tag]
+        self._tools.logged(argv, log=log, what="docker tag")
 
     def build(
         self,
