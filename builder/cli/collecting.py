@@ -235,7 +235,11 @@ def _sources(options: Options, home: Home, since: float) -> Iterator[Garbage]:
     named: set[str] = set()
     faults = Faults()
     for root in {options.project, *map(Path, projects(home))}:
-        if (root / LOCK_FILE).exists():
+        try:
+            is_locked = (root / LOCK_FILE).exists()
+        except PermissionError:  # before Python 3.12; it may name any of them
+            return
+        if is_locked:
             named |= {one.sha256 for one in read_lock(root, faults).sources.values()}
     if faults.found:
         return  # a lock that cannot be read may name any of them
@@ -261,13 +265,21 @@ def _bytes(path: Path) -> int:
 
 
 def _free(found: Sequence[Garbage], tools: Tools) -> None:
-    buildah = Buildah(tools)
+    """Remove garbage; raises `BuildImagesError` at the end if an image could not be removed."""
+    buildah, kept = Buildah(tools), []
     for one in found:
         for path in one.paths:
             remove(path)
         if one.image:
             argv = buildah.command("rmi", *one.image.split())
-            tools.processes.capture(argv, check=False)
+            done = tools.processes.capture(argv, check=False)
+            if done.returncode and "not known" not in done.stderr:  # gone with the one before it
+                kept.append(f"{one.name}: {(done.stderr.splitlines() or ['no reason given'])[-1]}")
+    if kept:
+        raise BuildImagesError(
+            f"{counted(len(kept), 'image')} could not be removed; all else was:\n  "
+            + "\n  ".join(kept[:5]),
+        )
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -36,6 +36,7 @@ from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Artifact, Selection, Spec
+from builder.orphans import MARK, living
 from builder.process import Processes
 from builder.spec import base_archive
 from builder.verify import host_facts
@@ -195,27 +196,29 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
     path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
     tools = Tools(processes=processes, home=Home(path=path))
     engine = ENGINES[manifest["engine"]](tools)
-    try:
-        for name in ("tools", "native"):
-            (path / name).symlink_to(home.path / name)
-        yield Run(
-            tools=tools,
-            engine=engine,
-            mirror=None,
-            out=path / "out",
-            progress=progress,
-            host=host_facts(),
-            versions={},
-            formats=_formats(manifest),
-            cache=False,
-            verify=False,
-            native_tools=options.native_tools,
-            epoch=manifest["inputs"]["source_date_epoch"],
-        )
-    finally:
-        processes.stop()
-        engine.clean()
-        _remove(path, tools)
+    with living(home.builders) as mark:  # whoever builds next ends what this leaves if it is killed
+        processes.mark[MARK] = mark
+        try:
+            for name in ("tools", "native"):
+                (path / name).symlink_to(home.path / name)
+            yield Run(
+                tools=tools,
+                engine=engine,
+                mirror=None,
+                out=path / "out",
+                progress=progress,
+                host=host_facts(),
+                versions={},
+                formats=_formats(manifest),
+                cache=False,
+                verify=False,
+                native_tools=options.native_tools,
+                epoch=manifest["inputs"]["source_date_epoch"],
+            )
+        finally:
+            processes.stop()
+            engine.clean()
+            _remove(path, tools)
 
 
 def _remove(path: Path, tools: Tools) -> None:

@@ -238,6 +238,32 @@ def test_only_free_removes_anything(
     assert ["old", "older"] in removed
 
 
+@pytest.mark.parametrize(
+    ("said_by_buildah", "code"),
+    [("Error: 1: image not known", 0), ("Error: image used by c1: image is in use", 1)],
+)
+def test_what_stays_is_told(
+    said_by_buildah: str,
+    code: int,
+    home: Home,
+    storage: Storage,
+    project: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refuses(Processes):
+        def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+            return Completed(argv=tuple(argv), returncode=1, stderr=said_by_buildah)
+
+    del home, storage
+    monkeypatch.setattr(collecting, "Processes", Refuses)
+    monkeypatch.setattr(collecting, "clean", lambda _: None)
+    monkeypatch.setattr("builder.engines.protocol.shutil.which", lambda name, **_: name)
+    found, _, err = said(capsys, f"--project={project}", "--free")
+    assert found == code
+    assert ("could not be removed" in err) is bool(code)
+
+
 def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -> None:
     with together(home.path, "builder"):
         code, out, err = said(capsys, f"--project={project}")
