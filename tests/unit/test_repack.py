@@ -18,11 +18,11 @@ from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
 from builder.artifacts.oci import read_layout
 from builder.artifacts.repack import Plain, repack, unpack
-from builder.artifacts.settled import EPOCH
 from builder.artifacts.tars import APART
 from builder.artifacts.tree import comparable
 from builder.engines import charliecloud
 from builder.errors import StepFailed
+from builder.model import EPOCH
 
 Layer = Sequence[tuple[tarfile.TarInfo, bytes]]
 LARGE = "large " * APART
