@@ -9,6 +9,7 @@ from pathlib import Path
 SHARED_HOME = Path("/var/lib/build-images")
 ORDINARY_USER = "build-images"
 LENT_AT = "/.native"  # where build steps are shown the native tools that they are lent
+PIP_AT = "/.packages"  # and a configuration of pip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 Build steps of every image and architecture, and mmdebstrap, are pointed to it by `http_proxy`. It
 keeps files that never change under one name (`.deb`, `.rpm`, `.whl`) and passes everything else
 through: indices and their signatures are always the mirror's own, so package managers verify each
-file as they always do. HTTPS does not go through it.
+file as they always do. HTTPS does not go through it, but for pip: `builder.wheels` says how.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
+from builder import wheels
+
 if TYPE_CHECKING:
     import requests
 
+    from builder.process import Processes
+
 _KEPT = (".deb", ".udeb", ".rpm", ".whl")
+_SOURCES = (".tar.gz", ".zip")  # of Python packages: an index never changes what it lists
 _TIMEOUT_S = 60.0
 _LONG_S = 86_400.0
 _CHUNK = 1 << 16
@@ -45,22 +50,25 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.+_~-]")
 class PackageCache:
     """The folder of kept files, and what came from it in this run.
 
-    `url` is the proxy's, with the `key` that it wants: other users of the machine do not have it.
+    `address` is the proxy's; `url` has the `key` that it wants, which other users of the machine
+    do not have. `logins` are names and passwords by host, of package indices that want one.
     """
 
     folder: Path
+    address: str = ""
     url: str = ""
     key: str = ""
+    logins: dict[str, tuple[str, str]] = field(default_factory=dict)
     taken: int = 0
     taken_bytes: int = 0
     fetched: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _busy: dict[Path, threading.Lock] = field(default_factory=dict)
 
-    def place(self, url: str) -> Path | None:
-        """Where a file is kept; None if it is of no kind that is."""
+    def place(self, url: str, *, listed: bool = False) -> Path | None:
+        """Where a file is kept, `listed` by an index or not; None if it is of no kind that is."""
         name = unquote(urlsplit(url).path).rpartition("/")[2]
-        if not name.endswith(_KEPT):
+        if not name.endswith((*_KEPT, *_SOURCES) if listed else _KEPT):
             return None
         digest = hashlib.sha256(url.encode()).hexdigest()[:24]
         return self.folder / digest[:2] / f"{digest}-{_UNSAFE.sub('_', name)[-160:]}"
@@ -95,7 +103,8 @@ def package_cache(folder: Path) -> Iterator[PackageCache]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         secret = secrets.token_hex(16)
-        cache.url = f"http://run:{secret}@127.0.0.1:{server.server_address[1]}"
+        cache.address = f"http://127.0.0.1:{server.server_address[1]}"
+        cache.url = cache.address.replace("//", f"//run:{secret}@")
         cache.key = "Basic " + base64.b64encode(f"run:{secret}".encode()).decode()
         thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
         thread.start()
@@ -106,6 +115,27 @@ def package_cache(folder: Path) -> Iterator[PackageCache]:
             thread.join()
 
 
+@contextlib.contextmanager
+def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -> Iterator[str]:
+    """A folder, made in `folder`, with a configuration that leads pip through the cache.
+
+    Empty where this machine has no pip that could say what its index is.
+    """
+    index = wheels.own_index(processes)
+    if not index:
+        yield ""
+        return
+    parts = urlsplit(index)
+    if parts.username:
+        login = (parts.username, parts.password or "")
+        cache.logins[parts.netloc.rpartition("@")[2]] = login
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as made:
+        config = Path(made) / Path(wheels.CONFIG).name
+        config.write_text(f"[global]\nindex-url = {wheels.via(index, cache.url)}\n")
+        yield made
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD requests for absolute URLs, as proxies do."""
 
@@ -113,13 +143,19 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        if self.headers.get("Proxy-Authorization") != self.cache.key:
+        via = wheels.target(self.path, self.cache.address)
+        self._url = via or self.path
+        # pip sends what its index's URL has, and perhaps past the proxy.
+        keys = (self.headers.get("Proxy-Authorization"), self.headers.get("Authorization"))
+        if self.cache.key not in (keys if via else keys[:1]):
             self.send_error(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, "this proxy is for one run")
             return
-        if not self.path.startswith("http://"):
+        if not via and not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
             return
-        place = self.cache.place(self.path)
+        if via:
+            del self.headers["Authorization"]
+        place = self.cache.place(self._url, listed=self._is_via)
         own = ("Range", "Authorization", "Cookie")  # answers to these are for one client alone
         if place is None or self.command != "GET" or any(map(self.headers.get, own)):
             self._pass_on(None)
@@ -157,16 +193,19 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in _HOP_BY_HOP | {"host", "accept-encoding"}
         }
         given["Accept-Encoding"] = "identity"
+        if self._is_via:
+            given["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
         try:
             session = requests.Session()
-            session.auth = _as_given  # and not with what the user's .netrc says
+            # And not with what the user's .netrc says.
+            session.auth = self.cache.logins.get(urlsplit(self._url).netloc) or _as_given
             answer = session.request(
                 self.command,
-                self.path,
+                self._url,
                 headers=given,
                 data=self._body(),
                 stream=True,
-                allow_redirects=False,
+                allow_redirects=self._is_via,
                 timeout=_TIMEOUT_S,
             )
         except requests.RequestException as error:
@@ -174,6 +213,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with answer:
             self._copy(answer, place)
+
+    @property
+    def _is_via(self) -> bool:
+        return self._url != self.path
 
     def _body(self) -> bytes | Iterator[bytes] | None:
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
@@ -191,6 +234,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _copy(self, answer: requests.Response, place: Path | None) -> None:
         length = answer.headers.get("Content-Length", "")
+        if self._is_via and _is_page(answer) and self.command == "GET":
+            self._give_page(wheels.leading_through(answer.content, answer.url))
+            return
         has_body = self.command != "HEAD" and answer.status_code not in {204, 304}
         self.send_response(answer.status_code, answer.reason)
         for name, value in answer.headers.items():
@@ -203,12 +249,19 @@ class _Handler(BaseHTTPRequestHandler):
         if not has_body:
             return
         whole = place and answer.status_code == HTTPStatus.OK and length.isdecimal()
-        whole = whole and not answer.headers.get("Content-Type", "").startswith("text/html")
+        whole = whole and not _is_page(answer)
         with self._kept(place if whole else None, int(length or 0)) as copy:
             for piece in answer.raw.stream(_CHUNK, decode_content=False):
                 self.wfile.write(piece)
                 if copy:
                     copy.write(piece)
+
+    def _give_page(self, page: bytes) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
 
     @contextlib.contextmanager
     def _kept(self, place: Path | None, size: int) -> Iterator[IO[bytes] | None]:
@@ -241,6 +294,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
         """Say nothing: what goes wrong, the client says."""
+
+
+def _is_page(answer: requests.Response) -> bool:
+    return answer.headers.get("Content-Type", "").startswith("text/html")
 
 
 def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import posixpath
+import re
 import shutil
 import tarfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ from builder.artifacts.oci import (
 from builder.artifacts.tars import GzippedTar
 from builder.artifacts.tree import clean
 from builder.errors import StepFailed
-from builder.home import LENT_AT
+from builder.home import LENT_AT, PIP_AT
 
 ANNOTATIONS = "org.opencontainers.image."
 _OF_ENGINE = "io.buildah.version"
@@ -205,13 +206,17 @@ class _Hashing:
         self._sink.write(data)
 
 
+_COPIED = re.compile(r"(#\(nop\) (?:COPY|ADD) [a-z]+):[0-9a-f]{64}(?= )")
+_SHOWN = {one.lstrip("/") for one in (LENT_AT, PIP_AT)}  # to build steps, from this machine
+
+
 def _in_order(file: IO[bytes], *, lowest: bool) -> Iterator[tuple[tarfile.TarInfo, str]]:
     """The members that stay, sorted, with their paths; of hard links the first has the content."""
     members: dict[str, tarfile.TarInfo] = {}
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             path = clean(member.name)
-            if path == LENT_AT.lstrip("/"):  # where build steps were shown native tools
+            if path in _SHOWN:
                 continue
             if member.isdir() or settled.is_kept(_meant(path), lowest=lowest):
                 members[path] = member
@@ -276,6 +281,11 @@ def _config(config: Mapping[str, Any], diff_ids: Sequence[str], epoch: int) -> d
 
 
 def _step(step: Mapping[str, Any], created: str) -> dict[str, Any]:
-    """A step of an image's history; comments name images of the engine's own storage."""
+    """A step of an image's history; comments name images of the engine's own storage.
+
+    Buildah also writes down the digest of what it copied: with the times that files had then.
+    """
     kept = {name: step[name] for name in ("author", "created_by", "empty_layer") if step.get(name)}
+    if by := kept.get("created_by"):
+        kept["created_by"] = _COPIED.sub(r"\1", str(by))
     return {"created": created, **kept}

@@ -20,6 +20,7 @@ from builder.cli.again import prove_again
 from builder.cli.at_work import at_work
 from builder.cli.commands import compiled, load_plan, states_of_stages
 from builder.cli.job import report, run_job
+from builder.cli.lending import downloading
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
@@ -28,12 +29,11 @@ from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states, shows_stages
 from builder.engines import ENGINES, Tools
-from builder.errors import BadInput, counted
+from builder.errors import BadInput
 from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Plan, Spec
-from builder.packages import PackageCache, package_cache
 from builder.process import Processes
 from builder.verify import host_facts
 
@@ -141,9 +141,7 @@ def _run(
             need_bytes=NEEDED_BYTES * min(todo, options.jobs),
             bases=bootstrapped,
         )
-        cache = held.enter_context(package_cache(home.packages))
-        held.callback(lambda: _tell_of(cache, progress))
-        tools = dataclasses.replace(tools, proxy=cache.url)
+        tools = held.enter_context(downloading(tools, home, made.images, progress))
     return Run(
         tools=tools,
         engine=ENGINES[options.engine](tools),
@@ -159,12 +157,6 @@ def _run(
         verify=options.verify,
         native_tools=options.native_tools,
     )
-
-
-def _tell_of(cache: PackageCache, progress: Progress) -> None:
-    if cache.taken:
-        share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
-        progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")
 
 
 def _versions(tools: Tools, engine: str) -> dict[str, str]:

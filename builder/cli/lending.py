@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from builder import native
 from builder.bases import find_mirror
+from builder.cli.progress import Progress
 from builder.cli.run import Run
-from builder.engines import Lent
-from builder.home import LENT_AT
+from builder.engines import Lent, Tools
+from builder.errors import counted
+from builder.home import LENT_AT, PIP_AT, Home
 from builder.model import PlannedImage
+from builder.packages import package_cache, pip_configuration
 
 
 def lent_to(run: Run, image: PlannedImage, *, log: Path) -> tuple[Lent, ...]:
     """What the build steps of an image are lent."""
     if not run.engine.lends:
         return ()
-    tools = native_tools(run, image, log=log)
-    return (Lent(path=tools.root, at=LENT_AT),) if tools else ()
+    lent: list[Lent] = []
+    if tools := native_tools(run, image, log=log):
+        lent.append(Lent(path=tools.root, at=LENT_AT))
+    if run.tools.pip and uses_pip(image):
+        lent.append(Lent(path=Path(run.tools.pip), at=PIP_AT))
+    return tuple(lent)
+
+
+@contextlib.contextmanager
+def downloading(
+    tools: Tools, home: Home, images: Sequence[PlannedImage], progress: Progress
+) -> Iterator[Tools]:
+    """Tools whose downloads go through the cache of packages in a home, and what that saved."""
+    with contextlib.ExitStack() as held:
+        cache = held.enter_context(package_cache(home.packages))
+        pip = ""
+        if any(map(uses_pip, images)):
+            pip = held.enter_context(pip_configuration(cache, home.temporary, tools.processes))
+        yield dataclasses.replace(tools, proxy=cache.url, pip=pip)
+    if cache.taken:
+        share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
+        progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")
+
+
+def uses_pip(image: PlannedImage) -> bool:
+    """Whether a recipe of the chain has the block `pip`."""
+    blocks = (use for stage in image.stages for use in (*stage.development, *stage.runtime))
+    return any(use.name == "pip" for use in blocks)
 
 
 def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTools | None:

@@ -23,6 +23,7 @@ from builder.cli.at_work import using
 from builder.cli.building import NEEDED_BYTES
 from builder.cli.cell import SBOM
 from builder.cli.commands import compiled, load_plan
+from builder.cli.lending import downloading
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.packing import Packer, file_digest
@@ -194,10 +195,15 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
         bases=False,
     )
     path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
-    tools = Tools(processes=processes, home=Home(path=path))
-    engine = ENGINES[manifest["engine"]](tools)
-    with living(home.builders) as mark:  # whoever builds next ends what this leaves if it is killed
+    scratch = Home(path=path)
+    with (
+        living(home.builders) as mark,  # whoever builds next ends what this leaves if it is killed
+        downloading(
+            Tools(processes=processes, home=scratch), home, [spec.image], progress
+        ) as tools,
+    ):
         processes.mark[MARK] = mark
+        engine = ENGINES[manifest["engine"]](tools)
         try:
             for name in ("tools", "native"):
                 (path / name).symlink_to(home.path / name)

@@ -26,6 +26,7 @@ class Tools:
     processes: Processes
     home: Home
     proxy: str = ""  # the URL through which packages are downloaded
+    pip: str = ""  # a folder with the configuration that leads pip through the proxy
 
     def program(self, name: str) -> str:
         """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""

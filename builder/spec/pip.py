@@ -16,6 +16,8 @@ from hpccm.building_blocks.packages import packages
 from hpccm.common import linux_distro
 from hpccm.primitives import comment, copy, environment, shell
 
+from builder.wheels import CONFIG
+
 REQUIREMENTS = "/usr/local/src"  # there in every distribution, and no folder that Singularity hides
 
 
@@ -94,6 +96,7 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
 
     def _commands(self) -> list[str]:
         tool = shlex.join([self._pip, *self._args, "install", *self._install_args])
+        tool = f"PIP_CONFIG_FILE={CONFIG} {tool}"  # there while build-images builds
         if not self._venv:  # an older pip ignores a variable that it does not know
             tool = f"PIP_BREAK_SYSTEM_PACKAGES=1 {tool}"
         commands = [f"python3 -m venv {self._venv_options()}"] if self._venv else []

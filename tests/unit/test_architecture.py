@@ -28,6 +28,7 @@ LEAVES = {
     "orphans",
     "places",
     "packages",
+    "wheels",
 }
 
 # What the modules of each stage may import besides the leaves and their own package.

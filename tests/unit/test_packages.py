@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
-from builder.packages import PackageCache, package_cache
+from builder import wheels
+from builder.packages import PackageCache, package_cache, pip_configuration
+from builder.process import Completed, Processes
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -213,3 +222,140 @@ def test_a_full_disk_costs_the_copy_alone(
 
     monkeypatch.setattr("tempfile._TemporaryFileWrapper.write", full, raising=False)
     assert get(cache, f"{mirror}/a.deb").content == CONTENT
+
+
+# pip: an index that is led through the cache.
+
+
+def wheel() -> bytes:
+    """A package with nothing in it: https://packaging.python.org/en/latest/specifications/binary-distribution-format/"""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("tiny.py", "")
+        file.writestr(
+            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+        )
+        file.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        file.writestr("tiny-1.0.dist-info/RECORD", "")
+    return buffer.getvalue()
+
+
+class Index(BaseHTTPRequestHandler):
+    """Serves one package, whose page has a link of the kind that `links` says, for a login."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str]
+    links: str
+    content = wheel()
+    sha256 = hashlib.sha256(content).hexdigest()
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if self.headers.get("Authorization") != "Basic " + base64.b64encode(b"me:secret").decode():
+            self.send_error(401)
+            return
+        if self.path.endswith(".whl"):
+            self.answer(self.content, "application/octet-stream")
+        elif self.path == "/simple/tiny/":
+            here = {"absolute": f"http://{self.headers['Host']}", "rooted": ""}.get(
+                self.links, "../.."
+            )
+            link = f"{here}/files/tiny-1.0-py3-none-any.whl#sha256={self.sha256}"
+            self.answer(f'<a href="{link}">tiny</a>'.encode(), "text/html; charset=utf-8")
+        else:
+            self.send_error(404)
+
+    def answer(self, content: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class OwnIndex(Processes):
+    """A pip that says which its index is."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        return Completed(argv=tuple(argv), returncode=0, stdout=f"global.index-url='{self.url}'\n")
+
+
+def download(config: Path, target: Path, **environment: str) -> str:
+    """What pip says as it downloads the package, as a build step would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "tiny"],
+        env={"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": str(config), **environment},
+        cwd=target,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("links", "by_proxy"), [("absolute", True), ("rooted", False), ("relative", True)]
+)
+def test_pip_downloads_a_wheel_once(
+    links: str, by_proxy: bool, asked: list[str], cache: PackageCache, tmp_path: Path
+) -> None:
+    handler = type("Handler", (Index,), {"asked": asked, "links": links})
+    environment = {"http_proxy": cache.url} if by_proxy else {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        index = OwnIndex(f"http://me:secret@127.0.0.1:{server.server_address[1]}/simple")
+        with pip_configuration(cache, tmp_path / "tmp", index) as folder:
+            config = Path(folder) / "pip.conf"
+            assert "secret" not in config.read_text()
+            for name in ("one", "two"):
+                (tmp_path / name).mkdir()
+                said = download(config, tmp_path / name, **environment)
+                assert "Successfully downloaded tiny" in said
+                assert (tmp_path / name / "tiny-1.0-py3-none-any.whl").read_bytes() == Index.content
+            secret = cache.url.partition("run:")[2].partition("@")[0]
+            assert secret not in said  # it is in the log of the build
+        server.shutdown()
+    assert [one.rpartition("/")[2] for one in asked].count("tiny-1.0-py3-none-any.whl") == 1
+    assert (cache.taken, cache.fetched) == (1, 1)
+    assert not Path(folder).exists()
+
+
+def test_pip_refuses_a_wheel_of_another_checksum(
+    asked: list[str], cache: PackageCache, tmp_path: Path
+) -> None:
+    handler = type("Handler", (Index,), {"asked": asked, "links": "rooted", "sha256": "0" * 64})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        index = OwnIndex(f"http://me:secret@127.0.0.1:{server.server_address[1]}/simple")
+        with pip_configuration(cache, tmp_path / "tmp", index) as folder:
+            said = download(Path(folder) / "pip.conf", tmp_path, http_proxy=cache.url)
+        server.shutdown()
+    assert "DO NOT MATCH THE HASHES" in said
+
+
+def test_an_index_needs_the_run_s_key(cache: PackageCache, mirror: str) -> None:
+    url = wheels.via(f"{mirror}/simple/x/", cache.address)
+    assert requests.get(url, timeout=10).status_code == 407
+    assert requests.get(url, auth=("run", "guessed"), timeout=10).status_code == 407
+
+
+@pytest.mark.parametrize("path", ["/via/ftp/host/x", "/via/", "/other", "/via/file//etc/passwd"])
+def test_nothing_else_leads_through(path: str, cache: PackageCache) -> None:
+    url = cache.url + path
+    assert requests.get(url, timeout=10).status_code in {400, 407}
+
+
+def test_without_pip_there_is_no_configuration(cache: PackageCache, tmp_path: Path) -> None:
+    with pip_configuration(cache, tmp_path, OwnIndex("")) as folder:
+        assert folder == ""
+
+
+def test_this_machine_s_pip_has_an_index() -> None:
+    assert wheels.own_index(Processes()).startswith("http")

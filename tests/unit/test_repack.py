@@ -82,7 +82,12 @@ def members(layer: Path) -> dict[str, tarfile.TarInfo]:
 
 
 def history(day: int) -> list[dict[str, Any]]:
-    return [{"created": f"2026-01-0{day}T00:00:00Z", "created_by": "RUN x", "comment": f"{day}"}]
+    created = f"2026-01-0{day}T00:00:00Z"
+    copied = f"/bin/sh -c #(nop) COPY dir:{str(day) * 64} in /opt "
+    return [
+        {"created": created, "created_by": "RUN x", "comment": f"{day}"},
+        {"created": created, "created_by": copied},
+    ]
 
 
 def test_two_builds_give_the_same_layouts(tmp_path: Path) -> None:
@@ -118,7 +123,10 @@ def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
     assert comparable(entries_of_layout(plain.layout)) == comparable(entries_of_layout(packed))
     assert packed.config == plain.layout.config
     assert packed.config["created"] == "2000-01-01T00:00:00Z"
-    assert packed.config["history"] == [{"created": "2000-01-01T00:00:00Z", "created_by": "RUN x"}]
+    copied = "/bin/sh -c #(nop) COPY dir in /opt "
+    assert packed.config["history"] == [
+        {"created": "2000-01-01T00:00:00Z", "created_by": by} for by in ("RUN x", copied)
+    ]
     assert packed.environment == {"A": "b"}
     assert packed.config["config"]["Labels"] == {"org.opencontainers.image.title": "t", "a": "b"}
     for blob, diff_id in zip(packed.layers, packed.config["rootfs"]["diff_ids"], strict=True):
