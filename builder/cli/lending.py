@@ -39,7 +39,7 @@ def downloading(
         cache = held.enter_context(package_cache(home.packages))
         pip = ""
         if any(map(uses_pip, images)):
-            pip = held.enter_context(pip_configuration(cache, home.temporary, tools.processes))
+            pip = held.enter_context(pip_configuration(cache, home.packages, tools.processes))
         yield dataclasses.replace(tools, proxy=cache.url, pip=pip)
     if cache.taken:
         share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
