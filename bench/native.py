@@ -40,7 +40,8 @@ tar xf /tmp/source --strip-components=1
 ./configure --disable-doxygen --without-x --disable-libxml2 > configure.out 2>&1
 make -j2 > make.out 2>&1
 """
-# What a build leaves that another build of the same source can be held against.
+# What a build leaves that another build of the same source can be held against; `.comment` has the
+# revision of the compiler's package, which can be another one of the cross-compiler's.
 EVIDENCE = r"""\
 cd /tmp/hwloc
 grep -h '^#' include/private/autogen/config.h include/hwloc/autogen/config.h
@@ -48,7 +49,7 @@ echo == ; for file in $(find . -name '*.so*' -type f | sort); do
     echo "$file"; nm -D --defined-only "$file" | cut -d ' ' -f 2-
     objdump -p "$file" | grep -E 'NEEDED|SONAME|RUNPATH' ; done
 echo == ; for file in $(find . -name '*.o' | sort); do
-    echo "$file $(objcopy -g "$file" /tmp/o && sha256sum < /tmp/o)"; done
+    echo "$file $(objcopy -g -R .comment "$file" /tmp/o && sha256sum < /tmp/o)"; done
 """
 
 

@@ -38,6 +38,22 @@ _UTILITIES = [
 _LANGUAGES = ("gcc", "g++", "gfortran")
 _MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 RECORD = "native.json"
+# Of Debian's nvcc the passes that make the GPU's code, which is for any host; nvcc itself, and
+# cudafe++ that sees the host's code, are the image's own. A mirror without non-free costs these
+# twins alone. What the package depends on is not brought: 2 GB of libraries.
+_NVCC = "nvidia-cuda-toolkit"
+_BRING_NVCC = f"""\
+export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
+sed 's/ main$/ non-free/' "$1"/etc/apt/sources.list > "$1"/etc/apt/sources.list.d/nvcc.list
+cd "$1"/tmp
+if apt-get update && apt-get download {_NVCC}
+then
+  dpkg-deb --extract ./{_NVCC}_*.deb cuda
+  for name in usr/bin/fatbinary usr/bin/nvlink usr/bin/ptxas usr/lib/{_NVCC}/bin/cicc
+  do test ! -f cuda/$name || install -D cuda/$name "$1"/$name; done
+else echo "no native passes of nvcc"; fi
+rm -rf ./{_NVCC}_*.deb cuda "$1"/etc/apt/sources.list.d/nvcc.list
+"""
 _USED = {"bin", "lib", "lib64", "sbin", "usr"}
 
 
@@ -59,6 +75,11 @@ def compilers_for(base: BaseImage) -> tuple[str, ...]:
     own = base.gcc[:1]
     cuda = base.cuda.distribution if base.cuda else ()
     return tuple(sorted({*own, *(one.gcc for one in cuda if one.gcc)}))
+
+
+def _packages_cuda(base: BaseImage) -> bool:
+    """Whether the base's distribution packages a CUDA toolkit."""
+    return base.cuda is not None and bool(base.cuda.distribution)
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
@@ -156,6 +177,7 @@ def _key(base: BaseImage, arch: str, mirror: Mirror) -> str:
     assert base.bootstrap is not None
     twins = (Path(__file__).parent / "twins.py").read_text()
     content = [_FORMAT, arch, packages(base, arch), asdict(mirror), asdict(base.bootstrap), twins]
+    content.append(_BRING_NVCC if _packages_cuda(base) else "")
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -189,6 +211,7 @@ def _make(
             f"--architectures={facts.ARCHITECTURES[HOST].debian}",
             f"--include={','.join(packages(base, arch))}",
             '--aptopt=Acquire::Retries "5"',
+            *([f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else []),
             made.suite,
             str(packed),
             *source_lines(base, mirror, keyring_of(base)),
@@ -269,7 +292,11 @@ def _reduce(root: Path, triplet: str) -> None:
 def _programs(root: Path) -> Iterator[Path]:
     """Every dynamic program of this machine's architecture below usr/bin and gcc's own folders."""
     folders = [
-        root / name for name in ("usr/bin", "usr/libexec", "usr/lib/apt", "usr/lib/gcc-cross")
+        root / name
+        for name in (
+            *("usr/bin", "usr/libexec", "usr/lib/apt", "usr/lib/gcc-cross"),
+            f"usr/lib/{_NVCC}/bin",
+        )
     ]
     for folder in folders:
         for path in sorted(folder.rglob("*")):

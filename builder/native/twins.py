@@ -13,7 +13,10 @@ from pathlib import Path
 from builder import facts
 from builder.home import LENT_AT
 
-_FOLDERS = ("usr/bin", "usr/lib/apt/methods", "usr/lib/apt/solvers", "usr/lib/apt/planners")
+_FOLDERS = (
+    *("usr/bin", "usr/lib/apt/methods", "usr/lib/apt/solvers", "usr/lib/apt/planners"),
+    "usr/lib/nvidia-cuda-toolkit/bin",
+)
 
 # Programs that tell about the machine, or change other programs by its libraries.
 _FOREIGN = {"arch", "uname", "nproc", "stdbuf"}

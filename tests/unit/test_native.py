@@ -49,6 +49,7 @@ def root(tmp_path: Path) -> Path:
         f"{CROSS}/cc1",
         f"usr/lib/gcc-cross/{TRIPLET}/14/plugin",
         "usr/lib/apt/methods/http",
+        "usr/lib/nvidia-cuda-toolkit/bin/cicc",
     )
 
 
@@ -58,6 +59,11 @@ def test_what_tells_of_the_machine_has_no_twin(root: Path) -> None:
     assert "/usr/bin/dpkg-deb" in found
     assert "/usr/lib/apt/methods/http" in found
     assert not {"/usr/bin/uname", "/usr/bin/dpkg"} & found.keys()
+
+
+def test_what_makes_the_gpu_s_code_has_a_twin(root: Path) -> None:
+    path = "/usr/lib/nvidia-cuda-toolkit/bin/cicc"
+    assert described(root)[path] == f"=/.native{path}\n"
 
 
 def test_a_native_bash_says_that_it_is_the_image_s(root: Path) -> None:
