@@ -33,6 +33,7 @@ _WITH_PLUGINS = {"ar", "ld.bfd", "nm", "ranlib"}
 _DRIVERS = ("gcc", "g++", "gfortran", "cpp")
 _GCC_OTHERS = ("gcc-ar", "gcc-nm", "gcc-ranlib", "gcov", "gcov-dump", "gcov-tool")
 _PASSES = ("cc1", "cc1plus", "f951", "collect2", "lto1", "lto-wrapper")
+_SEE_HEADERS = {"cc1", "cc1plus"}
 
 
 def descriptions(root: Path, triplet: str, arch: facts.Architecture) -> dict[str, str]:
@@ -83,15 +84,18 @@ def _compiler(root: Path, triplet: str, major: str) -> Iterator[tuple[str, str]]
     """
     own = f"/usr/lib/gcc/{triplet}/{major}"
     passes = _folder_of_passes(root, triplet, major)
+    headers = (
+        ">C_INCLUDE_PATH=/usr/local/include\n"
+        f">CPLUS_INCLUDE_PATH=/usr/include/c++/{major}:/usr/include/{triplet}/c++/{major}:"
+        f"/usr/include/c++/{major}/backward:/usr/local/include\n"
+    )
     driver = (
         # The image's own may offload to GPUs, and then links more; cross-compilers need not.
         "!-fopenmp\n!-fopenacc\n"
         f"$GCC_EXEC_PREFIX=/usr/lib/gcc/\n"
         f">COMPILER_PATH={LENT_AT}{passes}\n"
         "LLIBRARY_PATH\n"  # which cross-compilers take no notice of
-        ">C_INCLUDE_PATH=/usr/local/include\n"
-        f">CPLUS_INCLUDE_PATH=/usr/include/c++/{major}:/usr/include/{triplet}/c++/{major}:"
-        f"/usr/include/c++/{major}/backward:/usr/local/include\n"
+        f"{headers}"
     )
     for name in _DRIVERS:
         program = f"/usr/bin/{triplet}-{name}-{major}"
@@ -101,7 +105,9 @@ def _compiler(root: Path, triplet: str, major: str) -> Iterator[tuple[str, str]]
         yield program, f"={LENT_AT}{program}\n0{LENT_AT}{program}\n"
     for name in _PASSES:
         for folder in (own, own.replace("/usr/lib/", "/usr/libexec/")):
-            yield f"{folder}/{name}", f"={LENT_AT}{passes}/{name}\n"
+            # The driver says where headers are, but to these the image's own has nothing to say.
+            told = f"+-iprefix\n+{own}/\n{headers}" if name in _SEE_HEADERS else ""
+            yield f"{folder}/{name}", f"={LENT_AT}{passes}/{name}\n{told}"
 
 
 def _folder_of_passes(root: Path, triplet: str, major: str) -> str:

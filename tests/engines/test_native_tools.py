@@ -64,7 +64,14 @@ development:
   - shell:
       commands:
         - mkdir /opt/same && cd /opt/same && echo 'X = 1' > mod.py
-        - printf 'int main(void) { return 0; }' > c.c && gcc -O2 -g -fopenmp -o c c.c
+        - printf '#include <omp.h>\\n#include <stdio.h>\\n' > c.c
+        - echo 'int main(void) { return puts("") < 0 || omp_get_num_threads() - 1; }' >> c.c
+        - gcc -O2 -g -fopenmp -o c c.c && ./c
+        - printf '#include <omp.h>\\n#include <vector>\\n#include <stddef.h>\\n' > o.cc
+        - echo 'int main() { return std::vector<int>(3).size() - 3; }' >> o.cc
+        - g++ -O2 -fopenmp -o o o.cc && ./o
+        - printf 'use omp_lib\\nprint *, omp_get_max_threads() > 0\\nend\\n' > o.f90
+        - gfortran -O2 -fopenmp -o of o.f90 && ./of
         - printf '#include <vector>\\nint main() { return std::vector<int>(3).size() - 3; }' > p.cc
         - g++ -O2 -o p p.cc && ./p
         - printf 'print *, 1\\nend\\n' > f.f90 && gfortran -O2 -o f f.f90 && ./f && ar rc l.a c

@@ -95,7 +95,9 @@ def test_a_compiler_takes_libraries_and_headers_from_the_image(root: Path) -> No
 def test_passes_have_twins_where_both_layouts_of_gcc_keep_them(root: Path) -> None:
     found = described(root)
     for folder in ("lib", "libexec"):
-        assert found[f"/usr/{folder}/gcc/{TRIPLET}/14/cc1"] == f"=/.native/{CROSS}/cc1\n"
+        lines = found[f"/usr/{folder}/gcc/{TRIPLET}/14/cc1"].splitlines()
+        assert lines[:3] == [f"=/.native/{CROSS}/cc1", "+-iprefix", f"+/usr/lib/gcc/{TRIPLET}/14/"]
+        assert ">C_INCLUDE_PATH=/usr/local/include" in lines
 
 
 def test_there_is_no_twin_without_its_program(root: Path) -> None:
