@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -231,14 +232,19 @@ def a_round(options: argparse.Namespace, bases: Path) -> Iterator[Bench]:
         yield Bench(folder=folder, selectors=tuple(selectors), verify=options.verify)
 
 
-def known_bases(bench: Bench) -> list[StoredBase]:
-    """The bases in the store, by the names that specs have for them."""
-    found = []
-    for path in sorted((bench.folder / "home/bases").glob("*/base.json")):
+def known_bases(bench: Bench) -> Iterator[StoredBase]:
+    """The bases that the specs start from, by the names that these have for them."""
+    names: dict[str, str] = {}
+    for path in bench.specs().glob("*/Dockerfile"):
+        source = re.search(r"^FROM (\S+)", path.read_text(), re.MULTILINE)
+        assert source is not None
+        names[path.parent.name.rpartition("-")[2]] = source[1]
+    for arch, name in names.items():
+        records = (bench.folder / "home/bases").glob(f"debian13-{arch}-*/base.json")
+        path = max(records, key=lambda one: str(json.loads(one.read_text())["made"]))
         record = json.loads(path.read_text())
         archive = path.parent / Path(record["archive"]).name
-        found.append(StoredBase(**{**record, "archive": archive}))
-    return found
+        yield StoredBase(**{**record, "name": name, "archive": archive})
 
 
 def one_round(
@@ -262,8 +268,13 @@ def one_round(
                 bench.change(number)
                 converted = bench.images(LEAF)
             bench.specs()
-            times[scenario]["build-images"].append(seconds(bench.build))
-            times[scenario]["the others"].append(seconds(partial(others.build, converted)))
+            contenders = {
+                "build-images": bench.build,
+                "the others": partial(others.build, converted),
+            }
+            for name, build in contenders.items():
+                times[scenario][name].append(seconds(build))
+                print(f"  {scenario}, {name}: {times[scenario][name][-1]:.2f} s", flush=True)
         own = [
             json.loads((bench.folder / f"out/{one}/manifest.json").read_text())
             for one in bench.images(LEAF)
