@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from builder import facts
-from builder.artifacts.oci import blob_path, read_layout
 from builder.bases import StoredBase
 from builder.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.errors import StepFailed
@@ -50,34 +48,18 @@ class Docker:
     def _provide_base(self, base: StoredBase, log: Path) -> None:
         if self.has(base.tag):
             return
-        with (
-            tempfile.TemporaryDirectory(dir=self._tools.home.work) as scratch,
-            tarfile.open(base.archive) as archive,
-        ):
-            # An attribute: Debian 12's Python has no argument for it.
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)
-            archive.extractall(scratch)  # noqa: S202 - what `bases` wrote
-            self._import(base, Path(scratch), log)
-
-    def _import(self, base: StoredBase, layout: Path, log: Path) -> None:
-        """An Engine before 25 cannot load an OCI archive, so the root file system is imported."""
-        read = read_layout(layout)
-        changes = [f"ENV {key}={value}" for key, value in read.environment.items()]
-        changes += ['CMD ["/bin/bash"]', f"LABEL build-images.base-digest={base.digest}"]
-        self._tools.logged(
-            [
-                self._tools.program("docker"),
-                "import",
-                f"--platform=linux/{facts.ARCHITECTURES[base.arch].oci}",
-                *[f"--change={change}" for change in changes],
-                str(blob_path(layout, f"sha256:{read.layers[0].name}")),
-                base.name,
-            ],
-            log=log,
-            what="docker import",
-        )
-        argv = [self._tools.program("docker"), "tag", base.name, base.tag]
-        self._tools.logged(argv, log=log, what="docker tag")
+        with tempfile.TemporaryDirectory(dir=self._tools.home.work) as scratch:
+            # An Engine before 25 cannot load an OCI archive; `docker import` makes all of its own
+            # architecture there.
+            saved = Path(scratch) / "base.docker.tar"
+            copied = (f"oci-archive:{base.archive}", f"docker-archive:{saved}:{base.name}")
+            for program, *arguments in (
+                ("skopeo", "copy", "--quiet", *copied),
+                ("docker", "load", "--quiet", "--input", str(saved)),
+                ("docker", "tag", base.name, base.tag),
+            ):
+                argv = [self._tools.program(program), *arguments]
+                self._tools.logged(argv, log=log, what=f"{program} {arguments[0]}")
 
     def build(
         self,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from harness import FORMATS, build_images, manifest_of, missing
 
+from builder.artifacts.oci import read_layout
 from builder.descendants import end_tree
 from builder.engines import Tools, apptainer
 
@@ -93,6 +94,27 @@ def test_docker_builds_the_same_image(docker_host: str, tmp_path: Path) -> None:
     assert manifest["engine"] == "docker"
     assert manifest["outcome"] == "verified"
     assert set(manifest["artifacts"]) == set(FORMATS)
+
+
+FOREIGN = """\
+recipe: foreign
+version: "1.0"
+about: An image of another architecture
+development:
+  - shell: {commands: ["uname -m | grep -x ppc64le"]}
+"""
+
+
+def test_docker_builds_for_another_architecture(docker_host: str, site: Path) -> None:
+    (site / "recipes/foreign.yaml").write_text(FOREIGN)
+    options = ("--recipe", "foreign", "--arch", "ppc64le", "--base", "debian13")
+    done = build_images(
+        *("--project", site, "--engine", "docker", "--format", "oci", "--no-verify", *options),
+        env={"DOCKER_HOST": docker_host},
+    )
+    assert done.status == 0, done.stderr
+    [folder] = (site / "out").glob("foreign-*")
+    assert read_layout(folder / "image.oci").architecture == "ppc64le"
 
 
 def test_apptainer_builds_the_definition(
