@@ -268,7 +268,7 @@ def one_round(
                 bench.change(number)
                 converted = bench.images(LEAF)
             bench.specs()
-            contenders = {
+            contenders: dict[str, Callable[[], object]] = {
                 "build-images": bench.build,
                 "the others": partial(others.build, converted),
             }
