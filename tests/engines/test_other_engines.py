@@ -107,7 +107,18 @@ development:
 
 def test_docker_builds_for_another_architecture(docker_host: str, site: Path) -> None:
     (site / "recipes/foreign.yaml").write_text(FOREIGN)
-    options = ("--recipe", "foreign", "--arch", "ppc64le", "--base", "debian13")
+    options = (
+        "--recipe",
+        "foreign",
+        "--arch",
+        "ppc64le",
+        "--base",
+        "debian13",
+        "--mpi",
+        "none",
+        "--cuda",
+        "none",
+    )
     done = build_images(
         *("--project", site, "--engine", "docker", "--format", "oci", "--no-verify", *options),
         env={"DOCKER_HOST": docker_host},
