@@ -16,6 +16,7 @@ from builder.spec.classes import block_classes
 from builder.spec.driver import dockerfile, singularity
 from builder.spec.quirks import step_by_step
 from builder.spec.rules import TOOLCHAINS
+from builder.wheels import CONFIG
 
 # Toolchains: every block gets its own.
 
@@ -245,8 +246,9 @@ def test_pip_makes_a_virtual_environment_and_leaves_it(distro: str, tmp_path: Pa
 
 def test_pip_installs_where_the_distribution_manages_python(tmp_path: Path) -> None:
     text = both(tmp_path, block("pip", packages=["numpy==2.2.4"], upgrade=True))
-    assert "PIP_BREAK_SYSTEM_PACKAGES=1 pip3 --no-cache-dir install numpy==2.2.4" in text
-    assert "PIP_BREAK_SYSTEM_PACKAGES=1 pip3 --no-cache-dir install --upgrade pip" in text
+    pip = f"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_CONFIG_FILE={CONFIG} pip3 --no-cache-dir install"
+    assert f"{pip} numpy==2.2.4" in text
+    assert f"{pip} --upgrade pip" in text
     assert "python-pip" not in text
 
 
