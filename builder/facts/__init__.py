@@ -1,7 +1,8 @@
 """What the world fixes, as data, each with its source.
 
-Architectures, MPI families and CUDA errors are constants here. CUDA, cuDNN and NCCL releases and
-MPI series are rows of data/*.yaml, which a project may add to: builder.load.facts reads them.
+Architectures, processors, GPUs, runtimes, MPI families and CUDA errors are constants here. CUDA,
+cuDNN and NCCL releases, MPI series and distributions are rows of data/*.yaml, which a project may
+add to: builder.load.facts reads them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from builder.facts.cuda import (
     LibraryRelease,
 )
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
+from builder.facts.systems import SystemRelease
 
 __all__ = [
     "ARCHITECTURES",
@@ -49,6 +51,7 @@ __all__ = [
     "LibraryRelease",
     "MpiFamily",
     "MpiRelease",
+    "SystemRelease",
     "architecture",
     "architecture_of_target",
 ]
@@ -62,6 +65,7 @@ class Facts:
     cudnn: tuple[LibraryRelease, ...]
     nccl: tuple[LibraryRelease, ...]
     mpi: tuple[MpiRelease, ...]
+    systems: tuple[SystemRelease, ...] = ()
 
     def cuda_for(self, arch: str = "", capability: str = "") -> tuple[str, ...]:
         """The CUDA releases that exist for an architecture and compile for a capability."""
@@ -85,6 +89,13 @@ class Facts:
         """The series that a version (`4.1.4`) of a family belongs to; None if it is not known."""
         for one in self.mpi:
             if one.family == family and f"{version}.".startswith(f"{one.series}."):
+                return one
+        return None
+
+    def system(self, distribution: str, version: str) -> SystemRelease | None:
+        """A distribution's release; None if it is not known."""
+        for one in self.systems:
+            if (one.distribution, one.version) == (distribution, version):
                 return one
         return None
 

@@ -45,6 +45,11 @@ class MpiRelease:
     where: Where
 
 
+# From this PMIx on, client and server may be of different versions. Of older ones, a server of
+# 1.2.5 serves clients of 1.2 alone, and one of 2.0.3 those of 2.0 and of 1.2.5:
+# https://openpmix.github.io/support/faq/how-does-pmix-work-with-containers
+PMIX_MEETS_ALL = "2.1.1"
+
 # Launchers: mpirun(1) of Open MPI 4.1 and 5.0 (--oversubscribe is the 4.x spelling, still taken by
 # 5.0), mpiexec(1) of MPICH's Hydra, which MVAPICH2 and Intel MPI have too. MVAPICH2 pins each
 # rank to a core of its own unless told not to: its user guide, MV2_ENABLE_AFFINITY,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder import facts
-from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease
+from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SystemRelease
 from builder.load.contradictions import Contradictions, Lines
 from builder.load.document import Node, parse
 from builder.load.faults import Faults, suggest
@@ -28,13 +28,13 @@ from builder.places import Where
 from builder.versions import version_order
 
 T = TypeVar("T")
-Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease)
+Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SystemRelease)
 Sources = Mapping[str, str]
 RowReader = Callable[[Node, Sources, Faults], Row]
-AnyRow = CudaRelease | LibraryRelease | MpiRelease
+AnyRow = CudaRelease | LibraryRelease | MpiRelease | SystemRelease
 
 FOLDER = "facts"
-FILES = ("cuda.yaml", "cudnn.yaml", "nccl.yaml", "mpi.yaml")
+FILES = ("cuda.yaml", "cudnn.yaml", "nccl.yaml", "mpi.yaml", "systems.yaml")
 _SHIPPED = Path(facts.__file__).parent / "data"
 _SHOWN = "builder/facts/data"  # how messages name the shipped files
 
@@ -55,6 +55,7 @@ def read_facts(root: Path, faults: Faults) -> Facts:
         cudnn=_rows("cudnn", root, _library(facts.CUDNN, lines), faults),
         nccl=_rows("nccl", root, _library(facts.NCCL, lines), faults),
         mpi=_rows("mpi", root, _mpi, faults),
+        systems=_rows("systems", root, _system, faults),
     )
     contradictions = Contradictions(lines, faults)
     contradictions.check_cuda(tables.cuda)
@@ -106,20 +107,23 @@ def _with(read: RowReader[Row], names: Sources) -> Reader[Row]:
 def _key(row: AnyRow) -> tuple[str, ...]:
     if isinstance(row, MpiRelease):
         return row.family, row.series
+    if isinstance(row, SystemRelease):
+        return row.distribution, row.version
     return (row.version, row.build) if isinstance(row, LibraryRelease) else (row.version,)
 
 
 def _title(row: AnyRow) -> str:
-    if isinstance(row, MpiRelease):
-        return f"{row.family} {row.series}"
+    if isinstance(row, (MpiRelease, SystemRelease)):
+        return " ".join(_key(row))
     if isinstance(row, LibraryRelease):
         return f"{row.version} for CUDA {row.build}"
     return f"CUDA {row.version}"
 
 
 def _order(row: AnyRow) -> tuple[object, ...]:
-    if isinstance(row, MpiRelease):
-        return row.family, version_order(row.series)
+    if isinstance(row, (MpiRelease, SystemRelease)):
+        name, version = _key(row)
+        return name, version_order(version)
     build = version_order(row.build) if isinstance(row, LibraryRelease) else ()
     return build, version_order(row.version)
 
@@ -204,6 +208,31 @@ def _mpi(node: Node, names: Sources, faults: Faults) -> MpiRelease:
         notes=table.read("notes", text, ""),
         where=table.where,
     )
+
+
+def _system(node: Node, names: Sources, faults: Faults) -> SystemRelease:
+    required = ("distribution", "version", "glibc", "kernel", "sources")
+    table = Table(node, faults, required=required, optional=("cpu", "notes"))
+    return SystemRelease(
+        distribution=table.read("distribution", text, ""),
+        version=table.read("version", _dotted, ""),
+        glibc=table.read("glibc", _dotted, ""),
+        kernel=table.read("kernel", _by_architecture(_dotted), {}),
+        cpu=table.read("cpu", _targets, {}),
+        sources=table.read("sources", words(_source(names)), ()),
+        notes=table.read("notes", text, ""),
+        where=table.where,
+    )
+
+
+def _targets(node: Node, faults: Faults) -> dict[str, str]:
+    """CPU targets by architecture, each one of its architecture."""
+    found = _by_architecture(text)(node, faults)
+    for arch, target in found.items():
+        if arch and target and target not in facts.CPU_TARGETS[arch]:
+            valid = suggest(target, facts.CPU_TARGETS[arch])
+            faults.add(node.where, f'"{target}" is no CPU target of {arch}', valid)
+    return found
 
 
 def words(item: Reader[T]) -> Reader[tuple[T, ...]]:

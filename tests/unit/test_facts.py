@@ -11,9 +11,12 @@ from pathlib import Path
 
 import archspec.cpu
 import pytest
+from samples import shipped_project
 
 from builder import facts
 from builder.facts import Facts
+from builder.facts.gpus import capability_of, is_desktop, last_branch
+from builder.facts.processors import NOT_INSTRUCTIONS, cpu_features, level_of, power_levels
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 
@@ -55,6 +58,7 @@ def test_every_row_names_its_sources(known: Facts) -> None:
         *((one.where, one.sources) for one in known.cuda.values()),
         *((one.where, one.sources) for one in (*known.cudnn, *known.nccl)),
         *((one.where, one.sources) for one in known.mpi),
+        *((one.where, one.sources) for one in known.systems),
     ]
     for place, sources in cited:
         assert sources, place
@@ -214,6 +218,106 @@ def test_cpu_targets_are_those_of_archspec() -> None:
             assert facts.architecture_of_target(target) == arch
     assert facts.CPU_TARGETS.keys() == facts.ARCHITECTURES.keys()
     assert facts.architecture_of_target("power7") == ""
+
+
+def archspecs(target: str) -> set[str]:
+    """What archspec names of a target, as /proc/cpuinfo and our tables do."""
+    found = archspec.cpu.TARGETS[target]
+    if str(found.family) == PPC64LE:
+        return {f"power{level}" for level in range(8, int(found.generation) + 1)}
+    features = {str(one) for one in found.features} - NOT_INSTRUCTIONS
+    return features - ({"sse3"} if "ssse3" in features else set())
+
+
+@pytest.mark.parametrize(
+    "target", [one for targets in facts.CPU_TARGETS.values() for one in targets]
+)
+def test_features_of_cpu_targets_are_those_of_archspec(target: str) -> None:
+    assert {*cpu_features(target)} == archspecs(target)
+    assert list(cpu_features(target)) == sorted(cpu_features(target))
+
+
+def test_generic_needs_no_feature() -> None:
+    assert cpu_features("generic") == cpu_features("") == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "levels"),
+    [
+        ("POWER9, altivec supported", "power8 power9"),
+        ("POWER8NVL (raw), altivec supported", "power8"),
+        ("POWER10 (architected), altivec supported", "power8 power9 power10"),
+        ("POWER7 (raw), altivec supported", ""),
+        ("PPC970MP", ""),
+        ("POWER99999999", ""),
+    ],
+)
+def test_levels_of_power(model: str, levels: str) -> None:
+    assert power_levels(model) == tuple(levels.split())
+
+
+def test_the_level_of_a_processor() -> None:
+    assert level_of("x86_64", cpu_features("zen2")) == "x86_64_v3"
+    assert level_of("x86_64", cpu_features("skylake_avx512")) == "x86_64_v4"
+    assert level_of("x86_64", ("sse", "sse2")) == ""
+    assert level_of(PPC64LE, cpu_features("power9le")) == "power9le"
+    assert level_of("aarch64", cpu_features("a64fx")) == ""
+
+
+def test_every_shipped_base_has_its_c_library(known: Facts) -> None:
+    for base in shipped_project().bases.values():
+        system = known.system(base.distribution, base.version)
+        assert system is not None, base.name
+        assert {*system.kernel} >= {*base.architectures}, base.name
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "glibc", "kernel", "cpu"),
+    [
+        ("debian", "12", "2.36", "3.10.0", "power8le"),
+        ("debian", "13", "2.41", "3.10.0", "power8le"),
+        ("ubuntu", "18.04", "2.27", "3.10.0", "power8le"),
+        ("ubuntu", "22.04", "2.35", "3.10.0", "power9le"),
+        ("ubi", "8", "2.28", "3.10.0", "power8le"),
+        ("rockylinux", "9", "2.34", "3.10.0", "power9le"),
+    ],
+)
+def test_systems_on_power(
+    known: Facts, distribution: str, version: str, glibc: str, kernel: str, cpu: str
+) -> None:
+    system = known.system(distribution, version)
+    assert system is not None
+    assert (system.glibc, system.kernel[PPC64LE], system.cpu[PPC64LE]) == (glibc, kernel, cpu)
+
+
+def test_an_unknown_system_is_none(known: Facts) -> None:
+    assert known.system("debian", "1") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "capability"),
+    [
+        ("Tesla V100-SXM2-32GB", 70),
+        ("NVIDIA A100-SXM4-40GB", 80),
+        ("NVIDIA GH200 480GB", 90),
+        ("Tesla P100-PCIE-16GB", 60),
+        ("NVIDIA L40S", 89),
+        ("Tesla T4", 75),
+        ("NVIDIA GeForce RTX 3090", None),
+        ("Quadro GP100", None),
+        ("", None),
+    ],
+)
+def test_capabilities_by_model(model: str, capability: int | None) -> None:
+    assert capability_of(model) == capability
+    assert is_desktop(model) == ("GeForce" in model)
+
+
+@pytest.mark.parametrize(
+    ("capability", "branch"), [(20, 390), (37, 470), (52, 580), (70, 580), (75, None), (90, None)]
+)
+def test_the_last_driver_branch(capability: int, branch: int | None) -> None:
+    assert last_branch(capability) == branch
 
 
 def test_cuda_errors_are_in_order_and_named() -> None:

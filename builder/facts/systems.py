@@ -1,0 +1,26 @@
+"""What distributions fix: the C library, and what it asks of the host's kernel and processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from builder.places import Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SystemRelease:
+    """One release of a distribution, named as base images name it: debian 12.
+
+    `kernel` maps an architecture to the least Linux that its glibc starts on, `cpu` one to the CPU
+    target that its packages are compiled for, where not every processor of it will do.
+    """
+
+    distribution: str
+    version: str
+    glibc: str
+    kernel: Mapping[str, str]
+    cpu: Mapping[str, str]
+    sources: tuple[str, ...]
+    notes: str
+    where: Where
