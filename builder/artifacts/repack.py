@@ -36,10 +36,11 @@ from builder.artifacts.oci import (
 )
 from builder.artifacts.tars import GzippedTar
 from builder.artifacts.tree import clean
+from builder.contract import LABEL
 from builder.errors import StepFailed
 from builder.home import LENT_AT, PIP_AT
 
-ANNOTATIONS = "org.opencontainers.image."
+ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
 _OF_ENGINE = "io.buildah.version"
 _CONFIG = ("architecture", "author", "os", "os.version", "variant")
 _CONTAINER = (

@@ -117,13 +117,14 @@ def _mpis(node: Node, faults: Faults) -> tuple[PackagedMpi, ...]:
 
 def _mpi(family: str, node: Node, faults: Faults) -> PackagedMpi:
     required = ("version", "development", "runtime")
-    table = Table(node, faults, required=required, optional=("environment",))
+    table = Table(node, faults, required=required, optional=("environment", "pmix"))
     return PackagedMpi(
         family=family,
         version=table.read("version", version, ""),
         development=table.read("development", list_of(text), ()),
         runtime=table.read("runtime", list_of(text), ()),
         environment=table.read("environment", mapping_of(text, key=variable), {}),
+        pmix=table.read("pmix", version, ""),
     )
 
 

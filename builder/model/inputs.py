@@ -71,7 +71,9 @@ class Bootstrap:
 class PackagedMpi:
     """An MPI that a base's distribution packages. `version` is upstream's, without revision.
 
-    `environment` is what its programs need to be found, where they are in no usual folder.
+    `environment` is what its programs need to be found, where they are in no usual folder. `pmix`
+    is the PMIx that it is packaged with (`4.2`), which may be newer than upstream's own; empty if
+    that is not known, or there is none.
     """
 
     family: str
@@ -79,6 +81,7 @@ class PackagedMpi:
     development: tuple[str, ...]
     runtime: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    pmix: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from builder.facts import SystemRelease
 from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
 from builder.model.locked import LockedSource
 from builder.model.words import GENERIC, NONE, RUNTIME
@@ -101,10 +102,11 @@ class PlannedCuda:
     """A cell's CUDA toolkit, and the route by which the image comes to it.
 
     `version` is the axis value (12.4), `update` the release in full (12.4.1), `driver` the least
-    Linux driver. `images` are the bases of the development and the run-time stage on the route
-    `image`, else empty. `gcc` is the host compiler's major version where it is not the base's
-    own, else empty. `capabilities` are those that nvcc compiles for, as plain numbers: 70. `first`
-    are commands before any other in `images`. `notes` say why it is not another route.
+    Linux driver, `shipped_driver` the one that came with the update. `images` are the bases of the
+    development and the run-time stage on the route `image`, else empty. `gcc` is the host
+    compiler's major version where it is not the base's own, else empty. `capabilities` are those
+    that nvcc compiles for, as plain numbers: 70. `first` are commands before any other in `images`.
+    `notes` say why it is not another route.
     """
 
     version: str
@@ -113,6 +115,7 @@ class PlannedCuda:
     route: str
     capabilities: tuple[str, ...]
     packages: PackagedCuda
+    shipped_driver: str = ""
     images: tuple[str, str] | None = None
     gcc: str = ""
     first: tuple[str, ...] = ()
@@ -121,11 +124,17 @@ class PlannedCuda:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedMpi:
-    """A cell's MPI. `version` is upstream's; packages are empty but on the route `package`."""
+    """A cell's MPI. `version` is upstream's; packages are empty but on the route `package`.
+
+    `library` is the name of the library that programs are linked to (`libmpi.so.40`), `pmix` the
+    PMIx by which it is started (`4.2`); what is not known, or is not there, is empty.
+    """
 
     family: str
     version: str
     route: str
+    library: str = ""
+    pmix: str = ""
     development: tuple[str, ...] = ()
     runtime: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -139,7 +148,7 @@ class PlannedImage:
     stage; `base_reference` is the former without a site's mirror. `content_key` is a SHA-256 in
     hexadecimal over all of it and over the versions of hpccm and of this package. `decided` says, a
     line each, what decided base, packages and flags. `sources` are what the lock has for the
-    recipes of its chain.
+    recipes of its chain. `system` is what is known of the base's distribution, if anything is.
     """
 
     cell: Cell
@@ -154,6 +163,7 @@ class PlannedImage:
     content_key: str
     decided: tuple[str, ...] = ()
     sources: tuple[LockedSource, ...] = ()
+    system: SystemRelease | None = None
 
     @property
     def identifier(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from builder import __version__
+from builder.contract import as_document, contract_of
 from builder.errors import Fault
 from builder.model import (
     BaseImage,
@@ -54,9 +56,9 @@ class Images:
         pinned, base_image, runtime_image = self._names(cell.base, cell.arch, images)
         sources = self._sources(tuple(stage.name for stage in contents.stages))
         prepare = (*(cuda.first if cuda else ()), *base.prepare)
-        about = [self._compiler, base.hpccm_distro, base.distribution, prepare]
+        about: list[Any] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
         about += [cell.identifier, pinned, *([one.url, one.sha256] for one in sources)]
-        yield PlannedImage(
+        image = PlannedImage(
             cell=cell,
             base=base,
             base_image=base_image,
@@ -66,10 +68,13 @@ class Images:
             cuda=cuda,
             stages=contents.stages,
             checks=contents.checks,
-            content_key=self._content_key(about, contents),
+            content_key="",
             decided=decided(base, cell, verdict),
             sources=sources,
+            system=self._project.facts.system(base.distribution, base.version),
         )
+        about.append(as_document(contract_of(image)))
+        yield dataclasses.replace(image, content_key=self._content_key(about, contents))
 
     def _base_names(
         self, base: str, arch: str, images: tuple[str, str] | None

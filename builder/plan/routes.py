@@ -23,6 +23,7 @@ from builder.versions import matches, split_mpi, version_order
 
 # Debian names MPICH's library itself: https://sources.debian.org/src/mpich/ (debian/rules)
 _OWN_MPICH = ("debian", "ubuntu")
+_MPICH_OF_DEBIAN = "libmpich.so.12"
 _FULL = 3  # parts of a release's version: 5.0.7
 WORLD, BASE, MAINTAINER = "world", "base image", "maintainer"
 T = TypeVar("T")
@@ -98,6 +99,7 @@ def _planned(
         version=release.version,
         update=release.update,
         driver=release.driver,
+        shipped_driver=release.shipped_driver,
         route=route,
         capabilities=way.packages.capabilities or release.capabilities,
         packages=way.packages,
@@ -222,7 +224,7 @@ def choose_mpi(
     return Choice(reasons=(Reason(layer=BASE, text=text),))
 
 
-def _by_package(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | str:
+def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
     found = packaged_mpi(base, mpi)
     if found is None:
@@ -234,6 +236,8 @@ def _by_package(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | 
         family=family,
         version=found.version,
         route="package",
+        library=_library(project.facts, base, family, found.version),
+        pmix=found.pmix,
         development=found.development,
         runtime=found.runtime,
         environment=found.environment,
@@ -248,7 +252,15 @@ def packaged_mpi(base: BaseImage, mpi: str) -> PackagedMpi | None:
     return None
 
 
-def _from_source(_: Project, __: BaseImage, mpi: str, release: str) -> PlannedMpi | str:
+def _library(known: Facts, base: BaseImage, family: str, version: str) -> str:
+    """The name of the library of a packaged MPI; empty if the series is not known."""
+    if family == "mpich" and base.distribution in _OWN_MPICH:
+        return _MPICH_OF_DEBIAN
+    series = known.mpi_series(family, version)
+    return series.soname if series else ""
+
+
+def _from_source(project: Project, _: BaseImage, mpi: str, release: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
     if facts.MPI_FAMILIES[family].host_only:
         return ""
@@ -259,10 +271,18 @@ def _from_source(_: Project, __: BaseImage, mpi: str, release: str) -> PlannedMp
             f"to build {mpi} from source, the recipe (mpi.source.version) or the axis value has to "
             "name a release in full"
         )
-    return PlannedMpi(family=family, version=release or version, route="source")
+    made = release or version
+    series = project.facts.mpi_series(family, made)
+    return PlannedMpi(
+        family=family,
+        version=made,
+        route="source",
+        library=series.soname if series else "",
+        pmix=series.pmix if series else "",
+    )
 
 
-def _from_host(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | str:
+def _from_host(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:
     """An MPI whose library a site binds in; programs are made with one of the same ABI."""
     family, version = split_mpi(mpi)
     known = facts.MPI_FAMILIES[family]
@@ -273,13 +293,14 @@ def _from_host(_: Project, base: BaseImage, mpi: str, __: str) -> PlannedMpi | s
         return f"{base.name} packages no MPI with the ABI of {known.title}"
     if base.distribution in _OWN_MPICH:
         return (
-            f"{base.name} calls its MPICH libmpich.so.12, and what is made with it does not find "
-            f"{known.title}'s libmpi.so.12"
+            f"{base.name} calls its MPICH {_MPICH_OF_DEBIAN}, and what is made with it does not "
+            f"find {known.title}'s libmpi.so.12"
         )
     return PlannedMpi(
         family=family,
         version=version,
         route="host",
+        library=_library(project.facts, base, twin.family, twin.version),
         development=twin.development,
         environment=twin.environment,
     )

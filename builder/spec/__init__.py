@@ -1,8 +1,8 @@
 """The stage that compiles a planned image to text: the only place that imports hpccm.
 
-A spec is a folder: `Dockerfile`, `Singularity.def` and `files/` (the checks' sources and
-scripts, and what recipes copy), complete in itself. The Singularity definition reads its base, an
-OCI archive, from the file named by `base_archive` in that folder.
+A spec is a folder: `Dockerfile`, `Singularity.def` and `files/` (the checks' sources and scripts,
+the host contract, and what recipes copy), complete in itself. The Singularity definition reads its
+base, an OCI archive, from the file named by `base_archive` in that folder.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from builder.contract import FILE, as_text, contract_of
 from builder.model import PlannedImage, Spec
 from builder.spec.blocks import block_faults
 from builder.spec.catalogue import hpccm_version
@@ -49,7 +50,11 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
         image=image,
         dockerfile=texts[0],
         singularity=texts[1],
-        files={**check_files(image, run_checks), **project_files(image)},
+        files={
+            **check_files(image, run_checks),
+            **project_files(image),
+            FILE: as_text(contract_of(image)),
+        },
         sources=tuple(one for _, one in sorted(found.copied.items())),
     )
 

@@ -17,6 +17,9 @@ import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
 
+from builder.contract import FILE as CONTRACT
+from builder.contract import IN_IMAGE as CONTRACT_IN_IMAGE
+from builder.contract import as_labels, contract_of
 from builder.errors import BadInput
 from builder.model import (
     DEVELOPMENT,
@@ -158,6 +161,7 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
     if image.checks and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
     _add_check_scripts(final, image)  # last: a stage says nothing of its descendants
+    final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)
     final += label(metadata=_labels(image))
 
 
@@ -187,6 +191,7 @@ def _labels(image: PlannedImage) -> dict[str, str]:
         "build-images.flavour": image.cell.flavour,
         "build-images.cpu-target": image.cell.cpu,
         **_merged([stage.labels for stage in image.stages]),
+        **as_labels(contract_of(image)),
     }
     if hpccm.config.get_format() == "docker":
         return {key: _quoted(value) for key, value in labels.items()}

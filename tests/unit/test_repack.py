@@ -16,7 +16,7 @@ import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
-from builder.artifacts.oci import read_layout
+from builder.artifacts.oci import blob_path, read_layout
 from builder.artifacts.repack import Plain, repack, unpack
 from builder.artifacts.tars import APART
 from builder.artifacts.tree import comparable
@@ -133,6 +133,14 @@ def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
         found = hashlib.sha256(gzip.decompress(blob.read_bytes())).hexdigest()
         assert f"sha256:{found}" == diff_id
     assert not (tmp_path / "x/in").exists()
+
+
+def test_labels_that_say_what_an_image_is_and_needs_are_annotations(tmp_path: Path) -> None:
+    about = {"org.opencontainers.image.title": "t", "build-images.host.kernel": "3.2.0"}
+    plain = repacked(tmp_path / "x", base(), config={"Labels": {**about, "a": "b"}})
+    for layout in (read_layout(tmp_path / "x/image.oci"), plain.layout):
+        manifest = json.loads(blob_path(layout.path, layout.digest).read_bytes())
+        assert manifest["annotations"] == about
 
 
 def test_a_hard_link_into_a_lower_layer_stays_one(tmp_path: Path) -> None:

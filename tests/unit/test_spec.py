@@ -341,6 +341,7 @@ def test_checks_come_with_their_scripts_and_sources(tmp_path: Path) -> None:
         "files/checks/20-ok",
         "files/run-checks",
         "files/src/hello.c",
+        "files/host-contract.json",
     ]
     script = made.files["files/checks/20-ok"].splitlines()
     assert script[:3] == [

@@ -197,6 +197,7 @@ def test_a_spec_is_written_whole(tmp_path: Path) -> None:
         "Singularity.def",
         "base.oci.tar",
         "files/checks/10-hello",
+        "files/host-contract.json",
         "files/run-checks",
         "files/src/hello.c",
     ]
