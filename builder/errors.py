@@ -96,12 +96,12 @@ class BadInput(BuildImagesError):
         self.faults = tuple(sorted(set(faults)))
 
     @classmethod
-    def of(cls, faults: Sequence[Fault]) -> BadInput:
-        """An error that lists `faults`, sorted by file and line."""
+    def of(cls, faults: Sequence[Fault], rest: str = "nothing was built") -> BadInput:
+        """An error that lists `faults`, sorted by file and line. `rest` says what was not done."""
         unique = sorted(set(faults))
         count = counted(len(unique), "fault")
         places = counted(len({fault.file for fault in unique}), "file")
-        text = "\n".join([f"{count} in {places}; nothing was built.", *map(str, unique)])
+        text = "\n".join([f"{count} in {places}; {rest}.", *map(str, unique)])
         return cls(text, faults=unique)
 
 

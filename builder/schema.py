@@ -8,10 +8,15 @@ pass, loading may still refuse: a schema knows no other file.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from builder.load.schemas import KINDS, file_schema, when_schema
+from builder.hosts.contracts import contract_of_node
+from builder.hosts.records import host_of
+from builder.load import schemas
+from builder.load.document import Node
+from builder.load.faults import Faults
+from builder.load.schemas import file_schema, learnt, when_schema
 from builder.load.toolkits import ARGUMENTS
 from builder.model import MPI_ROUTES, OPTIONAL
 from builder.spec import catalogue
@@ -25,7 +30,14 @@ _TITLES = {
     "matrix": "The matrix of build-images: matrix.yaml",
     "checks": "The checks of build-images: tests/images/checks.yaml",
     "site": "What differs at a site of build-images: site.yaml",
+    "host": "A host on record: build-images check-host --record",
+    "host-contract": "What an image needs of a host: /opt/build-images/host-contract.json",
 }
+_OF_HOSTS: Mapping[str, Callable[[Node, Faults], object]] = {
+    "host": host_of,
+    "host-contract": contract_of_node,
+}
+KINDS = (*schemas.KINDS, *_OF_HOSTS)
 _TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of value
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
@@ -70,8 +82,9 @@ _TOOLKITS: Mapping[str, dict[str, Any]] = {
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """The JSON Schema of a recipe, base, matrix, checks or site file."""
-    made = {"$schema": DIALECT, "title": _TITLES[kind], **file_schema(kind)}
+    """The JSON Schema of one of `KINDS`."""
+    shape = learnt(_OF_HOSTS[kind]) if kind in _OF_HOSTS else file_schema(kind)
+    made = {"$schema": DIALECT, "title": _TITLES[kind], **shape}
     if kind != "recipe":
         return made
     kinds = {_name(words): {"description": words, **value} for words, value in _BY_KIND.items()}

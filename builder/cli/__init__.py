@@ -42,18 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(options: Options) -> int:
-    if options.command in {"build", "verify", "reproduce", "doctor", "gc"}:
-        # The commands that only look start fast.
-        from builder.cli import building, reproducing  # noqa: PLC0415
-        from builder.cli.collecting import collect  # noqa: PLC0415
-
-        return {
-            "build": building.build,
-            "verify": building.verify,
-            "reproduce": reproducing.reproduce,
-            "doctor": building.doctor,
-            "gc": collect,
-        }[options.command](options)
+    if options.command in {"build", "verify", "reproduce", "doctor", "gc", "check-host"}:
+        return _working(options)
     with _without_collector():
         if options.command == "schema":
             from builder import schema  # noqa: PLC0415
@@ -75,6 +65,24 @@ def _command(options: Options) -> int:
         from builder.cli import unchanged  # noqa: PLC0415
 
         return {"plan": unchanged.plan, "spec": unchanged.spec}[options.command](options)
+
+
+def _working(options: Options) -> int:
+    """The commands that start programs; those that only look start fast without them."""
+    if options.command == "check-host":
+        from builder.cli import checking  # noqa: PLC0415
+
+        return checking.check_host(options)
+    from builder.cli import building, reproducing  # noqa: PLC0415
+    from builder.cli.collecting import collect  # noqa: PLC0415
+
+    return {
+        "build": building.build,
+        "verify": building.verify,
+        "reproduce": reproducing.reproduce,
+        "doctor": building.doctor,
+        "gc": collect,
+    }[options.command](options)
 
 
 @contextlib.contextmanager

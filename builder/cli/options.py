@@ -39,6 +39,11 @@ class Options:
     stages: bool = False
     free: bool = False
     unused_for: int = 7
+    host: Path | None = None
+    record: bool = False
+    emulated: bool = False
+    runtimes: tuple[str, ...] = ()
+    launchers: tuple[str, ...] = ()
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -71,6 +76,11 @@ def parse(argv: Sequence[str]) -> Options:
         stages=getattr(given, "stages", False),
         free=getattr(given, "free", False),
         unused_for=getattr(given, "unused_for", 7),
+        host=Path(given.host).absolute() if getattr(given, "host", None) else None,
+        record=getattr(given, "record", False),
+        emulated=getattr(given, "emulated", False),
+        runtimes=_distinct(getattr(given, "runtime", None) or []),
+        launchers=_distinct(getattr(given, "launcher", None) or []),
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
     )
 
@@ -86,6 +96,7 @@ COMMANDS = (
     "verify",
     "reproduce",
     "doctor",
+    "check-host",
     "gc",
     "schema",
 )

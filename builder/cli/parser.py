@@ -6,9 +6,10 @@ import argparse
 import os
 
 from builder import __version__
+from builder.facts.runtimes import RUNTIMES
 from builder.model import FLAVOURS, FORMATS, SELECTABLE
 
-FILE_KINDS = ("recipe", "base", "matrix", "checks", "site")
+FILE_KINDS = ("recipe", "base", "matrix", "checks", "site", "host", "host-contract")
 
 EXIT_CODES = """\
 exit codes:
@@ -37,6 +38,7 @@ examples:
   build-images explain --mpi mpich               why each cell is in or out
   build-images gc                                what the store holds in vain
   build-images doctor                            what this machine can build, run and verify
+  build-images check-host image.sif              whether an image runs on this machine
 
 """
 
@@ -51,6 +53,35 @@ and 1 if not: then, for each layer that differs, the first path is named, and wh
 content, mode, mtime, owner, link or type that differs, or whether it is missing. Packages come
 from the distribution's mirror of the day: versions that changed meanwhile are listed. With
 --no-native-tools it also shows that native tools changed nothing in an image that was lent them.
+"""
+
+
+CHECK_HOST = """\
+Say whether an image runs on this host, or on one of which a record was brought: yes, no or cannot
+tell, rule by rule, each with the reason and the fix. Nothing is started: the image's host contract
+is read from its labels, or from /opt/build-images/host-contract.json in it.
+
+Architecture, processor, kernel, driver, GPUs and their compute capability all have to fit, one
+container runtime has to start it, and the ranks of its MPI have to be launched in one way:
+  in-container  by the launcher in the image, on one node
+  hybrid        by the host's mpirun or srun, each rank in a container of its own
+  bind          the same, with the host's MPI bound into the containers
+Without --runtime, any that is there will do; without --launcher, any way. A fact that is needed and
+not known makes no yes.
+"""
+
+CHECK_HOST_CODES = """\
+exit codes:
+  0  yes
+  2  bad input or bad usage: no such image, a record or a contract with faults
+  4  cannot tell: something that is needed is not known, or the image has no host contract
+  5  no: refused, it must not run there
+
+examples:
+  build-images check-host out/IDENTIFIER
+  build-images check-host image.sif --launcher hybrid --runtime apptainer
+  build-images check-host --record > node.json            on a node of the site
+  build-images check-host image.sif --host node.json      wherever the image is
 """
 
 
@@ -110,9 +141,50 @@ def make_parser() -> argparse.ArgumentParser:
         commands, "doctor", "say what this machine can build, run and verify", [common]
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    _check_host_command(commands)
     _gc_command(commands)
     _schema_command(commands)
     return parser
+
+
+def _check_host_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    about = "say whether an image runs on this host, without starting it"
+    check = _command(commands, "check-host", about, [_common()])
+    check.description, check.epilog = CHECK_HOST, CHECK_HOST_CODES
+    check.add_argument(
+        "path",
+        metavar="IMAGE",
+        nargs="?",
+        help="an image's folder or identifier, an OCI layout, a SIF, a Charliecloud tarball or "
+        "folder, or a host-contract.json",
+    )
+    _output(check, "where the image's folder is, if its identifier is given (default: out)")
+    check.add_argument(
+        "--host", metavar="FILE", help="check for the host of a record, as --record prints it"
+    )
+    check.add_argument(
+        "--record",
+        action="store_true",
+        help="print this host as a record (JSON), and check nothing",
+    )
+    check.add_argument(
+        "--runtime",
+        action="append",
+        choices=tuple(RUNTIMES),
+        help="the container runtime that is to start it (may be repeated: one of them)",
+    )
+    check.add_argument(
+        "--launcher",
+        action="append",
+        choices=("in-container", "hybrid", "bind"),
+        help="how the ranks of its MPI are to be launched (may be repeated: one of them)",
+    )
+    check.add_argument(
+        "--emulated",
+        action="store_true",
+        help="let programs of another architecture run under QEMU; it is said, and is never native",
+    )
+    check.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _gc_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -58,7 +58,7 @@ def _reachable(home: Path, user: str, *, as_root: bool, roots: Roots) -> Item:
 
 
 def _namespaces(roots: Roots) -> Item:
-    problem, remedy = _namespaces_problem(roots)
+    problem, remedy = namespaces_problem(roots)
     text = problem or "open to ordinary users"
     if not problem and _number(roots, "kernel/apparmor_restrict_unprivileged_userns") == 1:
         text = "open to programs with an AppArmor profile (make setup writes Apptainer's)"
@@ -67,7 +67,8 @@ def _namespaces(roots: Roots) -> Item:
     )
 
 
-def _namespaces_problem(roots: Roots) -> tuple[str, str]:
+def namespaces_problem(roots: Roots) -> tuple[str, str]:
+    """What closes user namespaces to ordinary users, and what opens them; empty if open."""
     if _number(roots, "kernel/unprivileged_userns_clone") == 0:
         return "closed to ordinary users", "sysctl kernel.unprivileged_userns_clone=1"
     limit = _number(roots, "user/max_user_namespaces")
@@ -130,21 +131,30 @@ def _keyring(roots: Roots) -> Item:
 
 def _driver(roots: Roots) -> Item:
     """The loaded driver and its devices, from /proc: nvidia-smi may take seconds to answer."""
-    title, file = "NVIDIA driver", roots.proc / "driver/nvidia/version"
+    title = "NVIDIA driver"
     remedy = "install NVIDIA's driver, and in a container hand its devices over"
-    found = _DRIVER.search("\n".join(_lines(file)))
-    if not file.is_file():
+    version = driver_version(roots)
+    if version is None:
         return _gpu("gpu", title, "not loaded", remedy)
-    version = found["version"] if found else ""
     if not (roots.dev / "nvidiactl").exists():
         return _gpu("gpu", title, f"{version} is loaded, and /dev/nvidiactl is not there", remedy)
-    models = _models(roots)
+    models = gpu_models(roots)
     text = ", ".join([version or "loaded", *models]).strip(", ")
     data = {"version": version, "gpus": models}
     return Item(key="gpu", group=GPU, title=title, ok=True, text=text, optional=True, data=data)
 
 
-def _models(roots: Roots) -> list[str]:
+def driver_version(roots: Roots) -> str | None:
+    """The loaded driver's version; empty if it does not say one, None if there is none."""
+    file = roots.proc / "driver/nvidia/version"
+    if not file.is_file():
+        return None
+    found = _DRIVER.search("\n".join(_lines(file)))
+    return found["version"] if found else ""
+
+
+def gpu_models(roots: Roots) -> list[str]:
+    """The models of the GPUs that the driver has, as it names them."""
     files = sorted((roots.proc / "driver/nvidia/gpus").glob("*/information"))
     found = [_MODEL.search("\n".join(_lines(file))) for file in files]
     return [one["model"].strip() for one in found if one]

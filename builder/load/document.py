@@ -123,7 +123,16 @@ def parse(path: Path, file: str, faults: Faults) -> Node | None:
     `file` is how messages name the file.
     """
     where = Where(file=file, line=1)
-    text = _read(path, where, faults)
+    return _parsed(_read(path, where, faults), where, faults)
+
+
+def parse_bytes(data: bytes, file: str, faults: Faults) -> Node | None:
+    """The same for a file's content, wherever it comes from."""
+    where = Where(file=file, line=1)
+    return _parsed(_decoded(data, where, faults), where, faults)
+
+
+def _parsed(text: str | None, where: Where, faults: Faults) -> Node | None:
     try:
         raw = None if text is None else _compose(text, where, faults)
         return None if raw is None else _Converter(faults).node(raw, _first_line(raw, where))
@@ -138,13 +147,19 @@ def _read(path: Path, where: Where, faults: Faults) -> str | None:
         faults.add(where, "this is no file: a pipe, a socket or a device would be waited for")
         return None
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
     except FileNotFoundError:
         faults.add(where, "the file is missing")
         return None
     except OSError as error:
         faults.add(where, f"the file cannot be read: {error.strerror}")
         return None
+    return _decoded(data, where, faults)
+
+
+def _decoded(data: bytes, where: Where, faults: Faults) -> str | None:
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         faults.add(Where(file=where.file, line=line), "the text is not UTF-8")

@@ -34,15 +34,16 @@ def file_schema(kind: str) -> dict[str, Any]:
 
     Blocks of recipes are at `#/definitions/block`, which is not in it.
     """
-    return _learnt(_READERS[kind])
+    return learnt(_READERS[kind])
 
 
 def when_schema() -> tuple[str, dict[str, Any]]:
     """The key beside a block that says for which cells it is, and what it holds."""
-    return WHEN, _learnt(patterns_of(SELECTABLE, _ANY))
+    return WHEN, learnt(patterns_of(SELECTABLE, _ANY))
 
 
-def _learnt(reader: Callable[[Node, Faults], object]) -> dict[str, Any]:
+def learnt(reader: Callable[[Node, Faults], object]) -> dict[str, Any]:
+    """What a reader takes, as JSON Schema: it is given a probe, and says so."""
     probe = Probe(where=Where(file="", line=1), value="")
     reader(probe, Faults())
     return probe.schema

@@ -38,7 +38,11 @@ class TestDefaultSelection:
         assert set(manifest["artifacts"]) == set(FORMATS)
         for name in FORMATS:
             assert outcomes(manifest, name) == dict.fromkeys(
-                ["formats-equal", "environment", "architecture", "mpi", "libraries"], "passed"
+                [
+                    *("formats-equal", "environment", "architecture", "mpi", "libraries"),
+                    "host-contract",
+                ],
+                "passed",
             )
 
     def test_emulated_is_said(self, hpc_base: dict[str, Path], arch: str) -> None:

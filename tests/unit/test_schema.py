@@ -27,6 +27,8 @@ FILES = {
     "matrix": ("matrix.yaml",),
     "checks": ("tests/images/checks.yaml",),
     "site": ("site.yaml",),
+    "host": ("tests/data/hosts/*.json",),
+    "host-contract": ("tests/golden/contract/*.json",),
 }
 GOOD = [
     pytest.param(kind, file, id=file.relative_to(ROOT).as_posix())
@@ -113,7 +115,10 @@ def test_good_files_are_valid(kind: str, file: Path) -> None:
     assert problems == []
 
 
-@pytest.mark.parametrize(("kind", "file"), [one for one in GOOD if "tests/data" not in str(one.id)])
+SHIPPED = [one for one in GOOD if "tests/data" not in str(one.id) and "golden" not in str(one.id)]
+
+
+@pytest.mark.parametrize(("kind", "file"), SHIPPED)
 def test_shipped_files_name_their_schema(kind: str, file: Path) -> None:
     first = file.read_text().splitlines()[0]
     path = first.removeprefix("# yaml-language-server: $schema=")
@@ -129,6 +134,25 @@ def shown_valid(name: str, kind: str) -> bool:
 @pytest.mark.parametrize("name", BAD)
 def test_bad_files_are_not(name: str) -> None:
     assert not shown_valid(name, BAD[name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        ("host", {}),
+        ("host", {"schema": "build-images/host/v2"}),
+        ("host", {"schema": "build-images/host/v1", "kernel": 5.4}),
+        ("host", {"schema": "build-images/host/v1", "gpu": {"devices": [{"capability": "70"}]}}),
+        ("host", {"schema": "build-images/host/v1", "mpi": [{"version": "4.1"}]}),
+        ("host-contract", {"schema": "build-images/host-contract/v1"}),
+    ],
+)
+def test_records_and_contracts_are_judged_too(kind: str, document: dict[str, Any]) -> None:
+    assert not validator(kind).is_valid(document)
+
+
+def test_an_empty_record_is_one() -> None:
+    assert validator("host").is_valid({"schema": "build-images/host/v1", "gpu": None})
 
 
 RECIPE = {"recipe": "a", "version": "1.0", "about": "a"}

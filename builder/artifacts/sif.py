@@ -1,0 +1,79 @@
+"""SIF files: their objects, read without any program.
+
+Header and descriptors: https://github.com/apptainer/sif/tree/main/pkg/sif (sif.go).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from builder.errors import StepFailed
+
+_MAGIC_AT, _MAGIC = 32, b"SIF_MAGIC"
+# launch script, magic, version, architecture, id, times, then six numbers
+_HEADER = struct.Struct("<32s10s3s3s16sqqqqqqqq")
+# kind, used, id, group, link, offset, size, size with padding, times, owner, group, name, extra
+_DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
+PARTITION, JSON = 0x4004, 0x4006
+_MOST = 10_000  # descriptors: Apptainer makes 48
+_LARGEST = 1 << 22  # bytes of an object that is read whole
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SifObject:
+    """One object of a SIF: `kind` is PARTITION, JSON or another of SIF's data types."""
+
+    kind: int
+    name: str
+    offset: int
+    size: int
+
+
+def is_sif(path: Path) -> bool:
+    """Whether a file begins as SIF files do."""
+    with path.open("rb") as file:
+        file.seek(_MAGIC_AT)
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def json_objects(path: Path) -> dict[str, bytes]:
+    """The JSON objects by name: `oci-config.json` and `inspect-metadata.json` have the labels."""
+    with path.open("rb") as file:
+        return {
+            one.name: _content(file, one)
+            for one in _objects(file, path)
+            if one.kind == JSON and one.size <= _LARGEST
+        }
+
+
+def objects(path: Path) -> tuple[SifObject, ...]:
+    """All objects; raises `StepFailed` unless the file is a whole SIF."""
+    with path.open("rb") as file:
+        return tuple(_objects(file, path))
+
+
+def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
+    data = file.read(_HEADER.size)
+    fields = _HEADER.unpack(data) if len(data) == _HEADER.size else ()
+    if not fields or not fields[1].startswith(_MAGIC):
+        raise StepFailed(f"{path}: not a SIF")
+    number, start = fields[8], fields[9]
+    if not 0 < number <= _MOST or start < _HEADER.size:
+        raise StepFailed(f"{path}: not a whole SIF: its header says {number} objects")
+    file.seek(start)
+    table = file.read(number * _DESCRIPTOR.size)
+    if len(table) < number * _DESCRIPTOR.size:
+        raise StepFailed(f"{path}: not a whole SIF: it ends within its table of objects")
+    for one in _DESCRIPTOR.iter_unpack(table):
+        if one[1]:
+            name = one[12].rstrip(b"\0").decode(errors="replace")
+            yield SifObject(kind=one[0], name=name, offset=one[5], size=one[6])
+
+
+def _content(file: IO[bytes], one: SifObject) -> bytes:
+    file.seek(one.offset)
+    return file.read(one.size)

@@ -1,0 +1,130 @@
+"""This machine as a host: what its kernel, its driver and its programs say. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from builder import facts
+from builder.doctor import Roots
+from builder.doctor.emulation import handlers_of
+from builder.doctor.host import driver_version, gpu_models, namespaces_problem
+from builder.facts.processors import power_levels
+from builder.hosts import nvml
+from builder.hosts.programs import Programs, mpis, runtimes, slurm
+from builder.hosts.record import NONE, Host, HostCpu, HostGpu, HostGpus
+from builder.process import Processes
+
+_NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI vendor, and base class of display controllers
+_COMPAT = re.compile(r"cuda-(\d+\.\d+)")
+_CDI = ("etc/cdi", "var/run/cdi")
+_FEATURES = ("flags", "Features")  # of x86_64, of aarch64
+_MODELS = ("model name", "cpu")
+
+
+def this_host(
+    processes: Processes,
+    *,
+    search_path: str,
+    roots: Roots | None = None,
+    load: Callable[[], nvml.Library | None] = nvml.load,
+) -> Host:
+    """Look at this machine. `roots` is where the system shows itself, `load` loads NVML."""
+    roots, programs = roots or Roots(), Programs(processes, search_path)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(mpis, programs), pool.submit(slurm, programs)
+        starting = pool.submit(runtimes, programs)
+        gpu = _gpus(roots, programs, load)
+        return Host(
+            name=platform.node(),
+            architecture=platform.machine() or None,
+            kernel=platform.release() or None,
+            glibc=_glibc(),
+            cpu=cpu_of(_text(roots.proc / "cpuinfo")),
+            gpu=gpu,
+            mpi=asked[0].result(),
+            slurm=asked[1].result(),
+            runtimes=starting.result(),
+            user_namespaces=not namespaces_problem(roots)[0],
+            emulators=_emulators(roots),
+        )
+
+
+def _glibc() -> str | None:
+    """The C library that this interpreter runs on, which is the host's; None if it is no glibc."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return None
+    return version if name == "glibc" and version else None
+
+
+def cpu_of(cpuinfo: str) -> HostCpu:
+    """The processor that /proc/cpuinfo tells of; the first one's, where there are several."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    model = next((fields[key] for key in _MODELS if key in fields), "")
+    listed = next((fields[key].split() for key in _FEATURES if key in fields), [])
+    return HostCpu(model=model, features=tuple(sorted(listed)) or power_levels(model) or None)
+
+
+def _gpus(roots: Roots, programs: Programs, load: Callable[[], nvml.Library | None]) -> HostGpus:
+    version = driver_version(roots)
+    found = HostGpus(
+        driver=NONE if version is None else version or None,
+        on_bus=_on_bus(roots.top / "sys/bus/pci/devices"),
+        compat=_compat(roots.top / "usr/local"),
+        toolkit=programs.find("nvidia-container-cli") is not None,
+        cdi=any(list((roots.top / folder).glob("*nvidia*")) for folder in _CDI),
+    )
+    if version is None:
+        return replace(found, devices=())
+    library = load()
+    if library is None:
+        models = gpu_models(roots)
+        return replace(found, devices=tuple(HostGpu(model=one) for one in models) or None)
+    answer = nvml.ask(library)
+    return replace(found, devices=answer.devices, fault=answer.fault)
+
+
+def _on_bus(devices: Path) -> int | None:
+    """How many GPUs of NVIDIA's are on the PCI bus; None where it is not to be seen."""
+    if not devices.is_dir():
+        return None
+    return sum(
+        _text(one / "vendor") == _NVIDIA and _text(one / "class").startswith(_DISPLAY)
+        for one in devices.iterdir()
+    )
+
+
+def _compat(folder: Path) -> tuple[str, ...]:
+    """The CUDA releases of the cuda-compat packages that are installed."""
+    found = [_COMPAT.search(str(file)) for file in folder.glob("cuda-*/compat/libcuda.so.1")]
+    return tuple(sorted({one[1] for one in found if one}))
+
+
+def _emulators(roots: Roots) -> tuple[str, ...] | None:
+    """The architectures that binfmt_misc hands to an emulator, also within containers."""
+    folder = roots.proc / "sys/fs/binfmt_misc"
+    if not (folder / "status").exists():
+        return None
+    handlers = [one for one in handlers_of(folder) if one.enabled and "F" in one.flags]
+    return tuple(
+        name
+        for name, arch in facts.ARCHITECTURES.items()
+        if any(handler.serves(arch) for handler in handlers)
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,200 @@
+"""What programs of this host say of themselves: MPIs, Slurm, container runtimes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.doctor.programs import answer, first_version
+from builder.hosts.record import HostMpi, HostRuntime, HostSlurm
+from builder.process import Completed, Processes
+
+# Which family a launcher's version text tells; MVAPICH2's is Hydra, too, and tells by mpiname.
+_FAMILIES = (
+    ("openmpi", re.compile(r"\(Open MPI\)|Open MPI|OpenRTE|PRRTE")),
+    ("intelmpi", re.compile(r"Intel\(R\) MPI")),
+    ("mpich", re.compile(r"HYDRA")),
+)
+_LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
+_FOLDERS = ("lib", "lib64", "lib/release")  # the last is Intel MPI's
+_LIBRARY = re.compile(r"lib(mpi|mpich)\.so\.\d+")
+_SYMBOL = re.compile(rb"GLIBC_(\d+(?:\.\d+)+)\0")
+_LDD = re.compile(r"=> (/\S+)")
+_C_LIBRARY = re.compile(r"/(libc|libm|libpthread|libdl|librt|libresolv|libutil|ld[-\w]*)[.-]")
+_EXTERNAL = re.compile(r"MCA pmix: ext")
+_PMI = re.compile(r"^(none|openmpi|cray_shasta|pmi\w*)$")
+_LISTED = re.compile(r"^srun:\s*|[,:]")
+
+
+class Programs:
+    """Asks programs of one search path. What cannot be asked is not known."""
+
+    def __init__(self, processes: Processes, search_path: str) -> None:
+        self._processes, self._path = processes, search_path
+
+    def find(self, name: str) -> str | None:
+        return shutil.which(name, path=self._path)
+
+    def ask(self, *argv: str) -> Completed | None:
+        """What a program prints; None if it is not there, does not start or does not end."""
+        found = self.find(argv[0])
+        if found is None:
+            return None
+        done = answer(self._processes, [found, *argv[1:]], search_path=self._path)
+        return None if isinstance(done, str) else done
+
+    def said(self, *argv: str) -> str:
+        """What a program that ended well printed."""
+        done = self.ask(*argv)
+        return done.stdout + done.stderr if done and done.returncode == 0 else ""
+
+
+def mpis(programs: Programs) -> tuple[HostMpi, ...] | None:
+    """The MPIs whose launchers are on the search path, each once.
+
+    None where there are launchers, and none is of a family that is known: Spectrum MPI's, say.
+    """
+    found: dict[tuple[str, str], HostMpi] = {}
+    paths = {name: path for name in _LAUNCHERS if (path := programs.find(name))}
+    for name, path in paths.items():
+        said = programs.said(name, "--version")
+        family = next((family for family, mark in _FAMILIES if mark.search(said)), "")
+        if family:
+            one = _mpi(programs, family, Path(path), said)
+            found.setdefault((one.family, one.version), one)
+    return tuple(found.values()) if found or not paths else None
+
+
+def _mpi(programs: Programs, family: str, launcher: Path, said: str) -> HostMpi:
+    version = first_version(said)
+    named = programs.said("mpiname", "-a") if family == "mpich" else ""
+    if named.startswith("MVAPICH2"):
+        family, version = "mvapich2", first_version(named)
+    libraries = _libraries(launcher, family)
+    return HostMpi(
+        family=family,
+        version=version,
+        launcher=str(launcher),
+        libraries=tuple(sorted({one.name for one in libraries})) if libraries else None,
+        glibc=_glibc(programs, libraries),
+        pmix=_pmix(programs) if family == "openmpi" else "",
+    )
+
+
+def _libraries(launcher: Path, family: str) -> list[Path]:
+    """The libraries of the prefix that a launcher lies in; Debian has all MPIs in one."""
+    prefixes = dict.fromkeys([launcher.parent.parent, launcher.resolve().parent.parent])
+    folders = [
+        folder
+        for prefix in prefixes
+        for folder in (*(prefix / name for name in _FOLDERS), *prefix.glob("lib/*-linux-gnu"))
+    ]
+    found = [
+        file
+        for folder in folders
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if _LIBRARY.fullmatch(file.name) and _is_of(file, family)
+    ]
+    return list({file.resolve(): file for file in found}.values())
+
+
+def _is_of(library: Path, family: str) -> bool:
+    """Whether a library is of a family: Open MPI's asks for its own helpers by name."""
+    try:
+        is_open_mpi = b"ompi_mpi_" in library.read_bytes()
+    except OSError:
+        return False
+    return is_open_mpi == (family == "openmpi")
+
+
+def _glibc(programs: Programs, libraries: list[Path]) -> str:
+    """The newest symbols of the C library that libraries, and those that they need, ask for."""
+    if not libraries:
+        return ""
+    said = programs.said("ldd", *map(str, libraries))
+    if not said:
+        return ""
+    files = {*libraries, *map(Path, _LDD.findall(said))}
+    versions = [one for file in files if not _C_LIBRARY.search(str(file)) for one in _asked(file)]
+    return ".".join(map(str, max(versions))) if versions else ""
+
+
+def _asked(file: Path) -> Iterator[tuple[int, ...]]:
+    try:
+        names = _SYMBOL.findall(file.read_bytes())
+    except OSError:
+        return
+    for name in names:
+        yield tuple(int(part) for part in name.split(b"."))
+
+
+def _pmix(programs: Programs) -> str:
+    """The PMIx beside an Open MPI that was built with one; empty if it is its series' own."""
+    if not _EXTERNAL.search(programs.said("ompi_info")):
+        return ""
+    return first_version(programs.said("pmix_info", "--version"))
+
+
+def slurm(programs: Programs) -> HostSlurm:
+    """Slurm's version, and the kinds of PMI that its srun offers."""
+    if programs.find("srun") is None:
+        return HostSlurm(pmi=())
+    version = first_version(programs.said("srun", "--version"))
+    listed = programs.said("srun", "--mpi=list")
+    words = [word for line in listed.splitlines() for word in _LISTED.sub(" ", line).split()]
+    kinds = tuple(dict.fromkeys(word for word in words if _PMI.fullmatch(word)))
+    return HostSlurm(version=version, pmi=kinds or None)
+
+
+def runtimes(programs: Programs) -> dict[str, HostRuntime]:
+    """The container runtimes that are here and answer."""
+    found = {
+        "apptainer": _apptainer(programs, "apptainer"),
+        "singularity": _apptainer(programs, "singularity"),
+        "charliecloud": _charliecloud(programs),
+        "podman": _podman(programs),
+        "docker": _docker(programs),
+    }
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _apptainer(programs: Programs, name: str) -> HostRuntime | None:
+    said = programs.said(name, "--version")
+    if not said or (name == "singularity" and "apptainer" in said):  # a link to it
+        return None
+    starter = re.search(r"^LIBEXECDIR=(\S+)$", programs.said(name, "buildcfg"), re.MULTILINE)
+    setuid = _is_setuid(Path(starter[1]) / name / "bin/starter-suid") if starter else None
+    return HostRuntime(version=first_version(said), setuid=setuid)
+
+
+def _is_setuid(file: Path) -> bool:
+    try:
+        found = file.stat()
+    except OSError:
+        return False
+    return bool(found.st_mode & stat.S_ISUID) and found.st_uid == 0
+
+
+def _charliecloud(programs: Programs) -> HostRuntime | None:
+    done = programs.ask("ch-run", "--version")
+    if done is None or done.returncode:
+        return None
+    usage = programs.ask("ch-run", "--help")
+    text = usage.stdout + usage.stderr if usage else ""
+    cdi = "--cdi" in text if "--set-env" in text else None
+    return HostRuntime(version=first_version(done.stdout + done.stderr), cdi=cdi)
+
+
+def _podman(programs: Programs) -> HostRuntime | None:
+    said = programs.said("podman", "--version")
+    return HostRuntime(version=first_version(said)) if said else None
+
+
+def _docker(programs: Programs) -> HostRuntime | None:
+    """Its daemon is what matters; without one that answers, there is no Docker."""
+    said = programs.said("docker", "version", "--format", "{{.Server.Version}}")
+    return HostRuntime(version=first_version(said)) if said else None

@@ -1,0 +1,234 @@
+"""Host contracts for real: true of the images that have them, and read from every form of these."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import ARCHITECTURES, PROJECT, build_images
+
+from builder.engines import Tools
+
+pytestmark = pytest.mark.engines
+
+SOURCE = PROJECT / "tests/images/host-contract.c"
+HERE = platform.machine()
+NOT_HERE = {"x86_64": "ppc64le", "ppc64le": "x86_64"}.get(HERE, "x86_64")
+UNKNOWN_MPI = {
+    "family": "openmpi",
+    "version": "9.9.9",
+    "route": "package",
+    "library": "libmpi.so.40",
+}
+
+
+def need(program: str, package: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed (Debian: {package})")
+    return found
+
+
+def said(*argv: str | Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [str(word) for word in argv], capture_output=True, text=True, timeout=60, check=False
+    )
+    lines = done.stdout.splitlines()
+    return done.returncode, lines[-1] if lines else ""
+
+
+# The check in the image.
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("host-contract") / "host-contract"
+    warnings = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror"]
+    argv = [need("cc", "gcc"), *warnings, "-o", str(target), str(SOURCE), "-ldl"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return target
+
+
+def kernel_of_libc() -> str:
+    """What this machine's C library says when it is run as a program."""
+    maps = Path("/proc/self/maps").read_text()
+    libc = next(line.split()[-1] for line in maps.splitlines() if "/libc.so.6" in line)
+    text = subprocess.run([libc], capture_output=True, text=True, check=True).stdout
+    found = [line.split(": ")[1] for line in text.splitlines() if "supported kernel" in line]
+    if not found:
+        pytest.skip("this C library does not say which kernel it needs")
+    return found[0]
+
+
+def truth(**changes: Any) -> dict[str, Any]:
+    """A contract that is true of this machine's C library."""
+    libc, version = platform.libc_ver()
+    if libc != "glibc":
+        pytest.skip("no glibc here")
+    made = {"schema": "build-images/host-contract/v1", "image": "here", "architecture": HERE}
+    return {**made, "kernel": kernel_of_libc(), "glibc": version, **changes}
+
+
+def checked(program: Path, folder: Path, contract: dict[str, Any]) -> tuple[int, str]:
+    (folder / "contract.json").write_text(json.dumps(contract, indent=1) + "\n")
+    return said(program, folder / "contract.json")
+
+
+def test_a_true_contract_passes(program: Path, tmp_path: Path) -> None:
+    contract = truth()
+    status, finding = checked(program, tmp_path, contract)
+    assert status == 0
+    assert finding == f"true of this image: glibc {contract['glibc']}, Linux {contract['kernel']}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architecture": NOT_HERE}, f"programs here are for {HERE}"),
+        ({"glibc": "2.1"}, "and the contract says 2.1"),
+        ({"glibc": None}, "and the contract says nothing"),
+        ({"kernel": "9.9.9"}, "and the contract says 9.9.9"),
+        ({"mpi": {**UNKNOWN_MPI, "library": "libnowhere.so.1"}}, "cannot be loaded"),
+        ({"mpi": {**UNKNOWN_MPI, "library": "libm.so.6"}}, "does not say its version"),
+        ({"mpi": {"family": "openmpi", "route": "package"}}, "does not name the library"),
+    ],
+)
+def test_a_false_one_fails(
+    changes: dict[str, Any], words: str, program: Path, tmp_path: Path
+) -> None:
+    status, finding = checked(program, tmp_path, truth(**changes))
+    assert status == 1
+    assert words in finding
+
+
+def test_an_mpi_of_the_host_is_not_looked_for(program: Path, tmp_path: Path) -> None:
+    mpi = {**UNKNOWN_MPI, "route": "host"}
+    assert checked(program, tmp_path, truth(mpi=mpi))[0] == 0
+
+
+def test_an_mpi_of_another_version_is_told(program: Path, tmp_path: Path) -> None:
+    if said(sys.executable, "-c", "import ctypes; ctypes.CDLL('libmpi.so.40')")[0]:
+        pytest.skip("no Open MPI here (Debian: libopenmpi3)")
+    status, finding = checked(program, tmp_path, truth(mpi=UNKNOWN_MPI))
+    assert status == 1
+    assert finding.startswith("libmpi.so.40 is Open MPI v")
+    assert finding.endswith("and the contract says 9.9.9")
+    version = finding.partition("Open MPI v")[2].partition(",")[0]
+    true = {**UNKNOWN_MPI, "version": version}
+    assert checked(program, tmp_path, truth(mpi=true))[0] == 0
+    short = {**UNKNOWN_MPI, "version": version.rpartition(".")[0]}
+    assert checked(program, tmp_path, truth(mpi=short))[0] == 1
+
+
+def test_a_contract_that_is_not_there_fails(program: Path, tmp_path: Path) -> None:
+    assert said(program, tmp_path / "none.json") == (1, f"there is no {tmp_path / 'none.json'}")
+
+
+# A SIF that keeps no labels beside its file system.
+
+
+def sif_of(folder: Path, target: Path, scratch: Path) -> Path:
+    """A SIF with nothing but a SquashFS."""
+    squashfs = scratch / "squashfs"
+    argv = [need("mksquashfs", "squashfs-tools"), str(folder), str(squashfs), "-quiet"]
+    subprocess.run(argv, check=True, capture_output=True)
+    data, start = squashfs.read_bytes(), 4096
+    descriptor = struct.pack(
+        "<i?IIIqqqqqqq128s384s",
+        *(0x4004, True, 1, 1, 0, start, len(data), len(data)),
+        *(0, 0, 0, 0, b"", b""),
+    )
+    head = struct.pack(
+        "<32s10s3s3s16sqqqqqqqq",
+        *(b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC\0", b"01\0", b"02\0", b"\0" * 16),
+        *(0, 0, 0, 1, 128, len(descriptor), start, len(data)),
+    )
+    target.write_bytes((head + descriptor).ljust(start, b"\0") + data)
+    return target
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_the_file_in_a_sif_is_read(has: bool, tmp_path: Path) -> None:
+    need("unsquashfs", "squashfs-tools")
+    inside = tmp_path / "root/opt/build-images"
+    inside.mkdir(parents=True)
+    if has:
+        golden = next((PROJECT / "tests/golden/contract").glob("*ppc64le.json"))
+        shutil.copy(golden, inside / "host-contract.json")
+    image = sif_of(tmp_path / "root", tmp_path / "image.sif", tmp_path)
+    record = PROJECT / "tests/data/hosts/dgx.json"
+    done = build_images("check-host", image, "--host", record)
+    assert done.status == (5 if has else 4)
+    words = "the image is for ppc64le" if has else "this image has no host contract"
+    assert words in " ".join((done.stdout + done.stderr).split())
+
+
+# The images of the main job.
+
+
+def unpacked(tarball: Path, folder: Path) -> Path:
+    folder.mkdir()
+    argv = ["tar", "-xzf", str(tarball), "-C", str(folder), "opt/build-images", "ch"]
+    subprocess.run(argv, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_form_of_an_image_gives_the_same_answer(
+    hpc_base: dict[str, Path], arch: str, tmp_path: Path
+) -> None:
+    folder = hpc_base[arch]
+    forms = [
+        folder,
+        *(folder / name for name in ("image.oci", "image.sif", "image.tar.gz")),
+        folder / "files/host-contract.json",
+        unpacked(folder / "image.tar.gz", tmp_path / "image"),
+    ]
+    record = PROJECT / "tests/data/hosts/dgx.json"
+    ended = [build_images("check-host", form, "--host", record, "--json") for form in forms]
+    assert {one.status for one in ended} == {0 if arch == "x86_64" else 5}
+    assert len({one.stdout for one in ended}) == 1
+    assert json.loads(ended[0].stdout)["image"] == folder.name
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_labels_and_annotations_are_the_contract(
+    hpc_base: dict[str, Path], arch: str, tools: Tools
+) -> None:
+    image = f"oci:{hpc_base[arch]}/image.oci:latest"
+    skopeo = [tools.program("skopeo"), "inspect"]
+    labels = json.loads(subprocess.check_output([*skopeo, image]))["Labels"]
+    manifest = json.loads(subprocess.check_output([*skopeo, "--raw", image]))
+    told = {key: text for key, text in labels.items() if key.startswith("build-images.host.")}
+    assert told["build-images.host.architecture"] == arch
+    assert told["build-images.host.mpi.library"] == "libmpi.so.40"
+    assert told.items() <= manifest["annotations"].items()
+
+
+def test_this_machine_runs_what_was_built_for_it(hpc_base: dict[str, Path]) -> None:
+    """What `check-host` says is what the checks of the main job found."""
+    done = build_images("check-host", hpc_base[HERE], "--launcher=in-container", "--json")
+    found = json.loads(done.stdout)
+    rules = {one["rule"]: one["answer"] for one in found["rules"]}
+    assert rules == {"architecture": "yes", "processor": "yes", "kernel": "yes"}
+    assert done.status == 0, done.stdout
+
+
+def test_a_foreign_image_is_a_no_unless_emulation_is_asked_for(
+    hpc_base: dict[str, Path],
+) -> None:
+    image = hpc_base[NOT_HERE]
+    assert build_images("check-host", image).status == 5
+    found = json.loads(build_images("check-host", image, "--emulated", "--json").stdout)
+    assert found["emulated"] is True
+    rules = {one["rule"]: one for one in found["rules"]}
+    assert rules["architecture"]["answer"] == "yes"
+    assert "not native" in rules["architecture"]["reason"]
