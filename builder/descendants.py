@@ -1,4 +1,4 @@
-"""A process with everything that it started: found in /proc, and ended together."""
+"""A process with everything that it started: found in /proc, described, and ended together."""
 
 from __future__ import annotations
 
@@ -9,15 +9,37 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+_KILLED_S = 5.0  # how long what was killed may take to go: a kernel that writes to a slow disk
+_SHOWN = 5
+_LONGEST = 120  # characters of a command line
+# Letters of proc(5) that say more than where a process sleeps.
+_STATES = {"R": "running", "T": "stopped", "t": "stopped by a tracer"}
+_EMULATORS = "qemu-"
+
 
 def end_tree(pid: int, *, grace_s: float) -> None:
-    """End a process and all of its descendants: SIGTERM, then SIGKILL after `grace_s` seconds."""
+    """End a process and all of its descendants: SIGTERM, then SIGKILL after `grace_s` seconds.
+
+    The process goes last: as long as it is there, it is known what is below it.
+    """
     victims = [pid, *descendants(pid)]
     _signal_all(victims, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     while time.monotonic() < deadline and any(is_alive(victim) for victim in victims):
         time.sleep(0.05)
-    _signal_all([*victims, *descendants(pid)], signal.SIGKILL)
+    end_all_below(pid, known=victims[1:])
+    _signal_all([pid], signal.SIGKILL)
+
+
+def end_all_below(pid: int, *, known: Sequence[int] = ()) -> None:
+    """End all descendants of a process with SIGKILL, and those that they start meanwhile."""
+    deadline = time.monotonic() + _KILLED_S
+    while time.monotonic() < deadline:
+        left = [one for one in dict.fromkeys([*known, *descendants(pid)]) if is_alive(one)]
+        if not left:
+            return
+        _signal_all(left, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def descendants(pid: int) -> list[int]:
@@ -42,6 +64,69 @@ def descendants(pid: int) -> list[int]:
     return [one for one in dict.fromkeys([*session, *found]) if one != pid]
 
 
+def waiting_below(pid: int) -> tuple[str, ...]:
+    """What the processes below one wait for, a line each: `sleep 60 (hrtimer_nanosleep)`.
+
+    Those that wait for others of them are left out, and so is what comes after the fifth.
+    """
+    return waiting([one for one in descendants(pid) if is_alive(one)])
+
+
+def waiting(pids: Sequence[int]) -> tuple[str, ...]:
+    """What processes wait for; see `waiting_below`."""
+    parents = {_parent(one) for one in pids}
+    lines = [_waiting_for(one) for one in pids if one not in parents]
+    more = len(lines) - _SHOWN
+    return (*lines[:_SHOWN], *([f"{more} more"] if more > 0 else []))
+
+
+def _waiting_for(pid: int) -> str:
+    """A command, and the kernel's function in which it sleeps: proc(5), `wchan`."""
+    place = Path(f"/proc/{pid}")
+    return f"{_command(place)} ({_STATES.get(_state(place)) or _sleeps_in(place)})"
+
+
+def _command(place: Path) -> str:
+    words = [
+        word.decode(errors="replace") for word in _read(place / "cmdline").split(b"\0") if word
+    ]
+    if len(words) > 1 and os.path.basename(words[0]).startswith(_EMULATORS):  # noqa: PTH119
+        words = words[1:]
+    line = " ".join(words) or _read(place / "comm").decode(errors="replace").strip() or "a process"
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 4]} ..."
+
+
+def _sleeps_in(place: Path) -> str:
+    name = _read(place / "wchan").decode(errors="replace").strip()
+    if name and name != "0":
+        return name
+    number = _read(place / "syscall").decode(errors="replace").split()[:1]
+    return f"system call {number[0]}" if number and number[0].isdecimal() else "waiting"
+
+
+def _parent(pid: int) -> int:
+    fields = _fields(Path(f"/proc/{pid}"))
+    return int(fields[1]) if fields else 0
+
+
+def _state(place: Path) -> str:
+    fields = _fields(place)
+    return fields[0] if fields else ""
+
+
+def _fields(place: Path) -> list[str]:
+    """The fields of a process's `stat` after its name, which may hold anything."""
+    return _read(place / "stat").decode(errors="replace").rpartition(")")[2].split()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -50,8 +135,4 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
 
 def is_alive(pid: int) -> bool:
     """Whether a process is there, and not only waits for its parent to notice its end."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state != "Z"
+    return _state(Path(f"/proc/{pid}")) not in {"", "Z", "X"}

@@ -2,7 +2,7 @@
 
 Commands are argument lists, never shell strings. Each one leads a session of its own, so that
 it can be ended with everything it started: on a timeout, on Ctrl-C, or when another part of the
-run fails. Output goes to a log file; its end is quoted in the error.
+run fails. Output goes to a log file, or is kept up to a limit; its end is quoted in the error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pwd
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -21,20 +22,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from builder.descendants import descendants, end_tree
+from builder.descendants import descendants, end_tree, waiting_below
 from builder.errors import Interrupted, MissingPrerequisite, StepFailed
+from builder.output import Reader, lines_of
 
 TAIL_LINES = 30
-CAPTURE_LIMIT = 1 << 20
 GRACE_S = 5.0
 _BREAK_OFF_S = 0.5  # how long a command whose output broke off may take to end
+
+_PACKAGE = Path(__file__).parent
+_SUPERVISOR = (
+    f"import sys; sys.path.insert(0, {str(_PACKAGE.parent)!r}); "
+    "from builder.supervisor import main; main()"
+)
 
 Argument = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed:
-    """What a finished command left: output is text, bounded to `CAPTURE_LIMIT` bytes a stream."""
+    """What a finished command left: output is text, bounded (builder.output).
+
+    When it was ended for taking too long, `waiting` says what it waited for, a process a line.
+    """
 
     argv: tuple[str, ...]
     returncode: int
@@ -42,6 +52,7 @@ class Completed:
     stderr: str = ""
     duration_s: float = 0.0
     timed_out: bool = False
+    waiting: tuple[str, ...] = ()
 
 
 class Processes:
@@ -120,22 +131,28 @@ class Processes:
         timeout_s: float | None = None,
         check: bool = True,
         hint: str = "",
+        supervised: bool = False,
+        look: Callable[[int], tuple[str, ...]] = waiting_below,
     ) -> Completed:
         """Run a command and return its two streams.
 
         With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
-        `timed_out`.
+        `timed_out`. A `supervised` command is ended with everything it started, also with what
+        left its session and its parent (builder.supervisor). `look` says what is being waited
+        for, from the command's process id, when its time is over.
         """
         words = _words(argv)
         start = time.monotonic()
-        with self._started(words, cwd=cwd, env=env, user=user, stderr=subprocess.PIPE) as child:
-            timer = _Deadline(child, timeout_s)
+        with self._started(
+            words, cwd=cwd, env=env, user=user, stderr=subprocess.PIPE, supervised=supervised
+        ) as child:
+            timer = _Deadline(child, timeout_s, look)
             with timer:
-                stderr = _Reader(child.stderr)
-                stdout = _Reader(child.stdout)
+                stderr = Reader(child.stderr)
+                stdout = Reader(child.stdout)
                 returncode = child.wait()
                 timer.settle()
-                texts = stdout.text(), stderr.text()
+                texts = stdout.text(GRACE_S), stderr.text(GRACE_S)
         self._raise_if_stopping()
         done = Completed(
             argv=words,
@@ -144,6 +161,7 @@ class Processes:
             stderr=texts[1],
             duration_s=time.monotonic() - start,
             timed_out=timer.expired,
+            waiting=timer.waiting,
         )
         if check and (returncode or timer.expired):
             end = f"ended after {timeout_s} s" if timer.expired else _ended(returncode)
@@ -179,7 +197,7 @@ class Processes:
         child = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             assert child.stdout is not None
-            stderr = _Reader(child.stderr)
+            stderr = Reader(child.stderr)
             failed: Exception | None = None
             try:
                 yield child.stdout
@@ -190,7 +208,7 @@ class Processes:
                     child.wait(timeout=_BREAK_OFF_S)
             self._raise_if_stopping()
             if code := child.poll() if failed else child.wait():
-                tail = stderr.text().splitlines()[-TAIL_LINES:]
+                tail = stderr.text(GRACE_S).splitlines()[-TAIL_LINES:]
                 raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail) from failed
             if failed:
                 raise failed
@@ -229,9 +247,16 @@ class Processes:
         env: Mapping[str, str] | None,
         user: str | None,
         stderr: int,
+        supervised: bool = False,
     ) -> Iterator[subprocess.Popen[bytes]]:
         child = self._start(
-            words, cwd=cwd, env=env, user=user, stdout=subprocess.PIPE, stderr=stderr
+            words,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            supervised=supervised,
         )
         try:
             yield child
@@ -248,15 +273,19 @@ class Processes:
         stdin: int = subprocess.DEVNULL,
         stdout: int | IO[bytes] = subprocess.PIPE,
         stderr: int | None = None,
+        supervised: bool = False,
     ) -> subprocess.Popen[bytes]:
         self._raise_if_stopping()
         environment = {**os.environ, **self.mark, **(env or {})}
         entry = None if user is None else _entry(user)
+        identity = _identity(entry)
+        if supervised:  # the supervisor stays the caller, so that it may end what the user runs
+            words, entry = (*_supervisor(user), *words), None
         try:
             child = subprocess.Popen(  # noqa: S603 - argument lists only, by design
                 words,
                 cwd=cwd,
-                env={**environment, **_identity(entry)},
+                env={**environment, **identity},
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
@@ -286,15 +315,23 @@ class Processes:
 
 
 class _Deadline:
-    """Ends a child when its time is over; `expired` says so afterwards."""
+    """Ends a child when its time is over; `expired` says so, and `waiting` what it waited for."""
 
-    def __init__(self, child: subprocess.Popen[bytes], timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        timeout_s: float | None,
+        look: Callable[[int], tuple[str, ...]] = waiting_below,
+    ) -> None:
         self.expired = False
-        self._child = child
+        self.waiting: tuple[str, ...] = ()
+        self._child, self._look = child, look
         self._timer = threading.Timer(timeout_s, self._expire) if timeout_s else None
 
     def _expire(self) -> None:
         self.expired = True
+        with contextlib.suppress(Exception):  # whatever /proc holds: the child is ended
+            self.waiting = self._look(self._child.pid)
         end_tree(self._child.pid, grace_s=1.0)
 
     def settle(self) -> None:
@@ -313,33 +350,9 @@ class _Deadline:
             self._timer.cancel()
 
 
-class _Reader:
-    """Reads a stream to its end in a thread, and keeps the first `CAPTURE_LIMIT` bytes."""
-
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        assert stream is not None
-        self._stream = stream
-        self._kept = bytearray()
-        self._dropped = 0
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(ValueError, OSError):
-            while chunk := os.read(self._stream.fileno(), 1 << 16):
-                room = CAPTURE_LIMIT - len(self._kept)
-                self._kept += chunk[:room]
-                self._dropped += max(0, len(chunk) - room)
-
-    def text(self) -> str:
-        self._thread.join(timeout=GRACE_S)
-        text = self._kept.decode(errors="replace")
-        return text + (f"\n[{self._dropped} more bytes left out]\n" if self._dropped else "")
-
-
 def _stream(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
     assert child.stdout is not None
-    yield from child.stdout
+    return lines_of(child.stdout)
 
 
 def _words(argv: Sequence[Argument]) -> tuple[str, ...]:
@@ -350,6 +363,11 @@ def _ended(returncode: int) -> str:
     if returncode < 0:
         return f"ended by {signal.Signals(-returncode).name}"
     return f"exit status {returncode}"
+
+
+def _supervisor(user: str | None) -> tuple[str, ...]:
+    """The words before a command that is supervised."""
+    return (sys.executable, "-I", "-S", "-c", _SUPERVISOR, user or "-")
 
 
 def _entry(user: str) -> pwd.struct_passwd:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from builder.errors import Interrupted, MissingPrerequisite, StepFailed
-from builder.process import CAPTURE_LIMIT, TAIL_LINES, Processes
+from builder.output import CAPTURE_LIMIT
+from builder.process import TAIL_LINES, Completed, Processes
 
 LONG = "300"  # seconds that no test waits for
 
@@ -176,11 +178,123 @@ def test_what_a_finished_command_left_running_is_ended() -> None:
     assert comes_true(lambda: not is_running(int(done.stdout)), 3)
 
 
-def test_output_of_100_megabytes_is_bounded() -> None:
-    done = Processes().capture(["head", "-c", "100000000", "/dev/zero"])
-    kept, note = done.stdout[:CAPTURE_LIMIT], done.stdout[CAPTURE_LIMIT:]
-    assert kept == "\0" * CAPTURE_LIMIT
-    assert note == f"\n[{100_000_000 - CAPTURE_LIMIT} more bytes left out]\n"
+def test_of_100_megabytes_both_ends_are_kept_and_no_more_is_ever_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        done = Processes().capture(sh("echo begun; head -c 100000000 /dev/zero; echo; echo ended"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert done.stdout.startswith("begun\n\0")
+    assert done.stdout.endswith("\0\nended\n")
+    left_out = 100_000_000 + len("begun\n\nended\n") - CAPTURE_LIMIT
+    assert f"\n[{left_out} bytes left out]\n" in done.stdout
+    assert len(done.stdout) < CAPTURE_LIMIT + 100
+    assert peak < 8 * CAPTURE_LIMIT
+
+
+def test_output_up_to_the_limit_is_kept_whole() -> None:
+    for size in (CAPTURE_LIMIT // 2, CAPTURE_LIMIT - 1, CAPTURE_LIMIT):
+        done = Processes().capture(["head", "-c", str(size), "/dev/zero"])
+        assert done.stdout == "\0" * size
+
+
+def test_a_line_without_an_end_is_heard_in_pieces(log: Path) -> None:
+    heard: list[str] = []
+    rubbish = ["head", "-c", "1000000", "/dev/zero"]
+    Processes().logged(rubbish, log=log, on_line=heard.append)
+    assert len(heard) > 1
+    assert sum(map(len, heard)) == 1_000_000
+    assert log.read_bytes().endswith(b"\0" * 1_000_000)
+
+
+# A process that forks twice, makes a session of its own, ignores requests, and has a child.
+ESCAPED = (
+    f"(setsid sh -c 'trap \"\" TERM HUP INT; sleep {LONG} & echo $$ $!; sleep {LONG}' &); sleep 0.3"
+)
+
+
+def supervised(argv: list[str], timeout_s: float | None = None) -> Completed:
+    return Processes().capture(argv, timeout_s=timeout_s, check=False, supervised=True)
+
+
+def test_a_supervised_command_ends_as_it_does_alone() -> None:
+    done = supervised(sh("echo out; echo err >&2; exit 7"))
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 7)
+    assert done.argv[0] == "sh"
+    assert supervised(sh("kill -9 $$")).returncode == -9
+    assert supervised(sh("kill -11 $$")).returncode == -11
+    missing = supervised(["/no/such/program"])
+    assert (missing.returncode, missing.stdout) == (127, "")
+    assert missing.stderr == "/no/such/program: No such file or directory\n"
+
+
+def test_a_supervised_command_gets_no_signal_ignored() -> None:
+    for supervised in (True, False):
+        done = Processes().capture(["cat", "/proc/self/status"], supervised=supervised)
+        ignored = next(line for line in done.stdout.splitlines() if line.startswith("SigIgn:"))
+        assert int(ignored.split()[1], 16) == 0
+
+
+def test_what_escaped_a_supervised_command_is_ended_with_it() -> None:
+    done = supervised(sh(f"{ESCAPED}; echo done"))
+    assert (done.returncode, done.timed_out) == (0, False)
+    *pids, last = done.stdout.split()
+    assert (len(pids), last) == (2, "done")
+    assert comes_true(lambda: not any(is_running(int(pid)) for pid in pids), 3)
+
+
+def test_what_escaped_a_supervised_command_that_hangs_is_ended_and_named() -> None:
+    start = time.monotonic()
+    done = supervised(sh(f"{ESCAPED}; sleep {LONG}"), timeout_s=1.5)
+    assert time.monotonic() - start < 10
+    assert done.timed_out
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    assert comes_true(lambda: not any(is_running(pid) for pid in pids), 3)
+    assert len(done.waiting) == 3
+    assert all(line.startswith(f"sleep {LONG} (") for line in done.waiting)
+
+
+def test_what_a_command_that_hangs_waited_for_is_named() -> None:
+    """Those at the end of each line of descent, with their state or the kernel's function."""
+    script = sh(f"sh -c 'kill -STOP $$' & (while :; do :; done) & exec sleep {LONG}")
+    waiting = supervised(script, timeout_s=0.7).waiting
+    assert "sh -c kill -STOP $$ (stopped)" in waiting
+    assert any(line.startswith("sh -c ") and line.endswith("(running)") for line in waiting)
+
+
+def test_of_many_that_hang_five_are_named() -> None:
+    script = sh(f"for n in 1 2 3 4 5 6 7; do sleep {LONG} & done; wait")
+    waiting = supervised(script, timeout_s=0.7).waiting
+    assert len(waiting) == 6
+    assert waiting[-1] == "2 more"
+
+
+def test_a_process_whose_name_is_rubbish_is_named_all_the_same() -> None:
+    script = sh("exec tail -f /dev/null \"$(printf 'a\\033\\377\\nb')\"")
+    waiting = supervised(script, timeout_s=0.5).waiting
+    assert [line.partition(" (")[0] for line in waiting] == ["tail -f /dev/null a?\ufffd?b"]
+
+
+def test_a_look_that_fails_ends_the_command_all_the_same() -> None:
+    def look(_pid: int) -> tuple[str, ...]:
+        raise OSError
+
+    done = Processes().capture(["sleep", LONG], timeout_s=0.3, look=look, check=False)
+    assert (done.timed_out, done.waiting) == (True, ())
+
+
+def test_a_supervised_command_ends_with_the_run() -> None:
+    processes = Processes()
+    thread, raised = in_thread(
+        lambda: processes.capture(sh(f"{ESCAPED}; sleep {LONG}"), supervised=True)
+    )
+    assert comes_true(lambda: len(processes._running) == 1)
+    processes.stop()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    assert [type(error) for error in raised] == [Interrupted]
 
 
 def test_binary_output_is_text_all_the_same(log: Path) -> None:
