@@ -1,4 +1,6 @@
-"""JSON Schemas of the input files, for editors: `build-images schema`, docs/schema/.
+"""JSON Schemas of the input files, for editors, and of evidence: `build-images schema`.
+
+They are kept in docs/schema/.
 
 The shapes of the files come from their readers (builder.load.schemas), the blocks and arguments
 from hpccm and the blocks of a site's own that are installed (builder.spec). What a schema lets
@@ -32,12 +34,14 @@ _TITLES = {
     "site": "What differs at a site of build-images: site.yaml",
     "host": "A host on record: build-images check-host --record",
     "host-contract": "What an image needs of a host: /opt/build-images/host-contract.json",
+    "evidence": "What build-images found of an image: evidence/*.json",
 }
 _OF_HOSTS: Mapping[str, Callable[[Node, Faults], object]] = {
     "host": host_of,
     "host-contract": contract_of_node,
 }
 KINDS = (*schemas.KINDS, *_OF_HOSTS)
+RESULTS = ("evidence",)
 _TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of value
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
@@ -82,7 +86,11 @@ _TOOLKITS: Mapping[str, dict[str, Any]] = {
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """The JSON Schema of one of `KINDS`."""
+    """The JSON Schema of one of `KINDS` or `RESULTS`."""
+    if kind == "evidence":
+        from builder.verify.evidence_schema import evidence_schema  # noqa: PLC0415 - for it alone
+
+        return {"$schema": DIALECT, "title": _TITLES[kind], **evidence_schema()}
     shape = learnt(_OF_HOSTS[kind]) if kind in _OF_HOSTS else file_schema(kind)
     made = {"$schema": DIALECT, "title": _TITLES[kind], **shape}
     if kind != "recipe":
@@ -142,4 +150,4 @@ def _name(kind: str) -> str:
     return kind.replace(",", "").replace(" ", "-")
 
 
-__all__ = ["KINDS", "schema", "text"]
+__all__ = ["KINDS", "RESULTS", "schema", "text"]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tree import Entry, clean, entry_of_special
+from builder.artifacts.tree import Entry, clean, entry_of_special, owner_of
 from builder.digests import sha256_of
 from builder.errors import StepFailed
 
@@ -105,8 +105,14 @@ def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
                 with node.open() as data:
                     known[place] = sha256_of(data)
             content = known[place]
-        mode = stat.S_IMODE(node.member.mode)
-        yield Entry(path=path, kind="file", mode=mode, size=node.size, content=content)
+        yield Entry(
+            path=path,
+            kind="file",
+            mode=stat.S_IMODE(node.member.mode),
+            size=node.size,
+            content=content,
+            owner=owner_of(node.member),
+        )
 
 
 def entries_of_layout(layout: Layout) -> Iterator[Entry]:

@@ -45,6 +45,11 @@ class Layout:
         return dict(pair.partition("=")[::2] for pair in pairs)
 
     @property
+    def directory(self) -> str:
+        """The working directory of its programs."""
+        return str(self.config.get("config", {}).get("WorkingDir") or "/")
+
+    @property
     def architecture(self) -> str:
         """The architecture, spelt as OCI does (amd64)."""
         return str(self.config.get("architecture", ""))

@@ -1,8 +1,9 @@
 """The tree digest: one hash over an image's root file system, whatever format holds it.
 
 Over the sorted entries' (path, type, mode, size, SHA-256 of the content, link target). Owners and
-times are left out: an ordinary user's SIF and unpacked tarball cannot keep them. What a format
-must add or cannot keep is on the allow-list below, each with its reason.
+times are left out: a SIF that an ordinary user packs cannot keep owners. They are compared between
+the formats that do (`owner_differences`). What a format must add or cannot keep is on the
+allow-list below, each with its reason.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ _ALLOWED_PATHS = frozenset(one.path for one in ALLOWED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One path of a root file system. `mode` holds the permission bits alone."""
+    """One path of a root file system. `mode` holds the permission bits, setuid's among them.
+
+    `owner` is `UID:GID`; it has no part in the digest, nor in whether two entries are equal.
+    """
 
     path: str
     kind: str
@@ -61,6 +65,12 @@ class Entry:
     size: int = 0
     content: str = ""
     target: str = ""
+    owner: str = dataclasses.field(default="", compare=False)
+
+
+def owner_of(member: tarfile.TarInfo) -> str:
+    """The owner of a tar's member, as entries hold it."""
+    return f"{member.uid}:{member.gid}"
 
 
 def clean(name: str) -> str:
@@ -106,21 +116,24 @@ def _entry(
             mode=stat.S_IMODE(member.mode),
             size=member.size,
             content=sha256_of(data),
+            owner=owner_of(member),
         )
     return entry_of_special(member, path)
 
 
 def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
     """The entry of anything but a regular file. A link's own mode means nothing on Linux."""
+    owner = owner_of(member)
     if member.issym():
-        return Entry(path=path, kind="link", mode=0o777, target=member.linkname)
+        return Entry(path=path, kind="link", mode=0o777, target=member.linkname, owner=owner)
     kinds = {
         tarfile.DIRTYPE: "directory",
         tarfile.CHRTYPE: "character device",
         tarfile.BLKTYPE: "block device",
         tarfile.FIFOTYPE: "pipe",
     }
-    return Entry(path=path, kind=kinds.get(member.type, "other"), mode=stat.S_IMODE(member.mode))
+    kind = kinds.get(member.type, "other")
+    return Entry(path=path, kind=kind, mode=stat.S_IMODE(member.mode), owner=owner)
 
 
 def comparable(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -151,6 +164,20 @@ def differences(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> list[st
         else:
             lines.append(f"/{path}: {_difference(here, there)}")
     return lines
+
+
+def keeps_owners(entries: Mapping[str, Entry]) -> bool:
+    """Whether a tree tells owners apart: one that an ordinary user packed has a single one."""
+    return len({entry.owner for entry in entries.values()}) > 1
+
+
+def owner_differences(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> list[str]:
+    """The paths of two trees that belong to somebody else, one line each."""
+    return [
+        f"/{path}: owner {entry.owner}, not {other[path].owner}"
+        for path, entry in one.items()
+        if path in other and entry.owner != other[path].owner
+    ]
 
 
 def _difference(here: Entry, there: Entry) -> str:

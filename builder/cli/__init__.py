@@ -73,12 +73,12 @@ def _working(options: Options) -> int:
         from builder.cli import checking  # noqa: PLC0415
 
         return checking.check_host(options)
-    from builder.cli import building, reproducing  # noqa: PLC0415
+    from builder.cli import building, reproducing, verifying  # noqa: PLC0415
     from builder.cli.collecting import collect  # noqa: PLC0415
 
     return {
         "build": building.build,
-        "verify": building.verify,
+        "verify": verifying.verify,
         "reproduce": reproducing.reproduce,
         "doctor": building.doctor,
         "gc": collect,

@@ -2,54 +2,118 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.artifacts.oci import read_layout
-from builder.cli.manifests import MANIFEST
+from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.packing import file_digest
 from builder.cli.proving import manifest_part, prove
 from builder.cli.run import Run, now
 from builder.cli.workspace import FILES, link_or_copy, write_atomically
+from builder.engines import Tools
 from builder.errors import BadInput
-from builder.model import Artifact
-from builder.verify import InImageCheck, Target
+from builder.model import FAILED, Artifact
+from builder.verify import RUNNERS, InImageCheck, Target
 
 
-def prove_again(run: Run, manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenImage:
+    """A finished image whose artifacts lie where the ordinary user can read them."""
+
+    manifest: Mapping[str, Any]
+    artifacts: Mapping[str, Artifact]
+    target: Target
+    work: Path
+
+
+def prove_again(run: Run, folder: Path, runners: Sequence[str] = ()) -> dict[str, Any]:
     """Verify the artifacts in an image's output folder; the manifest, written anew there too.
 
+    With `runners`, what other runners found stays in the manifest beside what they find now.
     Raises `BadInput` when an artifact is missing, or is not the one that the manifest names.
     """
-    run.tools.home.work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=run.tools.home.work, prefix="verify-") as name:
-        scratch = Path(name)
-        scratch.chmod(0o755)  # the ordinary user reads here
-        artifacts = {
-            artifact_format: _within_reach(artifact_format, artifact, folder, scratch)
-            for artifact_format, artifact in manifest["artifacts"].items()
-        }
-        target = _target(manifest, artifacts["oci"].path)
-        started = now()
-        proof = prove(run, target, artifacts, work=scratch, folder=folder)
-    updated = {**manifest, **manifest_part(run, proof, target), "verified": started}
+    started = now()
+    with opened(folder, run.tools) as image:
+        check_runners(image.artifacts, runners)
+        proof = prove(
+            run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
+        )
+        part = manifest_part(run, proof, image.target)
+    updated = {**merged(image.manifest, part), "verified": started}
     write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
     return updated
 
 
+def finished(folder: Path) -> dict[str, Any]:
+    """The manifest of an image's output folder; raises `BadInput` if it is none."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise BadInput(
+            f"{folder}: no {MANIFEST} here, so this is no finished image",
+            hint="name an image's folder, such as out/IDENTIFIER",
+        )
+    return manifest
+
+
+@contextlib.contextmanager
+def opened(folder: Path, tools: Tools) -> Iterator[OpenImage]:
+    """The image in an output folder, its artifacts compared with the manifest's digests."""
+    manifest = finished(folder)
+    tools.home.work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="verify-") as name:
+        work = Path(name)
+        work.chmod(0o755)  # the ordinary user reads here
+        artifacts = {
+            artifact_format: _within_reach(artifact_format, artifact, folder, work)
+            for artifact_format, artifact in manifest["artifacts"].items()
+        }
+        target = _target(manifest, artifacts["oci"].path)
+        yield OpenImage(manifest=manifest, artifacts=artifacts, target=target, work=work)
+
+
+def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> None:
+    """Raise `BadInput` unless each runner has an artifact to run."""
+    for name in runners:
+        wanted = RUNNERS[name].format
+        if wanted not in artifacts:
+            raise BadInput(
+                f"--runner {name}: it runs the {wanted} artifact, which was not made",
+                hint=f"this image has: {', '.join(artifacts)}",
+            )
+
+
+def merged(manifest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with what was found now in the place of what the same runners found before.
+
+    Outcomes of other runners stay, as they are of the same artifacts.
+    """
+    checks = {**manifest["checks"], **part["checks"]}
+    failed = any(one["outcome"] == FAILED for some in checks.values() for one in some)
+    return {
+        **manifest,
+        **part,
+        "checks": checks,
+        "outcome": "failed" if failed else "verified",
+        "evidence": sorted({*manifest.get("evidence", ()), *part["evidence"]}),
+    }
+
+
 def _within_reach(
-    artifact_format: str, artifact: Mapping[str, Any], folder: Path, scratch: Path
+    artifact_format: str, artifact: Mapping[str, Any], folder: Path, work: Path
 ) -> Artifact:
     """An artifact where the ordinary user can read it: the output folder may be closed to him.
 
     Raises `BadInput` when the file is not the one that the manifest names.
     """
     name = FILES[artifact_format]  # never a path out of the manifest, which can be anybody's
-    source, target = folder / name, scratch / name
+    source, target = folder / name, work / name
     if not source.exists():
         raise BadInput(f"{source}: the manifest names this artifact, and it is not there")
     if source.is_dir():
@@ -64,10 +128,12 @@ def _within_reach(
 
 
 def _target(manifest: Mapping[str, Any], layout: Path) -> Target:
+    read = read_layout(layout)
     return Target(
         identifier=manifest["image"],
         arch=manifest["cell"]["arch"],
-        environment=read_layout(layout).environment,
+        environment=read.environment,
+        directory=read.directory,
         checks=tuple(
             InImageCheck(**{**check, "needs": tuple(check["needs"])})
             for check in manifest["in_image_checks"]

@@ -1,4 +1,4 @@
-"""The commands that work: the main job, verifying again, and what this machine can do."""
+"""The commands that work: the main job, and what this machine can do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +15,10 @@ from builder import doctor as examination
 from builder.artifacts.settled import epoch_of
 from builder.bases import find_mirror
 from builder.cli import linting, show
-from builder.cli.again import prove_again
 from builder.cli.at_work import at_work
 from builder.cli.commands import compiled, load_plan, states_of_stages
 from builder.cli.job import report, run_job
 from builder.cli.lending import downloading
-from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
 from builder.cli.progress import Progress, progress_for
 from builder.cli.reaching import look_for_registries
@@ -29,7 +26,6 @@ from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states, shows_stages
 from builder.engines import ENGINES, Tools
-from builder.errors import BadInput
 from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
@@ -149,7 +145,7 @@ def _run(
         out=options.out,
         progress=progress,
         host=host_facts(),
-        versions=_versions(tools, options.engine) if todo else {},
+        versions=versions_of(tools, options.engine) if todo else {},
         epoch=epoch_of(os.environ),
         formats=options.formats,
         refresh=options.refresh,
@@ -159,19 +155,15 @@ def _run(
     )
 
 
-def _versions(tools: Tools, engine: str) -> dict[str, str]:
+def versions_of(tools: Tools, engine: str) -> dict[str, str]:
     """The versions of the programs that have a part in the result."""
     names = ["mmdebstrap", "apptainer", "ch-run", "buildah"]
-    found = {name: tools.version(name) for name in names if _has(tools, name)}
+    found = {name: tools.version(name) for name in names if tools.has(name)}
     if engine == "docker":
         found["docker"] = ENGINES["docker"](tools).version()
-    if qemu := _has(tools, "qemu-ppc64le"):
-        found["qemu"] = tools.version(qemu)
+    if tools.has("qemu-ppc64le"):
+        found["qemu"] = tools.version("qemu-ppc64le")
     return found
-
-
-def _has(tools: Tools, name: str) -> str | None:
-    return shutil.which(name, path=tools.home.search_path())
 
 
 def _closing(
@@ -189,7 +181,7 @@ def _closing(
             continue
         manifest = manifests[name]
         mark = "✗" if manifest["outcome"] == "failed" else "✓"
-        lines.append(f"{mark} {name}  {manifest['outcome']}{_notes(manifest)}")
+        lines.append(f"{mark} {name}  {manifest['outcome']}{notes_on(manifest)}")
         for artifact_format in [one for one in FORMATS if one in manifest["artifacts"]]:
             artifact = manifest["artifacts"][artifact_format]
             size, digest = artifact["size"] / 1e6, artifact["digest"][:19]
@@ -205,7 +197,8 @@ def _shown(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _notes(manifest: Any) -> str:
+def notes_on(manifest: Any) -> str:
+    """What a line about an image says besides its outcome."""
     notes = []
     if manifest["formats_equal"]:
         notes.append(
@@ -221,40 +214,6 @@ def _notes(manifest: Any) -> str:
 def _counts(outcomes: Sequence[Any]) -> str:
     found = [one["outcome"] for one in outcomes]
     return ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))
-
-
-def verify(options: Options) -> int:
-    """Prove again what an image's output folder holds."""
-    folder = options.path
-    assert folder is not None
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise BadInput(
-            f"{folder}: no {MANIFEST} here, so this is no finished image",
-            hint="name an image's folder, such as out/IDENTIFIER",
-        )
-    progress = progress_for(options.level)
-    processes = Processes(echo=progress.echo if options.level > 1 else None)
-    tools = Tools(processes=processes, home=Home.of_environment())
-    run = Run(
-        tools=tools,
-        engine=ENGINES["buildah"](tools),
-        mirror=None,
-        out=folder.parent,
-        progress=progress,
-        host=host_facts(),
-        versions=_versions(tools, "buildah"),
-    )
-    with at_work(tools, options.project, progress.say):
-        updated = prove_again(run, manifest, folder)
-    if options.json:
-        print(json.dumps(updated, indent=1, sort_keys=True))
-    else:
-        print(f"{updated['image']}: {updated['outcome']}{_notes(updated)}")
-        for name, outcomes in updated["checks"].items():
-            for one in outcomes:
-                print(f"  {name:12} {one['check']:16} {one['outcome']:8} {one['reason']}")
-    return 1 if updated["outcome"] == "failed" else 0
 
 
 def doctor(options: Options) -> int:

@@ -202,12 +202,13 @@ def wanted_by(run: Run) -> Wanted:
     )
 
 
-def target_of(image: PlannedImage, environment: Mapping[str, str]) -> Target:
+def target_of(image: PlannedImage, environment: Mapping[str, str], directory: str = "/") -> Target:
     """What the verification needs to know of an image."""
     return Target(
         identifier=image.identifier,
         arch=image.cell.arch,
         environment=environment,
+        directory=directory,
         checks=tuple(
             InImageCheck(
                 name=check.name,
@@ -238,7 +239,8 @@ def _proof(
             "proven_on_gpu": False if any(check.needs_gpu for check in image.checks) else None,
             "evidence": [],
         }
-    target = target_of(image, oci.read_layout(artifacts["oci"].path).environment)
+    layout = oci.read_layout(artifacts["oci"].path)
+    target = target_of(image, layout.environment, layout.directory)
     shutil.rmtree(folder / "evidence", ignore_errors=True)
     with timer.step("verify"):
         proof = prove(run, target, artifacts, work=work.path, folder=folder)

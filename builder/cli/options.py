@@ -31,6 +31,7 @@ class Options:
     dry_run: bool = False
     graph: bool = False
     path: Path | None = None
+    runners: tuple[str, ...] = ()
     offline: bool = False
     lint: bool = True
     check: bool = False
@@ -82,6 +83,7 @@ def parse(argv: Sequence[str]) -> Options:
         runtimes=_distinct(getattr(given, "runtime", None) or []),
         launchers=_distinct(getattr(given, "launcher", None) or []),
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
+        runners=_distinct(getattr(given, "runner", None) or []),
     )
 
 

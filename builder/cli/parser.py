@@ -10,6 +10,8 @@ from builder.facts.runtimes import RUNTIMES
 from builder.model import FLAVOURS, FORMATS, SELECTABLE
 
 FILE_KINDS = ("recipe", "base", "matrix", "checks", "site", "host", "host-contract")
+RESULT_KINDS = ("evidence",)
+RUNNER_NAMES = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 
 EXIT_CODES = """\
 exit codes:
@@ -135,6 +137,12 @@ def make_parser() -> argparse.ArgumentParser:
         commands, "verify", "prove again what an image's output folder holds", [common, progress]
     )
     verify.add_argument("path", metavar="PATH", help="an image's folder, such as out/IDENTIFIER")
+    verify.add_argument(
+        "--runner",
+        action="append",
+        choices=RUNNER_NAMES,
+        help="run the checks by this program alone (may be repeated; default: one a format)",
+    )
     verify.add_argument("--json", action="store_true", help="print the manifest as JSON")
     _reproduce_command(commands, [common, progress])
     doctor = _command(
@@ -218,13 +226,14 @@ def _reproduce_command(
 
 
 def _schema_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    about = "print the JSON Schema of a kind of input file, for editors"
+    about = "print the JSON Schema of a kind of input file, for editors, or of evidence"
     schema = _command(commands, "schema", about, [_common()])
+    kinds = (*FILE_KINDS, *RESULT_KINDS)
     schema.add_argument(
         "kind",
         metavar="KIND",
-        choices=FILE_KINDS,
-        help=f"{', '.join(FILE_KINDS[:-1])} or {FILE_KINDS[-1]}",
+        choices=kinds,
+        help=f"{', '.join(kinds[:-1])} or {kinds[-1]}",
     )
 
 

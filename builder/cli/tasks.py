@@ -66,7 +66,7 @@ class _Maker:
         name = spec.image.identifier
         cell = self.cells[name] = Cell(self.run, spec, self.stages)
         if state.work == "verify":
-            again = _Again(maker=self, spec=spec, cell=cell, state=state)
+            again = _Again(maker=self, spec=spec, cell=cell)
             self._task(spec, "verify", name, again.work, group=name)
             return
         before = self._before(spec, keyed, cell)
@@ -168,14 +168,12 @@ class _Again:
     maker: _Maker
     spec: Spec
     cell: Cell
-    state: State
 
     def work(self) -> None:
         run, name = self.maker.run, self.spec.image.identifier
         self.cell.begin()
-        assert self.state.manifest is not None
         try:
-            self.cell.manifest = prove_again(run, self.state.manifest, run.out / name)
+            self.cell.manifest = prove_again(run, run.out / name)
         except BadInput as error:
             run.progress.step(name, f"building anew: {error}")
             self._all()

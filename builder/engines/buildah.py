@@ -110,7 +110,7 @@ class Buildah:
                     "--format=oci",
                     f"--pull={pull}",
                     f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
-                    *_limits(),
+                    *limits(),
                     *[one.option for one in lent],
                     f"--tag={name or tag(image)}",
                     f"--file={context / file}",
@@ -138,7 +138,7 @@ class Buildah:
             Processes().capture(self.command("rm", "--all"), check=False, timeout_s=60)
 
 
-def _limits() -> list[str]:
+def limits() -> list[str]:
     """Limits for the build that this process may set.
 
     Newer Buildahs else try to raise them, which a container or a virtual machine may forbid.

@@ -28,6 +28,10 @@ class Tools:
     proxy: str = ""  # the URL through which packages are downloaded
     pip: str = ""  # a folder with the configuration that leads pip through the proxy
 
+    def has(self, name: str) -> bool:
+        """Whether a program is on this machine."""
+        return shutil.which(name, path=self.home.search_path()) is not None
+
     def program(self, name: str) -> str:
         """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""
         found = shutil.which(name, path=self.home.search_path())

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from builder.verify.checks import InImageCheck, Target, verify_format
-from builder.verify.evidence import write_evidence
-from builder.verify.host import HostFacts, host_facts
-from builder.verify.trees import FormatTree, equality, tree_of_artifact
+from builder.verify.evidence import Setting, write_evidence
+from builder.verify.host import HostFacts, host_facts, lost_gpus
+from builder.verify.runners import DEFAULTS, RUNNERS, Kind
+from builder.verify.trees import FormatTree, equality, trees_of
 
 __all__ = [
+    "DEFAULTS",
+    "RUNNERS",
     "FormatTree",
     "HostFacts",
     "InImageCheck",
+    "Kind",
+    "Setting",
     "Target",
     "equality",
     "host_facts",
-    "tree_of_artifact",
+    "lost_gpus",
+    "trees_of",
     "verify_format",
     "write_evidence",
 ]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.engines import Tools
 from builder.errors import Interrupted, StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.process import Completed
-from builder.verify.runners import RUNNERS, Runner
+from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
+from builder.verify.host import HostFacts
+from builder.verify.runners import Container, Kind, Runner
+from builder.verify.wording import LONGEST, data_of, end_of, is_rubbish, last_line
 
 SKIP_STATUS = 77  # Automake's convention
-ENVIRONMENT_CHECK = "environment"
-_OUTPUT_LINES = 40
+_SIGNALLED = 128  # a shell adds the number of the signal that ended a program
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,65 +30,71 @@ class InImageCheck:
     needs: tuple[str, ...]
     timeout_s: int
 
+    @property
+    def needs_gpu(self) -> bool:
+        return "gpu" in self.needs
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """What is to be proven: an image's name, its environment and its checks."""
+    """What is to be proven: an image's name, its environment and its checks.
+
+    `directory` is the working directory of its programs.
+    """
 
     identifier: str
     arch: str
     environment: Mapping[str, str]
     checks: tuple[InImageCheck, ...]
+    directory: str = "/"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether one of its checks does."""
+        return any(check.needs_gpu for check in self.checks)
 
 
 def verify_format(
-    target: Target, artifact_format: str, artifact: Path, *, work: Path, tools: Tools
+    target: Target, kind: Kind, artifact: Path, *, work: Path, tools: Tools, gpu: bool = False
 ) -> tuple[Outcome, ...]:
     """Run every check in one format. A container that does not start fails them all."""
+    container = Container(
+        artifact=artifact, work=work, tools=tools, directory=target.directory, gpu=gpu
+    )
     try:
-        with RUNNERS[artifact_format](artifact, work=work, tools=tools) as runner:
+        with kind.open(container) as runner:
             return (
-                _environment_outcome(target, runner),
-                *(_outcome(check, runner) for check in target.checks),
+                environment_of(target, kind, runner, gpu=gpu),
+                *(outcome_of(check, runner) for check in target.checks),
             )
     except Interrupted:
         raise
     except StepFailed as error:
         names = [ENVIRONMENT_CHECK, *(check.name for check in target.checks)]
         said = error.tail[-1] if error.tail else error.message
-        reason = f"the container could not be started: {said}"
+        reason = f"the container could not be started: {said}"[:LONGEST]
         return tuple(
-            Outcome(check=name, outcome=FAILED, reason=reason, output="\n".join(error.tail))
+            Outcome(check=name, outcome=FAILED, reason=reason, output=end_of(*error.tail))
             for name in names
         )
 
 
-def passed(outcomes: Iterable[Outcome]) -> bool:
-    """Whether nothing failed; what was skipped is not passed, and does not count as failed."""
-    return all(outcome.outcome != FAILED for outcome in outcomes)
+def why_no_gpu(target: Target, kind: Kind, *, host: HostFacts, tools: Tools) -> str:
+    """Why this machine's GPUs are not handed over to an image; empty if they are."""
+    if not target.needs_gpu:
+        return "no check of the image needs one"
+    return kind.no_gpu(tools) if host.driver else "no driver of NVIDIA's is loaded here"
 
 
-def _environment_outcome(target: Target, runner: Runner) -> Outcome:
-    done = runner.run(["env"], timeout_s=60)
-    found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
-    wrong = [
-        f"{key} is {found[key]!r}, not {value!r}" if key in found else f"{key} is not set"
-        for key, value in target.environment.items()
-        if found.get(key) != value
-    ]
-    if done.returncode or wrong:
-        reason = "; ".join(wrong) or _last_line(done.stderr) or "env did not run"
-        return Outcome(check=ENVIRONMENT_CHECK, outcome=FAILED, reason=reason, output=_end(done))
-    names = ", ".join(sorted(target.environment)) or "nothing is set by the image"
-    return Outcome(
-        check=ENVIRONMENT_CHECK,
-        outcome=PASSED,
-        reason=f"the image's variables are set: {names}",
-        duration_s=done.duration_s,
+def environment_of(target: Target, kind: Kind, runner: Runner, *, gpu: bool) -> Outcome:
+    """Whether the image's variables and its working directory are there, and nothing else."""
+    return environment_outcome(
+        runner, target.environment, directory=target.directory, own=kind.own, gpu=gpu
     )
 
 
-def _outcome(check: InImageCheck, runner: Runner) -> Outcome:
+def outcome_of(check: InImageCheck, runner: Runner) -> Outcome:
+    """Run one check."""
     done = runner.run([check.script], timeout_s=check.timeout_s)
     outcome, reason = _judged(check, done)
     return Outcome(
@@ -94,40 +102,64 @@ def _outcome(check: InImageCheck, runner: Runner) -> Outcome:
         outcome=outcome,
         reason=reason,
         duration_s=round(done.duration_s, 3),
-        data=_data(done.stdout),
-        output="" if outcome == PASSED else _end(done),
+        data=data_of(done.stdout),
+        output="" if outcome == PASSED else end_of(done.stdout, done.stderr),
+    )
+
+
+def passed(outcomes: Iterable[Outcome]) -> bool:
+    """Whether nothing failed; what was skipped is not passed, and does not count as failed."""
+    return all(outcome.outcome != FAILED for outcome in outcomes)
+
+
+def after_a_loss(outcomes: Iterable[Outcome], target: Target, lost: str) -> tuple[Outcome, ...]:
+    """Outcomes of a run in which GPUs disappeared: a check that found none then was not skipped.
+
+    `lost` says which GPUs there were before and after.
+    """
+    of_gpus = {check.name for check in target.checks if check.needs_gpu}
+    return tuple(
+        dataclasses.replace(one, outcome=FAILED, reason=f"{lost}; the check said: {one.reason}")
+        if one.outcome == SKIPPED and one.check in of_gpus
+        else one
+        for one in outcomes
     )
 
 
 def _judged(check: InImageCheck, done: Completed) -> tuple[str, str]:
-    last = _last_line(done.stdout)
+    last = last_line(done.stdout)
     if done.timed_out:
-        return FAILED, f"no result after {check.timeout_s} s; its last line: {last or 'none'}"
+        return FAILED, _hung(check, last, done.waiting)
     if done.returncode == SKIP_STATUS:
         return SKIPPED, last or "the check gives no reason"
     if done.returncode:
-        return FAILED, last or _last_line(done.stderr) or f"exit status {done.returncode}"
+        return FAILED, _why(done.returncode, last or last_line(done.stderr))
     if not last:
         return FAILED, "exit status 0, but the check printed no finding"
+    if is_rubbish(last):
+        return FAILED, f"exit status 0, but its last line is no text: {last[:80]}"
     return PASSED, last
 
 
-def _data(text: str) -> dict[str, Any]:
-    for line in text.splitlines():
-        if line.startswith("data: "):
-            try:
-                found = json.loads(line.removeprefix("data: "))
-            except ValueError:
-                return {}
-            return found if isinstance(found, dict) else {}
-    return {}
+def _hung(check: InImageCheck, last: str, waiting: tuple[str, ...]) -> str:
+    left = f"; it was waiting for: {', '.join(waiting)}" if waiting else ""
+    return f"no result after {check.timeout_s} s; {_its_last_line(last)}{left}"
 
 
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("data: ")]
-    return lines[-1].strip()[:500] if lines else ""
+def _why(status: int, said: str) -> str:
+    if name := _signal(status):
+        return f"ended by {name}; {_its_last_line(said)}"
+    return said or f"exit status {status}"
 
 
-def _end(done: Completed) -> str:
-    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
-    return "\n".join(lines[-_OUTPUT_LINES:])
+def _its_last_line(last: str) -> str:
+    return f"its last line: {last or 'none'}"
+
+
+def _signal(status: int) -> str:
+    """The signal that ended a program, as the kernel or a shell reports it; else nothing."""
+    number = -status if status < 0 else status - _SIGNALLED
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""

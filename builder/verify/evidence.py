@@ -1,6 +1,6 @@
 """Evidence: what the checks found, bound to the artifacts by their digests.
 
-An in-toto Statement v1 with the predicate test-result v0.1:
+An in-toto Statement v1 with the predicate test-result v0.1, one for each run of an image's checks:
 https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 """
 
@@ -8,64 +8,134 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.verify.host import HostFacts
+from builder.verify.junit import junit_xml
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec
+IMAGES_OWN = "the image's own"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Where and how the checks of one format were run.
+
+    `emulator` is the program that ran a foreign architecture's code, and empty where the code ran
+    on the processor. `launcher` started MPI programs. `gpu` says whether the host's GPUs were
+    handed over, and `no_gpu` why not. Times are in UTC, as ISO 8601.
+    """
+
+    format: str
+    runner: str
+    runner_version: str
+    host: HostFacts
+    started: str
+    finished: str
+    emulator: str = ""
+    launcher: str = IMAGES_OWN
+    gpu: bool = False
+    no_gpu: str = ""
+    tools: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": self.format,
+            "runner": {"name": self.runner, "version": self.runner_version},
+            "launcher": self.launcher,
+            "emulated": bool(self.emulator),
+            "emulator": self.emulator,
+            "gpu": {"handed_over": self.gpu, "reason": self.no_gpu},
+            "started": self.started,
+            "finished": self.finished,
+            "host": {**asdict(self.host), "gpus": list(self.host.gpus)},
+            "tools": dict(self.tools),
+        }
 
 
 def write_evidence(
     folder: Path,
+    name: str,
     *,
     identifier: str,
-    artifact_format: str,
     artifacts: Sequence[Artifact],
     outcomes: Sequence[Outcome],
-    host: HostFacts,
-    runner: str,
-    emulated: bool,
-    tools: Mapping[str, str],
-    started: str,
+    scripts: Mapping[str, str],
+    setting: Setting,
 ) -> Path:
-    """Write the statement of one format's run into `folder`; its path.
+    """Write `NAME.json`, and beside it `NAME.xml` for JUnit's readers; the path of the first.
 
-    Its subjects are all artifacts of the cell and their common tree. A skipped check is listed
-    among the warnings, never among the passed ones, and the result is then `WARNED`.
+    `scripts` are the SHA-256 of the checks' scripts, by the checks' names.
     """
-    statement = {
+    made = statement(
+        identifier=identifier,
+        artifacts=artifacts,
+        outcomes=outcomes,
+        scripts=scripts,
+        setting=setting,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(made, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    path = _write(folder / f"{name}.json", text.encode())
+    _write(
+        folder / f"{name}.xml",
+        junit_xml(
+            f"{identifier}.{name}",
+            outcomes,
+            started=setting.started,
+            properties={
+                "image": identifier,
+                **{one.format: one.digest for one in artifacts},
+                "runner": f"{setting.runner} {setting.runner_version}",
+                "emulated": setting.emulator or "no",
+                "machine": f"{setting.host.arch}, {setting.host.cpu}",
+                "gpus": ", ".join(setting.host.gpus) or "none",
+            },
+        ),
+    )
+    return path
+
+
+def statement(
+    *,
+    identifier: str,
+    artifacts: Sequence[Artifact],
+    outcomes: Sequence[Outcome],
+    scripts: Mapping[str, str],
+    setting: Setting,
+) -> dict[str, Any]:
+    """The statement of one run. Its subjects are all artifacts of the cell and their common tree.
+
+    A skipped check is listed among the warnings, never among the passed ones, and the result is
+    then `WARNED`.
+    """
+    return {
         "_type": STATEMENT,
         "subject": _subjects(identifier, artifacts),
         "predicateType": TEST_RESULT,
         "predicate": {
             "result": _result(outcomes),
             "configuration": [
-                {
-                    "name": "run",
-                    "annotations": {
-                        "format": artifact_format,
-                        "runner": runner,
-                        "emulated": emulated,
-                        "started": started,
-                        "host": asdict(host),
-                        "tools": dict(tools),
-                    },
-                },
-                *({"name": one.check, "annotations": _finding(one)} for one in outcomes),
+                {"name": "run", "uri": HARNESS, "annotations": setting.as_json},
+                *(_check(one, scripts) for one in outcomes),
             ],
             "passedTests": _names(outcomes, PASSED),
             "warnedTests": _names(outcomes, SKIPPED),
             "failedTests": _names(outcomes, FAILED),
         },
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{artifact_format}.json"
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(statement, indent=1, sort_keys=True) + "\n")
+
+
+def _write(path: Path, data: bytes) -> Path:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(data)
     return partial.replace(path)
 
 
@@ -73,8 +143,14 @@ def _subjects(identifier: str, artifacts: Sequence[Artifact]) -> list[dict[str, 
     subjects = [
         {"name": f"{identifier}/{one.format}", "digest": _digest(one.digest)} for one in artifacts
     ]
-    trees = sorted({one.tree_digest for one in artifacts if one.tree_digest})
-    return subjects + [{"name": f"{identifier}/tree", "digest": _digest(tree)} for tree in trees]
+    trees = {one.tree_digest for one in artifacts if one.tree_digest}
+    if len(trees) == 1:
+        return [*subjects, {"name": f"{identifier}/tree", "digest": _digest(trees.pop())}]
+    return subjects + [
+        {"name": f"{identifier}/{one.format}/tree", "digest": _digest(one.tree_digest)}
+        for one in artifacts
+        if one.tree_digest
+    ]
 
 
 def _digest(text: str) -> dict[str, str]:
@@ -88,12 +164,18 @@ def _result(outcomes: Sequence[Outcome]) -> str:
     return "WARNED" if any(one.outcome == SKIPPED for one in outcomes) else "PASSED"
 
 
-def _finding(outcome: Outcome) -> dict[str, Any]:
+def _check(outcome: Outcome, scripts: Mapping[str, str]) -> dict[str, Any]:
+    """What was run, a ResourceDescriptor: the script's digest, or the harness's own check."""
+    script = scripts.get(outcome.check)
     return {
-        "outcome": outcome.outcome,
-        "reason": outcome.reason,
-        "duration_s": outcome.duration_s,
-        "data": dict(outcome.data),
+        "name": outcome.check,
+        **({"digest": {"sha256": script}} if script else {"uri": f"{HARNESS}#{outcome.check}"}),
+        "annotations": {
+            "outcome": outcome.outcome,
+            "reason": outcome.reason,
+            "duration_s": round(outcome.duration_s, 3),
+            "data": dict(outcome.data),
+        },
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from builder.artifacts.tree import (
     comparable,
     differences,
     entries_of_tar,
+    keeps_owners,
+    owner_differences,
     tree_digest,
 )
 from builder.engines import Tools, apptainer
@@ -22,6 +25,10 @@ from builder.model import FAILED, PASSED, SKIPPED, Outcome
 
 EQUALITY_CHECK = "formats-equal"
 _SHOWN = 5
+_AT_ONCE = 2  # each takes a core to unpack and one to hash
+# What reading a layout raises where a blob is missing, or is not the kind that it should be.
+_NOT_WHOLE = (FileNotFoundError, KeyError, TypeError, ValueError)
+_KEEP_OWNERS = frozenset(["oci", "charliecloud"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,13 +43,31 @@ class FormatTree:
         return cls(entries=entries, digest=tree_digest(entries))
 
 
+def trees_of(
+    artifacts: Mapping[str, Path], *, work: Path, tools: Tools
+) -> tuple[dict[str, FormatTree], dict[str, str]]:
+    """The trees of artifacts by format, and why some of them could not be read."""
+
+    def read(name: str) -> FormatTree | StepFailed:
+        try:
+            return tree_of_artifact(name, artifacts[name], work=work, tools=tools)
+        except StepFailed as error:
+            return error
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = dict(zip(artifacts, pool.map(read, artifacts), strict=True))
+    trees = {name: one for name, one in found.items() if isinstance(one, FormatTree)}
+    broken = {name: one.message for name, one in found.items() if isinstance(one, StepFailed)}
+    return trees, broken
+
+
 def tree_of_artifact(
     artifact_format: str, artifact: Path, *, work: Path, tools: Tools
 ) -> FormatTree:
     """Read an OCI layout, a SIF or a tarball to its end and take its tree."""
     try:
         return _tree(artifact_format, artifact, work=work, tools=tools)
-    except (tarfile.TarError, zlib.error, EOFError, KeyError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, *_NOT_WHOLE) as error:
         raise StepFailed(f"{artifact}: not a whole {artifact_format} artifact ({error})") from error
 
 
@@ -57,22 +82,49 @@ def _tree(artifact_format: str, artifact: Path, *, work: Path, tools: Tools) -> 
         return FormatTree.of(comparable(entries_of_tar(stream)))
 
 
-def equality(trees: Mapping[str, FormatTree]) -> Outcome:
-    """Whether all formats hold the same tree; if not, the first paths that differ."""
+def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None = None) -> Outcome:
+    """Whether all formats hold the same tree; if not, the first paths that differ.
+
+    `broken` are the formats that could not be read, and why. Owners are compared between the
+    formats that keep them.
+    """
+    if broken:
+        reason = "; ".join(f"{name}: {why}" for name, why in broken.items())
+        return Outcome(check=EQUALITY_CHECK, outcome=FAILED, reason=reason)
     names = list(trees)
     if len(names) < 2:  # noqa: PLR2004 - it takes two to be equal
         reason = f"only the {names[0]} artifact was made: nothing to compare it with"
         return Outcome(check=EQUALITY_CHECK, outcome=SKIPPED, reason=reason)
-    if len({tree.digest for tree in trees.values()}) == 1:
-        first = trees[names[0]]
-        reason = f"{', '.join(names)} hold the same {len(first.entries)} paths, {first.digest[:19]}"
-        return Outcome(check=EQUALITY_CHECK, outcome=PASSED, reason=reason)
+    if found := _unequal(trees):
+        shown = "; ".join(found[:_SHOWN])
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return Outcome(
+            check=EQUALITY_CHECK, outcome=FAILED, reason=shown + more, output="\n".join(found[:200])
+        )
+    first = trees[names[0]]
+    reason = f"{', '.join(names)} hold the same {len(first.entries)} paths, {first.digest[:19]}"
+    owners = _with_owners(trees)
+    told = f"; owners are the same in {' and '.join(owners)}" if len(owners) > 1 else ""
+    return Outcome(check=EQUALITY_CHECK, outcome=PASSED, reason=reason + told)
+
+
+def _unequal(trees: Mapping[str, FormatTree]) -> list[str]:
+    """What differs between the first format and each of the others, a line each."""
+    first, *others = trees
     found: list[str] = []
-    for name in names[1:]:
-        lines = differences(trees[names[0]].entries, trees[name].entries)
-        found += [f"{names[0]} and {name}: {line}" for line in lines]
-    shown = "; ".join(found[:_SHOWN])
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return Outcome(
-        check=EQUALITY_CHECK, outcome=FAILED, reason=shown + more, output="\n".join(found[:200])
-    )
+    for name in others:
+        if trees[name].digest != trees[first].digest:
+            lines = differences(trees[first].entries, trees[name].entries)
+            found += [f"{first} and {name}: {line}" for line in lines]
+    keeping = _with_owners(trees)
+    for name in keeping[1:]:
+        lines = owner_differences(trees[keeping[0]].entries, trees[name].entries)
+        found += [f"{keeping[0]} and {name}: {line}" for line in lines]
+    return found
+
+
+def _with_owners(trees: Mapping[str, FormatTree]) -> list[str]:
+    """The formats that keep owners. A SIF does not, unless root packed it."""
+    return [
+        name for name, tree in trees.items() if name in _KEEP_OWNERS or keeps_owners(tree.entries)
+    ]

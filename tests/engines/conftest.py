@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docker_engine import docker_engine
 from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, missing
+from small_images import Maker, maker_in
 
 from builder.engines import Tools
 from builder.home import Home
@@ -73,3 +75,18 @@ def shared_folder(tools: Tools) -> Iterator[Path]:
         if tools.ordinary_user:
             shutil.chown(folder, tools.ordinary_user)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def docker_host(tools: Tools) -> Iterator[str]:
+    """The address of a Docker Engine of the tests' own."""
+    del tools
+    with docker_engine() as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+def small_images(hpc_base: dict[str, Path], tools: Tools) -> Iterator[Maker]:
+    """Makes small images, cut out of the default ones."""
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="small-") as name:
+        yield maker_in(Path(name), hpc_base, tools)

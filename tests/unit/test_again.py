@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.cli import main
+from builder.cli.again import merged
 
 MANIFEST = {
     "schema": "build-images/manifest/v1",
@@ -46,3 +47,21 @@ def test_what_is_no_manifest_is_said(
     (tmp_path / "manifest.json").write_text(text)
     assert main(["verify", str(tmp_path)]) == 2
     assert "no finished image" in capsys.readouterr().err
+
+
+def part(name: str, outcome: str) -> dict[str, object]:
+    """What one run adds to a manifest."""
+    found = [{"check": "mpi", "outcome": outcome}]
+    return {"checks": {name: found}, "evidence": [f"evidence/{name}.json"], "outcome": outcome}
+
+
+def test_what_another_runner_found_stays() -> None:
+    first = merged({**MANIFEST, "evidence": []}, part("oci", "passed"))
+    assert first["outcome"] == "verified"
+    second = merged(first, part("oci-docker", "failed"))
+    assert second["checks"].keys() == {"oci", "oci-docker"}
+    assert second["evidence"] == ["evidence/oci-docker.json", "evidence/oci.json"]
+    assert second["outcome"] == "failed"
+    third = merged(second, part("oci", "passed"))
+    assert third["outcome"] == "failed"
+    assert merged(third, part("oci-docker", "skipped"))["outcome"] == "verified"

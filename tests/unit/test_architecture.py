@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "plan": {"contract"},
     "spec": {"contract"},
     "lint": set(),
-    "schema": {"hosts", "load", "spec"},
+    "schema": {"hosts", "load", "spec", "verify"},
     "artifacts": {"contract"},
     "bases": {"artifacts"},
     "sources": set(),

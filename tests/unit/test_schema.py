@@ -16,7 +16,7 @@ from samples import ROOT
 
 from builder import schema
 from builder.cli import main
-from builder.cli.parser import FILE_KINDS
+from builder.cli.parser import FILE_KINDS, RESULT_KINDS
 from builder.load.toolkits import toolkit_faults
 from builder.model import BlockUse, Where
 
@@ -79,9 +79,10 @@ def content(file: Path) -> Any:
 
 def test_there_is_a_schema_for_each_kind() -> None:
     assert schema.KINDS == FILE_KINDS == tuple(FILES)
+    assert schema.RESULTS == RESULT_KINDS
 
 
-@pytest.mark.parametrize("kind", schema.KINDS)
+@pytest.mark.parametrize("kind", [*schema.KINDS, *schema.RESULTS])
 def test_docs_hold_the_schema(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / "docs/schema" / f"{kind}.json"
     assert main(["schema", kind]) == 0

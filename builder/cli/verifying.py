@@ -1,0 +1,45 @@
+"""`build-images verify`: prove again what an image's output folder holds."""
+
+from __future__ import annotations
+
+import json
+
+from builder.cli.again import finished, prove_again
+from builder.cli.at_work import at_work
+from builder.cli.building import notes_on, versions_of
+from builder.cli.options import Options
+from builder.cli.progress import progress_for
+from builder.cli.run import Run
+from builder.engines import ENGINES, Tools
+from builder.home import Home
+from builder.process import Processes
+from builder.verify import host_facts
+
+
+def verify(options: Options) -> int:
+    """Run the command; 1 if a check failed."""
+    folder = options.path
+    assert folder is not None
+    finished(folder)  # before anything is started
+    progress = progress_for(options.level)
+    processes = Processes(echo=progress.echo if options.level > 1 else None)
+    tools = Tools(processes=processes, home=Home.of_environment())
+    run = Run(
+        tools=tools,
+        engine=ENGINES["buildah"](tools),
+        mirror=None,
+        out=folder.parent,
+        progress=progress,
+        host=host_facts(),
+        versions=versions_of(tools, "buildah"),
+    )
+    with at_work(tools, options.project, progress.say):
+        updated = prove_again(run, folder, options.runners)
+    if options.json:
+        print(json.dumps(updated, indent=1, sort_keys=True))
+    else:
+        print(f"{updated['image']}: {updated['outcome']}{notes_on(updated)}")
+        for name, outcomes in updated["checks"].items():
+            for one in outcomes:
+                print(f"  {name:12} {one['check']:16} {one['outcome']:8} {one['reason']}")
+    return 1 if updated["outcome"] == "failed" else 0

@@ -1,0 +1,84 @@
+"""The harness's own check inside a container: its variables and its working directory."""
+
+from __future__ import annotations
+
+import fnmatch
+import shlex
+from collections.abc import Mapping, Sequence
+
+from builder.model import FAILED, PASSED, Outcome
+from builder.verify.runners import Runner
+from builder.verify.wording import end_of, last_line, readable
+
+ENVIRONMENT_CHECK = "environment"
+_TIMEOUT_S = 120
+# Shells set these, and every runner is told HOME.
+_ALWAYS = ("HOME", "PWD", "OLDPWD", "SHLVL", "_")
+# The Container Device Interface sets it to `void`, which says that it is not in charge.
+_WITH_GPUS = ("NVIDIA_VISIBLE_DEVICES",)
+# Apptainer puts a folder of its own after the image's.
+_APPENDED = {"LD_LIBRARY_PATH": ":/.singularity.d/libs"}
+
+
+def environment_outcome(
+    runner: Runner,
+    wanted: Mapping[str, str],
+    *,
+    directory: str,
+    own: Sequence[str],
+    gpu: bool = False,
+) -> Outcome:
+    """Whether a container has the image's variables and working directory, and nothing else.
+
+    `own` are patterns of the variables that the runner sets by itself. Since each format is
+    compared with the image's configuration, all formats are equal if none fails.
+    """
+    script = "pwd && exec env -0"
+    done = runner.run(["sh", "-c", script], timeout_s=_TIMEOUT_S)
+    found_directory, found = _parsed(done.stdout)
+    excused = (*_ALWAYS, *own, *(_WITH_GPUS if gpu else ()))
+    wrong = [
+        *_differences(wanted, found, _WITH_GPUS if gpu else ()),
+        *(f"{name} is set, and not by the image" for name in _more(wanted, found, excused)),
+        *(
+            [f"the working directory is {found_directory}, not {directory}"]
+            if found_directory != directory
+            else []
+        ),
+    ]
+    if done.returncode or wrong:
+        if done.returncode:
+            wrong = [last_line(done.stderr) or f"{shlex.quote(script)} did not run"]
+        output = end_of(done.stdout.replace("\0", "\n"), done.stderr)
+        reason = readable("; ".join(wrong))
+        return Outcome(check=ENVIRONMENT_CHECK, outcome=FAILED, reason=reason, output=output)
+    names = ", ".join(sorted(wanted)) or "none"
+    return Outcome(
+        check=ENVIRONMENT_CHECK,
+        outcome=PASSED,
+        reason=f"in {directory}, with the image's variables and no others: {names}",
+        duration_s=round(done.duration_s, 3),
+    )
+
+
+def _parsed(text: str) -> tuple[str, dict[str, str]]:
+    directory, _, rest = text.partition("\n")
+    pairs = [pair.partition("=")[::2] for pair in rest.split("\0") if "=" in pair]
+    return directory, dict(pairs)
+
+
+def _differences(
+    wanted: Mapping[str, str], found: Mapping[str, str], excused: Sequence[str]
+) -> list[str]:
+    return [
+        f"{key} is {found[key]!r}, not {value!r}" if key in found else f"{key} is not set"
+        for key, value in wanted.items()
+        if key not in excused and found.get(key) not in {value, value + _APPENDED.get(key, "")}
+    ]
+
+
+def _more(wanted: Mapping[str, str], found: Mapping[str, str], excused: Sequence[str]) -> list[str]:
+    more = [name for name in found if name not in wanted]
+    return sorted(
+        name for name in more if not any(fnmatch.fnmatch(name, pattern) for pattern in excused)
+    )

@@ -1,0 +1,169 @@
+"""The JSON Schema of evidence: what it always says, and what it may never say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.model import FAILED, FORMATS, PASSED, SKIPPED
+from builder.verify.evidence import STATEMENT, TEST_RESULT
+
+_TEXT = {"type": "string"}
+_SAID = {"type": "string", "minLength": 1}
+_NAMES = {"type": "array", "items": _SAID, "uniqueItems": True}
+_SOME = {"minItems": 1}
+_NONE = {"maxItems": 0}
+_DIGEST = {
+    "type": "object",
+    "description": "SHA-256, in hexadecimal",
+    "properties": {"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}},
+    "required": ["sha256"],
+    "additionalProperties": False,
+}
+_TIME = {
+    "type": "string",
+    "description": "a time in UTC, to the second, as ISO 8601",
+    "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$",
+}
+
+
+def evidence_schema() -> dict[str, Any]:
+    """Of `evidence/*.json`: an in-toto Statement v1 with the predicate test-result v0.1."""
+    return _object(
+        {
+            "_type": {"const": STATEMENT},
+            "subject": {
+                "type": "array",
+                "description": "all artifacts of the image, and their tree digest",
+                "minItems": 1,
+                "items": _object({"name": _SAID, "digest": _DIGEST}),
+            },
+            "predicateType": {"const": TEST_RESULT},
+            "predicate": _predicate(),
+        }
+    )
+
+
+def _predicate() -> dict[str, Any]:
+    shape = _object(
+        {
+            "result": {"enum": ["PASSED", "WARNED", "FAILED"]},
+            "configuration": {
+                "type": "array",
+                "description": "first the run, then each check",
+                "minItems": 1,
+                "items": [_run()],
+                "additionalItems": _check(),
+            },
+            "passedTests": {**_NAMES, "description": "checks that passed"},
+            "warnedTests": {**_NAMES, "description": "checks that were skipped"},
+            "failedTests": {**_NAMES, "description": "checks that failed"},
+        }
+    )
+    return {
+        **shape,
+        "allOf": [
+            _when("result", "PASSED", {"warnedTests": _NONE, "failedTests": _NONE}),
+            _when("result", "WARNED", {"warnedTests": _SOME, "failedTests": _NONE}),
+            _when("result", "FAILED", {"failedTests": _SOME}),
+        ],
+    }
+
+
+def _run() -> dict[str, Any]:
+    about = _object(
+        {
+            "format": {"enum": list(FORMATS)},
+            "runner": _object({"name": _SAID, "version": _TEXT}),
+            "launcher": {**_SAID, "description": "what started MPI programs"},
+            "emulated": {"type": "boolean"},
+            "emulator": {
+                **_TEXT,
+                "description": "what ran a foreign architecture's code; empty if the processor did",
+            },
+            "gpu": _object(
+                {
+                    "handed_over": {"type": "boolean"},
+                    "reason": {**_TEXT, "description": "why not"},
+                }
+            ),
+            "started": _TIME,
+            "finished": _TIME,
+            "host": _host(),
+            "tools": {
+                "type": "object",
+                "description": "versions of the programs that had a part in it",
+                "additionalProperties": _TEXT,
+            },
+        }
+    )
+    return _object(
+        {
+            "name": {"const": "run"},
+            "uri": {**_SAID, "description": "the harness, as a package URL"},
+            "annotations": {
+                **about,
+                "allOf": [
+                    _when("emulated", True, {"emulator": _SAID}),
+                    _when("emulated", False, {"emulator": {"const": ""}}),
+                ],
+            },
+        }
+    )
+
+
+def _host() -> dict[str, Any]:
+    return _object(
+        {
+            "arch": {**_SAID, "description": "as uname -m says"},
+            "kernel": _SAID,
+            "cpu": _SAID,
+            "cores": {"type": "integer", "minimum": 1},
+            "os": _SAID,
+            "driver": {
+                **_TEXT,
+                "description": "the version of NVIDIA's kernel module; empty if there is none",
+            },
+            "gpus": {"type": "array", "description": "models, one a GPU", "items": _SAID},
+        }
+    )
+
+
+def _check() -> dict[str, Any]:
+    finding = _object(
+        {
+            "outcome": {"enum": [PASSED, FAILED, SKIPPED]},
+            "reason": {**_SAID, "description": "the finding, or why it failed or was skipped"},
+            "duration_s": {"type": "number", "minimum": 0},
+            "data": {"type": "object", "description": "measured values"},
+        }
+    )
+    shape = _object(
+        {
+            "name": _SAID,
+            "digest": {**_DIGEST, "description": "of the check's script in the image"},
+            "uri": {**_SAID, "description": "a check of the harness's own"},
+            "annotations": finding,
+        }
+    )
+    return {
+        **shape,
+        "required": ["name", "annotations"],
+        "oneOf": [{"required": ["digest"]}, {"required": ["uri"]}],
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    """An object that has exactly these keys."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _when(key: str, value: object, then: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "if": {"properties": {key: {"const": value}}, "required": [key]},
+        "then": {"properties": then},
+    }

@@ -1,0 +1,62 @@
+"""Running commands inside an artifact: each format by the programs that sites use for it."""
+
+from __future__ import annotations
+
+from builder.verify.runners import gpus
+from builder.verify.runners.oci import buildah_runner, docker_runner, podman_runner
+from builder.verify.runners.protocol import Container, Kind, Runner
+from builder.verify.runners.sites import apptainer_runner, charliecloud_runner
+
+__all__ = ["DEFAULTS", "RUNNERS", "Container", "Kind", "Runner"]
+
+_KINDS = (
+    Kind(
+        name="buildah",
+        format="oci",
+        program="buildah",
+        open=buildah_runner,
+        own=("HOSTNAME",),
+        no_gpu=gpus.buildah_problem,
+    ),
+    Kind(
+        name="podman",
+        format="oci",
+        program="podman",
+        open=podman_runner,
+        own=("HOSTNAME", "TERM", "container"),
+        no_gpu=gpus.podman_problem,
+    ),
+    Kind(
+        name="docker",
+        format="oci",
+        program="docker",
+        open=docker_runner,
+        own=("HOSTNAME",),
+        no_gpu=gpus.docker_problem,
+    ),
+    Kind(
+        name="apptainer",
+        format="sif",
+        program="apptainer",
+        open=apptainer_runner,
+        own=(
+            "APPTAINER_*",
+            "SINGULARITY_*",
+            "LD_LIBRARY_PATH",
+            "LANG",
+            "PROMPT_COMMAND",
+            "PS1",
+            "TERM",
+        ),
+    ),
+    Kind(
+        name="charliecloud",
+        format="charliecloud",
+        program="ch-run",
+        open=charliecloud_runner,
+        own=("CH_RUNNING",),
+        no_gpu=gpus.charliecloud_problem,
+    ),
+)
+RUNNERS: dict[str, Kind] = {one.name: one for one in _KINDS}
+DEFAULTS = {"oci": "buildah", "sif": "apptainer", "charliecloud": "charliecloud"}

@@ -1,0 +1,104 @@
+"""The command lines of all runners: pure, so that they can be compared and tested.
+
+Each returns the words after the program's name and before the command to be run. The same is
+asked of all of them: the image's environment and nothing of the caller's, HOME, the working
+directory, an ordinary user, the host's network and shared memory, and its GPUs where wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from builder.verify.runners.protocol import HOME_IN_CONTAINER
+
+_HOME = f"HOME={HOME_IN_CONTAINER}"
+# What a specification of the Container Device Interface calls all of NVIDIA's GPUs:
+# https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html
+CDI_GPUS = "nvidia.com/gpu=all"
+
+
+def buildah_run(container: str, *, user: str, directory: str, gpu: bool = False) -> list[str]:
+    """`buildah run` in a working container; chroot needs neither cgroups nor a runtime."""
+    return [
+        "run",
+        "--isolation=chroot",
+        f"--env={_HOME}",
+        f"--workingdir={directory}",
+        *([f"--user={user}"] if user else []),
+        *([f"--device={CDI_GPUS}"] if gpu else []),
+        container,
+        "--",
+    ]
+
+
+def podman_run(
+    image: str,
+    name: str,
+    program: str,
+    *,
+    user: str,
+    directory: str,
+    limits: Sequence[str] = (),
+    gpu: bool = False,
+) -> list[str]:
+    """`podman run` of a program; with newer runtimes as with Docker, but for how GPUs are named."""
+    gpus = [f"--device={CDI_GPUS}"] if gpu else []
+    return _run(image, name, program, user=user, directory=directory, options=[*limits, *gpus])
+
+
+def docker_run(
+    image: str, name: str, program: str, *, user: str, directory: str, gpu: bool = False
+) -> list[str]:
+    """`docker run` of a program; `--gpus` is for NVIDIA's container toolkit."""
+    options = ["--gpus=all"] if gpu else []
+    return _run(image, name, program, user=user, directory=directory, options=options)
+
+
+def _run(
+    image: str, name: str, program: str, *, user: str, directory: str, options: Sequence[str]
+) -> list[str]:
+    return [
+        "run",
+        "--rm",
+        f"--name={name}",
+        "--network=host",
+        "--ipc=host",
+        f"--env={_HOME}",
+        f"--workdir={directory}",
+        *([f"--user={user}"] if user else []),
+        *options,
+        f"--entrypoint={program}",
+        image,
+    ]
+
+
+def apptainer_exec(sif: str, *, directory: str, gpu: bool = False) -> list[str]:
+    """`apptainer exec`. HOME can be set by --home alone, and --no-home keeps the folder out."""
+    return [
+        "--silent",
+        "exec",
+        "--cleanenv",
+        "--no-home",
+        f"--home={HOME_IN_CONTAINER}",
+        f"--pwd={directory}",
+        *(["--nv"] if gpu else []),
+        sif,
+    ]
+
+
+def ch_run(folder: str, *, directory: str, cdi: bool = False) -> list[str]:
+    """`ch-run` on an unpacked image; `cdi` where it can do that, and else see `ch_fromhost`."""
+    return [
+        "--unset-env=*",
+        "--set-env",
+        f"--set-env={_HOME}",
+        f"--cd={directory}",
+        *([f"--cdi={CDI_GPUS}"] if cdi else []),
+        folder,
+        "--",
+    ]
+
+
+def ch_fromhost(folder: str) -> list[str]:
+    """`ch-fromhost` copies the driver's files into the unpacked image, which it changes."""
+    return ["--nvidia", folder]

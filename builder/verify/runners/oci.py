@@ -1,0 +1,167 @@
+"""The OCI layout itself, not what an engine's storage holds of it: buildah, Podman, Docker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.descendants import waiting, waiting_below
+from builder.engines import Buildah
+from builder.engines.buildah import limits
+from builder.locks import locked
+from builder.process import Completed, Processes
+from builder.verify.runners import commands
+from builder.verify.runners.protocol import NOBODY, Container, Prefixed, Runner, scratch
+
+
+@contextlib.contextmanager
+def buildah_runner(container: Container) -> Iterator[Runner]:
+    """A working container of buildah's, in which each command runs below a chroot."""
+    tools = container.tools
+    buildah = Buildah(tools)
+    capture = tools.processes.capture
+    artifact = container.artifact
+    # Buildah names what it pulls after the path, and not every path is a valid name: so the
+    # reference is relative, and shared by all images until the container stands.
+    with locked(tools.home.path, "oci-runner"):
+        made = capture(
+            buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}:latest"),
+            env=buildah.environment,
+            cwd=artifact.parent,
+        )
+    name = made.stdout.split()[-1]
+    inspected = capture(
+        buildah.command("inspect", "--format", "{{.FromImageID}}", name), check=False
+    )
+    options = commands.buildah_run(
+        name, user=_user(), directory=container.directory, gpu=container.gpu
+    )
+    try:
+        yield Prefixed(
+            prefix=tuple(buildah.command(*options)),
+            tools=tools,
+            env=buildah.environment,
+            cwd=container.work,
+        )
+    finally:
+        with contextlib.suppress(Exception):  # an interrupted run cleans the whole storage
+            capture(buildah.command("rm", name), check=False)
+            capture(buildah.command("rmi", inspected.stdout.strip()), check=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Named:
+    """A runner whose containers have names, by which they are removed when they hang."""
+
+    engine: tuple[str, ...]
+    container: Container
+    image: str
+    env: Mapping[str, str]
+    is_daemon: bool = False  # whether it is not us who starts what runs in the container
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        name = f"build-images-{secrets.token_hex(8)}"
+        ended = False
+        try:
+            done = self._capture(name, argv, timeout_s)
+            ended = not done.timed_out
+        finally:
+            if not ended:  # also when the run is interrupted, and its processes start nothing more
+                Processes().capture(
+                    [*self.engine, "rm", "--force", name], env=self.env, check=False, timeout_s=60
+                )
+        return done
+
+    def _capture(self, name: str, argv: Sequence[str], timeout_s: float) -> Completed:
+        tools = self.container.tools
+        return tools.processes.capture(
+            [*self.engine, *self._options(name, argv[0]), *argv[1:]],
+            env=self.env,
+            cwd=self.container.work,
+            timeout_s=timeout_s,
+            check=False,
+            supervised=True,
+            look=(lambda _pid: self._waiting(name)) if self.is_daemon else waiting_below,
+        )
+
+    def _options(self, name: str, program: str) -> list[str]:
+        container = self.container
+        directory, gpu = container.directory, container.gpu
+        if self.is_daemon:
+            return commands.docker_run(
+                self.image, name, program, user=NOBODY, directory=directory, gpu=gpu
+            )
+        return commands.podman_run(
+            self.image, name, program, user=_user(), directory=directory, gpu=gpu, limits=limits()
+        )
+
+    def _waiting(self, name: str) -> tuple[str, ...]:
+        """What runs below a daemon, which may be on another machine: then nothing is known."""
+        listed = Processes().capture(
+            [*self.engine, "top", name, "-eo", "pid"], env=self.env, check=False, timeout_s=10
+        )
+        pids = [int(word) for word in listed.stdout.split() if word.isdecimal()]
+        return waiting([pid for pid in pids if Path(f"/proc/{pid}").exists()])
+
+
+@contextlib.contextmanager
+def podman_runner(container: Container) -> Iterator[Runner]:
+    """Podman on a storage of the builder's own."""
+    tools = container.tools
+    place = tools.home.path / "podman"
+    engine = (
+        tools.program("podman"),
+        *(f"--{name}={place / name}" for name in ("root", "runroot", "tmpdir")),
+    )
+    artifact, env = container.artifact, Buildah(tools).environment
+    capture = tools.processes.capture
+    with locked(tools.home.path, "oci-runner"):
+        made = capture(
+            [*engine, "pull", "--quiet", f"oci:{artifact.name}:latest"],
+            env=env,
+            cwd=artifact.parent,
+        )
+    image = made.stdout.split()[-1]
+    try:
+        yield _Named(engine=engine, container=container, image=image, env=env)
+    finally:
+        with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
+            Processes().capture([*engine, "rmi", "--force", image], env=env, check=False)
+
+
+@contextlib.contextmanager
+def docker_runner(container: Container) -> Iterator[Runner]:
+    """The Docker Engine that $DOCKER_HOST leads to; before 25 it loads no OCI layout itself."""
+    tools, artifact = container.tools, container.artifact
+    docker, capture = tools.program("docker"), tools.processes.capture
+    image = f"build-images/verify:{secrets.token_hex(8)}"
+    with scratch(container) as folder:
+        archive = folder / "image.tar"
+        source, target = f"oci:{artifact.name}:latest", f"docker-archive:{archive}:{image}"
+        skopeo = tools.program("skopeo")
+        capture(
+            [skopeo, "copy", "--quiet", source, target],
+            env=tools.environment,
+            cwd=artifact.parent,
+        )
+        capture([docker, "load", "--quiet", "--input", str(archive)])
+    try:
+        yield _Named(
+            engine=(docker,),
+            container=container,
+            image=image,
+            env=tools.environment,
+            is_daemon=True,
+        )
+    finally:
+        with contextlib.suppress(Exception):
+            Processes().capture([docker, "rmi", "--force", image], check=False)
+
+
+def _user() -> str:
+    """Whom to be inside; an ordinary caller is root there, and himself to the machine."""
+    return NOBODY if os.geteuid() == 0 else ""

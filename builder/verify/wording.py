@@ -1,0 +1,61 @@
+"""What containers print, made fit to be judged, shown and stored: it may be anything."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+LONGEST = 500  # characters of a reason
+_OUTPUT_LINES = 40
+_OUTPUT_LETTERS = 16_000
+_DATA = "data: "
+_DATA_LETTERS = 64_000
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what bytes that are no UTF-8 were decoded to
+# ECMA-48: colours, cursor movements, titles of windows
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def readable(text: str) -> str:
+    """Text without what moves a terminal; control characters and the like are replaced."""
+    plain = _TERMINAL.sub("", text)
+    return "".join(one if one.isprintable() or one in "\n\t" else _REPLACEMENT for one in plain)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines that say something, without data; a carriage return begins a new one."""
+    lines = _TERMINAL.sub("", text).replace("\r", "\n").split("\n")
+    return [line.strip() for line in lines if line.strip() and not line.startswith(_DATA)]
+
+
+def last_line(text: str) -> str:
+    """The last line that says something, at most `LONGEST` characters of it; else nothing."""
+    lines = lines_of(text)
+    return readable(lines[-1][:LONGEST]) if lines else ""
+
+
+def is_rubbish(line: str) -> bool:
+    """Whether a line of `last_line` holds what is no text."""
+    return _REPLACEMENT in line
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """The measured values of the last line `data: {JSON}`; none if that is no JSON object."""
+    lines = [line for line in text.split("\n") if line.startswith(_DATA)]
+    if not lines or len(lines[-1]) > _DATA_LETTERS:
+        return {}
+    try:
+        found = json.loads(lines[-1].removeprefix(_DATA), parse_constant=_refused)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def end_of(*texts: str) -> str:
+    """The last lines of some texts, bounded."""
+    lines = [line for text in texts for line in text.split("\n") if line.strip()]
+    return readable("\n".join(lines[-_OUTPUT_LINES:])[-_OUTPUT_LETTERS:])
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,144 @@
+"""Defects planted in small images, in each format: caught and named; sound ones are not accused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import defects
+import pytest
+from harness import ARCHITECTURES, FORMATS, build_images, manifest_of
+from small_images import Maker, Small, Thing, artifact_of, sound
+
+pytestmark = pytest.mark.engines
+SEED = 7
+
+
+@pytest.mark.parametrize("number", range(len(defects.PLANTS)))
+def test_a_planted_defect_is_caught_and_named(number: int, small_images: Maker) -> None:
+    """Each kind in a random place, for both architectures by turns."""
+    plant = defects.PLANTS[number]
+    kind, wrong = defects.one(small_images, number, SEED, plant)
+    assert not wrong, f"{kind}: {wrong}"
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_sound_image_is_not_accused(number: int, small_images: Maker) -> None:
+    kind, wrong = defects.one(small_images, number, SEED, None)
+    assert (kind, wrong) == ("sound", "")
+
+
+def an_image(name: str, arch: str = "x86_64") -> Small:
+    rng = random.Random(name)
+    return dataclasses.replace(sound(arch, 0, rng), identifier=name)
+
+
+def outcomes(folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
+    return {
+        name: {one["check"]: (one["outcome"], one["reason"]) for one in found}
+        for name, found in manifest_of(folder)["checks"].items()
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_changed_in_one_format(name: str, small_images: Maker) -> None:
+    image = an_image("changed").with_in(name, {"srv/certain": Thing(data=b"x", mode=0o4755, gid=8)})
+    folder = small_images.make(image)
+    assert build_images("verify", folder).status == 1
+    assert manifest_of(folder)["formats_equal"] is False
+    for found in outcomes(folder).values():
+        outcome, reason = found["formats-equal"]
+        assert outcome == "failed"
+        assert "/srv/certain: another content" in reason
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_setuid_lost_in_one_format(name: str, small_images: Maker) -> None:
+    image = an_image("setuid")
+    thing = image.trees[name]["srv/certain"]
+    assert thing is not None
+    lost = dataclasses.replace(thing, mode=0o755)
+    folder = small_images.make(image.with_in(name, {"srv/certain": lost}))
+    done = build_images("verify", folder)
+    assert done.status == 1
+    assert "/srv/certain: mode " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["oci", "charliecloud"])
+def test_an_owner_lost_in_a_format_that_keeps_owners(name: str, small_images: Maker) -> None:
+    image = an_image("owner")
+    thing = image.trees[name]["srv/certain"]
+    assert thing is not None
+    lost = dataclasses.replace(thing, gid=0)
+    folder = small_images.make(image.with_in(name, {"srv/certain": lost}))
+    done = build_images("verify", folder)
+    assert done.status == 1
+    assert "oci and charliecloud: /srv/certain: owner 0:" in done.stdout
+
+
+def test_a_sif_keeps_no_owner_and_the_finding_says_where_they_were_compared(
+    small_images: Maker,
+) -> None:
+    """What docs/verification.md says of owners: an ordinary user packs it, as one owner."""
+    image = an_image("owners")
+    thing = image.trees["sif"]["srv/certain"]
+    assert thing is not None
+    lost = dataclasses.replace(thing, gid=0)
+    folder = small_images.make(image.with_in("sif", {"srv/certain": lost}))
+    assert build_images("verify", folder).status == 0
+    _, reason = outcomes(folder)["sif"]["formats-equal"]
+    assert reason.endswith("; owners are the same in oci and charliecloud")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_env_missing_in_one_format(name: str, small_images: Maker) -> None:
+    image = an_image("environment")
+    left = {key: text for key, text in image.environments[name].items() if key != "MODE"}
+    folder = small_images.make(image.with_variables(left, only=name))
+    assert build_images("verify", folder).status == 1
+    failed = {one for one, found in outcomes(folder).items() if found["environment"][0] == "failed"}
+    # Formats are compared with the image's configuration, which is that of the OCI layout.
+    assert failed == ({"sif", "charliecloud"} if name == "oci" else {name})
+    assert "MODE is " in outcomes(folder)[failed.pop()]["environment"][1]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_binary_of_the_other_architecture(arch: str, small_images: Maker) -> None:
+    borrowed = small_images.bases[defects.OTHER[arch]].things["usr/bin/true"]
+    image = an_image("borrowed", arch).with_everywhere({"usr/local/bin/tool": borrowed})
+    folder = small_images.make(image)
+    assert build_images("verify", folder).status == 1
+    for found in outcomes(folder).values():
+        outcome, reason = found["architecture"]
+        assert outcome == "failed"
+        assert "/usr/local/bin/tool" in reason
+        assert defects.OTHER[arch] in reason
+
+
+def test_a_stub_of_libcuda_first_on_the_path(small_images: Maker) -> None:
+    rng = random.Random(SEED)
+    planted = defects.stub(an_image("stub"), rng, dict(small_images.bases))
+    folder = small_images.make(planted.image)
+    assert build_images("verify", folder).status == 1
+    for found in outcomes(folder).values():
+        outcome, reason = found["cuda-clean"]
+        assert outcome == "failed"
+        assert "LD_LIBRARY_PATH has stubs: " in reason
+
+
+def test_a_damaged_artifact_has_an_outcome_and_the_other_formats_go_on(
+    small_images: Maker,
+) -> None:
+    folder = small_images.make(an_image("damaged"))
+    tarball = folder / "image.tar.gz"
+    tarball.write_bytes(tarball.read_bytes()[:100_000])
+    manifest = manifest_of(folder)
+    manifest["artifacts"]["charliecloud"] = artifact_of(folder, "charliecloud")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert build_images("verify", folder).status == 1
+    found = outcomes(folder)
+    assert found["charliecloud"]["architecture"][0] == "failed"
+    assert found["charliecloud"]["formats-equal"][1].startswith("charliecloud: ")
+    assert found["oci"]["architecture"][0] == found["sif"]["architecture"][0] == "passed"

@@ -1,0 +1,18 @@
+"""The checks of an image, each as one test in each format: by the code of `build-images verify`."""
+
+from __future__ import annotations
+
+from builder.verify import equality, trees_of
+
+
+def test_formats_hold_the_same_tree(image, tools, expect):
+    paths = {name: one.path for name, one in image.artifacts.items()}
+    expect(equality(*trees_of(paths, work=image.work, tools=tools)))
+
+
+def test_environment(inside, expect):
+    expect(inside.environment())
+
+
+def test_check(inside, check, expect):
+    expect(inside.check(check))

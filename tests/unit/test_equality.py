@@ -1,0 +1,85 @@
+"""Whether formats hold the same tree, and which paths differ if not; owners where they are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.artifacts.tree import Entry
+from builder.model import FAILED, PASSED, SKIPPED
+from builder.verify import FormatTree, equality
+
+
+def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:
+    return FormatTree.of(
+        {
+            name: Entry(
+                path=name,
+                kind="file",
+                mode=0o644,
+                content=text,
+                owner=(owners or {}).get(name, "0:0"),
+            )
+            for name, text in contents.items()
+        }
+    )
+
+
+def test_equal_trees_are_said_to_be() -> None:
+    outcome = equality({"oci": a_tree(a="1"), "sif": a_tree(a="1")})
+    assert outcome.outcome == PASSED
+    assert outcome.reason.startswith("oci, sif hold the same 1 paths, sha256:")
+    assert "owners" not in outcome.reason
+
+
+def test_one_tree_is_compared_with_none() -> None:
+    assert equality({"oci": a_tree(a="1")}).outcome == SKIPPED
+
+
+def test_trees_that_differ_are_failed_with_the_first_paths() -> None:
+    other = a_tree(None, **{f"f{n}": "" for n in range(7)})
+    outcome = equality({"oci": a_tree(), "sif": a_tree(), "charliecloud": other})
+    assert outcome.outcome == FAILED
+    assert outcome.reason.startswith("oci and charliecloud: /f0: only in the second; ")
+    assert outcome.reason.endswith("; and 2 more")
+    assert len(outcome.output.splitlines()) == 7
+
+
+def test_a_format_that_cannot_be_read_is_not_equal() -> None:
+    outcome = equality({"oci": a_tree(a="1")}, {"sif": "image.sif: not a SIF"})
+    assert (outcome.outcome, outcome.reason) == (FAILED, "sif: image.sif: not a SIF")
+
+
+MAIL = {"a": "0:8"}
+
+
+def test_owners_are_compared_where_they_are_kept() -> None:
+    """A SIF that an ordinary user packed has one owner for all."""
+    trees = {
+        "oci": a_tree(MAIL, a="1", b="2"),
+        "sif": a_tree(a="1", b="2"),
+        "charliecloud": a_tree(MAIL, a="1", b="2"),
+    }
+    outcome = equality(trees)
+    assert outcome.outcome == PASSED
+    assert outcome.reason.endswith("; owners are the same in oci and charliecloud")
+
+
+@pytest.mark.parametrize("lost", ["oci", "charliecloud"])
+def test_an_owner_that_was_lost_is_found(lost: str) -> None:
+    kept = a_tree(MAIL, a="1", b="2")
+    trees = {"oci": kept, "sif": a_tree(a="1", b="2"), "charliecloud": kept}
+    trees[lost] = a_tree({}, a="1", b="2")
+    outcome = equality(trees)
+    assert outcome.outcome == FAILED
+    first, second = ("0:0", "0:8") if lost == "oci" else ("0:8", "0:0")
+    assert outcome.reason == f"oci and charliecloud: /a: owner {first}, not {second}"
+
+
+def test_owners_in_a_sif_that_keeps_them_are_compared() -> None:
+    kept = a_tree(MAIL, a="1", b="2")
+    trees = {"oci": kept, "sif": a_tree({"b": "0:8"}, a="1", b="2"), "charliecloud": kept}
+    outcome = equality(trees)
+    assert outcome.outcome == FAILED
+    assert outcome.reason == (
+        "oci and sif: /a: owner 0:8, not 0:0; oci and sif: /b: owner 0:0, not 0:8"
+    )

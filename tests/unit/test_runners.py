@@ -1,0 +1,176 @@
+"""Runners: the same is asked of all of them, GPUs included; which are there, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.cli import main
+from builder.cli.options import parse
+from builder.cli.parser import RUNNER_NAMES
+from builder.engines import Tools
+from builder.home import Home
+from builder.model import FORMATS
+from builder.process import Processes
+from builder.verify.runners import DEFAULTS, RUNNERS, commands, gpus
+
+HOME = "/tmp"
+
+
+def test_every_format_has_a_runner_and_the_command_line_knows_all() -> None:
+    assert tuple(RUNNERS) == RUNNER_NAMES
+    assert set(DEFAULTS) == set(FORMATS)
+    assert all(RUNNERS[name].format == one for one, name in DEFAULTS.items())
+    assert all(name == kind.name for name, kind in RUNNERS.items())
+
+
+Line = Callable[..., list[str]]
+LINES: dict[str, Line] = {
+    "buildah": lambda **given: commands.buildah_run("c1", user="999:995", **given),
+    "podman": lambda **given: commands.podman_run("i1", "n1", "sh", user="999:995", **given),
+    "docker": lambda **given: commands.docker_run("i1", "n1", "sh", user="999:995", **given),
+    "apptainer": lambda **given: commands.apptainer_exec("image.sif", **given),
+    "charliecloud": lambda gpu=False, **given: commands.ch_run("image", cdi=gpu, **given),
+}
+GPU_OPTION = {
+    "buildah": "--device=nvidia.com/gpu=all",
+    "podman": "--device=nvidia.com/gpu=all",
+    "docker": "--gpus=all",
+    "apptainer": "--nv",
+    "charliecloud": "--cdi=nvidia.com/gpu=all",
+}
+DIRECTORY_OPTION = {
+    "buildah": "--workingdir=/work",
+    "podman": "--workdir=/work",
+    "docker": "--workdir=/work",
+    "apptainer": "--pwd=/work",
+    "charliecloud": "--cd=/work",
+}
+HOME_OPTION = {
+    "buildah": f"--env=HOME={HOME}",
+    "podman": f"--env=HOME={HOME}",
+    "docker": f"--env=HOME={HOME}",
+    "apptainer": f"--home={HOME}",
+    "charliecloud": f"--set-env=HOME={HOME}",
+}
+
+
+def test_the_lines_are_of_all_runners() -> None:
+    assert LINES.keys() == GPU_OPTION.keys() == RUNNERS.keys()
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_sets_home_and_the_working_directory(name: str) -> None:
+    line = LINES[name](directory="/work")
+    assert HOME_OPTION[name] in line
+    assert DIRECTORY_OPTION[name] in line
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_hands_over_gpus_where_they_are_wanted_alone(name: str) -> None:
+    """Command lines alone: no machine with a GPU has run them yet."""
+    without, given = LINES[name](directory="/"), LINES[name](directory="/", gpu=True)
+    assert GPU_OPTION[name] not in without
+    assert [word for word in given if word not in without] == [GPU_OPTION[name]]
+    assert [word for word in given if word != GPU_OPTION[name]] == without
+
+
+@pytest.mark.parametrize("name", ["buildah", "podman", "docker"])
+def test_engines_run_as_an_ordinary_user(name: str) -> None:
+    assert "--user=999:995" in LINES[name](directory="/")
+
+
+def test_the_callers_environment_is_kept_out() -> None:
+    assert "--cleanenv" in commands.apptainer_exec("image.sif", directory="/")
+    line = commands.ch_run("image", directory="/")
+    assert line.index("--unset-env=*") < line.index("--set-env")
+
+
+def test_an_entry_point_is_not_in_the_way() -> None:
+    for name in ("podman", "docker"):
+        line = LINES[name](directory="/")
+        assert line[-2:] == ["--entrypoint=sh", "i1"]
+
+
+def test_podman_is_given_limits_that_it_may_set() -> None:
+    limits = ["--ulimit=nofile=20000:20000"]
+    line = commands.podman_run("i", "n", "sh", user="", directory="/", limits=limits)
+    assert limits[0] in line
+    assert not [word for word in line if word.startswith("--user")]
+
+
+# Whether GPUs can be handed over.
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
+    """A machine on which nothing is installed."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(Home, "search_path", lambda _home: str(tmp_path / "bin"))
+    return Tools(processes=Processes(), home=Home(path=tmp_path))
+
+
+def install(tools: Tools, name: str, text: str = "") -> None:
+    program = tools.home.path / "bin" / name
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+
+
+def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
+    folders = (tmp_path / "none", tmp_path)
+    missing = f"no specification of nvidia.com/gpu in {tmp_path}/none/* or {tmp_path}/*"
+    assert gpus.cdi_problem(folders).startswith(missing)
+    (tmp_path / "other.yaml").write_text('cdiVersion: "0.5.0"\nkind: vendor.com/net\n')
+    assert gpus.cdi_problem(folders)
+    (tmp_path / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
+    assert gpus.cdi_problem(folders) == ""
+    assert gpus.cdi_problem(folders, kind="*.json")
+
+
+def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
+    assert gpus.docker_problem(tools) == "there is no nvidia-container-runtime on this machine"
+    install(tools, "nvidia-container-runtime")
+    assert gpus.docker_problem(tools) == ""
+
+
+def test_an_old_buildah_cannot_hand_over_devices(tools: Tools) -> None:
+    install(tools, "buildah", "/usr/bin/echo '  --env stringArray   add'")
+    assert gpus.buildah_problem(tools) == "this buildah cannot hand over devices"
+    install(tools, "buildah", "/usr/bin/echo '  --device stringArray   add'")
+    assert "nvidia.com/gpu" in gpus.buildah_problem(tools)
+
+
+def test_an_old_charliecloud_copies_the_drivers_files(tools: Tools) -> None:
+    install(tools, "ch-run", "/usr/bin/echo '  -c, --cd=DIR  initial directory'")
+    assert gpus.charliecloud_problem(tools) == "there is no ch-fromhost on this machine"
+    install(tools, "ch-fromhost")
+    assert gpus.charliecloud_problem(tools) == "there is no nvidia-container-cli on this machine"
+    install(tools, "nvidia-container-cli")
+    assert gpus.charliecloud_problem(tools) == ""
+    assert commands.ch_fromhost("image") == ["--nvidia", "image"]
+
+
+def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None:
+    install(tools, "ch-run", "/usr/bin/echo '      --cdi-dirs=PATHS  where to look'")
+    assert not gpus.has_cdi(tools)
+    install(tools, "ch-run", "/usr/bin/echo '  -d, --cdi[=KIND]  inject resources'")
+    assert gpus.has_cdi(tools)
+    assert "*.json" in gpus.charliecloud_problem(tools)
+
+
+# The command line.
+
+
+def test_runners_can_be_chosen() -> None:
+    given = parse(["verify", "x", "--runner", "docker", "--runner", "apptainer"])
+    assert given.runners == ("docker", "apptainer")
+    assert parse(["verify", "x"]).runners == ()
+
+
+def test_an_unknown_runner_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "x", "--runner", "enroot"])
+    assert ended.value.code == 2
+    assert "'buildah', 'podman', 'docker', 'apptainer', 'charliecloud'" in capsys.readouterr().err
