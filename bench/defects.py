@@ -210,11 +210,11 @@ def library(image: Small, _rng: random.Random, bases: dict[str, Base]) -> Plante
     """A program whose library stayed behind."""
     things = bases[image.arch].things
     script = (SCRIPTS / "libraries.sh").read_bytes()
-    gone = [path for path in things if "/liblzma.so." in path]
+    gone = [path for path in things if "/libsmartcols.so." in path]
     spoiled = image.with_everywhere(
         {
             "opt/build-images/src/libraries.sh": Thing(data=script),
-            "usr/local/bin/packer": things["usr/bin/xz"],
+            "usr/local/bin/processors": things["usr/bin/lscpu"],
             **dict.fromkeys(gone),
         }
     ).with_checks(
@@ -223,7 +223,7 @@ def library(image: Small, _rng: random.Random, bases: dict[str, Base]) -> Plante
             text="sh /opt/build-images/src/libraries.sh none /usr/local /opt",
         )
     )
-    return Planted(image=spoiled, named=r"libraries\s+failed.*/packer needs liblzma")
+    return Planted(image=spoiled, named=r"libraries\s+failed.*/processors needs libsmartcols")
 
 
 # Checks that do not pass, by what they print and how they end: what is said of each.

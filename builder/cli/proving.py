@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.cli.run import Run, now
+from builder.errors import StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.verify import (
     DEFAULTS,
@@ -20,11 +23,13 @@ from builder.verify import (
     equality,
     host_facts,
     lost_gpus,
-    trees_of,
-    verify_format,
+    reading_trees,
     write_evidence,
 )
-from builder.verify.checks import after_a_loss, passed, why_no_gpu
+from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
+from builder.verify.runners import Container, Runner
+
+_AT_ONCE = 2  # each takes a core to unpack and one to hash or write
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,55 +63,117 @@ def prove(
     kinds = [RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts]]
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
     paths = {name: one.path for name, one in artifacts.items()}
-    trees, broken = trees_of(paths, work=work, tools=run.tools)
-    proven = {
-        name: dataclasses.replace(one, tree_digest=trees[name].digest if name in trees else "")
-        for name, one in artifacts.items()
-    }
-    equal = equality(trees, broken)
-    outcomes: dict[str, tuple[Outcome, ...]] = {}
-    evidence: list[Path] = []
-    for kind in kinds:
-        name = _name(kind)
-        run.progress.step(target.identifier, f"verifying in {kind.program}")
-        found, setting = _run(run, target, kind, proven[kind.format], work=work)
-        outcomes[name] = (equal, *found)
-        evidence.append(
-            write_evidence(
-                folder / "evidence",
-                name,
-                identifier=target.identifier,
-                artifacts=list(proven.values()),
-                outcomes=outcomes[name],
-                scripts=_scripts(target, trees.get(kind.format)),
-                setting=setting,
+    with contextlib.ExitStack() as open_ones:
+        with _pool(run) as pool:  # containers are made meanwhile; checks run when it is quiet
+            trees_read = reading_trees(paths, work=work, tools=run.tools, pool=pool)
+            making = [
+                pool.submit(_Container.made, run, target, kind, paths[kind.format], work, open_ones)
+                for kind in kinds
+            ]
+            trees, broken = trees_read()
+            containers = [one.result() for one in making]
+        proven = {
+            name: dataclasses.replace(one, tree_digest=trees[name].digest if name in trees else "")
+            for name, one in artifacts.items()
+        }
+        equal = equality(trees, broken)
+        outcomes: dict[str, tuple[Outcome, ...]] = {}
+        evidence: list[Path] = []
+        for container in containers:
+            found, setting = container.outcomes(run, target)
+            outcomes[container.name] = (equal, *found)
+            evidence.append(
+                write_evidence(
+                    folder / "evidence",
+                    container.name,
+                    identifier=target.identifier,
+                    artifacts=list(proven.values()),
+                    outcomes=outcomes[container.name],
+                    scripts=_scripts(target, trees.get(container.kind.format)),
+                    setting=setting,
+                )
             )
-        )
     files = tuple(path.relative_to(folder).as_posix() for path in evidence)
     return Proof(artifacts=proven, outcomes=outcomes, equal=equal, evidence=files)
 
 
-def _run(
-    run: Run, target: Target, kind: Kind, artifact: Artifact, *, work: Path
-) -> tuple[tuple[Outcome, ...], Setting]:
-    """Run the checks in one format; the outcomes, and where and how they were found."""
-    tools, started = run.tools, now()
-    no_gpu = why_no_gpu(target, kind, host=run.host, tools=tools)
-    found = verify_format(target, kind, artifact.path, work=work, tools=tools, gpu=not no_gpu)
-    if lost := lost_gpus(run.host, host_facts()):
-        found = after_a_loss(found, target, lost)
-    return found, Setting(
-        format=kind.format,
-        runner=kind.program,
-        runner_version=run.versions.get(kind.program) or tools.version(kind.program),
-        host=run.host,
-        started=started,
-        finished=now(),
-        emulator=_emulator(run, target),
-        gpu=not no_gpu,
-        no_gpu=no_gpu,
-        tools=run.versions,
-    )
+@contextlib.contextmanager
+def _pool(run: Run) -> Iterator[Executor]:
+    """Threads for what is read and unpacked; Ctrl-C does not wait for them to come to their end."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            run.tools.processes.stop()
+            raise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Container:
+    """A format that is ready for its checks, or why it is not; `no_gpu` as in the evidence."""
+
+    kind: Kind
+    runner: Runner | StepFailed
+    no_gpu: str
+
+    @classmethod
+    def made(
+        cls,
+        run: Run,
+        target: Target,
+        kind: Kind,
+        artifact: Path,
+        work: Path,
+        open_ones: contextlib.ExitStack,
+    ) -> _Container:
+        """Make it; it is gone when `open_ones` is closed."""
+        tools = run.tools
+        no_gpu = why_no_gpu(target, kind, host=run.host, tools=tools)
+        opening = kind.open(
+            Container(
+                artifact=artifact,
+                work=work,
+                tools=tools,
+                directory=target.directory,
+                gpu=not no_gpu,
+            )
+        )
+        try:
+            runner = opening.__enter__()
+        except StepFailed as error:
+            return cls(kind=kind, runner=error, no_gpu=no_gpu)
+        open_ones.push(opening)
+        return cls(kind=kind, runner=runner, no_gpu=no_gpu)
+
+    @property
+    def name(self) -> str:
+        """What its outcomes and evidence are called."""
+        usual = DEFAULTS[self.kind.format] == self.kind.name
+        return self.kind.format if usual else f"{self.kind.format}-{self.kind.name}"
+
+    def outcomes(self, run: Run, target: Target) -> tuple[tuple[Outcome, ...], Setting]:
+        """Run the checks; the outcomes, and where and how they were found."""
+        kind, runner, started = self.kind, self.runner, now()
+        run.progress.step(target.identifier, f"verifying in {kind.program}")
+        if isinstance(runner, StepFailed):
+            found = not_started(target, runner)
+        else:
+            found = outcomes_in(target, kind, runner, gpu=not self.no_gpu)
+        if lost := lost_gpus(run.host, host_facts()):
+            found = after_a_loss(found, target, lost)
+        version = run.versions.get(kind.program) or run.tools.version(kind.program)
+        return found, Setting(
+            format=kind.format,
+            runner=kind.program,
+            runner_version=version,
+            host=run.host,
+            started=started,
+            finished=now(),
+            emulator=_emulator(run, target),
+            gpu=not self.no_gpu,
+            no_gpu=self.no_gpu,
+            tools=run.versions,
+        )
 
 
 def _emulator(run: Run, target: Target) -> str:
@@ -124,12 +191,6 @@ def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:
         for name, path in paths.items()
         if path in entries and entries[path].content
     }
-
-
-def _name(kind: Kind) -> str:
-    """What the outcomes and the evidence of a run are called."""
-    usual = DEFAULTS[kind.format] == kind.name
-    return kind.format if usual else f"{kind.format}-{kind.name}"
 
 
 def manifest_part(run: Run, proof: Proof, target: Target) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from builder.verify.checks import InImageCheck, Target, verify_format
+from builder.verify.checks import InImageCheck, Target
 from builder.verify.evidence import Setting, write_evidence
 from builder.verify.host import HostFacts, host_facts, lost_gpus
 from builder.verify.runners import DEFAULTS, RUNNERS, Kind
-from builder.verify.trees import FormatTree, equality, trees_of
+from builder.verify.trees import FormatTree, equality, reading_trees, trees_of
 
 __all__ = [
     "DEFAULTS",
@@ -20,7 +20,7 @@ __all__ = [
     "equality",
     "host_facts",
     "lost_gpus",
+    "reading_trees",
     "trees_of",
-    "verify_format",
     "write_evidence",
 ]

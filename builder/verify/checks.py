@@ -6,16 +6,15 @@ import dataclasses
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from builder.engines import Tools
-from builder.errors import Interrupted, StepFailed
+from builder.errors import StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
 from builder.verify.host import HostFacts
-from builder.verify.runners import Container, Kind, Runner
-from builder.verify.wording import LONGEST, data_of, end_of, is_rubbish, last_line
+from builder.verify.runners import Kind, Runner
+from builder.verify.wording import LONGEST, data_of, end_of, is_rubbish, last_line, readable
 
 SKIP_STATUS = 77  # Automake's convention
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
@@ -54,29 +53,25 @@ class Target:
         return any(check.needs_gpu for check in self.checks)
 
 
-def verify_format(
-    target: Target, kind: Kind, artifact: Path, *, work: Path, tools: Tools, gpu: bool = False
+def outcomes_in(
+    target: Target, kind: Kind, runner: Runner, *, gpu: bool = False
 ) -> tuple[Outcome, ...]:
-    """Run every check in one format. A container that does not start fails them all."""
-    container = Container(
-        artifact=artifact, work=work, tools=tools, directory=target.directory, gpu=gpu
+    """Run every check in a container that stands."""
+    return (
+        environment_of(target, kind, runner, gpu=gpu),
+        *(outcome_of(check, runner) for check in target.checks),
     )
-    try:
-        with kind.open(container) as runner:
-            return (
-                environment_of(target, kind, runner, gpu=gpu),
-                *(outcome_of(check, runner) for check in target.checks),
-            )
-    except Interrupted:
-        raise
-    except StepFailed as error:
-        names = [ENVIRONMENT_CHECK, *(check.name for check in target.checks)]
-        said = error.tail[-1] if error.tail else error.message
-        reason = f"the container could not be started: {said}"[:LONGEST]
-        return tuple(
-            Outcome(check=name, outcome=FAILED, reason=reason, output=end_of(*error.tail))
-            for name in names
-        )
+
+
+def not_started(target: Target, error: StepFailed) -> tuple[Outcome, ...]:
+    """The outcomes where a container did not start: all checks failed."""
+    names = [ENVIRONMENT_CHECK, *(check.name for check in target.checks)]
+    said = error.tail[-1] if error.tail else error.message
+    reason = readable(f"the container could not be started: {said}"[:LONGEST])
+    output = end_of(*error.tail)
+    return tuple(
+        Outcome(check=name, outcome=FAILED, reason=reason, output=output) for name in names
+    )
 
 
 def why_no_gpu(target: Target, kind: Kind, *, host: HostFacts, tools: Tools) -> str:

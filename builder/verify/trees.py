@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tarfile
 import zlib
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,14 @@ def trees_of(
     artifacts: Mapping[str, Path], *, work: Path, tools: Tools
 ) -> tuple[dict[str, FormatTree], dict[str, str]]:
     """The trees of artifacts by format, and why some of them could not be read."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return reading_trees(artifacts, work=work, tools=tools, pool=pool)()
+
+
+def reading_trees(
+    artifacts: Mapping[str, Path], *, work: Path, tools: Tools, pool: Executor
+) -> Callable[[], tuple[dict[str, FormatTree], dict[str, str]]]:
+    """Begin to read trees in a pool of threads; what is returned waits for what `trees_of` says."""
 
     def read(name: str) -> FormatTree | StepFailed:
         try:
@@ -54,11 +62,15 @@ def trees_of(
         except StepFailed as error:
             return error
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = dict(zip(artifacts, pool.map(read, artifacts), strict=True))
-    trees = {name: one for name, one in found.items() if isinstance(one, FormatTree)}
-    broken = {name: one.message for name, one in found.items() if isinstance(one, StepFailed)}
-    return trees, broken
+    begun = {name: pool.submit(read, name) for name in artifacts}
+
+    def wait() -> tuple[dict[str, FormatTree], dict[str, str]]:
+        found = {name: one.result() for name, one in begun.items()}
+        trees = {name: one for name, one in found.items() if isinstance(one, FormatTree)}
+        broken = {name: one.message for name, one in found.items() if isinstance(one, StepFailed)}
+        return trees, broken
+
+    return wait
 
 
 def tree_of_artifact(

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from builder.engines import Tools
-from builder.errors import Interrupted, MissingPrerequisite, StepFailed
-from builder.home import Home
+from builder.errors import StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
-from builder.process import Completed, Processes
-from builder.verify import RUNNERS, InImageCheck, Target, verify_format
-from builder.verify.checks import after_a_loss, passed
-from builder.verify.runners import Container, Runner
+from builder.process import Completed
+from builder.verify import RUNNERS, InImageCheck, Target
+from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
 
@@ -65,8 +59,8 @@ Verify = Callable[..., tuple[Outcome, ...]]
 
 
 @pytest.fixture(name="verify")
-def verifying(tmp_path: Path) -> Verify:
-    """Runs `verify_format` where each command ends as it is told to."""
+def verifying() -> Verify:
+    """Runs checks where each command ends as it is told to."""
 
     def run(
         *results: Completed,
@@ -78,15 +72,8 @@ def verifying(tmp_path: Path) -> Verify:
         commands = dict(zip([check.script for check in checks], results, strict=True))
         runner = FakeRunner({"sh": env or done(ENV_OUTPUT), **commands})
 
-        @contextlib.contextmanager
-        def opened(container: Container) -> Iterator[Runner]:
-            assert (container.directory, container.gpu) == ("/", gpu)
-            yield runner
-
-        kind = dataclasses.replace(RUNNERS["charliecloud"], open=opened)
         target = Target(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
-        tools = Tools(processes=Processes(), home=Home(path=tmp_path))
-        found = verify_format(target, kind, tmp_path / "image", work=tmp_path, tools=tools, gpu=gpu)
+        found = outcomes_in(target, RUNNERS["charliecloud"], runner, gpu=gpu)
         assert [call for call in runner.calls if call[0][0] != "sh"] == [
             ((check.script,), 60) for check in checks
         ]
@@ -233,29 +220,17 @@ def test_each_check_has_its_own_outcome(verify: Verify) -> None:
     assert [one.check for one in found] == ["environment", "check0", "check1", "check2"]
 
 
-def test_a_container_that_does_not_start_fails_every_check(tmp_path: Path) -> None:
-    def start(error: BaseException) -> tuple[Outcome, ...]:
-        target = Target(
-            identifier="x", arch="x86_64", environment={}, checks=(a_check("a"), a_check("b"))
-        )
-
-        @contextlib.contextmanager
-        def opened(_container: Container) -> Iterator[Runner]:
-            raise error
-            yield
-
-        kind = dataclasses.replace(RUNNERS["buildah"], open=opened)
-        tools = Tools(processes=Processes(), home=Home(path=tmp_path))
-        return verify_format(target, kind, tmp_path, work=tmp_path, tools=tools)
-
-    found = start(StepFailed("buildah from: exit status 125", tail=["no such image"]))
+def test_a_container_that_does_not_start_fails_every_check() -> None:
+    target = Target(
+        identifier="x", arch="x86_64", environment={}, checks=(a_check("a"), a_check("b"))
+    )
+    found = not_started(target, StepFailed("buildah from: exit status 125", tail=["no such image"]))
     assert [one.check for one in found] == ["environment", "a", "b"]
     assert {one.outcome for one in found} == {FAILED}
     assert {one.reason for one in found} == {"the container could not be started: no such image"}
     assert found[0].output == "no such image"
-    for error in (Interrupted("stop"), MissingPrerequisite("no apptainer")):
-        with pytest.raises(type(error)):
-            start(error)
+    [said, *_] = not_started(target, StepFailed("tar: exit status 2"))
+    assert said.reason == "the container could not be started: tar: exit status 2"
 
 
 def test_environment_of_the_image_is_there(verify: Verify) -> None:

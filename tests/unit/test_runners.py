@@ -15,6 +15,8 @@ from builder.home import Home
 from builder.model import FORMATS
 from builder.process import Processes
 from builder.verify.runners import DEFAULTS, RUNNERS, commands, gpus
+from builder.verify.runners.oci import Chroot
+from builder.verify.runners.protocol import Prefixed
 
 HOME = "/tmp"
 
@@ -99,6 +101,60 @@ def test_podman_is_given_limits_that_it_may_set() -> None:
     line = commands.podman_run("i", "n", "sh", user="", directory="/", limits=limits)
     assert limits[0] in line
     assert not [word for word in line if word.startswith("--user")]
+
+
+# Buildah's chroot, which may lose the end of what a command prints.
+
+LOSES = """\
+count=$(cat {count} 2>/dev/null || echo 0)
+echo $((count + 1)) >{count}
+if [ "$count" -lt {losses} ]; then "$@" | head -c {kept}; else "$@"; fi
+"""
+
+
+def chroot(tmp_path: Path, *, losses: int, kept: int = 0) -> Chroot:
+    script = LOSES.format(count=tmp_path / "count", losses=losses, kept=kept)
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    return Chroot(inner=Prefixed(prefix=("sh", "-c", script, "sh"), tools=tools, cwd=tmp_path))
+
+
+@pytest.mark.parametrize("kept", [0, 4, 10])
+def test_a_command_whose_output_is_lost_is_run_again(kept: int, tmp_path: Path) -> None:
+    runner = chroot(tmp_path, losses=2, kept=kept)
+    done = runner.run(["printf", "one\ntwo\nfinding"], timeout_s=20)
+    assert (done.stdout, done.returncode) == ("one\ntwo\nfinding", 0)
+    assert done.argv[0] == "printf"
+    assert (tmp_path / "count").read_text() == "3\n"
+
+
+def test_output_that_is_always_lost_is_no_success(tmp_path: Path) -> None:
+    done = chroot(tmp_path, losses=9).run(["echo", "finding"], timeout_s=20)
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr == "buildah lost the end of the output 3 times\n"
+    assert (tmp_path / "count").read_text() == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "stdout"),
+    [
+        ("exit 77", 77, ""),
+        ("echo why; exit 3", 3, "why\n"),
+        ("kill -SEGV $$", 139, ""),
+        ("printf 'no end of line'", 0, "no end of line"),
+    ],
+)
+def test_a_command_ends_as_it_does_alone(
+    script: str, status: int, stdout: str, tmp_path: Path
+) -> None:
+    done = chroot(tmp_path, losses=0).run(["sh", "-c", script], timeout_s=20)
+    assert (done.stdout, done.returncode) == (stdout, status)
+    assert (tmp_path / "count").read_text() == "1\n"
+
+
+def test_a_command_that_hangs_is_not_run_again(tmp_path: Path) -> None:
+    done = chroot(tmp_path, losses=0).run(["sh", "-c", "echo begun; sleep 300"], timeout_s=0.7)
+    assert (done.timed_out, done.stdout) == (True, "begun\n")
+    assert (tmp_path / "count").read_text() == "1\n"
 
 
 # Whether GPUs can be handed over.

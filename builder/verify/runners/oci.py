@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,34 @@ from builder.locks import locked
 from builder.process import Completed, Processes
 from builder.verify.runners import commands
 from builder.verify.runners.protocol import NOBODY, Container, Prefixed, Runner, scratch
+
+_TRIES = 3
+_MARKED = '"$@"; status=$?; printf "\\n%s\\n" "$0"; exit $status'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chroot:
+    """Buildah's runner below a chroot, which may lose the end of what a command prints.
+
+    It copies output in a thread, for whose end it does not wait:
+    https://github.com/containers/buildah/blob/v1.28.2/chroot/run_common.go (runUsingChrootMain).
+    So a shell prints a mark when the command has ended, and without it the command is run again.
+    The shell also says which signal ended the command; Buildah does not.
+    """
+
+    inner: Prefixed
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        for _ in range(_TRIES):
+            mark = f"ended-{secrets.token_hex(8)}"
+            done = self.inner.run(["sh", "-c", _MARKED, mark, *argv], timeout_s=timeout_s)
+            before, found, after = done.stdout.rpartition(f"\n{mark}\n")
+            if found or done.timed_out:
+                return dataclasses.replace(
+                    done, argv=tuple(argv), stdout=before + after if found else done.stdout
+                )
+        lost = f"{done.stderr}buildah lost the end of the output {_TRIES} times\n"
+        return dataclasses.replace(done, argv=tuple(argv), returncode=1, stderr=lost)
 
 
 @contextlib.contextmanager
@@ -41,11 +70,13 @@ def buildah_runner(container: Container) -> Iterator[Runner]:
         name, user=_user(), directory=container.directory, gpu=container.gpu
     )
     try:
-        yield Prefixed(
-            prefix=tuple(buildah.command(*options)),
-            tools=tools,
-            env=buildah.environment,
-            cwd=container.work,
+        yield Chroot(
+            inner=Prefixed(
+                prefix=tuple(buildah.command(*options)),
+                tools=tools,
+                env=buildah.environment,
+                cwd=container.work,
+            )
         )
     finally:
         with contextlib.suppress(Exception):  # an interrupted run cleans the whole storage
