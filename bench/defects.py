@@ -230,10 +230,10 @@ def library(image: Small, _rng: random.Random, bases: dict[str, Base]) -> Plante
 BROKEN = {
     "rank 0 of 1, 4 times": ("for n in 1 2 3 4; do echo rank 0 of 1; done; exit 1", "rank 0 of 1"),
     "a wrong result": ("echo allreduce: 15 instead of 16; exit 1", "15 instead of 16"),
-    "a hang": ("echo rank 3 sends; exec sleep 300", "no result after 3 s; .*rank 3 .*sleep 300"),
+    "a hang": ("echo rank 3 sends; exec sleep 300", "no result after 6 s; .*rank 3 .*sleep 300"),
     "an orphan that hangs": (
-        "(setsid sh -c 'trap \"\" TERM; sleep 300; echo never' &); sleep 300",
-        "no result after 3 s; .*sleep 300",
+        "(setsid sh -c 'trap \"\" TERM; sleep 301; echo never' &); sleep 300",
+        "no result after 6 s; (?=.*sleep 300).*sleep 301",
     ),
     "silence": ("exit 0", "printed no finding"),
     "rubbish": ("head -c 5000 /usr/bin/true", "is no text"),
@@ -252,7 +252,7 @@ BROKEN = {
 
 def broken(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
     text, named = BROKEN[rng.choice(sorted(BROKEN))]
-    spoiled = image.with_checks(Check(name="broken", text=text, timeout_s=3))
+    spoiled = image.with_checks(Check(name="broken", text=text, timeout_s=6))
     return Planted(image=spoiled, named=rf"broken\s+failed.*{named}")
 
 

@@ -43,7 +43,21 @@ CHECKS = "opt/build-images/checks"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROGRAMS = (
     *("bash", "dash", "sh", "env", "cat", "cut", "head", "tail", "tr", "sort", "wc", "od", "ls"),
-    *("mktemp", "rm", "sleep", "uname", "id", "true", "find", "grep", "sed", "mawk", "awk", "ldd"),
+    *(
+        "mktemp",
+        "rm",
+        "sleep",
+        "uname",
+        "id",
+        "true",
+        "find",
+        "grep",
+        "sed",
+        "mawk",
+        "awk",
+        "ldd",
+        "setsid",
+    ),
 )
 _PATHS = (
     *(f"usr/bin/{name}" for name in _PROGRAMS),

@@ -4,7 +4,8 @@ The images are `hpc-base` for x86_64 and ppc64le, from out/, by turns. The run t
 is that of the checks' scripts: what the evidence says of each, less what the same runner takes to
 start `true` in the same container, five times measured before. All else is what verifying costs:
 artifacts checked against their digests, three trees read, containers made, started and removed,
-the environment, evidence.
+the environment, evidence. Processor time (user and system, of all that was started) is given
+beside: on a busy machine it says more than the wall time.
 
 usage: verify.py [REPEATS]
 """
@@ -14,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import platform
+import resource
 import statistics
 import sys
 import tempfile
@@ -79,6 +82,14 @@ def programs_s(folder: Path, start_s: dict[str, float]) -> float:
     return sum(times)
 
 
+def processor_s() -> float:
+    """The processor time of this process and of all that it started and that has ended."""
+    own, started = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime + started.ru_utime + started.ru_stime
+
+
 def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     folders = {arch: folder for arch in ARCHITECTURES if (folder := image_of(arch))}
@@ -86,9 +97,12 @@ def main() -> None:
         sys.exit("no hpc-base in out/: run build-images first")
     start_s = {arch: starts(folder) for arch, folder in folders.items()}
     programs: dict[str, list[float]] = {arch: [] for arch in folders}
+    processor: dict[str, list[float]] = {arch: [] for arch in folders}
 
     def once(arch: str) -> None:
+        before = processor_s()
         verify(folders[arch])
+        processor[arch].append(processor_s() - before)
         programs[arch].append(programs_s(folders[arch], start_s[arch]))
 
     times = interleaved(
@@ -98,6 +112,8 @@ def main() -> None:
     print(machine())
     print_medians({f"verify {arch}": found for arch, found in times.items()})
     print_medians({f"its programs, {arch}": found for arch, found in programs.items()})
+    print_medians({f"processor time, {arch}": found for arch, found in processor.items()})
+    print(f"  load: {', '.join(f'{one:.1f}' for one in os.getloadavg())}")
     for arch, found in times.items():
         beyond = statistics.median(
             whole - inner for whole, inner in zip(found, programs[arch], strict=True)

@@ -21,6 +21,8 @@ from builder.artifacts.tree import (
     differences,
     entries_of_tar,
     is_allowed,
+    keeps_owners,
+    owner_differences,
     tree_digest,
 )
 from builder.errors import StepFailed
@@ -78,6 +80,22 @@ def test_owners_and_times_do_not_count() -> None:
     for info, _ in members:
         info.uid, info.gid, info.uname, info.gname, info.mtime = 1000, 7, "me", "us", 1_700_000_000
     assert digest(*members) == digest(*whole())
+
+
+def test_owners_are_read_and_compared_by_themselves() -> None:
+    members = whole()
+    for info, _ in members:
+        if info.name in {"usr/bin/su", "bin", "usr"}:
+            info.uid, info.gid = 0, 42
+    ours, theirs = tree(*whole()), tree(*members)
+    assert differences(ours, theirs) == []
+    assert owner_differences(ours, theirs) == [
+        "/bin: owner 0:0, not 0:42",
+        "/usr: owner 0:0, not 0:42",
+        "/usr/bin/su: owner 0:0, not 0:42",
+    ]
+    assert (keeps_owners(ours), keeps_owners(theirs)) == (False, True)
+    assert owner_differences(ours, {}) == []
 
 
 def test_which_of_two_hard_links_comes_first_does_not_count() -> None:
