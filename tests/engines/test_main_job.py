@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from harness import (
     ARCHITECTURES,
@@ -16,7 +17,9 @@ from harness import (
     build_images,
     manifest_of,
 )
+from junitparser import JUnitXml
 
+from builder import schema
 from builder.engines import Tools
 from builder.engines.apptainer import environment as apptainer_environment
 
@@ -25,6 +28,11 @@ pytestmark = pytest.mark.engines
 
 def outcomes(manifest: dict[str, Any], artifact_format: str) -> dict[str, str]:
     return {one["check"]: one["outcome"] for one in manifest["checks"][artifact_format]}
+
+
+def evidence(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"evidence/{name}.json").read_text())
+    return found
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -48,10 +56,11 @@ class TestDefaultSelection:
     def test_emulated_is_said(self, hpc_base: dict[str, Path], arch: str) -> None:
         emulated = arch != os.uname().machine
         assert manifest_of(hpc_base[arch])["emulated"] is emulated
-        evidence = json.loads((hpc_base[arch] / "evidence/sif.json").read_text())
-        run = evidence["predicate"]["configuration"][0]["annotations"]
+        predicate = evidence(hpc_base[arch], "sif")["predicate"]
+        run = predicate["configuration"][0]["annotations"]
         assert run["emulated"] is emulated
-        assert evidence["predicate"]["result"] == "PASSED"
+        assert run["emulator"].startswith("qemu ") is emulated
+        assert predicate["result"] == "PASSED"
 
     def test_evidence_is_bound_to_every_artifact(
         self, hpc_base: dict[str, Path], arch: str
@@ -59,9 +68,25 @@ class TestDefaultSelection:
         manifest = manifest_of(hpc_base[arch])
         expected = {one["digest"].partition(":")[2] for one in manifest["artifacts"].values()}
         for name in FORMATS:
-            statement = json.loads((hpc_base[arch] / f"evidence/{name}.json").read_text())
+            statement = evidence(hpc_base[arch], name)
             found = {subject["digest"]["sha256"] for subject in statement["subject"]}
             assert found == {*expected, manifest["tree_digest"].partition(":")[2]}
+
+    def test_evidence_is_valid_and_names_the_scripts_that_were_run(
+        self, hpc_base: dict[str, Path], arch: str
+    ) -> None:
+        scripts = {
+            f"sha256:{one['digest']['sha256']}"
+            for name in FORMATS
+            for one in evidence(hpc_base[arch], name)["predicate"]["configuration"]
+            if "digest" in one
+        }
+        specs = manifest_of(hpc_base[arch])["inputs"]["specs"]
+        assert scripts == {text for file, text in specs.items() if file.startswith("files/checks/")}
+        for name in FORMATS:
+            jsonschema.validate(evidence(hpc_base[arch], name), schema.schema("evidence"))
+            [suite] = list(JUnitXml.fromfile(str(hpc_base[arch] / f"evidence/{name}.xml")))
+            assert (suite.tests, suite.failures, suite.skipped) == (5, 0, 0)
 
     def test_the_output_folder_is_the_designs(self, hpc_base: dict[str, Path], arch: str) -> None:
         names = {path.name for path in hpc_base[arch].iterdir()}

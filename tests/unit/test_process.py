@@ -285,16 +285,16 @@ def test_a_look_that_fails_ends_the_command_all_the_same() -> None:
     assert (done.timed_out, done.waiting) == (True, ())
 
 
-def test_a_supervised_command_ends_with_the_run() -> None:
-    processes = Processes()
-    thread, raised = in_thread(
-        lambda: processes.capture(sh(f"{ESCAPED}; sleep {LONG}"), supervised=True)
-    )
-    assert comes_true(lambda: len(processes._running) == 1)
+def test_a_supervised_command_ends_with_the_run(tmp_path: Path) -> None:
+    processes, pids = Processes(), tmp_path / "pids"
+    script = sh(f"{ESCAPED.replace('echo', f'>{pids} echo')}; sleep {LONG}")
+    thread, raised = in_thread(lambda: processes.capture(script, supervised=True))
+    assert comes_true(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     processes.stop()
-    thread.join(timeout=10)
+    thread.join(timeout=15)
     assert not thread.is_alive()
     assert [type(error) for error in raised] == [Interrupted]
+    assert not any(is_running(int(pid)) for pid in pids.read_text().split())
 
 
 def test_binary_output_is_text_all_the_same(log: Path) -> None:
