@@ -27,6 +27,7 @@ LEAVES = {
     "templates",
     "home",
     "locks",
+    "nvml",
     "orphans",
     "places",
     "packages",

@@ -1,0 +1,32 @@
+"""What NVIDIA's management library (NVML) says of this host's driver and GPUs.
+
+The library comes with the driver. `ask` has a process of its own look, since a sick GPU can end or
+hold up whoever asks; `read` looks in this one. No value here is a judgement: builder.doctor judges.
+"""
+
+from __future__ import annotations
+
+from builder.nvml.asking import ask
+from builder.nvml.reading import kernel_driver, read
+from builder.nvml.values import (
+    EccErrors,
+    Gpu,
+    GpuLink,
+    NvmlFault,
+    NvmlReading,
+    RemappedRows,
+    RetiredPages,
+)
+
+__all__ = [
+    "EccErrors",
+    "Gpu",
+    "GpuLink",
+    "NvmlFault",
+    "NvmlReading",
+    "RemappedRows",
+    "RetiredPages",
+    "ask",
+    "kernel_driver",
+    "read",
+]
