@@ -73,14 +73,14 @@ def _working(options: Options) -> int:
         from builder.cli import checking  # noqa: PLC0415
 
         return checking.check_host(options)
-    from builder.cli import building, reproducing, verifying  # noqa: PLC0415
+    from builder.cli import building, examining, reproducing, verifying  # noqa: PLC0415
     from builder.cli.collecting import collect  # noqa: PLC0415
 
     return {
         "build": building.build,
         "verify": verifying.verify,
         "reproduce": reproducing.reproduce,
-        "doctor": building.doctor,
+        "doctor": examining.doctor,
         "gc": collect,
     }[options.command](options)
 

@@ -1,4 +1,4 @@
-"""The commands that work: the main job, and what this machine can do."""
+"""The command that works: the main job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -216,13 +215,3 @@ def _counts(outcomes: Sequence[Any]) -> str:
     return ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))
 
 
-def doctor(options: Options) -> int:
-    """Say what this machine has, and what it can therefore do."""
-    home = Home.of_environment()
-    diagnosis = examination.examine(Processes(), home=home.path, search_path=home.search_path())
-    if options.json:
-        print(examination.as_json(diagnosis))
-    else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print(examination.as_text(diagnosis, colour=colour))
-    return 0

@@ -32,6 +32,7 @@ class Options:
     graph: bool = False
     path: Path | None = None
     runners: tuple[str, ...] = ()
+    gpu: bool = False
     offline: bool = False
     lint: bool = True
     check: bool = False
@@ -82,6 +83,7 @@ def parse(argv: Sequence[str]) -> Options:
         emulated=getattr(given, "emulated", False),
         runtimes=_distinct(getattr(given, "runtime", None) or []),
         launchers=_distinct(getattr(given, "launcher", None) or []),
+        gpu=getattr(given, "gpu", False),
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
         runners=_distinct(getattr(given, "runner", None) or []),
     )

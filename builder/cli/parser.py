@@ -145,10 +145,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verify.add_argument("--json", action="store_true", help="print the manifest as JSON")
     _reproduce_command(commands, [common, progress])
-    doctor = _command(
-        commands, "doctor", "say what this machine can build, run and verify", [common]
-    )
-    doctor.add_argument("--json", action="store_true", help="as JSON")
+    _doctor_command(commands, common)
     _check_host_command(commands)
     _gc_command(commands)
     _schema_command(commands)
@@ -193,6 +190,26 @@ def _check_host_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
         help="let programs of another architecture run under QEMU; it is said, and is never native",
     )
     check.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _doctor_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    about = "say what this machine can build, run and verify, or how its GPUs are"
+    doctor = _command(commands, "doctor", about, [common])
+    doctor.add_argument(
+        "--gpu",
+        action="store_true",
+        help="the health of the driver and of each GPU; exit code 0 if they can be relied on, "
+        "1 if not, 4 if there is none",
+    )
+    doctor.add_argument(
+        "path",
+        metavar="IMAGE",
+        nargs="?",
+        help="with --gpu: an image's folder, whose failed GPU checks are told apart",
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _gc_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from builder.doctor.diagnosis import Item, Roots
 from builder.doctor.programs import SETUP
+from builder.nvml import kernel_driver
 
 USER, GPU, DISK = "user and kernel", "GPU", "disk"
 KEYRING = "debian-archive-keyring.gpg"
-_DRIVER = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
 _MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
 IDS = 65536  # as many as a container may use
 
@@ -146,11 +146,9 @@ def _driver(roots: Roots) -> Item:
 
 def driver_version(roots: Roots) -> str | None:
     """The loaded driver's version; empty if it does not say one, None if there is none."""
-    file = roots.proc / "driver/nvidia/version"
-    if not file.is_file():
+    if not (roots.proc / "driver/nvidia/version").is_file():
         return None
-    found = _DRIVER.search("\n".join(_lines(file)))
-    return found["version"] if found else ""
+    return kernel_driver(roots.proc)
 
 
 def gpu_models(roots: Roots) -> list[str]:

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 
 from builder.doctor.diagnosis import Ability, Diagnosis, Item
+from builder.doctor.paint import BOLD, DIM, GREEN, RED, Paint
 
 SCHEMA = "build-images/doctor/v1"
-_GREEN, _RED, _DIM, _BOLD = "32", "31", "2", "1"
 
 
 def as_json(diagnosis: Diagnosis) -> str:
@@ -32,39 +32,39 @@ def as_json(diagnosis: Diagnosis) -> str:
 
 def as_text(diagnosis: Diagnosis, *, colour: bool) -> str:
     """A table of what was found, then what this machine can do; without a newline at its end."""
-    paint = _Paint(colour)
+    paint = Paint(colour)
     width = max(len(item.title) for item in diagnosis.items.values())
     lines: list[str] = []
     for group in dict.fromkeys(item.group for item in diagnosis.items.values()):
-        lines += [paint(group, _BOLD)]
+        lines += [paint(group, BOLD)]
         found = [item for item in diagnosis.items.values() if item.group == group]
         lines += [_row(item, width, paint) for item in found] + [""]
-    lines += [paint("what this machine can do", _BOLD)]
+    lines += [paint("what this machine can do", BOLD)]
     for ability in diagnosis.abilities:
         lines += _told(ability, paint)
     return "\n".join([*lines, *_remedies(diagnosis, paint)])
 
 
-def _row(item: Item, width: int, paint: _Paint) -> str:
-    mark = paint("✓", _GREEN) if item.ok else paint("-", _DIM)
+def _row(item: Item, width: int, paint: Paint) -> str:
+    mark = paint("✓", GREEN) if item.ok else paint("-", DIM)
     word = "yes" if item.ok else "no"
     if not item.ok and not item.optional:
-        mark, word = paint("✗", _RED), paint("no ", _RED)
+        mark, word = paint("✗", RED), paint("no ", RED)
     text = item.text
     if item.ok and (path := item.data.get("path")):
-        text = f"{text:15} {paint(str(path), _DIM)}"
+        text = f"{text:15} {paint(str(path), DIM)}"
     return f"  {mark} {item.title:{width}}  {word:3}  {text}".rstrip()
 
 
-def _told(ability: Ability, paint: _Paint) -> list[str]:
+def _told(ability: Ability, paint: Paint) -> list[str]:
     if ability.able:
-        return [f"  {paint('✓', _GREEN)} yes  {ability.title}"]
-    lines = [f"  {paint('✗', _RED)} {paint('no ', _RED)}  {ability.title}"]
+        return [f"  {paint('✓', GREEN)} yes  {ability.title}"]
+    lines = [f"  {paint('✗', RED)} {paint('no ', RED)}  {ability.title}"]
     names = ", ".join(item.title for item in ability.missing)
-    return [*lines, f"         {paint(f'lacks {names}', _DIM)}"]
+    return [*lines, f"         {paint(f'lacks {names}', DIM)}"]
 
 
-def _remedies(diagnosis: Diagnosis, paint: _Paint) -> list[str]:
+def _remedies(diagnosis: Diagnosis, paint: Paint) -> list[str]:
     """How to get what is not there: what is needed first."""
     missing = [item for item in diagnosis.items.values() if not item.ok]
     if not missing:
@@ -72,14 +72,4 @@ def _remedies(diagnosis: Diagnosis, paint: _Paint) -> list[str]:
     width = max(len(item.title) for item in missing)
     ordered = sorted(missing, key=lambda item: item.optional)
     lines = [f"  {item.title:{width}}  {item.remedy}" for item in ordered]
-    return ["", paint("how to get the rest", _BOLD), *lines]
-
-
-class _Paint:
-    """Puts the terminal's colours around a text, or leaves it as it is."""
-
-    def __init__(self, colour: bool) -> None:
-        self._colour = colour
-
-    def __call__(self, text: str, code: str) -> str:
-        return f"\033[{code}m{text}\033[0m" if self._colour else text
+    return ["", paint("how to get the rest", BOLD), *lines]

@@ -19,15 +19,21 @@ from builder.facts.architectures import (
     architecture_of_target,
 )
 from builder.facts.cuda import (
-    CUDA_ERRORS,
     CUDNN,
     DEB,
     NCCL,
     PACKAGINGS,
     RPM,
-    CudaError,
     CudaRelease,
     LibraryRelease,
+)
+from builder.facts.cuda_errors import (
+    CUDA_ERRORS,
+    HOST,
+    IMAGE,
+    START,
+    UNCLEAR,
+    CudaError,
 )
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
 from builder.facts.systems import SystemRelease
@@ -39,11 +45,15 @@ __all__ = [
     "CUDA_ERRORS",
     "CUDNN",
     "DEB",
+    "HOST",
+    "IMAGE",
     "MPI_FAMILIES",
     "NCCL",
     "NO_FACTS",
     "PACKAGINGS",
     "RPM",
+    "START",
+    "UNCLEAR",
     "Architecture",
     "CudaError",
     "CudaRelease",

@@ -1,4 +1,4 @@
-"""What NVIDIA fixes: CUDA releases, cuDNN and NCCL for them, and the errors of the run time."""
+"""What NVIDIA fixes: CUDA releases, and cuDNN and NCCL for them."""
 
 from __future__ import annotations
 
@@ -95,30 +95,3 @@ class LibraryRelease:
     def _names_its_build(self) -> bool:
         """libcudnn9-cuda-12: cuDNN 9 is built for a major version, and says so in its name."""
         return "." not in self.build
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CudaError:
-    """One value of cudaError_t, and what it means for whoever starts a container."""
-
-    code: int
-    name: str
-    meaning: str
-    source: str
-
-
-_RUNTIME_TYPES = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
-
-# Values: driver_types.h of CUDA 12, as the API's documentation prints it.
-CUDA_ERRORS: Mapping[int, CudaError] = {
-    code: CudaError(code=code, name=name, meaning=meaning, source=_RUNTIME_TYPES)
-    for code, name, meaning in (
-        (34, "cudaErrorStubLibrary", "the libcuda.so found is the toolkit's stub, not a driver"),
-        (35, "cudaErrorInsufficientDriver", "the host's driver is older than this CUDA needs"),
-        (100, "cudaErrorNoDevice", "there is a driver, but it shows no GPU"),
-        (209, "cudaErrorNoKernelImageForDevice", "the program holds no code for this GPU"),
-        (222, "cudaErrorUnsupportedPtxVersion", "the program's PTX is newer than the driver"),
-        (803, "cudaErrorSystemDriverMismatch", "the driver's library is not of its kernel module"),
-        (804, "cudaErrorCompatNotSupportedOnDevice", "cuda-compat does not work on this GPU"),
-    )
-}

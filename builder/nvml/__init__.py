@@ -7,8 +7,10 @@ hold up whoever asks; `read` looks in this one. No value here is a judgement: bu
 from __future__ import annotations
 
 from builder.nvml.asking import ask
+from builder.nvml.library import LIBRARY
 from builder.nvml.reading import kernel_driver, read
 from builder.nvml.values import (
+    LIBRARY_NOT_FOUND,
     EccErrors,
     Gpu,
     GpuLink,
@@ -19,6 +21,8 @@ from builder.nvml.values import (
 )
 
 __all__ = [
+    "LIBRARY",
+    "LIBRARY_NOT_FOUND",
     "EccErrors",
     "Gpu",
     "GpuLink",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from fake_nvml import fake_nvml
 
 from builder import nvml
 from builder.nvml import EccErrors, GpuLink, NvmlFault, RemappedRows, RetiredPages
 from builder.nvml.values import reading_of
 from builder.process import Processes
 
-SOURCE = Path(__file__).parent / "fakes/nvml.c"
 KERNEL = (
     "NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.87.00  Thu Aug  8\nGCC version:  gcc\n"
 )
@@ -23,12 +21,7 @@ KERNEL = (
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = shutil.which("cc") or pytest.skip("cc is not installed (Debian: gcc)")
-    made = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    warnings = ["-std=gnu99", "-Wall", "-Wextra", "-Werror"]
-    words = [compiler, *warnings, "-shared", "-fPIC", "-o", made, SOURCE]
-    subprocess.run(list(map(str, words)), check=True)
-    return str(made)
+    return fake_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""The command that looks at this machine: what it can do, and the health of its GPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from builder import doctor as examination
+from builder.cli.manifests import MANIFEST, read_manifest
+from builder.cli.options import Options
+from builder.doctor import gpus
+from builder.errors import BadInput
+from builder.facts import CudaRelease
+from builder.home import Home
+from builder.load.facts import read_facts
+from builder.load.faults import Faults
+from builder.process import Processes
+
+
+def doctor(options: Options) -> int:
+    """Say what this machine has, and what it can therefore do."""
+    if options.gpu:
+        return _gpu_health(options)
+    if options.path:
+        raise BadInput(
+            f"{options.path}: an image is looked at together with the GPUs",
+            hint="build-images doctor --gpu IMAGE",
+        )
+    home = Home.of_environment()
+    diagnosis = examination.examine(Processes(), home=home.path, search_path=home.search_path())
+    if options.json:
+        print(examination.as_json(diagnosis))
+    else:
+        print(examination.as_text(diagnosis, colour=_in_colour()))
+    return 0
+
+
+def _gpu_health(options: Options) -> int:
+    manifest = None
+    if options.path and (manifest := read_manifest(options.path)) is None:
+        raise BadInput(
+            f"{options.path}: no {MANIFEST} here, so this is no finished image",
+            hint="name an image's folder, such as out/IDENTIFIER",
+        )
+    health = gpus.examine(
+        Processes(),
+        releases=_releases(options),
+        search_path=os.environ.get("PATH", os.defpath),
+        manifest=manifest,
+    )
+    if options.json:
+        print(gpus.as_json(health))
+    else:
+        print(gpus.as_text(health, colour=_in_colour()))
+    return health.exit_code
+
+
+def _releases(options: Options) -> dict[str, CudaRelease]:
+    """The CUDA releases known here; in a project, with those that it adds."""
+    faults = Faults()
+    found = read_facts(options.project, faults)
+    if faults.found:
+        raise BadInput.of(faults.found)
+    return dict(found.cuda)
+
+
+def _in_colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
