@@ -196,7 +196,12 @@ def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:
 def manifest_part(run: Run, proof: Proof, target: Target) -> dict[str, Any]:
     """What a manifest says of the proof."""
     gpu = {check.name for check in target.checks if check.needs_gpu}
-    found = [one.outcome for some in proof.outcomes.values() for one in some if one.check in gpu]
+    found = [
+        one.outcome
+        for some in proof.outcomes.values()
+        for one in some
+        if one.check in gpu and one.applies
+    ]
     return {
         "artifacts": {name: artifact_part(one) for name, one in proof.artifacts.items()},
         "tree_digest": next(iter(proof.artifacts.values())).tree_digest,

@@ -41,3 +41,8 @@ class Outcome:
     duration_s: float = 0.0
     data: Mapping[str, Any] = field(default_factory=dict)
     output: str = ""
+
+    @property
+    def applies(self) -> bool:
+        """Whether the image promises what the check is for; one that was skipped may deny it."""
+        return self.data.get("applies") is not False

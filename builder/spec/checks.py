@@ -32,13 +32,14 @@ def script_of(image: PlannedImage, check: StageCheck) -> str:
 
 
 def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
-    """The sources, as paths in the spec's folder, that a stage's checks are made from."""
-    return [
+    """The sources of a stage's checks, each once, as paths in the spec's folder."""
+    found = (
         f"files/src/{name}"
         for check in image.checks
         if check.name in stage.checks
         for name in check.sources
-    ]
+    )
+    return list(dict.fromkeys(found))
 
 
 def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:

@@ -115,7 +115,7 @@ def after_a_loss(outcomes: Iterable[Outcome], target: Target, lost: str) -> tupl
     of_gpus = {check.name for check in target.checks if check.needs_gpu}
     return tuple(
         dataclasses.replace(one, outcome=FAILED, reason=f"{lost}; the check said: {one.reason}")
-        if one.outcome == SKIPPED and one.check in of_gpus
+        if one.outcome == SKIPPED and one.applies and one.check in of_gpus
         else one
         for one in outcomes
     )

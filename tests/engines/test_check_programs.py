@@ -30,7 +30,6 @@ SOURCES = Path(__file__).resolve().parents[1] / "images"
 WARNINGS = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror"]
 RANKS = 4
 NATIVE = platform.machine()
-CONTROL = Path("/dev/nvidiactl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -612,117 +611,6 @@ def test_mpi4py_says_that_it_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text('raise ImportError("no library\\nmore")\n')
     result = run([sys.executable, MPI4PY, "4"], environment={"PYTHONPATH": str(tmp_path)})
     assert (result.status, result.finding) == (1, "cannot import mpi4py and NumPy: no library")
-
-
-# ---- gpu ----
-
-LIBCUDA = """
-int cuInit(unsigned flags) { return flags == 0 ? INIT : 1; }
-int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
-int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
-int cuDeviceGetName(char *name, int length, int device)
-{
-    (void)device;
-    snprintf(name, (size_t)length, "Tesla \\"V100\\"");
-    return 0;
-}
-int cuDeviceGetAttribute(int *value, int attribute, int device)
-{
-    (void)device;
-    *value = attribute == 75 ? 7 : attribute == 76 ? 0 : -1;
-    return 0;
-}
-#ifndef INCOMPLETE
-int cuGetErrorName(int error, const char **name)
-{
-    *name = error == 46 ? "CUDA_ERROR_DEVICE_UNAVAILABLE" : NULL;
-    return *name == NULL;
-}
-#endif
-"""
-
-
-@pytest.fixture(scope="module")
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gpu")
-    return compiled(need("cc", "gcc"), SOURCES / "gpu.c", folder / "gpu", "-ldl")
-
-
-def with_library(gpu: Path, folder: Path, *options: str) -> Result:
-    """Runs the check with a library of our own in the place of the driver's."""
-    source = folder / "libcuda.c"
-    source.write_text(f"#include <stdio.h>\n{LIBCUDA}")
-    options = ("-DINIT=0", "-DCOUNT=1", *options) if len(options) < 2 else options
-    compiled("cc", source, folder / "libcuda.so.1", "-shared", "-fPIC", *options)
-    return run([gpu], environment={"LD_LIBRARY_PATH": str(folder)})
-
-
-@pytest.mark.skipif(CONTROL.exists(), reason="there is a GPU here")
-def test_gpu_is_skipped_without_one(gpu: Path) -> None:
-    result = run([gpu])
-    assert result.status == 77
-    assert result.finding == "no GPU: /dev/nvidiactl is absent and libcuda.so.1 is not found"
-
-
-@pytest.mark.skipif(not CONTROL.exists(), reason="no GPU: /dev/nvidiactl is absent")
-def test_gpu_passes_on_the_one_that_is_here(gpu: Path) -> None:
-    result = run([gpu])
-    assert result.status == 0, result
-    assert "driver supports CUDA" in result.finding
-
-
-@pytest.mark.parametrize(("count", "plural"), [(1, ""), (2, "s")])
-def test_gpu_passes(gpu: Path, tmp_path: Path, count: int, plural: str) -> None:
-    result = with_library(gpu, tmp_path, "-DINIT=0", f"-DCOUNT={count}")
-    assert result.status == 0
-    assert result.finding == (
-        f'{count} GPU{plural}: Tesla "V100", compute capability 7.0, driver supports CUDA 12.4'
-    )
-    assert result.data == {
-        "gpus": count,
-        "name": "Tesla V100",
-        "compute_capability": "7.0",
-        "driver_cuda": "12.4",
-        "library": str(tmp_path / "libcuda.so.1"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("number", "finding"),
-    [
-        (34, "cuInit: CUDA error 34 (CUDA_ERROR_STUB_LIBRARY): libcuda.so.1 is a stub"),
-        (803, "cuInit: CUDA error 803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH): libcuda.so.1 is of"),
-        (46, "cuInit: CUDA error 46 (CUDA_ERROR_DEVICE_UNAVAILABLE)"),
-        (4711, "cuInit: CUDA error 4711 (no name for it)"),
-    ],
-)
-def test_gpu_names_the_error(gpu: Path, tmp_path: Path, number: int, finding: str) -> None:
-    result = with_library(gpu, tmp_path, f"-DINIT={number}", "-DCOUNT=1")
-    assert result.status == 1
-    assert result.finding.startswith(finding)
-
-
-def test_gpu_tells_no_device_from_no_gpu(gpu: Path, tmp_path: Path) -> None:
-    result = with_library(gpu, tmp_path, "-DINIT=100", "-DCOUNT=0")
-    assert result.status == (1 if CONTROL.exists() else 77)
-    assert ("CUDA_ERROR_NO_DEVICE" if CONTROL.exists() else "no GPU: ") in result.finding
-
-
-def test_gpu_needs_at_least_one(gpu: Path, tmp_path: Path) -> None:
-    result = with_library(gpu, tmp_path, "-DINIT=0", "-DCOUNT=0")
-    assert (result.status, "gives no GPU" in result.finding) == (1, True)
-
-
-def test_gpu_names_a_symbol_that_is_missing(gpu: Path, tmp_path: Path) -> None:
-    result = with_library(gpu, tmp_path, "-DINCOMPLETE")
-    assert (result.status, result.finding) == (1, "libcuda.so.1 has no cuGetErrorName")
-
-
-def test_gpu_fails_on_a_library_that_is_none(gpu: Path, tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1").write_text("Not a library.\n" * 100)
-    result = run([gpu], environment={"LD_LIBRARY_PATH": str(tmp_path)})
-    assert result.status == 1
-    assert result.finding.startswith("libcuda.so.1 cannot be loaded: ")
 
 
 # ---- run-checks ----

@@ -190,33 +190,17 @@ def test_cuda_clean_tells_the_hosts_files_from_the_images(
 
 # ---- cuda-runtime ----
 
-CUDA_HEADER = """
-#include <cstddef>
-enum cudaError_t { cudaSuccess = 0 };
-inline const char *cudaGetErrorName(cudaError_t) { return "itsName"; }
-inline cudaError_t cudaRuntimeGetVersion(int *v) {
-    *v = VERSION;
-    return static_cast<cudaError_t>(VERSION == 0 ? 35 : 0);
-}
-inline cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return static_cast<cudaError_t>(ERROR); }
-"""
-CUBLAS_HEADER = """
-enum { MAJOR_VERSION, MINOR_VERSION, CUBLAS_STATUS_SUCCESS = 0 };
-inline int cublasGetProperty(int which, int *v) {
-    *v = which == MAJOR_VERSION ? CUBLAS : 4;
-    return 0;
-}
-"""
+FAKES = Path(__file__).parent / "fakes/cuda"
 # Two containers, as nvcc writes them: sm_70; what fills up to eight bytes; sm_80 with its PTX.
 SECTION = """
 .section .nv_fatbin, "a"
 .macro code kind, capability
-    .short \\\\kind, 257
+    .short \\kind, 257
     .long 32
     .quad 8
     .long 0, 0
     .short 0, 0
-    .long \\\\capability
+    .long \\capability
     .quad 0
 .endm
     .long 0xBA55ED50
@@ -229,32 +213,37 @@ SECTION = """
     .quad 80
     code 2, 80
     code 1, 80
-.text
 """
 
 
-def faked(folder: Path, *, version: int = 12040, error: int = 35, cublas: int = 12) -> Path:
-    """The program with a CUDA of our own: code for sm_70 and sm_80, and PTX of compute_80."""
+def faked(folder: Path, *, version: int = 12040, cublas: int = 12) -> tuple[Path, Path]:
+    """The program with a CUDA of our own, and one with code for sm_70 and sm_80."""
     compiler = shutil.which("c++") or pytest.skip("c++ is not installed (Debian: g++)")
-    (folder / "cuda_runtime.h").write_text(CUDA_HEADER)
-    (folder / "cublas_v2.h").write_text(CUBLAS_HEADER)
-    text = (IMAGES / "cuda-runtime.cu").read_text() + f'asm(R"({SECTION})");\n'
-    (folder / "cuda-runtime.cc").write_text(text.replace("\\\\", "\\"))
-    made = folder / "cuda-runtime"
-    values = [f"-DVERSION={version}", f"-DERROR={error}", f"-DCUBLAS={cublas}"]
-    warnings = ["-std=c++11", "-Wall", "-Wextra", "-Werror"]
-    library = folder / "libcudart.so.12.4.127"
+    made, library = folder / "cuda-runtime", folder / "libcudart.so.12.4.127"
+    values = [f"-DVERSION={version}", f"-DCUBLAS={cublas}"]
+    options = ["-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{FAKES}", "-x", "c++"]
     subprocess.run([compiler, "-shared", "-x", "c++", "/dev/null", "-o", library], check=True)
-    link = ["-Wl,--no-as-needed", f"{made}.cc", str(library), f"-Wl,-rpath,{folder}"]
-    subprocess.run([compiler, *warnings, *values, f"-I{folder}", "-o", made, *link], check=True)
-    return made
+    source = IMAGES / "cuda-runtime.cu"
+    subprocess.run([compiler, *options, *values, "-c", "-o", f"{made}.o", source], check=True)
+    link = ["-Wl,--no-as-needed", f"{made}.o", str(library), f"-Wl,-rpath,{folder}"]
+    subprocess.run([compiler, "-o", made, *link], check=True)
+    (folder / "code.s").write_text(SECTION)
+    words = ["-shared", "-nostdlib", "-o", str(folder / "cuda-compute"), str(folder / "code.s")]
+    subprocess.run([compiler, *words], check=True)
+    return made, folder / "cuda-compute"
+
+
+def runtime(folder: Path, wanted: str, *capabilities: str, error: int = 0, **parts: int) -> object:
+    """Exit status and finding."""
+    program, code = faked(folder, **parts)
+    return run([program, wanted, code, *capabilities], {"FAKE_CUDA": f"count={error}"})
 
 
 @pytest.mark.skipif(CONTROL.exists(), reason="there is a GPU here")
 @pytest.mark.parametrize("error", [35, 100])
 def test_cuda_runtime_passes_without_a_gpu(tmp_path: Path, error: int) -> None:
     finding = "CUDA 12.4 with code for 70 80; no GPU here, as itsName says"
-    assert run([faked(tmp_path, error=error), "12.4", "70", "80"], {}) == (0, finding)
+    assert runtime(tmp_path, "12.4", "70", "80", error=error) == (0, finding)
 
 
 @pytest.mark.skipif(CONTROL.exists(), reason="there is a GPU here")
@@ -269,13 +258,13 @@ def test_cuda_runtime_of_old_names_its_release_in_its_file_alone(
     tmp_path: Path, version: str, ending: str
 ) -> None:
     """Without a driver, cudaRuntimeGetVersion of CUDA 11.8 ends with error 35."""
-    status, finding = run([faked(tmp_path, version=0), version, "70", "80"], {})
-    assert (status, finding) == (int(version == "11.8"), ending)
+    found = runtime(tmp_path, version, "70", "80", version=0, error=35)
+    assert found == (int(version == "11.8"), ending)
 
 
 def test_cuda_runtime_passes_with_a_gpu(tmp_path: Path) -> None:
     finding = "CUDA 12.4 with code for 70 80; 1 GPU"
-    assert run([faked(tmp_path, error=0), "12.4", "80", "70"], {}) == (0, finding)
+    assert runtime(tmp_path, "12.4", "80", "70") == (0, finding)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +277,7 @@ def test_cuda_runtime_passes_with_a_gpu(tmp_path: Path) -> None:
 def test_cuda_runtime_compares_the_code_with_what_is_declared(
     tmp_path: Path, capabilities: list[str], finding: str
 ) -> None:
-    assert run([faked(tmp_path), "12.4", *capabilities], {}) == (1, finding)
+    assert runtime(tmp_path, "12.4", *capabilities) == (1, finding)
 
 
 @pytest.mark.parametrize(
@@ -316,4 +305,4 @@ def test_cuda_runtime_compares_the_code_with_what_is_declared(
 def test_cuda_runtime_fails_with_the_reason(
     tmp_path: Path, parts: dict[str, int], finding: str
 ) -> None:
-    assert run([faked(tmp_path, **parts), "12.4", "70", "80"], {}) == (1, finding)
+    assert runtime(tmp_path, "12.4", "70", "80", **parts) == (1, finding)

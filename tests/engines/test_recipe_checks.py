@@ -212,6 +212,7 @@ def test_ucx_that_was_not_chosen(tmp_path: Path) -> None:
         ("pytorch-check.py", ["x86_64"], "cannot import PyTorch and NumPy: no torch here"),
         ("pytorch-gpu-check.py", ["70"], "cannot import PyTorch: no torch here"),
         ("tensorflow-check.py", ["x86_64"], "cannot import TensorFlow and NumPy: no torch here"),
+        ("tensorflow-gpu-check.py", ["70"], "cannot import TensorFlow: no torch here"),
     ],
 )
 def test_a_missing_package_is_a_finding(
@@ -234,30 +235,70 @@ FAKE_TORCH = """
 class version: cuda = {cuda!r}
 __version__ = "2"
 class cuda:
-    is_available = staticmethod(lambda: False)
+    is_available = staticmethod(lambda: {available})
     get_arch_list = staticmethod(lambda: ["sm_70", "sm_80"])
+    device_count = staticmethod(lambda: 1)
+def manual_seed(seed): raise RuntimeError("CUDA error: uncorrectable ECC error encountered\\nmore")
 """
+FAKE_TENSORFLOW = """
+class test: is_built_with_cuda = staticmethod(lambda: {cuda} is not None)
+__version__ = "2"
+built = {{"cuda_compute_capabilities": ["sm_60", "compute_70"]}}
+class sysconfig: get_build_info = staticmethod(lambda: built)
+class errors:
+    class OpError(Exception): pass
+class random:
+    def set_seed(seed): raise errors.OpError("CUDA_ERROR_LAUNCH_FAILED\\nmore")
+class Device: name = "GPU:0"
+class config:
+    list_logical_devices = staticmethod(lambda kind: [Device] if {available} else [])
+"""
+LAYER = "echo 'not judged, since gpu-library failed: error 803'; exit 77"
 
 
 @pytest.mark.parametrize(
-    ("cuda", "capability", "status", "said"),
+    ("cuda", "capability", "before", "available", "status", "said"),
     [
-        (None, "70", 1, "PyTorch 2 was built without CUDA"),
-        ("12.4", "90", 1, "PyTorch has code for sm_70, sm_80; ['sm_90'] lack"),
-        ("12.4", "70", 77, "no GPU: /dev/nvidiactl is absent"),
+        (None, "70", "", False, 1, "{name} 2 was built without CUDA"),
+        ("12.4", "90", "", False, 1, "{name} has code for {codes}; ['{lacks}'] lack"),
+        ("12.4", "70", "", False, 77, "no GPU: /dev/nvidiactl is absent"),
+        ("12.4", "70", LAYER, True, 77, "not judged, since gpu-library failed: error 803"),
+        ("12.4", "70", "exit 0", False, 77, "no GPU: /dev/nvidiactl is absent"),
+        ("12.4", "70", "exit 0", True, 1, "{name}: {error}"),
     ],
 )
-def test_pytorch_without_a_gpu(
-    tmp_path: Path, cuda: str | None, capability: str, status: int, said: str
+@pytest.mark.parametrize("name", ["PyTorch", "TensorFlow"])
+def test_a_framework_on_a_gpu(
+    tmp_path: Path,
+    name: str,
+    cuda: str | None,
+    capability: str,
+    before: str,
+    available: bool,
+    status: int,
+    said: str,
 ) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
-    (tmp_path / "torch.py").write_text(FAKE_TORCH.format(cuda=cuda))
+    is_torch = name == "PyTorch"
+    fake = FAKE_TORCH if is_torch else FAKE_TENSORFLOW
+    module = "torch" if is_torch else "tensorflow"
+    (tmp_path / f"{module}.py").write_text(fake.format(cuda=cuda, available=available))
+    layers = ["--", "sh", "-c", before] if before else []
+    words = [sys.executable, str(SOURCES / f"{name.lower()}-gpu-check.py"), capability, *layers]
     done = subprocess.run(
-        [sys.executable, str(SOURCES / "pytorch-gpu-check.py"), capability],
+        words,
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
-    assert (done.returncode, finding(done)) == (status, said)
+    expected = said.format(
+        name=name,
+        codes="sm_70, sm_80" if is_torch else "sm_60, compute_70",
+        lacks="sm_90" if is_torch else "90",
+        error="CUDA error: uncorrectable ECC error encountered"
+        if is_torch
+        else "CUDA_ERROR_LAUNCH_FAILED",
+    )
+    assert (done.returncode, finding(done)) == (status, expected), done.stderr

@@ -1,0 +1,254 @@
+"""The programs that compute on GPUs, on a CUDA whose GPUs are this machine's processor.
+
+tests/engines/fakes/cuda stands for the toolkit's headers, and can compute wrongly in ways that GPUs
+and libraries do: each has to be found, and what rounding explains has to pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.facts import CUDA_ERRORS
+
+pytestmark = pytest.mark.engines
+
+SOURCES = Path(__file__).resolve().parents[1] / "images"
+FAKES = Path(__file__).parent / "fakes"
+WARNINGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
+WHOLE = sum(number % 1000 for number in range((1 << 20) + 3))
+PROGRAMS = ("cuda-compute", "cuda-blas", "cuda-nccl")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("c++") or pytest.skip("c++ is not installed (Debian: g++)")
+    folder = tmp_path_factory.mktemp("cuda")
+    for name in PROGRAMS:
+        text = (SOURCES / f"{name}.cu").read_text()
+        if name == "cuda-compute":
+            text += (FAKES / "cuda/launch.h").read_text()
+        (folder / f"{name}.cc").write_text(text)
+        options = ["-std=c++11", *WARNINGS, f"-I{FAKES / 'cuda'}", f"-I{SOURCES}", "-pthread"]
+        words = [compiler, *options, "-o", folder / name, folder / f"{name}.cc", "-ldl"]
+        subprocess.run(list(map(str, words)), check=True)
+    words = [
+        "cc",
+        *WARNINGS,
+        "-shared",
+        "-fPIC",
+        "-o",
+        folder / "libnccl.so.2",
+        FAKES / "libnccl.c",
+    ]
+    subprocess.run(list(map(str, words)), check=True)
+    return folder
+
+
+def run(
+    programs: Path, name: str, *arguments: str, **variables: str
+) -> tuple[int, str, dict[str, Any]]:
+    """Exit status, finding and data."""
+    done = subprocess.run(
+        [programs / name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(programs), **variables},
+    )
+    lines = done.stdout.splitlines()
+    data = lines[-2].removeprefix("data: ") if len(lines) > 1 else "{}"
+    return done.returncode, lines[-1], json.loads(data)
+
+
+# ---- cuda-compute ----
+
+
+def test_vectors_are_added_and_reduced(programs: Path) -> None:
+    status, finding, data = run(programs, "cuda-compute", FAKE_CUDA="gpus=2")
+    assert status == 0
+    assert finding == (
+        "1048579 numbers are added and reduced, each sum exact, on: "
+        "Tesla V100 (code of sm_70), Tesla V100 (code of sm_70)"
+    )
+    assert data == {"gpus": 2, "numbers": 1048579}
+
+
+@pytest.mark.parametrize(
+    ("defect", "finding"),
+    [
+        ("add=1", "addition on GPU 0: sum 77 is 617.000000, not 616.000000"),
+        ("unwritten=1", "addition on GPU 0: sum 1048578 is nan, not 1124.000000"),
+        (
+            "shared=1",
+            f"reduction on GPU 0: the sum in shared memory is {WHOLE + 1}.000000, not {WHOLE}",
+        ),
+        ("atomic=1", f"reduction on GPU 0: the atomic sum is {WHOLE + 1}, not {WHOLE}"),
+    ],
+)
+def test_a_wrong_sum_is_found(programs: Path, defect: str, finding: str) -> None:
+    status, said, _ = run(programs, "cuda-compute", FAKE_CUDA=defect)
+    assert (status, said.replace("-nan", "nan")) == (1, finding)
+
+
+@pytest.mark.parametrize(
+    ("answers", "call", "number", "name"),
+    [
+        ("count=100", "cudaGetDeviceCount", 100, "itsName"),
+        ("count=35", "cudaGetDeviceCount", 35, "itsName"),
+        ("device=46", "cudaSetDevice", 46, "itsName"),
+        ("malloc=2", "cudaMalloc", 2, "itsName"),
+        ("memcpy=214", "cudaMemcpy", 214, "cudaErrorECCUncorrectable"),
+        ("launch=209", "cudaLaunchKernel", 209, "itsName"),
+        ("launch=222,after=1", "cudaLaunchKernel", 222, "itsName"),
+        ("synchronize=719", "cudaDeviceSynchronize", 719, "cudaErrorLaunchFailure"),
+        ("synchronize=4711", "cudaDeviceSynchronize", 4711, "itsName"),
+    ],
+)
+def test_each_error_is_named(
+    programs: Path, answers: str, call: str, number: int, name: str
+) -> None:
+    """Also of a GPU that is lost while it computes."""
+    known = CUDA_ERRORS.get(number)
+    meaning = f": {known.meaning}" if known else ""
+    assert run(programs, "cuda-compute", FAKE_CUDA=answers) == (
+        1,
+        f"{call}: CUDA error {number} ({name}){meaning}",
+        {"cuda_error": name},
+    )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_gpu_is_no_pass(programs: Path, name: str) -> None:
+    status, finding, _ = run(programs, name, FAKE_CUDA="gpus=0")
+    assert (status, finding) == (1, "cudaGetDeviceCount: 0 GPUs")
+
+
+# ---- cuda-blas ----
+
+
+@pytest.mark.parametrize("way", ["", "backwards", "fused", "cut"])
+def test_what_rounding_explains_passes(programs: Path, way: str) -> None:
+    status, finding, data = run(programs, "cuda-blas", FAKE_BLAS=way)
+    assert status == 0, finding
+    assert finding.startswith("cuBLAS multiplies right on 1 GPU; largest error, as part of what")
+    parts = [data["single"], data["double"], data["half"]]
+    assert all(0 < part < 1 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("way", "precision"),
+    [
+        ("tf32", "single precision, 257 x 193 x 129"),
+        ("bfloat", "single precision, 257 x 193 x 129"),
+        ("halfsums", "single precision, 257 x 193 x 129"),
+        ("unwritten", "single precision, 257 x 193 x 129"),
+        ("single", "double precision, 257 x 193 x 129"),
+    ],
+)
+def test_a_lower_precision_is_found(programs: Path, way: str, precision: str) -> None:
+    status, finding, _ = run(programs, "cuda-blas", FAKE_BLAS=way)
+    assert status == 1
+    assert finding.startswith(f"{precision}: element (")
+    assert "is due to rounding" in finding
+
+
+@pytest.mark.parametrize("way", ["bfloat", "halfsums"])
+def test_a_lower_precision_than_half_is_found(programs: Path, tmp_path: Path, way: str) -> None:
+    """In half precision alone: the others would be found before."""
+    text = (programs / "cuda-blas.cc").read_text()
+    first = "for (int precision = 0;"
+    assert text.count(first) == 1
+    (tmp_path / "half.cc").write_text(text.replace(first, "for (int precision = HALF;"))
+    options = ["-std=c++11", "-O2", f"-I{FAKES / 'cuda'}", f"-I{SOURCES}"]
+    words = ["c++", *options, "-o", str(tmp_path / "half"), str(tmp_path / "half.cc")]
+    subprocess.run(words, check=True)
+    assert run(tmp_path, "half")[0] == 0
+    status, finding, _ = run(tmp_path, "half", FAKE_BLAS=way)
+    assert (status, finding.startswith("half precision, 257 x 193 x 129: element (")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("way", "finding"),
+    [
+        ("13", "cuBLAS, single precision, 257 x 193 x 129: CUBLAS_STATUS_EXECUTION_FAILED"),
+        ("8", "cuBLAS, single precision, 257 x 193 x 129: CUBLAS_STATUS_ARCH_MISMATCH"),
+        ("99", "cuBLAS, single precision, 257 x 193 x 129: status 99"),
+        ("create", "cublasCreate on GPU 0: CUBLAS_STATUS_NOT_INITIALIZED"),
+    ],
+)
+def test_errors_of_cublas_are_named(programs: Path, way: str, finding: str) -> None:
+    assert run(programs, "cuda-blas", FAKE_BLAS=way)[:2] == (1, finding)
+
+
+# ---- cuda-nccl ----
+
+
+@pytest.mark.parametrize(("gpus", "ending"), [(1, "1 GPU"), (4, "1 and 4 GPUs")])
+def test_nccl_reduces(programs: Path, gpus: int, ending: str) -> None:
+    status, finding, data = run(programs, "cuda-nccl", FAKE_CUDA=f"gpus={gpus}")
+    assert (status, finding) == (0, f"NCCL 2.22.3 reduces 1 to 1048576 numbers on {ending}")
+    assert data == {"gpus": gpus, "nccl": "2.22.3"}
+
+
+@pytest.mark.parametrize(
+    ("way", "gpus", "finding"),
+    [
+        ("lost", 1, ""),
+        (
+            "lost",
+            2,
+            (
+                "NCCL on 2 GPUs, 1 numbers: GPU 0 has at 0 the sum 0.250000 and the maximum 0, "
+                "expected 0.750000 and 1099511627776"
+            ),
+        ),
+        ("unwritten", 1, "NCCL on 1 GPUs, 1 numbers: GPU 0 has at 0 the sum"),
+        ("group", 1, "ncclGroupEnd: NCCL error 5 (invalid usage)"),
+        ("init", 2, "ncclCommInitAll: NCCL error 5 (invalid usage)"),
+    ],
+)
+def test_a_wrong_reduction_is_found(programs: Path, way: str, gpus: int, finding: str) -> None:
+    status, said, _ = run(programs, "cuda-nccl", FAKE_CUDA=f"gpus={gpus}", FAKE_NCCL=way)
+    assert status == (1 if finding else 0)
+    assert said.startswith(finding)
+
+
+def test_an_image_without_nccl(programs: Path, tmp_path: Path) -> None:
+    nowhere = {"LD_LIBRARY_PATH": str(tmp_path)}
+    assert run(programs, "cuda-nccl", str(tmp_path / "with-nccl"), **nowhere) == (
+        77,
+        "this image has no NCCL (libnccl.so.2)",
+        {"applies": False},
+    )
+
+
+def test_an_image_that_lost_its_nccl(programs: Path, tmp_path: Path) -> None:
+    """The development stage had it, and the run-time stage has not."""
+    (tmp_path / "with-nccl").touch()
+    nowhere = {"LD_LIBRARY_PATH": str(tmp_path)}
+    status, finding, _ = run(programs, "cuda-nccl", str(tmp_path / "with-nccl"), **nowhere)
+    assert status == 1
+    assert finding.startswith("the development stage had NCCL, and here it is not found: ")
+
+
+# ---- The table of errors ----
+
+
+def test_the_programs_know_the_errors_that_the_builder_knows() -> None:
+    text = " ".join((SOURCES / "cuda-errors.h").read_text().split())
+    for error in CUDA_ERRORS.values():
+        driver_name = f'"{error.driver_name}"' if error.driver_name else "NULL"
+        row = f'{{{error.code}, {driver_name}, "{error.name}",'
+        assert row in text
+        begin = text.index(row) + len(row)
+        meaning = text[begin : text.index("}", begin)].replace('" "', "").strip(' "')
+        assert meaning == error.meaning
+    assert text.count(', "cudaError') == len(CUDA_ERRORS)
