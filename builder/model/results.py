@@ -45,4 +45,4 @@ class Outcome:
     @property
     def applies(self) -> bool:
         """Whether the image promises what the check is for; one that was skipped may deny it."""
-        return self.data.get("applies") is not False
+        return self.outcome != SKIPPED or self.data.get("applies") is not False
