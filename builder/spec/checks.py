@@ -22,8 +22,9 @@ def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
 
 
 def script_names(image: PlannedImage) -> tuple[str, ...]:
-    """`10-architecture`, `20-mpi`: the order in which they run."""
-    return tuple(f"{10 * (n + 1)}-{check.name}" for n, check in enumerate(image.checks))
+    """`10-architecture`, `20-mpi`: the order in which they run; with more than nine, `010-`."""
+    width = len(str(10 * len(image.checks)))
+    return tuple(f"{10 * (n + 1):0{width}}-{check.name}" for n, check in enumerate(image.checks))
 
 
 def script_of(image: PlannedImage, check: StageCheck) -> str:

@@ -356,6 +356,21 @@ def test_checks_come_with_their_scripts_and_sources(tmp_path: Path) -> None:
     assert "%test\n    /opt/build-images/run-checks\n" in made.singularity
 
 
+def test_checks_keep_their_order_where_names_are_sorted(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(12)]
+    checks = [check(name, sources=(), build=(), run="true") for name in names]
+    made = compiled(tiny(tmp_path, recipes=[recipe(checks=tuple(names))], checks=checks))
+    scripts = sorted(name for name in made.files if name.startswith("files/checks/"))
+    assert [name.partition("-")[2] for name in scripts] == names
+    assert scripts[0] == "files/checks/010-c0"
+
+
+def test_a_source_of_several_checks_is_copied_once(tmp_path: Path) -> None:
+    checks = [check("one"), check("two", sources=("one.c",))]
+    made = compiled(tiny(tmp_path, recipes=[recipe(checks=("one", "two"))], checks=checks))
+    assert made.dockerfile.count("files/src/one.c") == 1
+
+
 def test_an_image_without_checks_has_no_test(tmp_path: Path) -> None:
     made = compiled(tiny(tmp_path))
     assert "%test" not in made.singularity
