@@ -36,8 +36,12 @@ from builder.verify import host_facts  # noqa: E402
 from builder.verify.checks import InImageCheck, outcome_of  # noqa: E402
 
 SCHEMA = "build-images/gpu-checks/v1"
-RECIPE = "cuda-base"
-FRAMEWORKS = {"pytorch-gpu": "torch", "tensorflow-gpu": "tensorflow"}
+RECIPE, KERNELS = "cuda-base", "cuda-compute"
+# The checks of frameworks, and what a Python must be able to do for them.
+FRAMEWORKS = {
+    "pytorch-gpu": "import torch; assert torch.version.cuda",
+    "tensorflow-gpu": "import tensorflow as tf; assert tf.test.is_built_with_cuda()",
+}
 MARKS = {"passed": "✓", "failed": "✗", "skipped": "-"}
 
 
@@ -48,6 +52,11 @@ class Place:
     work: Path
     toolkit: Toolkit
     processes: Processes
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether nvcc made the program that others come after."""
+        return (self.work / "bin" / KERNELS).exists()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -119,12 +128,12 @@ def names_for(project: Project, toolkit: Toolkit) -> Mapping[str, Any]:
 def checked(project: Project, place: Place, names: Mapping[str, Any]) -> Iterator[Outcome]:
     chosen = [*project.recipes[RECIPE].checks, *FRAMEWORKS]
     for check in (project.checks[name] for name in chosen if name != "cuda-clean"):
-        problem = unable(check, names) or made(check, place, names)
+        problem = unable(check, place, names) or made(check, place, names)
         if problem:
             yield Outcome(check=check.name, outcome=SKIPPED, reason=f"not made: {problem}")
             continue
         script = place.work / check.name
-        script.write_text(f"#!/bin/sh\n{command_of(check, names)}\n")
+        script.write_text(f"#!/bin/sh\n{command_of(check, place, names)}\n")
         script.chmod(0o755)
         yield outcome_of(
             InImageCheck(
@@ -137,9 +146,12 @@ def checked(project: Project, place: Place, names: Mapping[str, Any]) -> Iterato
         )
 
 
-def command_of(check: Check, names: Mapping[str, Any]) -> str:
-    """As in an image, but for what its loader's cache and its recipe promise."""
+def command_of(check: Check, place: Place, names: Mapping[str, Any]) -> str:
+    """As in an image, but for what its loader's cache, its recipe and its nvcc promise."""
     command = str(render(check.run, names))
+    if not place.has_kernels:
+        for part in (f"sh $SRC/after.sh gpu-compute {KERNELS} && ", f" $OUT/{KERNELS}"):
+            command = command.replace(part, "")
     if check.name in FRAMEWORKS:  # the capabilities are those that a recipe promises
         head, _, tail = command.partition(".py 70 ")
         return f"{head}.py {tail}".replace("python3 ", f"{sys.executable} ")
@@ -148,13 +160,15 @@ def command_of(check: Check, names: Mapping[str, Any]) -> str:
     return command
 
 
-def unable(check: Check, names: Mapping[str, Any]) -> str:
+def unable(check: Check, place: Place, names: Mapping[str, Any]) -> str:
+    if check.name in {"gpu-code", "gpu-compute"} and not place.has_kernels:
+        return f"there is no {KERNELS}: no nvcc"
     if "mpi" in check.needs and names["mpi"].family == "none":
         return "no mpicc and mpirun here"
-    module = FRAMEWORKS.get(check.name)
-    words = [sys.executable, "-c", f"import {module}"]
-    if module and subprocess.run(words, capture_output=True, check=False).returncode:
-        return f"{sys.executable} has no {module}"
+    program = FRAMEWORKS.get(check.name, "")
+    words = [sys.executable, "-c", program]
+    if program and subprocess.run(words, capture_output=True, check=False).returncode:
+        return f"this Python has none with CUDA ({program})"
     return ""
 
 
