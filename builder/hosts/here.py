@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder import facts
+from builder import facts, nvml
 from builder.doctor import Roots
 from builder.doctor.emulation import handlers_of
 from builder.doctor.host import driver_version, gpu_models, namespaces_problem
 from builder.facts.processors import power_levels
-from builder.hosts import nvml
 from builder.hosts.programs import Programs, mpis, runtimes, slurm
 from builder.hosts.record import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.process import Processes
@@ -32,14 +31,14 @@ def this_host(
     *,
     search_path: str,
     roots: Roots | None = None,
-    load: Callable[[], nvml.Library | None] = nvml.load,
+    ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
 ) -> Host:
-    """Look at this machine. `roots` is where the system shows itself, `load` loads NVML."""
+    """Look at this machine. `roots` is where the system shows itself, `ask` asks NVML."""
     roots, programs = roots or Roots(), Programs(processes, search_path)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(mpis, programs), pool.submit(slurm, programs)
         starting = pool.submit(runtimes, programs)
-        gpu = _gpus(roots, programs, load)
+        gpu = _gpus(roots, programs, lambda: ask(processes))
         return Host(
             name=platform.node(),
             architecture=platform.machine() or None,
@@ -75,7 +74,7 @@ def cpu_of(cpuinfo: str) -> HostCpu:
     return HostCpu(model=model, features=tuple(sorted(listed)) or power_levels(model) or None)
 
 
-def _gpus(roots: Roots, programs: Programs, load: Callable[[], nvml.Library | None]) -> HostGpus:
+def _gpus(roots: Roots, programs: Programs, ask: Callable[[], nvml.NvmlReading]) -> HostGpus:
     version = driver_version(roots)
     found = HostGpus(
         driver=NONE if version is None else version or None,
@@ -86,12 +85,24 @@ def _gpus(roots: Roots, programs: Programs, load: Callable[[], nvml.Library | No
     )
     if version is None:
         return replace(found, devices=())
-    library = load()
-    if library is None:
+    reading = ask()
+    if reading.fault and reading.fault.name == nvml.LIBRARY_NOT_FOUND:
         models = gpu_models(roots)
         return replace(found, devices=tuple(HostGpu(model=one) for one in models) or None)
-    answer = nvml.ask(library)
-    return replace(found, devices=answer.devices, fault=answer.fault)
+    if reading.fault:
+        return replace(found, fault=f"{reading.fault.text} ({reading.fault.name})".strip())
+    return replace(found, devices=tuple(_device(gpu) for gpu in reading.gpus))
+
+
+def _device(gpu: nvml.Gpu) -> HostGpu:
+    """What counts for an image; a GPU that does not know MIG has none."""
+    capability = gpu.compute_capability.replace(".", "")
+    return HostGpu(
+        model=gpu.name,
+        capability=int(capability) if capability else None,
+        mig=gpu.mig_enabled if gpu.fault else bool(gpu.mig_enabled),
+        mig_instances=gpu.mig_devices,
+    )
 
 
 def _on_bus(devices: Path) -> int | None:

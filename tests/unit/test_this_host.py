@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builder.doctor import Roots
 from builder.hosts import Host, as_record, read_record, this_host
 from builder.hosts.here import cpu_of
-from builder.hosts.nvml import Answer, Library, ask
 from builder.hosts.record import HostGpu, HostMpi, HostRuntime, HostSlurm
+from builder.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlFault, NvmlReading
 from builder.process import Processes
 
 OPEN_MPI = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/"
@@ -29,6 +27,10 @@ OLD_PMI = "srun: MPI types are...\nsrun: none\nsrun: pmix_v3\nsrun: pmi2\nsrun: 
 DRIVER = (
     "NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.87.00  Thu Aug  8 15:35:46 CDT 2019\n"
     "GCC version:  gcc version 4.8.5 20150623 (Red Hat 4.8.5-36) (GCC)"
+)
+
+NO_LIBRARY = NvmlReading(
+    fault=NvmlFault(call="dlopen", number=12, name=LIBRARY_NOT_FOUND, text="no such file")
 )
 
 
@@ -54,10 +56,10 @@ class Machine:
         body = f'#!/bin/sh\ncase "$1" in\n{cases}*) exit 1 ;;\nesac\n'
         self.write(f"bin/{name}", body).chmod(0o755)
 
-    def look(self, library: Library | None = None) -> Host:
+    def look(self, reading: NvmlReading = NO_LIBRARY) -> Host:
         roots = Roots(top=self.root, proc=self.root / "proc", etc=self.root / "etc")
         return this_host(
-            Processes(), search_path=str(self.root / "bin"), roots=roots, load=lambda: library
+            Processes(), search_path=str(self.root / "bin"), roots=roots, ask=lambda _: reading
         )
 
 
@@ -257,128 +259,47 @@ def test_emulators_work_in_containers_or_are_none(machine: Machine) -> None:
 
 # The driver's library.
 
-
-@dataclass
-class FakeNvml:
-    """What ctypes would load. `mig` is the mode, instances of most; None where MIG is not known."""
-
-    init: int = 0
-    gpus: tuple[tuple[str, int, int], ...] = (("Tesla V100-SXM2-32GB", 7, 0),)
-    mig: tuple[int, int, int] | None = None
-    codes: dict[str, int] = field(default_factory=dict)
-    shut: int = 0
-
-    def nvmlInit_v2(self) -> int:  # noqa: N802 - NVML's name
-        return self.init
-
-    def nvmlShutdown(self) -> int:  # noqa: N802
-        self.shut += 1
-        return 0
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "nvmlDeviceGetMigMode" and self.mig is None:
-            raise AttributeError(name)
-        return lambda *arguments: self.codes.get(name) or getattr(self, f"_{name}")(*arguments)
-
-    def _nvmlDeviceGetCount_v2(self, number: Any) -> int:  # noqa: N802
-        number._obj.value = len(self.gpus)
-        return 0
-
-    def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, device: Any) -> int:  # noqa: N802
-        device._obj.value = index.value + 1
-        return 0
-
-    def _nvmlDeviceGetName(self, device: Any, name: Any, size: Any) -> int:  # noqa: N802
-        name.value = self.gpus[device.value - 1][0].encode()
-        return 0 if size.value else 7
-
-    def _nvmlDeviceGetCudaComputeCapability(  # noqa: N802
-        self, device: Any, major: Any, minor: Any
-    ) -> int:
-        _, major._obj.value, minor._obj.value = self.gpus[device.value - 1]
-        return 0
-
-    def _nvmlDeviceGetMigMode(self, _: Any, current: Any, pending: Any) -> int:  # noqa: N802
-        assert self.mig
-        current._obj.value = pending._obj.value = self.mig[0]
-        return 0
-
-    def _nvmlDeviceGetMaxMigDeviceCount(self, _: Any, most: Any) -> int:  # noqa: N802
-        assert self.mig
-        most._obj.value = self.mig[2]
-        return 0
-
-    def _nvmlDeviceGetMigDeviceHandleByIndex(  # noqa: N802
-        self, _: Any, index: Any, part: Any
-    ) -> int:
-        assert self.mig
-        part._obj.value = 1
-        return 0 if index.value < self.mig[1] else 6
-
-
-A100 = (("NVIDIA A100-SXM4-40GB", 8, 0),)
+V100 = Gpu(index=0, name="Tesla V100-SXM2-32GB", compute_capability="7.0")
+A100 = Gpu(index=0, name="NVIDIA A100-SXM4-40GB", compute_capability="8.0")
 
 
 @pytest.mark.parametrize(
-    ("library", "devices"),
+    ("gpu", "device"),
     [
+        (V100, HostGpu(model=V100.name, capability=70, mig=False)),
         (
-            FakeNvml(gpus=(("Tesla V100", 7, 0), ("Tesla T4", 7, 5))),
-            (
-                HostGpu(model="Tesla V100", capability=70, mig=False),
-                HostGpu(model="Tesla T4", capability=75, mig=False),
-            ),
-        ),
-        (FakeNvml(gpus=()), ()),
-        (
-            FakeNvml(gpus=A100, mig=(1, 2, 7)),
-            (HostGpu(model=A100[0][0], capability=80, mig=True, mig_instances=2),),
+            replace(A100, mig_enabled=True, mig_devices=2),
+            HostGpu(model=A100.name, capability=80, mig=True, mig_instances=2),
         ),
         (
-            FakeNvml(gpus=A100, mig=(1, 0, 7)),
-            (HostGpu(model=A100[0][0], capability=80, mig=True, mig_instances=0),),
+            replace(A100, mig_enabled=True, mig_devices=0),
+            HostGpu(model=A100.name, capability=80, mig=True, mig_instances=0),
+        ),
+        (replace(A100, mig_enabled=False), HostGpu(model=A100.name, capability=80, mig=False)),
+        (
+            replace(A100, fault=NvmlFault(call="nvmlDeviceGetMigMode", number=999, name="x")),
+            HostGpu(model=A100.name, capability=80),
         ),
         (
-            FakeNvml(gpus=A100, mig=(0, 0, 7)),
-            (HostGpu(model=A100[0][0], capability=80, mig=False),),
+            Gpu(index=0, fault=NvmlFault(call="nvmlDeviceGetHandle", number=15, name="x")),
+            HostGpu(),
         ),
-        (
-            FakeNvml(gpus=A100, mig=(0, 0, 0), codes={"nvmlDeviceGetMigMode": 3}),
-            (HostGpu(model=A100[0][0], capability=80, mig=False),),
-        ),
-        (
-            FakeNvml(gpus=A100, mig=(0, 0, 0), codes={"nvmlDeviceGetMigMode": 999}),
-            (HostGpu(model=A100[0][0], capability=80),),
-        ),
-        (
-            FakeNvml(gpus=A100, mig=(1, 0, 7), codes={"nvmlDeviceGetMaxMigDeviceCount": 999}),
-            (HostGpu(model=A100[0][0], capability=80, mig=True),),
-        ),
-        (
-            FakeNvml(
-                codes={"nvmlDeviceGetName": 2, "nvmlDeviceGetCudaComputeCapability": 2},
-            ),
-            (HostGpu(mig=False),),
-        ),
-        (FakeNvml(codes={"nvmlDeviceGetHandleByIndex_v2": 15}), (HostGpu(),)),
     ],
 )
-def test_what_the_library_tells(library: FakeNvml, devices: tuple[HostGpu, ...]) -> None:
-    assert ask(library) == Answer(devices=devices)
-    assert library.shut == 1
+def test_what_the_library_tells(machine: Machine, gpu: Gpu, device: HostGpu) -> None:
+    machine.write("proc/driver/nvidia/version", DRIVER)
+    found = machine.look(NvmlReading(gpus=(gpu, V100))).gpu
+    assert found.devices == (device, HostGpu(model=V100.name, capability=70, mig=False))
+    assert found.fault == ""
 
 
 def test_a_library_of_another_version_is_a_fault(machine: Machine) -> None:
     machine.write("proc/driver/nvidia/version", DRIVER)
-    gpu = machine.look(FakeNvml(init=18)).gpu
-    assert gpu.devices is None
-    assert "NVML_ERROR_LIB_RM_VERSION_MISMATCH" in gpu.fault
-    assert "NVML error 4" in ask(FakeNvml(init=4)).fault
-    assert "lost" in ask(FakeNvml(codes={"nvmlDeviceGetCount_v2": 15})).fault.lower()
+    name = "NVML_ERROR_LIB_RM_VERSION_MISMATCH"
+    fault = NvmlFault(call="nvmlInit_v2", number=18, name=name, text="Driver/library mismatch")
+    gpu = machine.look(NvmlReading(fault=fault)).gpu
+    assert (gpu.devices, gpu.fault) == (None, f"Driver/library mismatch ({name})")
 
 
-def test_pointers_are_those_of_ctypes() -> None:
-    """The fake reads arguments as the real library gets them."""
-    number = ctypes.c_uint()
-    FakeNvml().nvmlDeviceGetCount_v2(ctypes.byref(number))
-    assert number.value == 1
+def test_without_a_driver_nobody_is_asked(machine: Machine) -> None:
+    assert machine.look(NvmlReading(gpus=(V100,))).gpu.devices == ()
