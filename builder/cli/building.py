@@ -213,5 +213,3 @@ def notes_on(manifest: Any) -> str:
 def _counts(outcomes: Sequence[Any]) -> str:
     found = [one["outcome"] for one in outcomes]
     return ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))
-
-

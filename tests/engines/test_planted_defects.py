@@ -177,7 +177,7 @@ def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unprov
     base = site / "base-images/debian13.yaml"
     base.write_text(base.read_text().partition("\ncuda:")[0] + NO_TOOLKIT)
     recipe = site / "recipes/hpc-base.yaml"
-    text = re.sub(r"(?m)^checks: .*$", "checks: [gpu]", recipe.read_text())
+    text = re.sub(r"(?m)^checks: .*$", "checks: [gpu-driver, gpu-found]", recipe.read_text())
     recipe.write_text(text.replace("  - mpi: {", "  - cuda: {}\n  - mpi: {"))
     image = IMAGE.replace("-openmpi", "-cuda12.4-openmpi")
     done = build_images("--project", site, "--image", image)
@@ -188,7 +188,7 @@ def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unprov
     manifest = manifest_of(site / "out" / image)
     assert manifest["proven_on_gpu"] is False
     for found in manifest["checks"].values():
-        gpu = next(one for one in found if one["check"] == "gpu")
-        assert gpu["outcome"] == "skipped"
-        assert "no GPU" in gpu["reason"]
+        gpus = [one for one in found if one["check"].startswith("gpu-")]
+        assert [one["outcome"] for one in gpus] == ["skipped", "skipped"]
+        assert all("no GPU" in one["reason"] or "no driver" in one["reason"] for one in gpus)
     assert "not proven on a GPU" in (site / "out/report.html").read_text()

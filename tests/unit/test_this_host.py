@@ -91,7 +91,7 @@ def test_what_was_found_is_read_again_from_its_record(machine: Machine, tmp_path
     machine.program("mpirun", OPEN_MPI)
     machine.program("srun", PMI)
     machine.write("proc/driver/nvidia/version", DRIVER)
-    host = machine.look(FakeNvml())
+    host = machine.look(NvmlReading(gpus=(V100,)))
     (tmp_path / "host.json").write_text(as_record(host))
     assert read_record(tmp_path / "host.json") == host
 

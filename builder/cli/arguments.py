@@ -1,0 +1,123 @@
+"""Options that several commands have, and how a command is declared.
+
+A command with many options declares them in a module of its own, with what is here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TypeAlias
+
+from builder.cli.help import EXIT_CODES
+from builder.model import FLAVOURS, SELECTABLE
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def command(
+    commands: Commands,
+    name: str,
+    about: str,
+    parents: list[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    usage = "build-images [SELECTORS] [OPTIONS]" if name == "build" else None
+    return commands.add_parser(
+        name,
+        help=about,
+        description=about[:1].upper() + about[1:] + ".",
+        usage=usage,
+        epilog=EXIT_CODES,
+        parents=parents,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def common_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--project",
+        metavar="DIR",
+        default=".",
+        help="the folder that holds matrix.yaml, recipes/ and base-images/ (default: this one)",
+    )
+    return parser
+
+
+def selectors_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group(
+        "selectors (may be repeated; a version selects by prefix: 12 takes 12.4)"
+    )
+    examples = {
+        "recipe": "hpc-base",
+        "arch": "ppc64le (or ppc64el, amd64, ...)",
+        "base": "debian13",
+        "cuda": "12.4, or none",
+        "mpi": "openmpi, openmpi5.0, or none",
+    }
+    for name in SELECTABLE:
+        group.add_argument(
+            f"--{name}", action="append", metavar=name.upper(), help=f"such as {examples[name]}"
+        )
+    group.add_argument("--image", action="append", metavar="GLOB", help="by image identifier")
+    group.add_argument(
+        "--flavour",
+        action="append",
+        choices=FLAVOURS,
+        help="make the selected images to run programs (the default), or to build them too",
+    )
+    group.add_argument(
+        "--cpu-target",
+        action="append",
+        metavar="TARGET",
+        help="compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)",
+    )
+    group.add_argument(
+        "--all", action="store_true", help="the whole matrix, but for what selectors leave out"
+    )
+    return parser
+
+
+def progress_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("-q", "--quiet", action="store_true", help="tell only of failures")
+    level.add_argument("-v", "--verbose", action="store_true", help="show all subprocess output")
+    return parser
+
+
+def offline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--offline", action="store_true", help="fetch no source: what is not in the store is named"
+    )
+
+
+def output(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--output", "-o", metavar="DIR", help=text)
+
+
+def no_native_tools(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-native-tools",
+        action="store_true",
+        help="emulate all of a foreign image's programs, also where this machine has their twins; "
+        "what was built with them is built again with --no-cache alone",
+    )
+
+
+def no_lint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-lint", action="store_true", help="do not look for errors in what recipes became"
+    )
+
+
+def number_of_days(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a number of days")
+    return int(text)
+
+
+def positive_number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)
