@@ -49,6 +49,7 @@ MAY_IMPORT = {
     "native": {"bases"},
     "engines": {"artifacts", "bases"},
     "verify": {"artifacts", "engines"},
+    "proof": set(),
     "report": set(),
     "doctor": {"engines", "native"},
     "hosts": {"artifacts", "contract", "doctor", "load"},

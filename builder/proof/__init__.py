@@ -1,0 +1,40 @@
+"""Proof: signatures and statements about images, in cosign's two formats.
+
+Made with local keys, and checked, without the cosign program. `making` gives manifests to be pushed
+beside an image, `verifying` says what trusted keys vouch for among those that were found there.
+"""
+
+from builder.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
+from builder.proof.making import attestation_tag, proofs, signature_tag
+from builder.proof.reading import layers_of
+from builder.proof.values import (
+    Attachment,
+    Attestation,
+    Descriptor,
+    Rejection,
+    Signature,
+    Unusable,
+    Verdict,
+)
+from builder.proof.verifying import TrustedKey, verified
+
+__all__ = [
+    "Attachment",
+    "Attestation",
+    "Descriptor",
+    "PrivateKey",
+    "PublicKey",
+    "Rejection",
+    "Signature",
+    "Signer",
+    "TrustedKey",
+    "Unusable",
+    "Verdict",
+    "attestation_tag",
+    "layers_of",
+    "private_key",
+    "proofs",
+    "public_key",
+    "signature_tag",
+    "verified",
+]

@@ -1,0 +1,214 @@
+"""Proof as manifests that can be pushed: in the classic format and as Sigstore bundles.
+
+classic  signatures at the tag `sha256-<hex>.sig`, attestations at `sha256-<hex>.att`, one layer for
+         each; what containers/image's policy.json sees (`use-sigstore-attachments`).
+         https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md
+bundle   a manifest for each, which names the image as its subject; what cosign makes since 3.0.
+         https://github.com/sigstore/cosign/blob/main/specs/BUNDLE_SPEC.md
+
+Both are made of the same signatures. With the same key and statements the same bytes come out, so
+that publishing again adds nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from builder.errors import BadInput, Refused
+from builder.proof import envelopes, strict
+from builder.proof.envelopes import Envelope, as_bytes
+from builder.proof.keys import PublicKey, Signer
+from builder.proof.reading import layers_of
+from builder.proof.values import (
+    BUNDLE,
+    CONFIG,
+    CONTAINER_SIGNATURE,
+    DSSE,
+    MANIFEST,
+    SIGNATURE_NOTE,
+    SIMPLE_SIGNING,
+    Attachment,
+    Descriptor,
+    Unusable,
+    digest_of,
+)
+
+EMPTY = "application/vnd.oci.empty.v1+json"
+CREATED = "org.opencontainers.image.created"
+
+
+def signature_tag(digest: str) -> str:
+    """Where the classic format keeps the signatures of an image, `sha256:…`."""
+    return f"{digest.replace(':', '-')}.sig"
+
+
+def attestation_tag(digest: str) -> str:
+    """Where the classic format keeps the attestations of an image."""
+    return f"{digest.replace(':', '-')}.att"
+
+
+def proofs(
+    image: Descriptor,
+    statements: Sequence[bytes],
+    signer: Signer,
+    *,
+    reference: str,
+    created: str,
+    before: Mapping[str, Attachment] | None = None,
+) -> tuple[Attachment, ...]:
+    """An image's signature and the attestations of some statements, in both formats.
+
+    `reference` is the image's name (`registry/repository`, with a tag or without); the classic
+    signature states it. `created` is the time, ISO 8601 in UTC, that the bundles' manifests state.
+    `before` has the classic manifests that are there already, by tag: what they hold is kept.
+    Raises `BadInput` where a statement is not about the image.
+    """
+    sealed = [envelopes.sealed(_about(one, image.digest), signer) for one in statements]
+    signature = envelopes.sealed(envelopes.signature_statement(image.digest), signer)
+    there = before or {}
+    at, att = signature_tag(image.digest), attestation_tag(image.digest)
+    classic = [classic_signature(image.digest, reference, signer, before=there.get(at))]
+    if sealed:
+        classic.append(classic_attestations(image.digest, sealed, before=there.get(att)))
+    bundles = [
+        bundle(image, bundled(one, signer.public), _predicate_type(one.payload), created=created)
+        for one in (signature, *sealed)
+    ]
+    return (*bundles, *classic)
+
+
+def _about(statement: bytes, digest: str) -> bytes:
+    try:
+        envelopes.statement_of(statement, digest)
+    except Unusable as error:
+        raise BadInput(f"a statement that was to be attached cannot be: {error.reason}") from error
+    return statement
+
+
+def _predicate_type(payload: bytes) -> str:
+    return str(strict.json_object(payload, "the statement", limit=len(payload))["predicateType"])
+
+
+def bundled(envelope: Envelope, key: PublicKey) -> bytes:
+    """A Sigstore bundle 0.3 of a signed statement: which key it was, and no log entries."""
+    return as_bytes(
+        {
+            "mediaType": BUNDLE,
+            "verificationMaterial": {"publicKey": {"hint": key.hint}},
+            "dsseEnvelope": envelope.as_json,
+        }
+    )
+
+
+def bundle(image: Descriptor, content: bytes, predicate_type: str, *, created: str) -> Attachment:
+    """A Sigstore bundle as a referrer of an image."""
+    empty, layer = (
+        b"{}",
+        Descriptor(media_type=BUNDLE, digest=digest_of(content), size=len(content)),
+    )
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": BUNDLE,
+        "config": _descriptor(EMPTY, empty),
+        "layers": [layer.as_json],
+        "subject": Descriptor(
+            media_type=image.media_type, digest=image.digest, size=image.size
+        ).as_json,
+        "annotations": {
+            CREATED: created,
+            "dev.sigstore.bundle.content": "dsse-envelope",
+            "dev.sigstore.bundle.predicateType": predicate_type,
+        },
+    }
+    return Attachment(
+        manifest=as_bytes(manifest),
+        blobs={digest_of(empty): empty, layer.digest: content},
+        artifact_type=BUNDLE,
+    )
+
+
+def classic_signature(
+    digest: str, reference: str, signer: Signer, *, before: Attachment | None = None
+) -> Attachment:
+    """The manifest of an image's signatures, with one more for a name of it.
+
+    The payload is that of containers/image:
+    https://github.com/containers/image/blob/main/docs/containers-signature.5.md
+    """
+    payload = as_bytes(
+        {
+            "critical": {
+                "identity": {"docker-reference": reference},
+                "image": {"docker-manifest-digest": digest},
+                "type": CONTAINER_SIGNATURE,
+            },
+            "optional": None,
+        }
+    )
+    notes = {SIGNATURE_NOTE: base64.b64encode(signer.sign(payload)).decode()}
+    layer = _layer(SIMPLE_SIGNING, payload, notes)
+    return _classic(signature_tag(digest), [(layer, payload)], before)
+
+
+def classic_attestations(
+    digest: str, sealed: Sequence[Envelope], *, before: Attachment | None = None
+) -> Attachment:
+    """The manifest of an image's attestations, with some more."""
+    layers = []
+    for envelope in sealed:
+        content = as_bytes(envelope.as_json)
+        # Its signature is in the envelope; cosign wants the annotation all the same.
+        notes = {SIGNATURE_NOTE: "", "predicateType": _predicate_type(envelope.payload)}
+        layers.append((_layer(DSSE, content, notes), content))
+    return _classic(attestation_tag(digest), layers, before)
+
+
+def _classic(
+    tag: str, added: Sequence[tuple[Descriptor, bytes]], before: Attachment | None
+) -> Attachment:
+    layers = _kept(tag, before)
+    for layer, _ in added:
+        if (layer.digest, layer.annotations) not in [(o.digest, o.annotations) for o in layers]:
+            layers.append(layer)
+    config = as_bytes(
+        {
+            "architecture": "",
+            "os": "",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [one.digest for one in layers]},
+        }
+    )
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": _descriptor(CONFIG, config),
+        "layers": [one.as_json for one in layers],
+    }
+    return Attachment(
+        manifest=as_bytes(manifest),
+        blobs={digest_of(config): config, **{layer.digest: data for layer, data in added}},
+        tag=tag,
+    )
+
+
+def _kept(tag: str, before: Attachment | None) -> list[Descriptor]:
+    try:
+        return list(layers_of(before.manifest)) if before else []
+    except Unusable as error:
+        raise Refused(
+            f"what is at the tag {tag} is no proof, and was not replaced: {error.reason}",
+            hint="look who wrote it; remove the tag, and publish again",
+        ) from error
+
+
+def _layer(media_type: str, content: bytes, notes: Mapping[str, str]) -> Descriptor:
+    return Descriptor(
+        media_type=media_type, digest=digest_of(content), size=len(content), annotations=notes
+    )
+
+
+def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": digest_of(content), "size": len(content)}

@@ -1,0 +1,72 @@
+"""Which parts of a manifest are proof, whoever wrote it: nothing of it is believed yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.proof import strict
+from builder.proof.values import (
+    BUNDLE,
+    DSSE,
+    MALFORMED,
+    MAX_LAYERS,
+    MAX_MANIFEST,
+    MAX_PAYLOAD,
+    SIMPLE_SIGNING,
+    Attachment,
+    Descriptor,
+    Unusable,
+    digest_of,
+)
+
+BUNDLES = frozenset(
+    [
+        BUNDLE,
+        "application/vnd.dev.sigstore.bundle+json;version=0.3",
+        "application/vnd.dev.sigstore.bundle+json;version=0.2",
+        "application/vnd.dev.sigstore.bundle+json;version=0.1",
+    ]
+)
+_PROOF = {*BUNDLES, SIMPLE_SIGNING, DSSE}
+
+
+def manifest_of(data: bytes) -> dict[str, Any]:
+    """An OCI manifest out of its bytes; raises `Unusable`."""
+    found = strict.json_object(data, "the manifest", limit=MAX_MANIFEST)
+    layers = found.get("layers")
+    if found.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
+        raise Unusable(MALFORMED, "not an OCI manifest")
+    if len(layers) > MAX_LAYERS:
+        raise Unusable(MALFORMED, f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
+    return found
+
+
+def layers_of(manifest: bytes) -> tuple[Descriptor, ...]:
+    """The blobs of a manifest that are proof: those have to be fetched. Raises `Unusable`.
+
+    Empty for the manifest of something else, whatever its size.
+    """
+    layers = manifest_of(manifest)["layers"]
+    return tuple(
+        strict.descriptor(one, "a layer", limit=MAX_PAYLOAD)
+        for one in layers
+        if strict.part({"": one}, "", "mediaType") in _PROOF
+    )
+
+
+def content_of(attachment: Attachment, layer: Descriptor) -> bytes:
+    """The bytes of a layer, which are those that the manifest names; raises `Unusable`."""
+    data = attachment.blobs.get(layer.digest)
+    if data is None:
+        raise Unusable(MALFORMED, f"the blob {layer.digest} is missing")
+    if len(data) != layer.size or digest_of(data) != layer.digest:
+        raise Unusable(MALFORMED, f"the blob {layer.digest} holds other bytes")
+    return data
+
+
+def subject_of(manifest: bytes) -> str:
+    """The digest that a manifest names as its subject; empty if none. Raises `Unusable`."""
+    subject = manifest_of(manifest).get("subject")
+    if subject is None:
+        return ""
+    return strict.descriptor(subject, "the subject", limit=1 << 62).digest

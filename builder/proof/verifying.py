@@ -1,0 +1,178 @@
+"""What a set of public keys vouches for: signatures and statements about one image.
+
+A signature is checked before anything of what it covers is read. What cannot be relied on is
+listed with the reason, and stops nothing: whoever may write to a registry can attach rubbish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from builder.proof import envelopes, reading, strict
+from builder.proof.envelopes import SIGN, Envelope
+from builder.proof.keys import PublicKey
+from builder.proof.values import (
+    CONTAINER_SIGNATURE,
+    EXPIRED_KEY,
+    KEYLESS,
+    MALFORMED,
+    MAX_ATTACHMENTS,
+    MAX_PAYLOAD,
+    OTHER_SUBJECT,
+    SIGNATURE_NOTE,
+    SIMPLE_SIGNING,
+    TOO_LARGE,
+    WRONG_KEY,
+    WRONG_TYPE,
+    Attachment,
+    Attestation,
+    Descriptor,
+    Rejection,
+    Signature,
+    Unusable,
+    Verdict,
+)
+
+CLASSIC, BUNDLED = "classic", "bundle"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrustedKey:
+    """A key that is trusted, up to a time if it has one; `name` is how people call it."""
+
+    key: PublicKey
+    name: str
+    until: datetime | None = None
+
+
+def verified(
+    digest: str, found: Iterable[Attachment], trusted: Sequence[TrustedKey], *, now: datetime
+) -> Verdict:
+    """What trusted keys vouch for of an image, `sha256:…`, among what is attached to it.
+
+    `found` are the manifests that refer to the image and those at its classic tags, with the blobs
+    that `reading.layers_of` names. Manifests of other things are passed over.
+    """
+    gathered = _Gathered(digest=digest, trusted=trusted, now=now)
+    for number, one in enumerate(found):
+        if number >= MAX_ATTACHMENTS:
+            reason = f"more than {MAX_ATTACHMENTS} things are attached; the rest was not read"
+            gathered.reject(Unusable(TOO_LARGE, reason), digest)
+            break
+        gathered.read(one)
+    return gathered.verdict()
+
+
+class _Gathered:
+    """What was found so far of one image."""
+
+    def __init__(self, *, digest: str, trusted: Sequence[TrustedKey], now: datetime) -> None:
+        self._digest, self._trusted, self._now = digest, trusted, now
+        self._signatures: list[Signature] = []
+        self._attestations: list[Attestation] = []
+        self._rejected: list[Rejection] = []
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            signatures=tuple(self._signatures),
+            attestations=tuple(self._attestations),
+            rejected=tuple(self._rejected),
+        )
+
+    def reject(self, error: Unusable, source: str, form: str = "") -> None:
+        self._rejected.append(
+            Rejection(kind=error.kind, reason=error.reason, source=source, format=form)
+        )
+
+    def read(self, one: Attachment) -> None:
+        """Read one manifest; what it holds is counted, or rejected layer by layer."""
+        source = one.digest
+        try:
+            layers = reading.layers_of(one.manifest)
+            subject = reading.subject_of(one.manifest) if layers else ""
+        except Unusable as error:
+            self.reject(error, source)
+            return
+        for layer in layers:
+            form = BUNDLED if layer.media_type in reading.BUNDLES else CLASSIC
+            try:
+                self._check_subject(subject)
+                self._reader(layer)(reading.content_of(one, layer), layer, source)
+            except Unusable as error:
+                self.reject(error, source, form)
+
+    def _check_subject(self, subject: str) -> None:
+        if subject not in {"", self._digest}:
+            raise Unusable(OTHER_SUBJECT, f"the manifest refers to {subject}")
+
+    def _reader(self, layer: Descriptor) -> Callable[[bytes, Descriptor, str], None]:
+        if layer.media_type == SIMPLE_SIGNING:
+            return self._simple
+        return self._bundle if layer.media_type in reading.BUNDLES else self._attestation
+
+    def _simple(self, payload: bytes, layer: Descriptor, source: str) -> None:
+        signature = strict.base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
+        keys = self._vouching(lambda key: key.verifies(signature, payload))
+        claim = strict.json_object(payload, "the payload", limit=MAX_PAYLOAD)
+        if strict.part(claim, "critical", "type") != CONTAINER_SIGNATURE:
+            raise Unusable(WRONG_TYPE, f"the payload is not a {CONTAINER_SIGNATURE}")
+        about = strict.part(claim, "critical", "image", "docker-manifest-digest")
+        if about != self._digest:
+            raise Unusable(OTHER_SUBJECT, f"the signature is of {str(about)[:80]}")
+        reference = strict.part(claim, "critical", "identity", "docker-reference")
+        if not isinstance(reference, str):
+            raise Unusable(MALFORMED, "the payload names no image")
+        self._signatures.append(
+            Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
+        )
+
+    def _attestation(self, content: bytes, _layer: Descriptor, source: str) -> None:
+        value = strict.json_object(content, "the envelope", limit=MAX_PAYLOAD)
+        self._statement(envelopes.envelope_of(value), source, CLASSIC)
+
+    def _bundle(self, content: bytes, _layer: Descriptor, source: str) -> None:
+        value = strict.json_object(content, "the bundle", limit=MAX_PAYLOAD)
+        if value.get("mediaType") not in reading.BUNDLES:
+            raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
+        self._statement(envelopes.envelope_of(_enveloped(value)), source, BUNDLED)
+
+    def _statement(self, envelope: Envelope, source: str, form: str) -> None:
+        keys = self._vouching(lambda key: bool(envelopes.signed_by(envelope, [key])))
+        statement = envelopes.statement_of(envelope.payload, self._digest)
+        if statement["predicateType"] == SIGN:
+            self._signatures.append(Signature(keys=keys, source=source, format=form))
+            return
+        self._attestations.append(
+            Attestation(
+                statement=statement,
+                payload=envelope.payload,
+                keys=keys,
+                source=source,
+                format=form,
+            )
+        )
+
+    def _vouching(self, signed: Callable[[PublicKey], bool]) -> tuple[str, ...]:
+        """The names of the trusted keys that signed; raises `Unusable` if none did."""
+        signers = [one for one in self._trusted if signed(one.key)]
+        if not signers:
+            raise Unusable(WRONG_KEY, "no trusted key signed this, or it was changed since")
+        valid = [one for one in signers if one.until is None or self._now <= one.until]
+        if not valid:
+            ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)
+            raise Unusable(EXPIRED_KEY, f"the key is trusted no more: {ended}")
+        return tuple(one.name for one in valid)
+
+
+def _enveloped(value: dict[str, Any]) -> dict[str, Any]:
+    """The DSSE envelope of a bundle that a key signed; raises `Unusable`."""
+    material = value.get("verificationMaterial")
+    if isinstance(material, dict) and material.keys() & {"certificate", "x509CertificateChain"}:
+        raise Unusable(KEYLESS, "signed by a certificate, and not by a key: no trusted key vouches")
+    envelope = value.get("dsseEnvelope")
+    if not isinstance(envelope, dict):
+        raise Unusable(WRONG_TYPE, "the bundle holds no DSSE envelope")
+    return envelope

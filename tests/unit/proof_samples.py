@@ -1,0 +1,84 @@
+"""An image, keys and statements for the tests of proof."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from samples import ROOT
+
+from builder.proof import (
+    Attachment,
+    Descriptor,
+    PrivateKey,
+    TrustedKey,
+    Verdict,
+    private_key,
+    proofs,
+    verified,
+)
+from builder.proof.envelopes import TEST_RESULT, statement
+from builder.proof.keys import generated
+from builder.proof.values import MANIFEST, digest_of
+
+VECTORS = ROOT / "tests" / "data" / "proof"
+PASSWORD = "correct horse"
+NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
+CREATED = "2026-11-21T11:00:00Z"
+REFERENCE = "registry.example.org/site/hpc-base"
+IMAGE = Descriptor(media_type=MANIFEST, digest=digest_of(b"an image"), size=1234)
+OTHER = digest_of(b"another image")
+RESULT = {
+    "result": "PASSED",
+    "configuration": [],
+    "passedTests": ["libraries"],
+    "warnedTests": [],
+    "failedTests": [],
+}
+
+
+@functools.cache
+def our_key() -> PrivateKey:
+    """The key that cosign made for these tests."""
+    return private_key(str(VECTORS / "cosign.key"), {"COSIGN_PASSWORD": PASSWORD})
+
+
+@functools.cache
+def other_key() -> PrivateKey:
+    return generated()
+
+
+def evidence(digest: str = IMAGE.digest, **changes: Any) -> bytes:
+    """A statement on an image's tests."""
+    predicate = {**RESULT, **changes}
+    return statement(
+        name="hpc-base/oci", digest=digest, predicate_type=TEST_RESULT, predicate=predicate
+    )
+
+
+def attached(
+    *statements: bytes, key: PrivateKey | None = None, image: Descriptor = IMAGE
+) -> tuple[Attachment, ...]:
+    return proofs(image, statements, key or our_key(), reference=REFERENCE, created=CREATED)
+
+
+def trusted(key: PrivateKey | None = None, **changes: Any) -> TrustedKey:
+    return TrustedKey(key=(key or our_key()).public, name="site", **changes)
+
+
+def judged(found: Sequence[Attachment], *keys: TrustedKey, digest: str = IMAGE.digest) -> Verdict:
+    return verified(digest, found, keys or [trusted()], now=NOW)
+
+
+def kinds(verdict: Verdict) -> list[str]:
+    """The kinds of what was rejected, each once, in order."""
+    return sorted({one.kind for one in verdict.rejected})
+
+
+def rebuilt(one: Attachment, change: Mapping[str, Any]) -> Attachment:
+    """A manifest with other keys, and the same blobs."""
+    manifest = {**json.loads(one.manifest), **change}
+    return Attachment(manifest=json.dumps(manifest).encode(), blobs=one.blobs, tag=one.tag)
