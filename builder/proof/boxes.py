@@ -45,7 +45,10 @@ def opened(pem: bytes, password: bytes, *, name: str) -> bytes:
         parts = _parts(pem)
         memory = 128 * parts["N"] * parts["r"]
         if memory > _MAX_MEMORY or not 1 <= parts["p"] <= _MAX_ROUNDS:
-            raise BadInput(f"{name}: decrypting this key would take {memory >> 20} MiB of memory")
+            raise BadInput(
+                f"{name}: decrypting this key would take {memory >> 20} MiB of memory, "
+                f"{parts['p']} times over; at most {_MAX_MEMORY >> 20} MiB, {_MAX_ROUNDS} times"
+            )
         key = _derived(password, parts["salt"], N=parts["N"], r=parts["r"], p=parts["p"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{name}: not a whole key of cosign's") from error
