@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(options: Options) -> int:
-    if options.command in {"build", "verify", "reproduce", "doctor", "gc", "check-host"}:
+    if options.command in {"build", "verify", "reproduce", "doctor", "gc", "check-host", "keys"}:
         return _working(options)
     with _without_collector():
         if options.command == "schema":

@@ -102,6 +102,7 @@ COMMANDS = (
     "doctor",
     "check-host",
     "gc",
+    "keys",
     "schema",
 )
 

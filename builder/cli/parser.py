@@ -6,6 +6,7 @@ import argparse
 import os
 
 from builder import __version__
+from builder.cli import keys_options
 from builder.cli.arguments import (
     Commands,
     command,
@@ -94,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     _doctor_command(commands, common)
     _check_host_command(commands)
     _gc_command(commands)
+    keys_options.declare(commands)
     _schema_command(commands)
     return parser
 

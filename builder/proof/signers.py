@@ -101,7 +101,14 @@ class CosignSigner:
         payload.write_bytes(data)
         config.write_bytes(as_bytes(_CONFIG))
         root.write_bytes(as_bytes(_ROOT))
-        where = ["--signing-config", config, "--trusted-root", root, "--bundle", bundle]
+        where: list[str | Path] = [
+            "--signing-config",
+            config,
+            "--trusted-root",
+            root,
+            "--bundle",
+            bundle,
+        ]
         self.processes.capture(
             ["cosign", "sign-blob", "--key", self.reference, *where, "--yes", payload],
             env=self.environment,

@@ -1,0 +1,55 @@
+"""`build-images keys`: a pair of keys to sign with, which cosign can use as well."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.errors import BadInput
+from builder.proof.keys import PASSWORD, boxed, generated
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+
+def keys(options: Options) -> int:
+    """Make a pair of keys; prints the two paths, and the public key's fingerprint."""
+    private, public = (options.out.with_name(options.out.name + end) for end in (".key", ".pub"))
+    for path in (private, public):
+        if path.exists():
+            raise BadInput(
+                f"{path} is there, and is not written over", hint="choose another PREFIX"
+            )
+    password = _password()
+    key = generated()
+    _write(private, boxed(key, password.encode()), mode=0o600)
+    _write(public, key.public.pem, mode=0o644)
+    print(f"private key  {private}\npublic key   {public}\nSHA-256      {key.public.fingerprint}")
+    return 0
+
+
+def _password() -> str:
+    found = os.environ.get(PASSWORD)
+    if found is not None:
+        return found
+    if not sys.stdin.isatty():
+        raise BadInput(
+            f"no password for the private key: {PASSWORD} is not set, and there is no terminal",
+            hint=f"set {PASSWORD}; it may be empty",
+        )
+    found = getpass.getpass("password for the private key: ")
+    if getpass.getpass("the same again: ") != found:
+        raise BadInput("the two passwords differ")
+    return found
+
+
+def _write(path: Path, data: bytes, *, mode: int) -> None:
+    """A new file, whole on disk; never an old one, nor what a link points to."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(number, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
