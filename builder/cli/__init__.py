@@ -73,6 +73,10 @@ def _working(options: Options) -> int:
         from builder.cli import checking  # noqa: PLC0415
 
         return checking.check_host(options)
+    if options.command == "keys":
+        from builder.cli import keys  # noqa: PLC0415
+
+        return keys.keys(options)
     from builder.cli import building, examining, reproducing, verifying  # noqa: PLC0415
     from builder.cli.collecting import collect  # noqa: PLC0415
 
