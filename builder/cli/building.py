@@ -16,6 +16,7 @@ from builder.bases import find_mirror
 from builder.cli import linting, show
 from builder.cli.at_work import at_work
 from builder.cli.commands import compiled, load_plan, states_of_stages
+from builder.cli.declared import project_digests
 from builder.cli.job import report, run_job
 from builder.cli.lending import downloading
 from builder.cli.options import Options
@@ -151,6 +152,7 @@ def _run(
         cache=options.cache and not options.refresh,
         verify=options.verify,
         native_tools=options.native_tools,
+        declared=project_digests(options.project) if todo else {},
     )
 
 

@@ -27,7 +27,7 @@ class Run:
 
     `refresh` makes everything anew, bases included; without `cache`, finished build steps and
     artifacts are not taken up again. No time in an image is later than `epoch`. `sources` are the
-    files of the store by URL.
+    files of the store by URL, `declared` the digests of the project's files by path.
     """
 
     tools: Tools
@@ -45,6 +45,7 @@ class Run:
     verify: bool = True
     native_tools: bool = True
     sources: Mapping[str, Path] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def not_before(self) -> str:

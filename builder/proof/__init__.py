@@ -4,9 +4,13 @@ Made with local keys, and checked, without the cosign program. `making` gives ma
 beside an image, `verifying` says what trusted keys vouch for among those that were found there.
 """
 
+from builder.proof.envelopes import CYCLONEDX, SIGN, TEST_RESULT
+from builder.proof.folders import statements_of
 from builder.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
 from builder.proof.making import attestation_tag, proofs, signature_tag
+from builder.proof.provenance import PROVENANCE, builder_of, provenance
 from builder.proof.reading import layers_of
+from builder.proof.signers import signer_of
 from builder.proof.values import (
     Attachment,
     Attestation,
@@ -19,6 +23,10 @@ from builder.proof.values import (
 from builder.proof.verifying import TrustedKey, verified
 
 __all__ = [
+    "CYCLONEDX",
+    "PROVENANCE",
+    "SIGN",
+    "TEST_RESULT",
     "Attachment",
     "Attestation",
     "Descriptor",
@@ -31,10 +39,14 @@ __all__ = [
     "Unusable",
     "Verdict",
     "attestation_tag",
+    "builder_of",
     "layers_of",
     "private_key",
     "proofs",
+    "provenance",
     "public_key",
     "signature_tag",
+    "signer_of",
+    "statements_of",
     "verified",
 ]

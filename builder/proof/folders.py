@@ -1,0 +1,45 @@
+"""The statements that are attached to an image, out of what lies in its output folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from builder.errors import BadInput
+from builder.proof.envelopes import CYCLONEDX, statement
+from builder.proof.provenance import provenance
+
+
+def statements_of(
+    folder: Path, manifest: Mapping[str, Any], *, builder_id: str
+) -> tuple[bytes, ...]:
+    """The evidence of each run, the bill of materials and the provenance, each a statement to sign.
+
+    `folder` holds the image's manifest.json, which `manifest` is. The evidence is taken as it lies
+    there, byte for byte. Raises `BadInput` where one of them is missing, or is none.
+    """
+    evidence = [_read(folder / str(path)) for path in manifest["evidence"]]
+    if not evidence:
+        raise BadInput(
+            f"{folder}: there is no evidence, so nothing is proven of this image",
+            hint=f"build-images verify {folder}",
+        )
+    bill = statement(
+        name=f"{manifest['image']}/oci",
+        digest=manifest["artifacts"]["oci"]["digest"],
+        predicate_type=CYCLONEDX,
+        predicate=json.loads(_read(folder / str(manifest["sbom"]))),
+    )
+    return (*evidence, bill, provenance(manifest, builder_id=builder_id))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        if not isinstance(json.loads(data), dict):
+            raise BadInput(f"{path}: not a JSON object")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: cannot be read as JSON ({error})") from error
+    return data
