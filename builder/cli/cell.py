@@ -151,7 +151,13 @@ class Cell:
         (work.context / ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
         logs = tuple(self._stages.records.log(one) for one in stages[:-1])
         return Packer(
-            run=self._run, image=self._image, work=work, timer=self.timer, file=ALONE, logs=logs
+            run=self._run,
+            image=self._image,
+            work=work,
+            timer=self.timer,
+            file=ALONE,
+            logs=logs,
+            sources=self._spec.sources,
         )
 
     @contextlib.contextmanager

@@ -18,7 +18,7 @@ from builder.cli.workspace import Workspace, remove
 from builder.digests import sha256_of_file
 from builder.engines import apptainer, charliecloud
 from builder.errors import StepFailed
-from builder.model import Artifact, PlannedImage
+from builder.model import Artifact, LockedSource, PlannedImage
 from builder.spec.driver import singularity_sections
 
 
@@ -26,7 +26,8 @@ from builder.spec.driver import singularity_sections
 class Packer:
     """Builds and packs one image in its workspace; every artifact that is whole is kept.
 
-    `file` is the Dockerfile to build there; `logs` are those of the stages that it starts from.
+    `file` is the Dockerfile to build there; `logs` are those of the stages that it starts from,
+    `sources` the locked files that its steps are made from.
     """
 
     run: Run
@@ -35,6 +36,7 @@ class Packer:
     timer: Timer
     file: str = "Dockerfile"
     logs: tuple[Path, ...] = ()
+    sources: tuple[LockedSource, ...] = ()
 
     def layout(self, base: StoredBase | None) -> tuple[Artifact, Plain | None]:
         """The OCI layout, built first, and its plain form if it was made now."""
@@ -107,6 +109,7 @@ class Packer:
             version=self.image.cell.recipe_version,
             distribution=self.image.base.distribution,
             digest=layout.digest,
+            built_from=self.sources,
         )
 
     def _tarball(

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from samples import a_file, a_folder, a_link, blob, tar_bytes
+import jsonschema
+import pytest
+import referencing
+from samples import ROOT, a_file, a_folder, a_link, blob, tar_bytes
 
-from builder.artifacts.flatten import flattened
+from builder.artifacts.flatten import Node, flattened
 from builder.artifacts.oci import Layout
-from builder.artifacts.sbom import bill_of_materials
+from builder.artifacts.sbom import berkeley, bill_of_materials
+from builder.artifacts.sbom.licences import of_copyright
+from builder.model import LockedSource
 
+SCHEMAS = ("bom-1.5.schema.json", "spdx.schema.json", "jsf-0.82.schema.json")
 STATUS = """\
 Package: libc6
 Status: install ok installed
@@ -33,20 +44,52 @@ Version: 1
 METADATA = "Metadata-Version: 2.1\nName: My_Package\nVersion: 1.0+local\n\nName: not this\n"
 
 
-def bill(tmp_path: Path, **files: str) -> dict[str, Any]:
-    members = [a_folder("var")]
-    for name, text in files.items():
-        path = name.replace("__", "/")
-        members.append(a_link(path, text[3:]) if text.startswith("-> ") else a_file(path, text))
-    layer = blob(tmp_path, tar_bytes(*members))
-    layout = Layout(path=tmp_path, digest="sha256:abc", config={}, layers=(layer,))
-    return bill_of_materials(
-        flattened(layout),
+RELEASE = 'ID=debian\nVERSION_ID="13"\n# a comment\nNAME="Debian GNU/Linux"\nODD="\n'
+DIGEST = "sha256:" + "a" * 64
+DATA = ROOT / "tests" / "data"
+
+
+@functools.cache
+def validator() -> jsonschema.protocols.Validator:
+    """CycloneDX's own schema, with the two that it refers to."""
+    read = {name: json.loads((DATA / "cyclonedx" / name).read_text()) for name in SCHEMAS}
+    registry = referencing.Registry().with_resources(
+        (one["$id"], referencing.Resource.from_contents(one)) for one in read.values()
+    )
+    return jsonschema.Draft7Validator(read[SCHEMAS[0]], registry=registry)
+
+
+def bill_of(nodes: Mapping[str, Node], *sources: LockedSource) -> dict[str, Any]:
+    """The bill of materials, which is what CycloneDX asks for."""
+    found = bill_of_materials(
+        nodes,
         identifier="core-1.0-x86_64",
         version="1.0",
         distribution="debian",
-        digest=layout.digest,
+        digest=DIGEST,
+        built_from=sources,
     )
+    validator().validate(found)
+    return found
+
+
+def nodes_of(tmp_path: Path, files: Mapping[str, str | bytes]) -> dict[str, Node]:
+    members = [a_folder("var")]
+    for name, content in files.items():
+        path = name.replace("__", "/")
+        if isinstance(content, str) and content.startswith("-> "):
+            members.append(a_link(path, content[3:]))
+        else:
+            data = content.encode() if isinstance(content, str) else content
+            made, _ = a_file(path)
+            made.size = len(data)
+            members.append((made, data))
+    layer = blob(tmp_path, tar_bytes(*members))
+    return flattened(Layout(path=tmp_path, digest=DIGEST, config={}, layers=(layer,)))
+
+
+def bill(tmp_path: Path, **files: str) -> dict[str, Any]:
+    return bill_of(nodes_of(tmp_path, files))
 
 
 def test_packages_of_dpkg(tmp_path: Path) -> None:
@@ -85,7 +128,7 @@ def test_the_document_names_the_image(tmp_path: Path) -> None:
     assert (found["bomFormat"], found["specVersion"], found["version"]) == ("CycloneDX", "1.5", 1)
     component = found["metadata"]["component"]
     assert component["name"] == "core-1.0-x86_64"
-    assert component["hashes"] == [{"alg": "SHA-256", "content": "abc"}]
+    assert component["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
 
 
 def test_components_are_sorted_and_named_once(tmp_path: Path) -> None:
@@ -104,3 +147,164 @@ def test_binary_rubbish_is_no_package(tmp_path: Path) -> None:
 def test_a_package_without_architecture_does_not_stop_it(tmp_path: Path) -> None:
     found = bill(tmp_path, var__lib__dpkg__status="Package: odd\nVersion: 1\n")
     assert [component["name"] for component in found["components"]] == ["odd"]
+
+
+def test_what_dpkg_knows_of_a_package(tmp_path: Path) -> None:
+    sums = "d41d8cd98f00b204e9800998ecf8427e  usr/lib/libc.so.6\n"
+    text = "Format: https://www.debian.org/x\n\nFiles: *\nLicense: LGPL-2.1+ and Expat\n text\n"
+    found = bill(
+        tmp_path,
+        etc__os_release="-> ../usr/lib/os-release",
+        **{
+            "usr__lib__os-release": RELEASE,
+            "var__lib__dpkg__status": STATUS + "Maintainer: GNU Libc <x@example.org>\n",
+            "var__lib__dpkg__info__libc6:ppc64el.md5sums": sums,
+            "usr__share__doc__libc6__copyright": text,
+        },
+    )
+    system, package = found["components"]
+    assert (system["name"], system["version"]) == ("debian", "13")
+    assert package["purl"].endswith("?arch=ppc64el&distro=debian-13")
+    assert [one["license"]["id"] for one in package["licenses"]] == ["LGPL-2.1-or-later", "MIT"]
+    assert [one["value"] for one in package["properties"]] == [
+        f"sha256:{hashlib.sha256(sums.encode()).hexdigest()}",
+        "/var/lib/dpkg/info/libc6:ppc64el.md5sums",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Files: *\nLicense: GPL-2\n", ["GPL-2.0-only"]),
+        ("Files: *\nLicense: GPL-3+ or Apache-2.0\n", ["Apache-2.0", "GPL-3.0-or-later"]),
+        ("Files: *\nLicense: public-domain\n", ["public-domain"]),
+        ("Files: *\nLicense: GPL-9\n", ["GPL-9"]),
+        ("On Debian, see /usr/share/common-licenses/LGPL-2.1.\n", ["LGPL-2.1-only"]),
+        ("see /usr/share/common-licenses/GPL\n", ["GPL"]),
+        ("Do what you like.\n", []),
+        ("Copyright: me\nLicense: permission is granted to do with it\n", []),
+        ("Files: *\nLicense:\nLicense: \n", []),
+        ("Files: *\nLicense: " + "x" * 300, ["x" * 200]),
+    ],
+)
+def test_licences_of_debian(text: str, expected: list[str]) -> None:
+    read = of_copyright(text.replace("Files:", "Format: https://x\n\nFiles:"))
+    found = [one["license"].get("id") or one["license"]["name"] for one in read]
+    assert found == expected
+
+
+@pytest.mark.parametrize("target", ["gcc-14-base", "/usr/share/doc/gcc-14-base"])
+def test_the_copyright_of_a_package_may_be_another_ones(tmp_path: Path, target: str) -> None:
+    files = {
+        "usr__share__doc__libc6": f"-> {target}",
+        "usr__share__doc__gcc-14-base__copyright": "see /usr/share/common-licenses/GPL-3.\n",
+        "var__lib__dpkg__status": STATUS,
+    }
+    [found] = bill_of(nodes_of(tmp_path, files))["components"]
+    assert found["licenses"] == [{"license": {"id": "GPL-3.0-only"}}]
+
+
+def test_what_python_packages_say(tmp_path: Path) -> None:
+    folder = "usr__lib__python3__dist-packages__"
+    files = {
+        "a-1.dist-info": "Name: a\nVersion: 1\nLicense-Expression: MIT\nLicense: no\n",
+        "b-1.dist-info": "Name: b\nVersion: 1\nLicense: UNKNOWN\n"
+        "Classifier: License :: OSI Approved :: BSD License\n",
+        "c-1.dist-info": f"Name: c\nVersion: 1\nLicense: {'x' * 200}\n",
+    }
+    metadata = {f"{folder}{name}__METADATA": text for name, text in files.items()}
+    found = bill(tmp_path, **metadata, **{f"{folder}a-1.dist-info__RECORD": "a.py,sha256=x,1\n"})
+    one, two, three = found["components"]
+    assert one["licenses"] == [{"license": {"id": "MIT"}}]
+    assert one["properties"][1]["value"] == "/usr/lib/python3/dist-packages/a-1.dist-info/RECORD"
+    assert two["licenses"] == [{"license": {"name": "BSD License"}}]
+    assert "licenses" not in three
+
+
+def test_what_was_built_from_source(tmp_path: Path) -> None:
+    sha = "0" * 64
+    found = bill_of(
+        nodes_of(tmp_path, {}),
+        LockedSource(
+            url="https://user:secret@example.org/hwloc-2.9.0.tar.gz?token=secret",
+            file="hwloc-2.9.0.tar.gz",
+            sha256=sha,
+            size=1,
+        ),
+        LockedSource(
+            url="debian-source:openmpi/5.0.7",
+            file="openmpi_5.0.7.orig.tar.xz",
+            sha256=sha,
+            size=1,
+            path="pool/main",
+        ),
+        LockedSource(url="https://example.org/x/main", file="main", sha256=sha, size=1),
+    )
+    names = [(one["name"], one["version"]) for one in found["components"]]
+    assert sorted(names) == [("hwloc", "2.9.0"), ("main", ""), ("openmpi", "5.0.7")]
+    assert all(one["hashes"][0]["content"] == sha for one in found["components"])
+    assert "secret" not in json.dumps(found)
+
+
+def rpm_database(name: str) -> bytes:
+    return gzip.decompress((DATA / "rpm" / f"{name}.gz").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("var__lib__rpm__rpmdb.sqlite", "rpmdb.sqlite"),
+        ("usr__lib__sysimage__rpm__rpmdb.sqlite", "rpmdb.sqlite"),
+        ("var__lib__rpm__Packages", "Packages"),
+    ],
+)
+def test_packages_of_rpm(tmp_path: Path, path: str, name: str) -> None:
+    files: dict[str, str | bytes] = {path: rpm_database(name)}
+    files |= {"etc__os-release": 'ID="rhel"\nVERSION_ID="9.4"\n'}
+    found = bill_of(nodes_of(tmp_path, files))
+    assert found["compositions"][0]["aggregate"] == "unknown"
+    _, odd, ucx = found["components"]
+    assert (ucx["name"], ucx["version"]) == ("ucx", "1:1.13.1-2.el9")
+    assert ucx["purl"] == "pkg:rpm/rhel/ucx@1.13.1-2.el9?arch=x86_64&distro=rhel-9.4&epoch=1"
+    assert ucx["licenses"] == [{"license": {"name": "BSD-3-Clause AND MIT"}}]
+    assert ucx["supplier"] == {"name": "Example"}
+    header = "d2d7a0b118978667194d1bbded56c4e6c0f665cf212a6738cf6924a40d1bb089"
+    assert ucx["properties"][0]["value"] == f"sha256:{header}"  # as `rpm -q` printed it
+    assert odd["purl"] == "pkg:rpm/rhel/lib%2Bodd@2.0~rc1-1?arch=noarch&distro=rhel-9.4"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("var__lib__rpm__rpmdb.sqlite", b"rubbish"),
+        ("var__lib__rpm__rpmdb.sqlite", rpm_database("rpmdb.sqlite")[:40_000]),
+        ("var__lib__rpm__Packages", b"rubbish"),
+        ("var__lib__rpm__Packages", b""),
+        ("var__lib__rpm__Packages", rpm_database("Packages")[: 5 * 4096]),
+        ("var__lib__rpm__Packages.db", b"of SUSE"),
+    ],
+)
+def test_an_rpm_database_that_cannot_be_read_is_said(
+    tmp_path: Path, path: str, content: bytes
+) -> None:
+    found = bill_of(nodes_of(tmp_path, {path: content, "var__lib__dpkg__status": STATUS}))
+    assert found["compositions"][0]["aggregate"] == "incomplete"
+    assert [one["name"] for one in found["components"]] == ["libc6"]
+
+
+def test_changed_bytes_in_a_berkeley_database_end() -> None:
+    """None of them in an endless loop, and none in another error than the one that is handled."""
+    whole = rpm_database("Packages")
+    for at in range(0, len(whole), 97):
+        changed = whole[:at] + b"\xff" + whole[at + 1 :]
+        try:
+            assert len(list(berkeley.values(changed))) <= 4
+        except ValueError:
+            continue
+
+
+def test_the_schema_is_not_content_with_anything(tmp_path: Path) -> None:
+    found = bill(tmp_path, var__lib__dpkg__status=STATUS)
+    found["components"][0]["licenses"] = [{"license": {"id": "no such licence"}}]
+    with pytest.raises(jsonschema.ValidationError):
+        validator().validate(found)
