@@ -45,6 +45,12 @@ buildx_ready() {
     return 1
 }
 
+# Other people's programs that tests ask whether what we publish is as it should be.
+readonly CLIENTS="cosign crane oras"
+
+# client_ready NAME
+client_ready() { [[ -x $TOOLS/bin/$1 || -n $(type -P "$1") ]]; }
+
 plan_tools() {
     FETCH=() TOOL_STEPS=()
     if ! apptainer_ready; then
@@ -62,6 +68,9 @@ plan_tools() {
         FETCH+=(docker-buildx)
         TOOL_STEPS+=(unpack_buildx)
     fi
+    if [[ $TARGET == test ]]; then
+        plan_clients
+    fi
     plan_profile
     ((${#FETCH[@]})) || return 0
     [[ -n $(type -P apt-get) ]] || die 4 "$(release_name) has no apt, and these are fetched with it: \
@@ -71,6 +80,17 @@ binfmt handler for ppc64le with flag F and QEMU $OLDEST_QEMU or later, are found
     [[ -n $MIRROR ]] || die 4 "$(release_name)'s apt knows no Debian mirror, and these come from \
 Debian: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http://HOST/debian)"
     STEPS+=(do_tools)
+}
+
+plan_clients() {
+    local name missing=()
+    for name in $CLIENTS; do
+        client_ready "$name" || missing+=("$name")
+    done
+    ((${#missing[@]})) || return 0
+    row "${missing[*]}" "$TOOLS/clients" "read and check what is published, as a second opinion"
+    FETCH+=("${missing[@]}")
+    TOOL_STEPS+=(unpack_clients)
 }
 
 missing_tools() {
@@ -230,6 +250,21 @@ unpack_buildx() {
     note docker-buildx
     install -m 755 "$plugin" "$TOOLS/.new.docker-buildx"
     mv -T "$TOOLS/.new.docker-buildx" "$TOOLS/cli-plugins/docker-buildx"
+}
+
+# Go programs that need no more than a libc.
+unpack_clients() {
+    local name whole=$SCRATCH/clients
+    mkdir -p "$TOOLS/clients"
+    for name in $CLIENTS; do
+        [[ -e $(echo "$SCRATCH/debs/${name}"_*.deb) ]] || continue
+        unpack "$name" "$whole"
+        "$whole/usr/bin/$name" --help >/dev/null
+        note "$name"
+        install -m 755 "$whole/usr/bin/$name" "$TOOLS/clients/.new.$name"
+        mv -T "$TOOLS/clients/.new.$name" "$TOOLS/clients/$name"
+        show "clients/$name" "bin/$name"
+    done
 }
 
 # Ubuntu from 24.04 lets only programs with a profile make user namespaces.
