@@ -94,13 +94,21 @@ def _why_not(
         return f"{manifest['engine']} built it"
     if absent := [name for name in wanted.formats if name not in manifest["artifacts"]]:
         return f"no {', '.join(absent)} yet"
-    inputs = manifest.get("inputs", {})
+    if reason := _other_inputs(manifest.get("inputs", {}), wanted):
+        return reason
+    return "" if _is_whole(folder, manifest) else "its artifacts are not whole"
+
+
+def _other_inputs(inputs: Mapping[str, Any], wanted: Wanted) -> str:
+    """What of the inputs is not as wanted, beside those that the content key covers."""
+    if not inputs.get("files") or not inputs.get("program"):
+        return "an earlier version made it, and did not note from which files"
     if inputs.get("native_tools") and not wanted.native_tools:
         return "it was built with native tools"
     epoch = inputs.get("source_date_epoch")
     if wanted.epoch is not None and epoch not in (None, wanted.epoch):
         return "SOURCE_DATE_EPOCH changed"
-    return "" if _is_whole(folder, manifest) else "its artifacts are not whole"
+    return ""
 
 
 def _is_whole(folder: Path, manifest: Mapping[str, Any]) -> bool:

@@ -43,7 +43,7 @@ def provenance(manifest: Mapping[str, Any], *, builder_id: str) -> bytes:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadInput(
             f"{manifest.get('image', 'an image')}: its manifest does not say what it was made from",
-            hint="build it again with this version: build-images --image IDENTIFIER --no-cache",
+            hint="build it again with this version: build-images --image IDENTIFIER",
         ) from error
     return as_bytes(made)
 

@@ -286,6 +286,7 @@ def test_what_was_done_another_way_is_still_to_do(
             "content_key": image.content_key,
             "engine": "buildah",
             "outcome": "verified",
+            "inputs": {"files": {"matrix.yaml": "sha256:1"}, "program": "sha256:2"},
             "artifacts": {
                 name: {"format": name, "path": "empty", "size": 0, "digest": "sha256:"}
                 for name in formats

@@ -17,6 +17,9 @@ from builder.model import PlannedImage
 FORMATS = ("oci", "sif")
 
 
+INPUTS = {"files": {"matrix.yaml": "sha256:1"}, "program": "sha256:2"}
+
+
 @pytest.fixture(name="planned")
 def planned_image(tmp_path: Path) -> PlannedImage:
     return image(tmp_path / "project")
@@ -40,6 +43,7 @@ def output_folder(tmp_path: Path, planned: PlannedImage) -> Path:
             "content_key": planned.content_key,
             "engine": "buildah",
             "outcome": "verified",
+            "inputs": INPUTS,
             "artifacts": {
                 "oci": {"format": "oci", "path": "image.oci", "size": 5, "digest": "sha256:1"},
                 "sif": {"format": "sif", "path": "image.sif", "size": 3, "digest": "sha256:2"},
@@ -132,13 +136,13 @@ def test_other_engines_and_formats_are_not_done(out: Path, planned: PlannedImage
 def test_what_was_built_with_native_tools_is_not_done_without_them(
     out: Path, planned: PlannedImage
 ) -> None:
-    change(out, planned, inputs={"native_tools": "sha256:3"})
+    change(out, planned, inputs={**INPUTS, "native_tools": "sha256:3"})
     assert state(out, planned)[0] == "none"
     assert state(out, planned, native_tools=False) == (
         "build",
         "to build: it was built with native tools",
     )
-    change(out, planned, inputs={"native_tools": ""})
+    change(out, planned, inputs={**INPUTS, "native_tools": ""})
     assert state(out, planned, native_tools=False)[0] == "none"
 
 
@@ -157,3 +161,12 @@ def test_a_manifest_is_read_from_its_folder(out: Path, planned: PlannedImage) ->
 def test_sizes(out: Path, planned: PlannedImage) -> None:
     assert size_of(out / planned.identifier / "image.oci") == 5
     assert size_of(out / planned.identifier / "image.sif") == 3
+
+
+@pytest.mark.parametrize("absent", ["files", "program"])
+def test_what_does_not_say_what_it_was_made_from_is_made_again(
+    out: Path, planned: PlannedImage, absent: str
+) -> None:
+    change(out, planned, inputs={name: one for name, one in INPUTS.items() if name != absent})
+    work, text = state(out, planned)
+    assert (work, "an earlier version made it" in text) == ("build", True)
