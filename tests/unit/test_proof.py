@@ -31,6 +31,7 @@ from builder.proof import (
     Attachment,
     Descriptor,
     TrustedKey,
+    Unusable,
     Verdict,
     attestation_tag,
     envelopes,
@@ -366,6 +367,15 @@ def test_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
     [layer] = layers_of(one.manifest)
     verdict = judged([rebuilt(one, {"layers": [{**layer.as_json, **change}]})])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
+
+
+@pytest.mark.parametrize("digest", ["sha256:../../x", "md5:00", "sha256:" + "A" * 64, None])
+def test_no_other_digest_is_asked_for(digest: str | None) -> None:
+    """Clients make addresses and paths of what `layers_of` gives."""
+    [one] = [one for one in attached() if not one.tag]
+    [layer] = layers_of(one.manifest)
+    with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
+        layers_of(rebuilt(one, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
 
 
 def test_manifests_of_other_things_are_passed_over() -> None:

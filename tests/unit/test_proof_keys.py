@@ -129,6 +129,12 @@ def test_a_wrong_password_and_none() -> None:
 
 
 PUBLIC = {
+    "another curve": (
+        ec.generate_private_key(ec.SECP384R1())
+        .public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
+        "a kind that is not used here",
+    ),
     "rubbish": (b"rubbish", "not a public key in PEM"),
     "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; the public one"),
     "RSA": (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import hashlib
 import json
+import sqlite3
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -271,6 +274,23 @@ def test_packages_of_rpm(tmp_path: Path, path: str, name: str) -> None:
     header = "d2d7a0b118978667194d1bbded56c4e6c0f665cf212a6738cf6924a40d1bb089"
     assert ucx["properties"][0]["value"] == f"sha256:{header}"  # as `rpm -q` printed it
     assert odd["purl"] == "pkg:rpm/rhel/lib%2Bodd@2.0~rc1-1?arch=noarch&distro=rhel-9.4"
+
+
+def rpm_header(name: str) -> bytes:
+    """A header with a name and nothing else: one entry, tag 1000, a string."""
+    store = name.encode() + b"\0"
+    return struct.pack(">II", 1, len(store)) + struct.pack(">IIII", 1000, 6, 0, 1) + store
+
+
+def test_rpms_signing_keys_are_no_packages(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "rpmdb")) as database:
+        database.execute("CREATE TABLE Packages (hnum INTEGER PRIMARY KEY, blob BLOB NOT NULL)")
+        rows = [(rpm_header(name),) for name in ("gpg-pubkey", "bash")]
+        database.executemany("INSERT INTO Packages (blob) VALUES (?)", rows)
+        database.commit()
+    path = "var__lib__rpm__rpmdb.sqlite"
+    found = bill_of(nodes_of(tmp_path, {path: (tmp_path / "rpmdb").read_bytes()}))
+    assert [one["name"] for one in found["components"]] == ["bash"]
 
 
 @pytest.mark.parametrize(
