@@ -63,8 +63,8 @@ def sealed(payload: bytes, signer: Signer) -> Envelope:
 def envelope_of(value: Mapping[str, Any]) -> Envelope:
     """An envelope out of its JSON; raises `Unusable`. No signature is checked yet."""
     if value.get("payloadType") != IN_TOTO:
-        kind = str(value.get("payloadType"))[:100]
-        raise Unusable(WRONG_TYPE, f"the payload's type is {kind!r}, not {IN_TOTO}")
+        kind = ascii(value.get("payloadType"))[:100]
+        raise Unusable(WRONG_TYPE, f"the payload's type is {kind}, not {IN_TOTO}")
     given = value.get("signatures")
     if not isinstance(given, list) or not 1 <= len(given) <= _MAX_SIGNATURES:
         raise Unusable(MALFORMED, "the envelope has no signatures, or too many")
@@ -113,7 +113,7 @@ def as_bytes(value: Mapping[str, Any]) -> bytes:
 def statement_of(payload: bytes, digest: str) -> dict[str, Any]:
     """A signed statement about an image, `sha256:…`; raises `Unusable` where it is about others."""
     found = strict.json_object(payload, "the statement", limit=MAX_PAYLOAD)
-    if found.get("_type") not in {STATEMENT, STATEMENT_V0}:
+    if found.get("_type") not in (STATEMENT, STATEMENT_V0):
         raise Unusable(WRONG_TYPE, "the payload is not an in-toto statement of version 1 or 0.1")
     if not isinstance(found.get("predicateType"), str):
         raise Unusable(MALFORMED, "the statement has no predicateType")

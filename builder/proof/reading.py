@@ -19,15 +19,14 @@ from builder.proof.values import (
     digest_of,
 )
 
-BUNDLES = frozenset(
-    [
-        BUNDLE,
-        "application/vnd.dev.sigstore.bundle+json;version=0.3",
-        "application/vnd.dev.sigstore.bundle+json;version=0.2",
-        "application/vnd.dev.sigstore.bundle+json;version=0.1",
-    ]
+# Tuples: what is looked for in them may be anything, also what no set can be asked for.
+BUNDLES = (
+    BUNDLE,
+    "application/vnd.dev.sigstore.bundle+json;version=0.3",
+    "application/vnd.dev.sigstore.bundle+json;version=0.2",
+    "application/vnd.dev.sigstore.bundle+json;version=0.1",
 )
-_PROOF = {*BUNDLES, SIMPLE_SIGNING, DSSE}
+_PROOF = (*BUNDLES, SIMPLE_SIGNING, DSSE)
 
 
 def manifest_of(data: bytes) -> dict[str, Any]:

@@ -24,6 +24,8 @@ def json_object(data: bytes, what: str, *, limit: int) -> dict[str, Any]:
         raise Unusable(TOO_LARGE, f"{what} has {len(data)} bytes; at most {limit} are read")
     try:
         found = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+        if b"\\u" in data:
+            json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be shown
     except (ValueError, RecursionError) as error:
         raise Unusable(MALFORMED, f"{what} is not JSON that can be relied on") from error
     if not isinstance(found, dict):

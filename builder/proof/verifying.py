@@ -121,7 +121,7 @@ class _Gathered:
             raise Unusable(WRONG_TYPE, f"the payload is not a {CONTAINER_SIGNATURE}")
         about = strict.part(claim, "critical", "image", "docker-manifest-digest")
         if about != self._digest:
-            raise Unusable(OTHER_SUBJECT, f"the signature is of {str(about)[:80]}")
+            raise Unusable(OTHER_SUBJECT, f"the signature is of {ascii(about)[:80]}")
         reference = strict.part(claim, "critical", "identity", "docker-reference")
         if not isinstance(reference, str):
             raise Unusable(MALFORMED, "the payload names no image")

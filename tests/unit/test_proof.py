@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -278,6 +278,7 @@ STATEMENTS: dict[str, tuple[bytes, str]] = {
     "not UTF-8": (b'{"a": "\xff"}', values.MALFORMED),
     "a list": (b"[]", values.MALFORMED),
     "deep": (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", values.MALFORMED),
+    "half a character": (evidence().replace(b"libraries", b"\\ud800"), values.MALFORMED),
     "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', values.MALFORMED),
     "not a number": (evidence()[:-1] + b',"a":NaN}', values.MALFORMED),
     "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), values.WRONG_TYPE),
@@ -402,3 +403,57 @@ def test_several_attestations_lie_in_one_classic_manifest() -> None:
     sealed = [envelopes.sealed(evidence(result=one), our_key()) for one in ("PASSED", "FAILED")]
     verdict = judged([classic_attestations(IMAGE.digest, sealed)])
     assert [one.predicate["result"] for one in verdict.attestations] == ["PASSED", "FAILED"]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in some JSON."""
+    yield path
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, below in pairs:
+            yield from places(below, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
+    return copy
+
+
+ODD: list[Any] = [None, True, -1, 1e400, "", "\u001b[2J", [], {}, [[]], {"": ""}]
+ODD += ["x" * 1000, 10**4000]
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) -> None:
+    """Every place of a manifest and of its payload in turn, with every odd value."""
+    one = attached(evidence())[index]
+    [layer] = layers_of(one.manifest)
+    payload = json.loads(one.blobs[layer.digest])
+    manifest = json.loads(one.manifest)
+    found = [
+        Attachment(manifest=text, blobs=one.blobs, tag=one.tag)
+        for path in places(manifest)
+        for new in ODD
+        if (text := json.dumps(replaced(manifest, path, new)).encode())
+    ]
+    for path in places(payload):
+        for new in ODD:
+            content = json.dumps(replaced(payload, path, new)).encode()
+            descriptor = {**layer.as_json, "digest": digest_of(content), "size": len(content)}
+            changed = rebuilt(one, {"layers": [descriptor]})
+            found.append(dataclasses.replace(changed, blobs={digest_of(content): content}))
+    for each in found:
+        verdict = judged([each])
+        assert all(said.payload == evidence() for said in verdict.attestations)
+        assert all(said.reason.isprintable() for said in verdict.rejected)
+
+
+def test_a_signed_statement_may_say_anything_somewhere() -> None:
+    for path in places(GOOD):
+        for new in ODD:
+            verdict = signed(json.dumps(replaced(GOOD, path, new)).encode())
+            assert len(verdict.attestations) + len(verdict.rejected) == 1
+            assert all(said.reason.isprintable() for said in verdict.rejected)
