@@ -6,6 +6,7 @@ beside an image, `verifying` says what trusted keys vouch for among those that w
 
 from builder.proof.envelopes import CYCLONEDX, SIGN, TEST_RESULT
 from builder.proof.folders import statements_of
+from builder.proof.keyless import keyless_proofs
 from builder.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
 from builder.proof.making import attestation_tag, proofs, signature_tag
 from builder.proof.provenance import PROVENANCE, builder_of, provenance
@@ -40,6 +41,7 @@ __all__ = [
     "Verdict",
     "attestation_tag",
     "builder_of",
+    "keyless_proofs",
     "layers_of",
     "private_key",
     "proofs",

@@ -65,7 +65,7 @@ def proofs(
     `before` has the classic manifests that are there already, by tag: what they hold is kept.
     Raises `BadInput` where a statement is not about the image.
     """
-    sealed = [envelopes.sealed(_about(one, image.digest), signer) for one in statements]
+    sealed = [envelopes.sealed(about(one, image.digest), signer) for one in statements]
     signature = envelopes.sealed(envelopes.signature_statement(image.digest), signer)
     there = before or {}
     at, att = signature_tag(image.digest), attestation_tag(image.digest)
@@ -73,13 +73,14 @@ def proofs(
     if sealed:
         classic.append(classic_attestations(image.digest, sealed, before=there.get(att)))
     bundles = [
-        bundle(image, bundled(one, signer.public), _predicate_type(one.payload), created=created)
+        bundle(image, bundled(one, signer.public), predicate_type_of(one.payload), created=created)
         for one in (signature, *sealed)
     ]
     return (*bundles, *classic)
 
 
-def _about(statement: bytes, digest: str) -> bytes:
+def about(statement: bytes, digest: str) -> bytes:
+    """The statement, if it is about an image; raises `BadInput` if not."""
     try:
         envelopes.statement_of(statement, digest)
     except Unusable as error:
@@ -87,7 +88,8 @@ def _about(statement: bytes, digest: str) -> bytes:
     return statement
 
 
-def _predicate_type(payload: bytes) -> str:
+def predicate_type_of(payload: bytes) -> str:
+    """Of which type a statement is."""
     return str(strict.json_object(payload, "the statement", limit=len(payload))["predicateType"])
 
 
@@ -161,7 +163,7 @@ def classic_attestations(
     for envelope in sealed:
         content = as_bytes(envelope.as_json)
         # Its signature is in the envelope; cosign wants the annotation all the same.
-        notes = {SIGNATURE_NOTE: "", "predicateType": _predicate_type(envelope.payload)}
+        notes = {SIGNATURE_NOTE: "", "predicateType": predicate_type_of(envelope.payload)}
         layers.append((_layer(DSSE, content, notes), content))
     return _classic(attestation_tag(digest), layers, before)
 

@@ -33,6 +33,7 @@ from builder.proof import (
     Verdict,
     attestation_tag,
     envelopes,
+    keyless_proofs,
     private_key,
     proofs,
     public_key,
@@ -368,6 +369,28 @@ def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pai
     assert image.verify(pair).status == 0
     assert image.verify_attestation(pair).status == 0
     assert image.verdict(pair).rejected == ()
+
+
+def test_cosigns_bundles_of_our_statements(image: Image, pair: Pair) -> None:
+    """The way of signing without a key. No issuer is at hand: cosign is given a key after all."""
+    if absent := missing(["cosign"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    (image.folder / "config.json").write_text(json.dumps(CONFIG))
+    processes = Processes()
+    processes.mark = {"COSIGN_PASSWORD": PASSWORD}
+    made = keyless_proofs(
+        image.image,
+        [image.statement(one) for one in PREDICATES],
+        processes,
+        created="2026-11-21T12:00:00Z",
+        path=Home.of_environment().search_path(),
+        options=["--key", pair.private, "--signing-config", image.folder / "config.json"],
+    )
+    image.attach(made)
+    assert image.verify(pair).status == 0
+    assert all(image.verify_attestation(pair, one).status == 0 for one in PREDICATES)
+    verdict = image.verdict(pair)
+    assert (len(verdict.signatures), len(verdict.attestations)) == (1, len(PREDICATES))
 
 
 def test_a_token_that_is_not_there_is_cosigns_to_tell() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from proof_samples import PASSWORD, VECTORS, our_key
+from proof_samples import IMAGE, OTHER, PASSWORD, VECTORS, evidence, our_key
 
 from builder.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.process import Completed, Processes
-from builder.proof import PrivateKey, boxes, private_key, public_key
+from builder.proof import PrivateKey, boxes, envelopes, keyless_proofs, private_key, public_key
 from builder.proof.keys import boxed, generated
+from builder.proof.making import bundled
 from builder.proof.signers import signer_of
+from builder.proof.values import BUNDLE
 
 SECRET = {"COSIGN_PASSWORD": PASSWORD}
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
@@ -197,6 +200,46 @@ def test_what_cosign_signs_is_checked() -> None:
     cosign = FakeCosign(generated(), signs_with=generated())
     with pytest.raises(StepFailed, match="does not fit the public key of k8s://ns/name"):
         signer_of("k8s://ns/name", {}, cosign).sign(b"data")
+
+
+class FakeKeyless(Processes):
+    """Answers as cosign does to `attest-blob`, with what it is told to."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__()
+        self.changes, self.command = changes, list[str]()
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        self.command = [str(word) for word in argv]
+        given = dict(itertools.pairwise(self.command))
+        payload = Path(given["--statement"]).read_bytes()
+        envelope = envelopes.sealed(payload, generated())
+        value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
+        Path(given["--bundle"]).write_text(json.dumps(value))
+        return Completed(argv=tuple(self.command), returncode=0)
+
+
+def test_without_a_key_cosign_signs_statements() -> None:
+    cosign = FakeKeyless()
+    made = keyless_proofs(IMAGE, [evidence()], cosign, created="")
+    assert [one.artifact_type for one in made] == [BUNDLE, BUNDLE]
+    assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
+    assert "--key" not in cosign.command
+
+
+def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
+    other = envelopes.sealed(evidence(OTHER), generated()).as_json
+    for changes, said in (
+        ({"mediaType": "x"}, "does not hold what was to be signed"),
+        ({"dsseEnvelope": other}, "does not hold what was to be signed"),
+        ({"dsseEnvelope": None}, "the payload's type is None"),
+    ):
+        with pytest.raises(StepFailed, match=said):
+            keyless_proofs(IMAGE, [], FakeKeyless(**changes), created="")
+    with pytest.raises(BadInput, match="about another image"):
+        keyless_proofs(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
+    with pytest.raises(MissingPrerequisite, match="needs the cosign program"):
+        keyless_proofs(IMAGE, [], Processes(), created="", path="/nowhere")
 
 
 def test_a_local_key_needs_no_program() -> None:
