@@ -15,7 +15,7 @@ from typing import Any
 from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.repack import Plain
-from builder.cli.declared import program_digest
+from builder.cli.declared import files_of, program_digest
 from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, state_of
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
@@ -185,7 +185,9 @@ class Cell:
             "emulated": image.cell.arch != run.host.arch,
             "inputs": {
                 **_inputs(image, self._stages, self._spec),
-                "files": dict(run.declared),
+                "files": files_of(
+                    run.declared, [stage.name for stage in image.stages], [image.base.name]
+                ),
                 "program": program_digest(),
                 "source_date_epoch": run.epoch,
                 "native_tools": self._stages.native_of(image),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from builder.digests import sha256_of_file
 
@@ -38,3 +38,21 @@ def program_digest(program: Path = _PROGRAM) -> str:
             name = path.relative_to(program).as_posix()
             whole.update(f"{sha256_of_file(path)}  {name}\n".encode())
     return f"sha256:{whole.hexdigest()}"
+
+
+def files_of(
+    declared: Mapping[str, str], recipes: Sequence[str], bases: Sequence[str]
+) -> dict[str, str]:
+    """Those of a project's files that declare one image, by the names of its recipes and bases.
+
+    A file has the name of what it declares. In a project that has it otherwise, all are kept.
+    """
+    wanted = {"recipes/": set(recipes), "base-images/": set(bases)}
+    kept = dict(declared)
+    for folder, names in wanted.items():
+        others = [path for path in declared if path.startswith(folder)]
+        own = [path for path in others if PurePosixPath(path).stem in names]
+        if {PurePosixPath(path).stem for path in own} == names:
+            for path in set(others) - set(own):
+                del kept[path]
+    return kept

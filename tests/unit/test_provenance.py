@@ -12,7 +12,7 @@ import pytest
 from proof_samples import VECTORS, evidence
 
 from builder import __version__
-from builder.cli.declared import program_digest, project_digests
+from builder.cli.declared import files_of, program_digest, project_digests
 from builder.errors import BadInput
 from builder.proof import envelopes
 from builder.proof.folders import statements_of
@@ -168,6 +168,22 @@ def test_the_projects_files_by_digest(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text("m")
     (tmp_path / "README.md").write_text("not declared")
     assert project_digests(tmp_path) == {"matrix.yaml": digest("m"), "recipes/a.yaml": digest("a")}
+
+
+def test_the_files_of_one_image() -> None:
+    names = ["recipes/a.yaml", "recipes/b.yaml", "base-images/x.yaml", "base-images/y.yaml"]
+    declared = dict.fromkeys(["matrix.yaml", *names], digest("x"))
+    assert list(files_of(declared, ["a"], ["y"])) == [
+        "matrix.yaml",
+        "recipes/a.yaml",
+        "base-images/y.yaml",
+    ]
+    assert list(files_of(declared, ["a", "of another name"], ["y"])) == [
+        "matrix.yaml",
+        "recipes/a.yaml",
+        "recipes/b.yaml",
+        "base-images/y.yaml",
+    ]
 
 
 def test_the_program_by_digest(tmp_path: Path) -> None:
