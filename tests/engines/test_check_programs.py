@@ -335,8 +335,8 @@ int MPI_Alltoall(const void *in, int n, MPI_Datatype type, void *out, int m, MPI
 {
     int rank, code = PMPI_Alltoall(in, n, type, out, m, other, comm);
     PMPI_Comm_rank(comm, &rank);
-    if (rank == 3)
-        ((int64_t *)out)[1001] ^= 1;
+    if (rank == 3 && n == 1000)
+        ((unsigned char *)out)[1001] ^= 1;
     return code;
 }
 """
@@ -358,6 +358,48 @@ int MPI_Bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm)
     PMPI_Comm_rank(comm, &rank);
     if (rank == 0 && root == 3)
         ((unsigned char *)buffer)[n - 1] ^= 1;
+    return code;
+}
+"""
+# Past 64 KiB other algorithms are at work, and past 1 MiB other protocols.
+FLIP_LARGEST = """
+int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    int rank, code = PMPI_Allreduce(in, out, n, type, op, comm);
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == 1 && n == 16 << 20)
+        ((unsigned char *)out)[n - 2] ^= 128;
+    return code;
+}
+"""
+FLIP_REDUCE = """
+int MPI_Reduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, int root,
+               MPI_Comm comm)
+{
+    int rank, code = PMPI_Reduce(in, out, n, type, op, root, comm);
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == root && n == 1)
+        *(unsigned char *)out ^= 1;
+    return code;
+}
+"""
+FLIP_ALLGATHER = """
+int MPI_Allgather(const void *in, int n, MPI_Datatype type, void *out, int m, MPI_Datatype other,
+                  MPI_Comm comm)
+{
+    int rank, code = PMPI_Allgather(in, n, type, out, m, other, comm);
+    PMPI_Comm_rank(comm, &rank);
+    if (rank == 2 && n == 65537)
+        ((unsigned char *)out)[3 * n + 5] ^= 1;
+    return code;
+}
+"""
+WRITE_BEYOND = """
+int MPI_Bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    int code = PMPI_Bcast(buffer, n, type, root, comm);
+    if (n == 1)
+        ((unsigned char *)buffer)[n + 3] = 0;
     return code;
 }
 """
@@ -412,6 +454,15 @@ class Mpi:
     folder: Path
     program: Path
 
+    @property
+    def transport(self) -> str:
+        """How what it says of its transport begins."""
+        return {"Open MPI": "ob1 (", "MPICH": "ch4:"}[self.library]
+
+    @property
+    def file(self) -> str:
+        return {"Open MPI": "libmpi.so.40", "MPICH": "libmpich.so.12"}[self.library]
+
     def launch(self, *command: str | Path, ranks: int = RANKS) -> Result:
         launcher = [word.format(ranks=ranks) for word in self.launcher]
         return run([*launcher, *command])
@@ -443,11 +494,24 @@ def test_mpi_passes(mpi: Mpi) -> None:
     result = mpi.launch(mpi.program, str(RANKS), "multiple", mpi.library)
     assert result.status == 0, result
     assert result.finding.startswith(
-        "4 ranks on 1 host: point to point 1 B to 1 MiB, allreduce 1 to 65536 values, "
-        f"thread level multiple ({mpi.library} "
+        "4 ranks on 1 host: messages and collectives of 1 B to 16 MiB are whole, thread level "
+        f"multiple, over {mpi.transport}"
     )
+    assert f" ({mpi.library} " in result.finding
     assert (result.data["ranks"], result.data["thread_level"]) == (RANKS, "multiple")
-    assert result.output.count("\n") == 2
+    assert list(result.data["ranks_by_host"].values()) == [RANKS]
+    assert (result.output.count("\n"), result.errors) == (2, "")
+
+
+def test_mpi_tells_the_file_that_is_loaded_and_the_transport(mpi: Mpi) -> None:
+    data = mpi.launch(mpi.program, str(RANKS), "multiple").data
+    assert Path(data["library_file"]).name.startswith(mpi.file)
+    assert Path(data["library_file"]).stat().st_ino == data["library_inode"]
+    assert data["transport"].startswith(mpi.transport)
+    if mpi.library == "Open MPI":
+        only = mpi.launch("env", "OMPI_MCA_btl=self,tcp", mpi.program, str(RANKS), "multiple").data
+        assert "vader" in data["transport"]
+        assert sorted(only["transport"].strip("ob1 ()").split(", ")) == ["self", "tcp"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -490,13 +554,33 @@ def test_mpi_finds_a_launcher_that_starts_too_few(mpi: Mpi) -> None:
         ),
         (FLIP_INT64, "rank 2: allreduce SUM (int64) of 1000 values: value 17 is"),
         (FLIP_MAX, "rank 2: allreduce MAX (double) of 1000 values: value 17 is"),
-        (HIDE_FLAG, "rank 3: alltoall: value 1 from rank 1 to rank 3 is"),
+        (HIDE_FLAG, "rank 3: alltoall of 1000 bytes from rank 1 to rank 3: byte 1 is 0x"),
         (FLIP_MESSAGE, "rank 1: message of 65536 bytes from rank 2 to rank 1: byte 40000 is 0x"),
-        (FLIP_BROADCAST, "rank 0: message of 65536 bytes from rank 3 to rank 3: byte 65535 is 0x"),
+        (FLIP_BROADCAST, "rank 0: bcast of 65536 bytes from rank 3 to all ranks: byte 65535 is 0x"),
+        (
+            FLIP_LARGEST,
+            "rank 1: allreduce BXOR of 16777216 bytes from all ranks to all ranks",
+        ),
+        (FLIP_REDUCE, "rank 3: reduce BXOR of 1 bytes from all ranks to rank 3: byte 0 is 0x"),
+        (FLIP_ALLGATHER, "rank 2: allgather of 65537 bytes from rank 3 to rank 2: byte 5 is 0x"),
+        (WRITE_BEYOND, "bcast of 1 bytes: written beyond its end"),
         (LESS_THREADS, "rank 0: MPI grants thread level funneled, required is multiple"),
         (SAME_RANK, "rank 0: rank 2 says that it is rank 1"),
     ],
-    ids=["sum", "int64", "max", "hidden", "message", "broadcast", "threads", "same-rank"],
+    ids=[
+        "sum",
+        "int64",
+        "max",
+        "hidden",
+        "message",
+        "broadcast",
+        "largest",
+        "reduce",
+        "allgather",
+        "beyond",
+        "threads",
+        "same-rank",
+    ],
 )
 def test_mpi_finds_a_defect(mpi: Mpi, code: str, finding: str) -> None:
     result = mpi.with_defect(code)
@@ -519,6 +603,33 @@ def test_mpi_finds_a_lost_rank(mpi: Mpi) -> None:
     assert mpi.with_defect(LOSE_RANK).status != 0
 
 
+def test_mpi_says_what_a_rank_waits_for_that_is_ended(mpi: Mpi) -> None:
+    source, library = mpi.folder / "wait.c", mpi.folder / "wait.so"
+    source.write_text(
+        "#include <mpi.h>\n#include <unistd.h>\n"
+        "int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)\n"
+        '{ (void)argc; (void)argv; (void)required; (void)provided; write(1, "x", 1);'
+        " for (;;) pause(); }\n"
+    )
+    run([mpi.compiler, "-shared", "-fPIC", "-o", library, source])
+    waiting = {"LD_PRELOAD": str(library), "PMIX_RANK": "2"}
+    late = run([mpi.program, "-t", "1", str(RANKS), "multiple"], environment=waiting)
+    assert late.errors == "rank 2 waited too long in: MPI_Init_thread\n"
+    assert late.status == 128 + signal.SIGALRM
+    child = subprocess.Popen(
+        [mpi.program, str(RANKS), "multiple"],
+        env={**os.environ, **waiting},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stdout.read(1) == b"x"
+    child.terminate()
+    said = child.communicate(timeout=20)[1].decode()
+    assert said == "rank 2 was ended during: MPI_Init_thread\n"
+    assert child.returncode == 128 + signal.SIGTERM
+
+
 def test_mpi_names_a_call_that_failed(mpi: Mpi) -> None:
     result = mpi.with_defect(CALL_FAILS)
     assert result.status != 0
@@ -537,6 +648,42 @@ def test_mpi_finds_another_library(mpi: Mpi) -> None:
 def test_mpi_refuses_bad_arguments(mpi: Mpi, arguments: list[str]) -> None:
     result = run([mpi.program, *arguments])
     assert (result.status, result.finding[:10]) == (2, "usage: mpi")
+
+
+# ---- quiet ----
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "finding"),
+    [
+        ("echo fine", 0, "fine"),
+        ("echo fine; echo '---' >&2; echo 'WARNING: no fabric' >&2", 1,
+         "standard error is not empty: WARNING: no fabric"),
+        ("echo bad; echo why >&2; exit 3", 3, "bad"),
+        ("echo bad; exit 77", 77, "bad"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_quiet_fails_on_a_complaint(shell: str, script: str, status: int, finding: str) -> None:
+    result = run([need(shell, shell), SOURCES / "quiet.sh", "sh", "-c", script])
+    assert (result.status, result.finding) == (status, finding)
+    assert ("WARNING" in result.errors) is ("WARNING" in script)
+
+
+def test_quiet_lets_through_what_an_ended_command_says(tmp_path: Path) -> None:
+    script = (
+        f"trap 'echo waiting for rank 3 >&2; exit 143' TERM; touch {tmp_path}/up; sleep 60 & wait"
+    )
+    child = subprocess.Popen(
+        ["sh", SOURCES / "quiet.sh", "sh", "-c", script],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    while not (tmp_path / "up").exists():
+        time.sleep(0.01)
+    os.killpg(child.pid, signal.SIGTERM)
+    assert b"waiting for rank 3" in child.communicate(timeout=20)[1]
+    assert child.returncode == 143
 
 
 # ---- mpi4py ----

@@ -1,20 +1,23 @@
 /*
- * mpi RANKS LEVEL [LIBRARY]
+ * mpi [-t SECONDS] RANKS LEVEL [LIBRARY]
  *
- * RANKS processes find each other, and what they send and reduce arrives whole. LEVEL is the
- * least thread level that MPI has to grant: single, funneled, serialized or multiple. LIBRARY is
- * how the library has to begin its name, for example "Open MPI v5.0".
+ * RANKS processes find each other, and what they send and reduce arrives whole, from 1 byte to
+ * 16 MiB. LEVEL is the least thread level that MPI has to grant: single, funneled, serialized or
+ * multiple. LIBRARY is how the library has to begin its name, for example "Open MPI v5.0".
  *
  * The number of ranks is an argument because a launcher of another MPI starts RANKS programs that
  * each are "rank 0 of 1", and all of them end well.
  *
  * Exit status: 0 on every rank passed, else failed, on every rank. The last line of standard
- * output is the finding, printed by rank 0; a line `data: {JSON}` stands before it.
+ * output is the finding, printed by rank 0; a line `data: {JSON}` stands before it. A rank that is
+ * ended says on standard error what it was doing: "rank 2 of 4 was ended during: MPI_Bcast". One that
+ * takes more than SECONDS ends itself: "rank 2 of 4 waited too long in: MPI_Bcast".
  */
 #define _XOPEN_SOURCE 700
 
 #include <mpi.h>
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -24,11 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINE = 240, GUARD = 16, LARGEST = 1 << 20, MOST = 65536, EXCHANGE = 1000 };
-
-static const int BYTES[] = {1, 7, 64, 1000, 4096, 65536, 65537, LARGEST};
-static const int COUNTS[] = {1, 7, 1000, MOST};
-enum { N_BYTES = sizeof BYTES / sizeof *BYTES, N_COUNTS = sizeof COUNTS / sizeof *COUNTS };
+enum { LINE = 240 };
 
 struct level {
     const char *name;
@@ -50,24 +49,63 @@ struct process {
 
 static int rank = -1, size = 0;
 static char fault[LINE]; /* the first fault that this rank found, or "" */
-static long messages, values;
 static int hosts;
+static char places[8 * LINE]; /* how many ranks each host has, as JSON */
 
 /* ---- Faults ---- */
 
-static char waiting[LINE] = "before MPI_Init_thread\n"; /* for the handler of SIGTERM */
+static char who[64] = "a rank", doing[LINE / 2] = "its start"; /* for handlers of signals */
+
+/* Handlers may use no stdio: https://man7.org/linux/man-pages/man7/signal-safety.7.html */
+static void say(const char *text)
+{
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+}
+
+static void tell(const char *how)
+{
+    char line[sizeof who + sizeof doing + 32] = "";
+    strcat(line, who);
+    strcat(line, how);
+    strcat(line, doing);
+    strcat(line, "\n");
+    say(line);
+}
 
 static void on_term(int number)
 {
-    ssize_t ignored = write(STDERR_FILENO, waiting, strlen(waiting));
-    (void)ignored;
+    tell(" was ended during: ");
     _exit(128 + number);
 }
 
-/* Names the step that follows, so that a rank that is ended while it hangs says where. */
-static void step(const char *name)
+/* The launcher ends the others when the first one ends: so that they can say so too, it waits. */
+static void on_alarm(int number)
 {
-    snprintf(waiting, sizeof waiting, "rank %d of %d was ended during: %s\n", rank, size, name);
+    tell(" waited too long in: ");
+    sleep(2);
+    _exit(128 + number);
+}
+
+/* Who this is: what MPI says, and before it says anything what the launcher does. */
+static void name_myself(void)
+{
+    static const char *const NAMES[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
+    for (int i = 3; i >= 0; i--)
+        if (getenv(NAMES[i]) != NULL)
+            snprintf(who, sizeof who, "rank %d", atoi(getenv(NAMES[i])));
+    if (rank >= 0)
+        snprintf(who, sizeof who, "rank %d of %d", rank, size);
+}
+
+/* Names the step that follows, so that a rank that hangs says where. */
+static void step(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(doing, sizeof doing, format, arguments);
+    va_end(arguments);
 }
 
 static void found(const char *format, ...)
@@ -110,39 +148,10 @@ static void *room(size_t bytes)
     return memory;
 }
 
-/* ---- The library ---- */
+#include "mpi-library.h"
+#include "mpi-traffic.h"
 
-/* "Open MPI v4.1.4, package: ..." → "Open MPI v4.1.4"; "MPICH Version:  4.2.1" → "MPICH 4.2.1" */
-static const char *library(void)
-{
-    static char text[MPI_MAX_LIBRARY_VERSION_STRING + 1];
-    static const char WORD[] = " Version:";
-    char *word;
-    int length;
-    MUST(MPI_Get_library_version(text, &length));
-    first_line(text);
-    text[strcspn(text, ",")] = '\0';
-    word = strstr(text, WORD);
-    if (word != NULL) {
-        const char *rest = word + strlen(WORD);
-        rest += strspn(rest, " \t");
-        word[0] = ' ';
-        memmove(word + 1, rest, strlen(rest) + 1);
-    }
-    for (char *c = text; *c != '\0'; c++) /* it is printed as JSON */
-        if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
-            *c = ' ';
-    return text;
-}
-
-/* "Open MPI v5.0" begins "Open MPI v5.0.7", not "Open MPI v5.01". */
-static void check_library(const char *wanted)
-{
-    const char *name = library();
-    size_t length = strlen(wanted);
-    if (strncmp(name, wanted, length) != 0 || (name[length] >= '0' && name[length] <= '9'))
-        found("the library is %s, expected %s", name, wanted);
-}
+/* ---- Thread levels ---- */
 
 static const struct level *level_named(const char *name)
 {
@@ -179,10 +188,24 @@ static struct process myself(void)
     struct stat status;
     memset(&me, 0, sizeof me);
     gethostname(me.host, sizeof me.host - 1);
+    plain(me.host);
     if (stat("/proc/self/ns/pid", &status) == 0)
         me.pid_namespace = status.st_ino;
     me.pid = getpid();
     return me;
+}
+
+/* "n1": 2, "n2": 2; hosts for which there is no room are left out. */
+static void add_place(const struct process *all, int first)
+{
+    char text[sizeof all->host + 32];
+    size_t length = strlen(places);
+    int count = 0;
+    for (int i = first; i < size; i++)
+        count += strcmp(all[i].host, all[first].host) == 0;
+    snprintf(text, sizeof text, "%s\"%s\": %d", length == 0 ? "" : ", ", all[first].host, count);
+    if (length + strlen(text) < sizeof places)
+        memcpy(places + length, text, strlen(text) + 1);
 }
 
 /*
@@ -210,223 +233,12 @@ static int check_processes(void)
                 new_host = 0;
         }
         hosts += new_host;
+        if (new_host)
+            add_place(all, i);
     }
     free(ranks);
     free(all);
     return fault[0] == '\0';
-}
-
-/* ---- Point to point ---- */
-
-/* The byte at an offset of a message: it depends on who sends to whom, and on the size. */
-static unsigned char pattern(int source, int target, int bytes, int offset)
-{
-    uint32_t x = (uint32_t)source * 0x9E3779B1u ^ (uint32_t)target * 0x85EBCA77u ^
-                 (uint32_t)bytes * 0xC2B2AE3Du;
-    x = (x ^ x >> 15) + (uint32_t)offset * 0x27D4EB2Fu;
-    return (unsigned char)(x >> 24 ^ x >> 11);
-}
-
-static void fill(unsigned char *buffer, int source, int target, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        buffer[i] = pattern(source, target, bytes, i);
-}
-
-/* Poison: what is not written stays wrong. */
-static void spoil(unsigned char *buffer, int source, int target, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        buffer[i] = (unsigned char)~pattern(source, target, bytes, i);
-    memset(buffer + bytes, 0x5A, GUARD);
-}
-
-static void check_message(const unsigned char *buffer, int source, int target, int bytes)
-{
-    messages++;
-    for (int i = 0; i < bytes; i++) {
-        unsigned char expected = pattern(source, target, bytes, i);
-        if (buffer[i] != expected) {
-            found("message of %d bytes from rank %d to rank %d: byte %d is 0x%02x, expected 0x%02x",
-                  bytes, source, target, i, buffer[i], expected);
-            return;
-        }
-    }
-    for (int i = 0; i < GUARD; i++)
-        if (buffer[bytes + i] != 0x5A) {
-            found("message of %d bytes from rank %d to rank %d: written beyond its end", bytes,
-                  source, target);
-            return;
-        }
-}
-
-static void check_status(MPI_Status *status, int source, int tag, int bytes)
-{
-    int count;
-    MUST(MPI_Get_count(status, MPI_BYTE, &count));
-    if (status->MPI_SOURCE != source || status->MPI_TAG != tag || count != bytes)
-        found("message of %d bytes from rank %d with tag %d: the status says %d bytes from rank "
-              "%d with tag %d", bytes, source, tag, count, status->MPI_SOURCE, status->MPI_TAG);
-}
-
-/* Around the ring: `to` and `from` are this rank's neighbours. */
-static void ring(int to, int from, int bytes, unsigned char *out, unsigned char *in)
-{
-    const int tag = 1 + bytes % 1000;
-    MPI_Status status;
-    fill(out, rank, to, bytes);
-    spoil(in, from, rank, bytes);
-    MUST(MPI_Sendrecv(out, bytes, MPI_BYTE, to, tag, in, bytes, MPI_BYTE, from, tag,
-                      MPI_COMM_WORLD, &status));
-    check_status(&status, from, tag, bytes);
-    check_message(in, from, rank, bytes);
-}
-
-/* Between every two ranks, both ways at once. */
-static void everyone(void)
-{
-    const size_t slot = EXCHANGE + GUARD;
-    unsigned char *out = room((size_t)size * slot), *in = room((size_t)size * slot);
-    MPI_Request *requests = room(2 * (size_t)size * sizeof *requests);
-    MPI_Status *statuses = room(2 * (size_t)size * sizeof *statuses);
-    for (int i = 0; i < size; i++) {
-        fill(out + (size_t)i * slot, rank, i, EXCHANGE);
-        spoil(in + (size_t)i * slot, i, rank, EXCHANGE);
-        MUST(MPI_Irecv(in + (size_t)i * slot, EXCHANGE, MPI_BYTE, i, 0, MPI_COMM_WORLD,
-                       &requests[2 * i]));
-        MUST(MPI_Isend(out + (size_t)i * slot, EXCHANGE, MPI_BYTE, i, 0, MPI_COMM_WORLD,
-                       &requests[2 * i + 1]));
-    }
-    MUST(MPI_Waitall(2 * size, requests, statuses));
-    for (int i = 0; i < size; i++) {
-        check_status(&statuses[2 * i], i, 0, EXCHANGE);
-        check_message(in + (size_t)i * slot, i, rank, EXCHANGE);
-    }
-    free(statuses);
-    free(requests);
-    free(in);
-    free(out);
-}
-
-static void check_point_to_point(void)
-{
-    const int right = (rank + 1) % size, left = (rank + size - 1) % size;
-    unsigned char *out = room(LARGEST + GUARD), *in = room(LARGEST + GUARD);
-    char name[64];
-    for (int i = 0; i < N_BYTES; i++) {
-        snprintf(name, sizeof name, "MPI_Sendrecv of %d bytes around the ring", BYTES[i]);
-        step(name);
-        ring(right, left, BYTES[i], out, in);
-        ring(left, right, BYTES[i], out, in);
-    }
-    step("MPI_Isend and MPI_Irecv between all ranks");
-    everyone();
-    free(in);
-    free(out);
-}
-
-/* ---- Reductions and other collectives, against closed forms ---- */
-
-/* Sums over the ranks: (r+1)·(i+1)·unit. The doubles are exact, the integers need 64 bits. */
-static int64_t unit_sum(int64_t unit, int i)
-{
-    return (int64_t)size * (size + 1) / 2 * (i + 1) * unit;
-}
-
-/* The largest comes from another rank for each i. */
-static double for_max(int r, int i)
-{
-    return -1e6 + (r + i) % size * 1000.0 + i % 1000;
-}
-
-static void compare(double got, double expected, const char *what, int count, int i)
-{
-    values++;
-    if (got != expected)
-        found("allreduce %s of %d values: value %d is %.17g, expected %.17g", what, count, i, got,
-              expected);
-}
-
-static void check_double(int count, double *in, double *out)
-{
-    for (int i = 0; i < count; i++) {
-        in[i] = (rank + 1) * (i + 1.0) * 0.25;
-        out[i] = -1;
-    }
-    MUST(MPI_Allreduce(in, out, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
-    for (int i = 0; i < count; i++)
-        compare(out[i], (double)unit_sum(1, i) * 0.25, "SUM (double)", count, i);
-    for (int i = 0; i < count; i++) {
-        in[i] = for_max(rank, i);
-        out[i] = 0;
-    }
-    MUST(MPI_Allreduce(in, out, count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
-    for (int i = 0; i < count; i++)
-        compare(out[i], -1e6 + (size - 1) * 1000.0 + i % 1000, "MAX (double)", count, i);
-}
-
-static void check_int64(int count, int64_t *in, int64_t *out)
-{
-    const int64_t unit = INT64_C(1) << 20; /* no sum of 65536 of them fits into 32 bits */
-    for (int i = 0; i < count; i++) {
-        in[i] = (rank + 1) * (i + 1) * unit + (rank == 0);
-        out[i] = -1;
-    }
-    MUST(MPI_Allreduce(in, out, count, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD));
-    for (int i = 0; i < count; i++, values++)
-        if (out[i] != unit_sum(unit, i) + 1)
-            found("allreduce SUM (int64) of %d values: value %d is %lld, expected %lld", count, i,
-                  (long long)out[i], (long long)unit_sum(unit, i) + 1);
-}
-
-static void check_reductions(void)
-{
-    void *in = room(MOST * sizeof(double)), *out = room(MOST * sizeof(double));
-    char name[64];
-    for (int i = 0; i < N_COUNTS; i++) {
-        snprintf(name, sizeof name, "MPI_Allreduce of %d values", COUNTS[i]);
-        step(name);
-        check_double(COUNTS[i], in, out);
-        check_int64(COUNTS[i], in, out);
-    }
-    free(out);
-    free(in);
-}
-
-static void check_broadcast(void)
-{
-    unsigned char *buffer = room(MOST + GUARD);
-    step("MPI_Bcast from each rank");
-    for (int root = 0; root < size; root++) {
-        spoil(buffer, root, root, MOST);
-        if (rank == root)
-            fill(buffer, root, root, MOST);
-        MUST(MPI_Bcast(buffer, MOST, MPI_BYTE, root, MPI_COMM_WORLD));
-        check_message(buffer, root, root, MOST);
-    }
-    free(buffer);
-}
-
-static void check_all_to_all(void)
-{
-    int64_t *in = room((size_t)size * EXCHANGE * sizeof *in);
-    int64_t *out = room((size_t)size * EXCHANGE * sizeof *out);
-    step("MPI_Alltoall");
-    for (int i = 0; i < size * EXCHANGE; i++) {
-        in[i] = (int64_t)rank * size * EXCHANGE + i;
-        out[i] = -1;
-    }
-    MUST(MPI_Alltoall(in, EXCHANGE, MPI_INT64_T, out, EXCHANGE, MPI_INT64_T, MPI_COMM_WORLD));
-    for (int from = 0; from < size; from++)
-        for (int i = 0; i < EXCHANGE; i++, values++) {
-            int64_t expected = ((int64_t)from * size + rank) * EXCHANGE + i;
-            int64_t got = out[from * EXCHANGE + i];
-            if (got != expected)
-                found("alltoall: value %d from rank %d to rank %d is %lld, expected %lld", i, from,
-                      rank, (long long)got, (long long)expected);
-        }
-    free(out);
-    free(in);
 }
 
 /* ---- The verdict ---- */
@@ -459,21 +271,24 @@ static int agree(char text[LINE + 32])
 
 static void report(int faults, const char *text, int granted, double seconds)
 {
+    const struct file file = library_file();
     int version, subversion;
     MUST(MPI_Get_version(&version, &subversion));
-    printf("data: {\"ranks\": %d, \"hosts\": %d, \"thread_level\": \"%s\", \"library\": \"%s\", "
-           "\"mpi_standard\": \"%d.%d\", \"messages_per_rank\": %ld, \"values_per_rank\": %ld, "
-           "\"seconds\": %.3f}\n",
-           size, hosts, level_name(granted), library(), version, subversion, messages, values,
-           seconds);
+    printf("data: {\"ranks\": %d, \"hosts\": %d, \"ranks_by_host\": {%s}, "
+           "\"thread_level\": \"%s\", \"library\": \"%s\", \"library_file\": \"%s\", "
+           "\"library_inode\": %" PRIu64 ", \"transport\": \"%s\", \"mpi_standard\": \"%d.%d\", "
+           "\"messages_per_rank\": %ld, \"values_per_rank\": %ld, \"seconds\": %.3f}\n",
+           size, hosts, places, level_name(granted), library, file.path, file.inode, transport,
+           version, subversion, messages, values, seconds);
     if (faults > 1)
         printf("%s (and faults on %d more ranks)\n", text, faults - 1);
     else if (faults == 1)
         printf("%s\n", text);
     else
-        printf("%d ranks on %d host%s: point to point 1 B to 1 MiB, allreduce 1 to %d values, "
-               "thread level %s (%s)\n",
-               size, hosts, hosts == 1 ? "" : "s", MOST, level_name(granted), library());
+        printf("%d rank%s on %d host%s: messages and collectives of 1 B to %d MiB are whole, thread "
+               "level %s, over %s (%s)\n",
+               size, size == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", LARGEST / KIB / KIB, level_name(granted),
+               transport[0] == '\0' ? "a transport that it does not tell" : transport, library);
     fflush(stdout);
 }
 
@@ -481,23 +296,23 @@ static int wrong_size(int expected)
 {
     if (size == 1)
         printf("MPI started singletons: this process is rank 0 of 1, expected %d ranks; launcher "
-               "and library do not belong together (%s)\n", expected, library());
+               "and library do not belong together (%s)\n", expected, library);
     else if (rank == 0)
-        printf("MPI started %d ranks, expected %d (%s)\n", size, expected, library());
+        printf("MPI started %d ranks, expected %d (%s)\n", size, expected, library);
     fflush(stdout);
     return size != expected;
 }
 
-/* SIGTERM ends a check that takes too long; what it waited for is then on standard error. */
-static void explain_on_term(void)
+/* What a rank was waiting for when it took too long is then on standard error. */
+static void explain(int number, void (*handler)(int))
 {
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_term;
-    sigaction(SIGTERM, &action, NULL);
+    action.sa_handler = handler;
+    sigaction(number, &action, NULL);
 }
 
-static int check(int granted, const struct level *required, const char *wanted_library)
+static int all_checks(int granted, const struct level *required, const char *wanted_library)
 {
     const double start = MPI_Wtime();
     char text[LINE + 32] = "";
@@ -507,34 +322,50 @@ static int check(int granted, const struct level *required, const char *wanted_l
         check_threads(granted, required);
         if (wanted_library != NULL)
             check_library(wanted_library);
-        check_point_to_point();
-        check_reductions();
-        check_broadcast();
-        check_all_to_all();
+        check_traffic();
     }
     faults = agree(text);
-    if (rank == 0)
-        report(faults, text, granted, MPI_Wtime() - start);
+    if (rank == 0) {
+        const double seconds = MPI_Wtime() - start;
+        step("MPI_T, which tells the transport");
+        read_components();
+        report(faults, text, granted, seconds);
+    }
     return faults != 0;
+}
+
+static int usage(void)
+{
+    puts("usage: mpi [-t SECONDS] RANKS single|funneled|serialized|multiple [LIBRARY]");
+    return 2;
 }
 
 int main(int argc, char **argv)
 {
-    const struct level *required = argc < 3 ? NULL : level_named(argv[2]);
-    const int expected = argc < 2 ? 0 : atoi(argv[1]);
-    int granted = -1, failed;
+    const struct level *required;
+    int expected, seconds = 0, granted = -1, failed;
 
-    if (expected < 1 || required == NULL || argc > 4) {
-        puts("usage: mpi RANKS single|funneled|serialized|multiple [LIBRARY]");
-        return 2;
+    if (argc > 2 && strcmp(argv[1], "-t") == 0) {
+        seconds = atoi(argv[2]);
+        argc -= 2;
+        argv += 2;
     }
-    explain_on_term();
+    required = argc < 3 ? NULL : level_named(argv[2]);
+    expected = argc < 2 ? 0 : atoi(argv[1]);
+    if (expected < 1 || required == NULL || argc > 4)
+        return usage();
+    name_myself();
+    explain(SIGTERM, on_term);
+    explain(SIGALRM, on_alarm);
+    alarm((unsigned)seconds);
     step("MPI_Init_thread");
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &granted);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MUST(MPI_Comm_size(MPI_COMM_WORLD, &size));
     MUST(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-    failed = size == expected ? check(granted, required, argc == 4 ? argv[3] : NULL)
+    name_myself();
+    read_library();
+    failed = size == expected ? all_checks(granted, required, argc == 4 ? argv[3] : NULL)
                               : wrong_size(expected);
     step("MPI_Finalize");
     MPI_Finalize();
