@@ -66,16 +66,23 @@ def finished(folder: Path) -> dict[str, Any]:
 def opened(folder: Path, tools: Tools) -> Iterator[OpenImage]:
     """The image in an output folder, its artifacts compared with the manifest's digests."""
     manifest = finished(folder)
-    tools.home.work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="verify-") as name:
-        work = Path(name)
-        work.chmod(0o755)  # the ordinary user reads here
+    with work_folder(tools) as work:
         artifacts = {
-            artifact_format: _within_reach(artifact_format, artifact, folder, work)
+            artifact_format: within_reach(artifact_format, artifact, folder, work)
             for artifact_format, artifact in manifest["artifacts"].items()
         }
         target = _target(manifest, artifacts["oci"].path)
         yield OpenImage(manifest=manifest, artifacts=artifacts, target=target, work=work)
+
+
+@contextlib.contextmanager
+def work_folder(tools: Tools) -> Iterator[Path]:
+    """A folder in the builder's home where the ordinary user can read, gone afterwards."""
+    tools.home.work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="verify-") as name:
+        work = Path(name)
+        work.chmod(0o755)
+        yield work
 
 
 def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> None:
@@ -105,7 +112,7 @@ def merged(manifest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _within_reach(
+def within_reach(
     artifact_format: str, artifact: Mapping[str, Any], folder: Path, work: Path
 ) -> Artifact:
     """An artifact where the ordinary user can read it: the output folder may be closed to him.

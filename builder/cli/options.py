@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.cli.parser import make_parser
+from builder.cli.verify_options import RankOptions, rank_options
 from builder.model import FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
 
 
@@ -46,11 +47,13 @@ class Options:
     emulated: bool = False
     runtimes: tuple[str, ...] = ()
     launchers: tuple[str, ...] = ()
+    ranks: RankOptions | None = None
 
 
 def parse(argv: Sequence[str]) -> Options:
     """Parse a command line; argparse prints usage errors and exits with status 2."""
-    given = make_parser().parse_args(_with_command(argv))
+    parser = make_parser()
+    given = parser.parse_args(_with_command(argv))
     verbose, quiet = getattr(given, "verbose", False), getattr(given, "quiet", False)
     project = Path(given.project).absolute()
     output = getattr(given, "output", None)
@@ -86,6 +89,7 @@ def parse(argv: Sequence[str]) -> Options:
         gpu=getattr(given, "gpu", False),
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
         runners=_distinct(getattr(given, "runner", None) or []),
+        ranks=rank_options(parser, given),
     )
 
 

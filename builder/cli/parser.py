@@ -28,12 +28,12 @@ from builder.cli.help import (
     EXIT_CODES,
     REPRODUCE,
 )
+from builder.cli.verify_options import add_verify_options
 from builder.facts.runtimes import RUNTIMES
 from builder.model import FORMATS
 
 FILE_KINDS = ("recipe", "base", "matrix", "checks", "site", "host", "host-contract")
 RESULT_KINDS = ("evidence",)
-RUNNER_NAMES = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -83,14 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     verify = command(
         commands, "verify", "prove again what an image's output folder holds", [common, progress]
     )
-    verify.add_argument("path", metavar="PATH", help="an image's folder, such as out/IDENTIFIER")
-    verify.add_argument(
-        "--runner",
-        action="append",
-        choices=RUNNER_NAMES,
-        help="run the checks by this program alone (may be repeated; default: one a format)",
-    )
-    verify.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    add_verify_options(verify)
     _reproduce_command(commands, [common, progress])
     _doctor_command(commands, common)
     _check_host_command(commands)

@@ -169,16 +169,16 @@ class _Container:
             host=run.host,
             started=started,
             finished=now(),
-            emulator=_emulator(run, target),
+            emulator=emulator_of(run, target.arch),
             gpu=not self.no_gpu,
             no_gpu=self.no_gpu,
             tools=run.versions,
         )
 
 
-def _emulator(run: Run, target: Target) -> str:
-    """What runs the image's code, if it is not this machine's processor."""
-    is_foreign = target.arch != run.host.arch
+def emulator_of(run: Run, arch: str) -> str:
+    """What runs an architecture's code, if it is not this machine's processor."""
+    is_foreign = arch != run.host.arch
     return f"qemu {run.versions.get('qemu', '')}".strip() if is_foreign else ""
 
 

@@ -7,6 +7,7 @@ import json
 from builder.cli.again import finished, prove_again
 from builder.cli.at_work import at_work
 from builder.cli.building import notes_on, versions_of
+from builder.cli.launching import verify_launched
 from builder.cli.options import Options
 from builder.cli.progress import progress_for
 from builder.cli.run import Run
@@ -34,6 +35,8 @@ def verify(options: Options) -> int:
         versions=versions_of(tools, "buildah"),
     )
     with at_work(tools, options.project, progress.say):
+        if options.ranks:
+            return verify_launched(run, options, options.ranks, folder)
         updated = prove_again(run, folder, options.runners)
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))

@@ -28,13 +28,17 @@ class Tools:
     proxy: str = ""  # the URL through which packages are downloaded
     pip: str = ""  # a folder with the configuration that leads pip through the proxy
 
+    def which(self, name: str) -> str | None:
+        """The path of a program; None if it is not on this machine."""
+        return shutil.which(name, path=self.home.search_path())
+
     def has(self, name: str) -> bool:
         """Whether a program is on this machine."""
-        return shutil.which(name, path=self.home.search_path()) is not None
+        return self.which(name) is not None
 
     def program(self, name: str) -> str:
         """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""
-        found = shutil.which(name, path=self.home.search_path())
+        found = self.which(name)
         if found is None:
             raise MissingPrerequisite(
                 f"{name}: no such program on this machine",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,6 +50,17 @@ class MpiRelease:
 # 1.2.5 serves clients of 1.2 alone, and one of 2.0.3 those of 2.0 and of 1.2.5:
 # https://openpmix.github.io/support/faq/how-does-pmix-work-with-containers
 PMIX_MEETS_ALL = "2.1.1"
+
+# What launchers print for --version, by the family whose programs they start. MVAPICH2's is Hydra,
+# too, which is MPICH's.
+LAUNCHER_MARKS = (
+    ("openmpi", re.compile(r"\(Open MPI\)|Open MPI|OpenRTE|PRRTE")),
+    ("intelmpi", re.compile(r"Intel\(R\) MPI")),
+    ("mpich", re.compile(r"HYDRA")),
+)
+# A name that Open MPI's libmpi has in it, and no other's: the file of Open MPI 1.10 is called as
+# MPICH's.
+OPEN_MPI_SYMBOL = b"ompi_mpi_"
 
 # Launchers: mpirun(1) of Open MPI 4.1 and 5.0 (--oversubscribe is the 4.x spelling, still taken by
 # 5.0), mpiexec(1) of MPICH's Hydra, which MVAPICH2 and Intel MPI have too. MVAPICH2 pins each

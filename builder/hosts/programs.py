@@ -9,15 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.doctor.programs import answer, first_version
+from builder.facts.mpi import LAUNCHER_MARKS, OPEN_MPI_SYMBOL
 from builder.hosts.record import HostMpi, HostRuntime, HostSlurm
 from builder.process import Completed, Processes
 
-# Which family a launcher's version text tells; MVAPICH2's is Hydra, too, and tells by mpiname.
-_FAMILIES = (
-    ("openmpi", re.compile(r"\(Open MPI\)|Open MPI|OpenRTE|PRRTE")),
-    ("intelmpi", re.compile(r"Intel\(R\) MPI")),
-    ("mpich", re.compile(r"HYDRA")),
-)
 _LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
 _FOLDERS = ("lib", "lib64", "lib/release")  # the last is Intel MPI's
 _LIBRARY = re.compile(r"lib(mpi|mpich)\.so\.\d+")
@@ -61,7 +56,7 @@ def mpis(programs: Programs) -> tuple[HostMpi, ...] | None:
     paths = {name: path for name in _LAUNCHERS if (path := programs.find(name))}
     for name, path in paths.items():
         said = programs.said(name, "--version")
-        family = next((family for family, mark in _FAMILIES if mark.search(said)), "")
+        family = next((family for family, mark in LAUNCHER_MARKS if mark.search(said)), "")
         if family:
             one = _mpi(programs, family, Path(path), said)
             found.setdefault((one.family, one.version), one)
@@ -70,6 +65,7 @@ def mpis(programs: Programs) -> tuple[HostMpi, ...] | None:
 
 def _mpi(programs: Programs, family: str, launcher: Path, said: str) -> HostMpi:
     version = first_version(said)
+    # MVAPICH2 is told by a program of its own.
     named = programs.said("mpiname", "-a") if family == "mpich" else ""
     if named.startswith("MVAPICH2"):
         family, version = "mvapich2", first_version(named)
@@ -105,7 +101,7 @@ def _libraries(launcher: Path, family: str) -> list[Path]:
 def _is_of(library: Path, family: str) -> bool:
     """Whether a library is of a family: Open MPI's asks for its own helpers by name."""
     try:
-        is_open_mpi = b"ompi_mpi_" in library.read_bytes()
+        is_open_mpi = OPEN_MPI_SYMBOL in library.read_bytes()
     except OSError:
         return False
     return is_open_mpi == (family == "openmpi")

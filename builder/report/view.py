@@ -268,7 +268,7 @@ def _card(manifest: Mapping[str, Any], *, folder: str) -> Card:
         total=human_time(sum(durations.values())),
         formats=tuple(FORMATS.get(one, one) for one in formats),
         artifacts=tuple(_artifact(manifest, one) for one in formats),
-        checks=_checks(manifest.get("checks", {}), formats),
+        checks=_checks(_all_outcomes(manifest), formats),
         trees=_trees(manifest, formats),
         recipes=recipes_of(manifest, folder=folder),
         links=_card_links(manifest),
@@ -339,6 +339,14 @@ def _trees(manifest: Mapping[str, Any], formats: Sequence[str]) -> Trees | None:
         return None
     equal = bool(manifest.get("formats_equal")) and len(set(digests.values())) == 1
     return Trees(equal=equal, digests=digests)
+
+
+def _all_outcomes(manifest: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """Those of the image's own checks, by format, and of the ranks that launchers started."""
+    checks, launched = manifest.get("checks", {}), manifest.get("launched", {})
+    return {
+        name: [*checks.get(name, []), *launched.get(name, [])] for name in {**checks, **launched}
+    }
 
 
 def _checks(

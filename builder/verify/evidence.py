@@ -24,11 +24,38 @@ IMAGES_OWN = "the image's own"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StartedBy:
+    """What started the ranks of MPI programs: without more, each check by the image's own launcher.
+
+    Else `name` is how it was asked for (`srun`), `product` and `version` are what it says of
+    itself, if it was there, and `command` are its words with the container's. It was asked for
+    `ranks` ranks on `nodes` nodes, or on as many as it likes where that is 0.
+    """
+
+    name: str = IMAGES_OWN
+    product: str = ""
+    version: str = ""
+    command: str = ""
+    ranks: int = 0
+    nodes: int = 0
+
+    @property
+    def title(self) -> str:
+        """`Slurm 22.05.8`."""
+        return f"{self.product} {self.version}".strip()
+
+    def __str__(self) -> str:
+        if self.name == IMAGES_OWN:
+            return self.name
+        return f"{self.name} of {self.title}" if self.product else self.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
     """Where and how the checks of one format were run.
 
     `emulator` is the program that ran a foreign architecture's code, and empty where the code ran
-    on the processor. `launcher` started MPI programs. `gpu` says whether the host's GPUs were
+    on the processor. `gpu` says whether the host's GPUs were
     handed over, and `no_gpu` why not. Times are in UTC, as ISO 8601.
     """
 
@@ -39,7 +66,7 @@ class Setting:
     started: str
     finished: str
     emulator: str = ""
-    launcher: str = IMAGES_OWN
+    launcher: StartedBy = StartedBy()
     gpu: bool = False
     no_gpu: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +76,7 @@ class Setting:
         return {
             "format": self.format,
             "runner": {"name": self.runner, "version": self.runner_version},
-            "launcher": self.launcher,
+            "launcher": asdict(self.launcher),
             "emulated": bool(self.emulator),
             "emulator": self.emulator,
             "gpu": {"handed_over": self.gpu, "reason": self.no_gpu},
@@ -94,6 +121,7 @@ def write_evidence(
                 "image": identifier,
                 **{one.format: one.digest for one in artifacts},
                 "runner": f"{setting.runner} {setting.runner_version}",
+                "launcher": str(setting.launcher),
                 "emulated": setting.emulator or "no",
                 "machine": f"{setting.host.arch}, {setting.host.cpu}",
                 "gpus": ", ".join(setting.host.gpus) or "none",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from builder.model import FAILED, FORMATS, PASSED, SKIPPED
-from builder.verify.evidence import STATEMENT, TEST_RESULT
+from builder.verify.evidence import IMAGES_OWN, STATEMENT, TEST_RESULT
+from builder.verify.ranks import LAUNCHERS
 
 _TEXT = {"type": "string"}
 _SAID = {"type": "string", "minLength": 1}
@@ -74,7 +75,7 @@ def _run() -> dict[str, Any]:
         {
             "format": {"enum": list(FORMATS)},
             "runner": _object({"name": _SAID, "version": _TEXT}),
-            "launcher": {**_SAID, "description": "what started MPI programs"},
+            "launcher": _launcher(),
             "emulated": {"type": "boolean"},
             "emulator": {
                 **_TEXT,
@@ -109,6 +110,32 @@ def _run() -> dict[str, Any]:
             },
         }
     )
+
+
+def _launcher() -> dict[str, Any]:
+    count = {"type": "integer", "minimum": 0}
+    shape = _object(
+        {
+            "name": {
+                "enum": [IMAGES_OWN, *LAUNCHERS],
+                "description": "what started the ranks of MPI programs",
+            },
+            "product": {**_TEXT, "description": "whose launcher it is; empty if it was not there"},
+            "version": _TEXT,
+            "command": {**_TEXT, "description": "its words and those of the containers"},
+            "ranks": {**count, "description": "that it was asked for"},
+            "nodes": {**count, "description": "that it was asked for; 0 if it was to choose"},
+        }
+    )
+    nothing, none = {"const": ""}, {"const": 0}
+    of_the_image = dict.fromkeys(("product", "version", "command"), nothing)
+    return {
+        **shape,
+        "allOf": [
+            _when("name", IMAGES_OWN, {**of_the_image, "ranks": none, "nodes": none}),
+            *(_when("name", name, {"ranks": {"minimum": 1}}) for name in LAUNCHERS),
+        ],
+    }
 
 
 def _host() -> dict[str, Any]:

@@ -41,14 +41,28 @@ def is_rubbish(line: str) -> bool:
 
 def data_of(text: str) -> dict[str, Any]:
     """The measured values of the last line `data: {JSON}`; none if that is no JSON object."""
-    lines = [line for line in text.split("\n") if line.startswith(_DATA)]
-    if not lines or len(lines[-1]) > _DATA_LETTERS:
-        return {}
+    lines = _data_lines(text)
+    return (_values(lines[-1]) or {}) if lines else {}
+
+
+def all_data_of(text: str) -> list[dict[str, Any]]:
+    """The values of all lines `data: {JSON}`, of which there is one for each group of ranks."""
+    found = map(_values, _data_lines(text))
+    return [one for one in found if one is not None]
+
+
+def _data_lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.startswith(_DATA)]
+
+
+def _values(line: str) -> dict[str, Any] | None:
+    if len(line) > _DATA_LETTERS:
+        return None
     try:
-        found = json.loads(lines[-1].removeprefix(_DATA), parse_constant=_refused)
+        found = json.loads(line.removeprefix(_DATA), parse_constant=_refused)
     except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def end_of(*texts: str) -> str:

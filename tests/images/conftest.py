@@ -14,7 +14,7 @@ import pytest
 
 from builder.cli.again import OpenImage, check_runners, finished, opened
 from builder.cli.at_work import at_work
-from builder.cli.parser import RUNNER_NAMES
+from builder.cli.verify_options import RUNNER_NAMES
 from builder.engines import Tools
 from builder.errors import BadInput
 from builder.home import Home

@@ -65,3 +65,12 @@ def test_what_another_runner_found_stays() -> None:
     third = merged(second, part("oci", "passed"))
     assert third["outcome"] == "failed"
     assert merged(third, part("oci-docker", "skipped"))["outcome"] == "verified"
+
+
+def test_what_launchers_started_stays_and_makes_no_image_fail() -> None:
+    proof = "evidence/sif-mpi-hybrid-srun.json"
+    launched = {"sif": [{"check": "mpi-hybrid-srun", "outcome": "failed"}]}
+    first = {**MANIFEST, "launched": launched, "evidence": [proof]}
+    again = merged(first, part("oci", "passed"))
+    assert (again["outcome"], again["launched"]) == ("verified", launched)
+    assert again["evidence"] == ["evidence/oci.json", proof]

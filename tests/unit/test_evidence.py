@@ -150,7 +150,8 @@ def test_evidence_says_where_and_how_it_was_found(emulator: str, tmp_path: Path)
     assert run["host"]["arch"] == "x86_64"
     assert run["host"]["gpus"] == []
     assert (run["format"], run["runner"]) == ("sif", {"name": "apptainer", "version": "1.4.5"})
-    assert run["launcher"] == "the image's own"
+    nothing = {"product": "", "version": "", "command": "", "ranks": 0, "nodes": 0}
+    assert run["launcher"] == {"name": "the image's own", **nothing}
     assert run["tools"] == {"apptainer": "1.4.5"}
     assert (run["started"], run["finished"]) == (STARTED, FINISHED)
 
@@ -205,6 +206,9 @@ SPOILED: dict[str, Spoil] = {
     "native and an emulator": lambda found: run_of(found).update(emulator="qemu 11.1"),
     "no time": lambda found: run_of(found).pop("finished") and None,
     "a local time": lambda found: run_of(found).update(started="2026-01-01T00:00:00+02:00"),
+    "ranks of no launcher": lambda found: run_of(found)["launcher"].update(ranks=4),
+    "a launcher without ranks": lambda found: run_of(found)["launcher"].update(name="srun"),
+    "an unknown launcher": lambda found: run_of(found)["launcher"].update(name="ssh", ranks=4),
     "no kernel": lambda found: run_of(found)["host"].pop("kernel") and None,
     "no reason": lambda found: finding_of(found).update(reason=""),
     "another outcome": lambda found: finding_of(found).update(outcome="fine"),

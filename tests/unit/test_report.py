@@ -235,6 +235,18 @@ def test_skipped_is_never_shown_as_passed(tmp_path: Path) -> None:
     assert page.text("badge", "no-gpu") == "not proven on a GPU"
 
 
+def test_ranks_that_a_launcher_started_are_shown_beside_the_images_own_checks(
+    tmp_path: Path,
+) -> None:
+    """A launcher that fails makes no image unverified, and is seen all the same."""
+    reason = "MPI started singletons: this process is rank 0 of 1"
+    launched = {"sif": [outcome("mpi-hybrid-srun", "failed", reason)]}
+    page = render(tmp_path, manifest(cell(), launched=launched))
+    assert reason in page.text("finding", "failed")
+    assert page.text("finding", "absent").count("not run") == 2
+    assert page.text("badge", "state") == "✓ verified"
+
+
 def test_an_unknown_outcome_counts_as_failed(tmp_path: Path) -> None:
     page = render(tmp_path, manifest(cell(), checks={"oci": [outcome("mpi", "maybe", "odd")]}))
     assert "odd" in page.text("finding", "failed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +11,22 @@ import pytest
 
 from builder.cli import main
 from builder.cli.options import parse
-from builder.cli.parser import RUNNER_NAMES
+from builder.cli.verify_options import LAUNCHED, RUNNER_NAMES
+from builder.cli.verify_options import LAUNCHERS as RANK_LAUNCHERS
 from builder.engines import Tools
 from builder.home import Home
 from builder.model import FORMATS
 from builder.process import Processes
-from builder.verify.runners import DEFAULTS, RUNNERS, commands, gpus
+from builder.verify.ranks import LAUNCHERS
+from builder.verify.runners import (
+    DEFAULTS,
+    RUNNERS,
+    Around,
+    Container,
+    Mount,
+    commands,
+    gpus,
+)
 from builder.verify.runners.oci import Chroot
 from builder.verify.runners.protocol import Prefixed
 
@@ -88,6 +100,67 @@ def test_the_callers_environment_is_kept_out() -> None:
     assert "--cleanenv" in commands.apptainer_exec("image.sif", directory="/")
     line = commands.ch_run("image", directory="/")
     assert line.index("--unset-env=*") < line.index("--set-env")
+
+
+# What a launcher starts.
+
+
+def test_the_launchers_variables_reach_ranks_and_no_others() -> None:
+    """Values are in no command line: what the launcher gets is in its environment."""
+    line = commands.around(["srun", "-n4"], ["PATH", "PMIX_X"], ["PATH", "TOKEN", "HOME"])
+    assert line == ["env", "--unset=HOME", "--unset=TOKEN", "srun", "-n4"]
+    assert "--cleanenv" not in commands.apptainer_exec("image.sif", directory="/", launched=True)
+    charliecloud = commands.ch_run("image", directory="/", launched=True)
+    unset = [word for word in charliecloud if word.startswith("--unset-env")]
+    assert unset == ["--unset-env=LD_LIBRARY_PATH"]
+
+
+def test_ranks_are_shown_folders_of_the_host() -> None:
+    mounts = [Mount(path=Path("/opt/mpi"), at="/opt/mpi"), Mount(path=Path("/x"), at="/host-mpi")]
+    line = commands.apptainer_exec("image.sif", directory="/", launched=True, mounts=mounts)
+    assert line[-3:] == ["--bind=/opt/mpi:/opt/mpi:ro", "--bind=/x:/host-mpi:ro", "image.sif"]
+    line = commands.ch_run("image", directory="/", launched=True, mounts=mounts)
+    assert line[-4:-2] == ["--bind=/opt/mpi:/opt/mpi", "--bind=/x:/host-mpi"]
+
+
+def test_launchers_start_what_an_ordinary_user_starts() -> None:
+    assert tuple(name for name, kind in RUNNERS.items() if kind.launched) == LAUNCHED
+    assert RANK_LAUNCHERS == LAUNCHERS
+
+
+SAYS = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def test_a_container_under_a_launcher_has_no_variable_of_the_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`apptainer` here is a program that says which variables it was given."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "work").mkdir()
+    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    monkeypatch.setattr(Home, "search_path", lambda _home: path)
+    monkeypatch.setenv("A_TOKEN", "secret")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    monkeypatch.setattr(Tools, "ordinary_user", None)
+    install(tools, "apptainer", f"exec {sys.executable} -c '{SAYS}'")
+    around = Around(command=("env", "LAUNCHER_RANK=0"), environment={"PATH": path, "UCX_TLS": "rc"})
+    container = Container(artifact=tmp_path / "i.sif", work=tmp_path / "work", tools=tools)
+    launched = RUNNERS["apptainer"].launched
+    assert launched is not None
+    with launched(container, around) as runner:
+        done = runner.run(["true"], timeout_s=20)
+    found = json.loads(done.stdout)
+    assert (found["UCX_TLS"], found["LAUNCHER_RANK"]) == ("rc", "0")
+    assert found.keys() - {"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"} == {
+        "PATH",
+        "UCX_TLS",
+        "LAUNCHER_RANK",
+        "APPTAINER_TMPDIR",
+        "APPTAINER_CACHEDIR",
+        "APPTAINER_MKSQUASHFS_ARGS",
+    }
+    assert not [word for word in done.argv if "rc" in word.split("=") or "secret" in word]
 
 
 def test_an_entry_point_is_not_in_the_way() -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from builder.verify.runners import gpus
 from builder.verify.runners.oci import buildah_runner, docker_runner, podman_runner
-from builder.verify.runners.protocol import Container, Kind, Runner
-from builder.verify.runners.sites import apptainer_runner, charliecloud_runner
+from builder.verify.runners.protocol import Around, Container, Kind, Mount, Runner
+from builder.verify.runners.sites import (
+    apptainer_launched,
+    apptainer_runner,
+    charliecloud_launched,
+    charliecloud_runner,
+)
 
-__all__ = ["DEFAULTS", "RUNNERS", "Container", "Kind", "Runner"]
+__all__ = ["DEFAULTS", "RUNNERS", "Around", "Container", "Kind", "Mount", "Runner"]
 
 _KINDS = (
     Kind(
@@ -48,6 +53,7 @@ _KINDS = (
             "PS1",
             "TERM",
         ),
+        launched=apptainer_launched,
     ),
     Kind(
         name="charliecloud",
@@ -56,6 +62,7 @@ _KINDS = (
         open=charliecloud_runner,
         own=("CH_RUNNING",),
         no_gpu=gpus.charliecloud_problem,
+        launched=charliecloud_launched,
     ),
 )
 RUNNERS: dict[str, Kind] = {one.name: one for one in _KINDS}

@@ -3,13 +3,15 @@
 Each returns the words after the program's name and before the command to be run. The same is
 asked of all of them: the image's environment and nothing of the caller's, HOME, the working
 directory, an ordinary user, the host's network and shared memory, and its GPUs where wanted.
+
+The two that a launcher can start let its variables in then, and are given none but those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from builder.verify.runners.protocol import HOME_IN_CONTAINER
+from builder.verify.runners.protocol import HOME_IN_CONTAINER, Mount
 
 _HOME = f"HOME={HOME_IN_CONTAINER}"
 # What a specification of the Container Device Interface calls all of NVIDIA's GPUs:
@@ -72,28 +74,47 @@ def _run(
     ]
 
 
-def apptainer_exec(sif: str, *, directory: str, gpu: bool = False) -> list[str]:
+def apptainer_exec(
+    sif: str,
+    *,
+    directory: str,
+    gpu: bool = False,
+    launched: bool = False,
+    mounts: Sequence[Mount] = (),
+) -> list[str]:
     """`apptainer exec`. HOME can be set by --home alone, and --no-home keeps the folder out."""
     return [
         "--silent",
         "exec",
-        "--cleanenv",
+        *([] if launched else ["--cleanenv"]),
         "--no-home",
         f"--home={HOME_IN_CONTAINER}",
         f"--pwd={directory}",
         *(["--nv"] if gpu else []),
+        *(f"--bind={mount.path}:{mount.at}:ro" for mount in mounts),
         sif,
     ]
 
 
-def ch_run(folder: str, *, directory: str, cdi: bool = False) -> list[str]:
-    """`ch-run` on an unpacked image; `cdi` where it can do that, and else see `ch_fromhost`."""
+def ch_run(
+    folder: str,
+    *,
+    directory: str,
+    cdi: bool = False,
+    launched: bool = False,
+    mounts: Sequence[Mount] = (),
+) -> list[str]:
+    """`ch-run` on an unpacked image; `cdi` where it can do that, and else see `ch_fromhost`.
+
+    The launcher's own path of libraries is none of the container's.
+    """
     return [
-        "--unset-env=*",
+        "--unset-env=LD_LIBRARY_PATH" if launched else "--unset-env=*",
         "--set-env",
         f"--set-env={_HOME}",
         f"--cd={directory}",
         *([f"--cdi={CDI_GPUS}"] if cdi else []),
+        *(f"--bind={mount.path}:{mount.at}" for mount in mounts),
         folder,
         "--",
     ]
@@ -102,3 +123,15 @@ def ch_run(folder: str, *, directory: str, cdi: bool = False) -> list[str]:
 def ch_fromhost(folder: str) -> list[str]:
     """`ch-fromhost` copies the driver's files into the unpacked image, which it changes."""
     return ["--nvidia", folder]
+
+
+def around(
+    launcher: Sequence[str], environment: Collection[str], outer: Collection[str]
+) -> list[str]:
+    """What stands before a container that a launcher starts: it takes away the other variables.
+
+    `environment` are the names of those that are left of `outer`. Values are in no command line,
+    where anybody could read them.
+    """
+    others = sorted(name for name in outer if name not in environment)
+    return ["env", *(f"--unset={name}" for name in others), *launcher]

@@ -35,6 +35,27 @@ class Container:
     gpu: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """A folder of the host that containers are shown, at a path of theirs."""
+
+    path: Path
+    at: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Around:
+    """A launcher of the host, which starts a container for each rank.
+
+    `command` stands before the container's own. `environment` is all that it is given, but for the
+    container's own settings; with what it adds, that reaches the programs in the containers.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    mounts: tuple[Mount, ...] = ()
+
+
 class Runner(Protocol):
     """Runs commands in one artifact, with the image's environment and nothing of the caller's."""
 
@@ -50,7 +71,8 @@ class Kind:
     """A program that runs one format.
 
     `own` are patterns (fnmatch) of the variables that it sets by itself. `no_gpu` says why it
-    cannot hand over GPUs on this machine; nothing if it can.
+    cannot hand over GPUs on this machine; nothing if it can. `launched` is for what a launcher can
+    start: a container that is one process of the ordinary user's, on whichever node.
     """
 
     name: str
@@ -59,6 +81,7 @@ class Kind:
     open: Callable[[Container], AbstractContextManager[Runner]]
     own: tuple[str, ...] = ()
     no_gpu: Callable[[Tools], str] = field(default=lambda _tools: "")
+    launched: Callable[[Container, Around], AbstractContextManager[Runner]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from builder.engines.apptainer import environment as apptainer_environment
 from builder.verify.runners import commands
 from builder.verify.runners.gpus import has_cdi
-from builder.verify.runners.protocol import Container, Prefixed, Runner, scratch
+from builder.verify.runners.protocol import Around, Container, Prefixed, Runner, scratch
+
+# Ranks would look for the launcher's folder under a path that they do not have.
+_NOT_OF_RANKS = ("TMPDIR",)
 
 
 @contextlib.contextmanager
@@ -30,8 +35,60 @@ def apptainer_runner(container: Container) -> Iterator[Runner]:
 
 
 @contextlib.contextmanager
+def apptainer_launched(container: Container, around: Around) -> Iterator[Runner]:
+    """`apptainer exec` on the SIF, started by a launcher."""
+    options = commands.apptainer_exec(
+        str(container.artifact),
+        directory=container.directory,
+        gpu=container.gpu,
+        launched=True,
+        mounts=around.mounts,
+    )
+    line = [container.tools.program("apptainer"), *options]
+    with scratch(container) as folder:
+        yield _launched(container, around, line, apptainer_environment(folder), folder)
+
+
+@contextlib.contextmanager
 def charliecloud_runner(container: Container) -> Iterator[Runner]:
     """`ch-run` on a folder into which the tarball is unpacked."""
+    tools = container.tools
+    user = tools.ordinary_user
+    with _unpacked(container) as image:
+        cdi = _with_gpus(container, image)
+        options = commands.ch_run(str(image), directory=container.directory, cdi=cdi)
+        yield Prefixed(
+            prefix=(tools.program("ch-run"), *options),
+            tools=tools,
+            env=_name(container),
+            user=user,
+            cwd=image.parent,
+        )
+
+
+@contextlib.contextmanager
+def charliecloud_launched(container: Container, around: Around) -> Iterator[Runner]:
+    """`ch-run` on a folder into which the tarball is unpacked, started by a launcher."""
+    tools = container.tools
+    with _unpacked(container) as image:
+        cdi = _with_gpus(container, image)
+        for mount in around.mounts:  # ch-run mounts on what is there
+            folder = f"{image}{mount.at}"
+            tools.processes.capture(["mkdir", "-p", folder], user=tools.ordinary_user)
+        options = commands.ch_run(
+            str(image),
+            directory=container.directory,
+            cdi=cdi,
+            launched=True,
+            mounts=around.mounts,
+        )
+        line = [tools.program("ch-run"), *options]
+        yield _launched(container, around, line, _name(container), image.parent)
+
+
+@contextlib.contextmanager
+def _unpacked(container: Container) -> Iterator[Path]:
+    """The tarball's tree as a folder of the ordinary user's, below one that he can write to."""
     tools = container.tools
     user, capture = tools.ordinary_user, tools.processes.capture
     with scratch(container) as folder:
@@ -42,18 +99,41 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
             capture(
                 ["tar", "-x", unpacker, "-f", str(container.artifact), "-C", str(image)], user=user
             )
-            cdi = container.gpu and has_cdi(tools)
-            if container.gpu and not cdi:
-                fromhost = [tools.program("ch-fromhost"), *commands.ch_fromhost(str(image))]
-                capture(fromhost, user=user, env=tools.environment)
-            options = commands.ch_run(str(image), directory=container.directory, cdi=cdi)
-            yield Prefixed(
-                prefix=(tools.program("ch-run"), *options),
-                tools=tools,
-                env={"USER": user or getpass.getuser()},  # it does not start without one
-                user=user,
-                cwd=folder,
-            )
+            yield image
         finally:
             with contextlib.suppress(Exception):  # a leftover goes with the work folder
                 capture(["chmod", "-R", "u+rwX", str(image)], check=False)
+
+
+def _with_gpus(container: Container, image: Path) -> bool:
+    """Whether ch-run is to hand over GPUs; an older one finds the driver's files in the image."""
+    tools = container.tools
+    cdi = container.gpu and has_cdi(tools)
+    if container.gpu and not cdi:
+        fromhost = [tools.program("ch-fromhost"), *commands.ch_fromhost(str(image))]
+        tools.processes.capture(fromhost, user=tools.ordinary_user, env=tools.environment)
+    return cdi
+
+
+def _name(container: Container) -> dict[str, str]:
+    """Who the user is: ch-run does not start without that."""
+    return {"USER": container.tools.ordinary_user or getpass.getuser()}
+
+
+def _launched(
+    container: Container,
+    around: Around,
+    line: Sequence[str],
+    own: Mapping[str, str],
+    folder: Path,
+) -> Prefixed:
+    given = {**around.environment, **own}
+    names = given.keys() - {*_NOT_OF_RANKS}
+    outer = {*os.environ, *container.tools.environment, *given}
+    return Prefixed(
+        prefix=(*commands.around(around.command, names, outer), *line),
+        tools=container.tools,
+        env=given,
+        user=container.tools.ordinary_user,
+        cwd=folder,
+    )

@@ -1,0 +1,190 @@
+"""`verify --launcher`: the ranks of an image, each in a container that this host's launcher starts.
+
+What is found is added to what an earlier verification found: outcomes under `launched` in the
+manifest, and evidence in files of its own for each outcome.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from builder import facts
+from builder.cli.again import finished, within_reach, work_folder
+from builder.cli.manifests import MANIFEST
+from builder.cli.options import Options
+from builder.cli.proving import emulator_of
+from builder.cli.run import Run, now
+from builder.cli.verify_options import LAUNCHED, RankOptions
+from builder.cli.workspace import FILES, write_atomically
+from builder.errors import BadInput, MissingPrerequisite
+from builder.load.facts import read_facts
+from builder.load.faults import Faults
+from builder.model import FAILED, NONE, SKIPPED, Artifact, Outcome
+from builder.verify import RUNNERS, Setting, write_evidence
+from builder.verify.evidence import StartedBy
+from builder.verify.ranks import ImageMpi, Ranks, Start, verify_ranks
+from builder.versions import split_mpi
+
+CHECK = "mpi"  # whose program the ranks run
+_NO_GPU = "its program needs none"
+
+
+def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path) -> int:
+    """Start the ranks of an image in every way that was asked for; the exit code.
+
+    It is 1 if one of them failed, and 4 if this machine could do none of it.
+    """
+    manifest = finished(folder)
+    found: dict[str, list[Outcome]] = {}
+    written: list[str] = []
+    with work_folder(run.tools) as work:
+        artifacts = _artifacts(manifest, options, folder, work)
+        for ranks in _all_ranks(options, asked, manifest, artifacts):
+            name = ranks.kind.format
+            started = now()
+            run.progress.step(manifest["image"], f"{ranks.check} in {ranks.kind.program}")
+            outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
+            found.setdefault(name, []).append(outcome)
+            path = write_evidence(
+                folder / "evidence",
+                f"{name}-{outcome.check}",
+                identifier=manifest["image"],
+                artifacts=_subjects(manifest, artifacts[name]),
+                outcomes=[outcome],
+                scripts={},
+                setting=_setting(run, ranks, started_by, started),
+            )
+            written.append(path.relative_to(folder).as_posix())
+    updated = _with(manifest, found, written)
+    write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
+    _tell(options, asked, updated, found)
+    return _exit_code([one.outcome for some in found.values() for one in some])
+
+
+def _artifacts(
+    manifest: Mapping[str, Any], options: Options, folder: Path, work: Path
+) -> dict[str, Artifact]:
+    """What is to be run, each the one that the manifest names: a site may have fetched one alone.
+
+    Raises `BadInput` where one that was asked for is not there, or none is.
+    """
+    wanted = [RUNNERS[name].format for name in options.runners or LAUNCHED]
+    there = [
+        name for name in wanted if name in manifest["artifacts"] and (folder / FILES[name]).exists()
+    ]
+    missing = [FILES[name] for name in wanted if name not in there]
+    if missing and (options.runners or not there):
+        raise BadInput(f"{folder}: there is no {', no '.join(missing)} here")
+    return {name: within_reach(name, manifest["artifacts"][name], folder, work) for name in there}
+
+
+def _all_ranks(
+    options: Options,
+    asked: RankOptions,
+    manifest: Mapping[str, Any],
+    artifacts: Mapping[str, Artifact],
+) -> Iterator[Ranks]:
+    check = next((one for one in manifest["in_image_checks"] if one["name"] == CHECK), None)
+    mpi = _image_mpi(options.project, str(manifest["cell"].get("mpi", NONE)))
+    for kind in (RUNNERS[name] for name in LAUNCHED):
+        if kind.format not in artifacts:
+            continue
+        for launcher in asked.launchers:
+            start = Start(
+                launcher=launcher,
+                ranks=asked.ranks,
+                nodes=asked.nodes,
+                options=asked.options,
+                timeout_s=asked.timeout_s or (check["timeout_s"] if check else 0),
+            )
+            for bind in dict.fromkeys(("", asked.bind_mpi)):
+                yield Ranks(
+                    arch=manifest["cell"]["arch"],
+                    kind=kind,
+                    artifact=artifacts[kind.format].path,
+                    mpi=mpi,
+                    has_program=check is not None,
+                    start=start,
+                    bind=bind,
+                )
+
+
+def _image_mpi(project: Path, value: str) -> ImageMpi | None:
+    """The MPI that an axis value such as `openmpi5.0` stands for; None if it stands for none."""
+    name, version = split_mpi(value)
+    family = facts.MPI_FAMILIES.get(name)
+    if family is None:
+        return None
+    faults = Faults()
+    series = read_facts(project, faults).mpi_series(name, version)
+    if faults.found:
+        raise BadInput.of(faults.found)
+    return ImageMpi(
+        family=family,
+        version=version,
+        soname=series.soname if series else family.sonames[0],
+        pmix=series.pmix if series else "",
+    )
+
+
+def _subjects(manifest: Mapping[str, Any], ran: Artifact) -> list[Artifact]:
+    """What was found is true of: all artifacts, if an earlier verification found them equal."""
+    if manifest.get("formats_equal") is not True:
+        return [ran]
+    artifacts = manifest["artifacts"].values()
+    return [Artifact(**{**one, "path": Path(one["path"])}) for one in artifacts]
+
+
+def _setting(run: Run, ranks: Ranks, started_by: StartedBy, started: str) -> Setting:
+    program = ranks.kind.program
+    return Setting(
+        format=ranks.kind.format,
+        runner=program,
+        runner_version=run.versions.get(program, ""),
+        host=run.host,
+        started=started,
+        finished=now(),
+        emulator=emulator_of(run, ranks.arch),
+        launcher=started_by,
+        no_gpu=_NO_GPU,
+        tools=run.versions,
+    )
+
+
+def _with(
+    manifest: Mapping[str, Any], found: Mapping[str, list[Outcome]], written: list[str]
+) -> dict[str, Any]:
+    """The manifest with these outcomes in the place of earlier ones of the same names."""
+    launched = {name: list(some) for name, some in manifest.get("launched", {}).items()}
+    for name, outcomes in found.items():
+        new = {one.check for one in outcomes}
+        kept = [one for one in launched.get(name, []) if one["check"] not in new]
+        launched[name] = [*kept, *map(asdict, outcomes)]
+    evidence = sorted({*manifest.get("evidence", []), *written})
+    return {**manifest, "launched": launched, "evidence": evidence}
+
+
+def _tell(
+    options: Options,
+    asked: RankOptions,
+    updated: Mapping[str, Any],
+    found: Mapping[str, list[Outcome]],
+) -> None:
+    if options.json:
+        print(json.dumps(updated, indent=1, sort_keys=True))
+        return
+    emulated = ", emulated" if updated.get("emulated") else ""
+    print(f"{updated['image']}: {asked.ranks} ranks{emulated}")
+    for name, outcomes in found.items():
+        for one in outcomes:
+            print(f"  {name:12} {one.check:16} {one.outcome:8} {one.reason}")
+
+
+def _exit_code(outcomes: list[str]) -> int:
+    if FAILED in outcomes:
+        return 1
+    return MissingPrerequisite.exit_code if set(outcomes) == {SKIPPED} else 0

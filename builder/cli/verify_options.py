@@ -1,0 +1,101 @@
+"""Options of `verify`; among them those for the ranks that this host's launchers start."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from builder.cli.arguments import positive_number
+
+RUNNER_NAMES = ("buildah", "podman", "docker", "apptainer", "charliecloud")
+LAUNCHERS = ("mpirun", "srun")
+LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node
+_RANKS = 4
+_ALONE = ("ranks", "nodes", "bind_mpi", "launcher_option", "timeout")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankOptions:
+    """How ranks are to be started: by each of `launchers`.
+
+    `nodes` and `timeout_s` are 0, and `bind_mpi` is empty, where nothing was said of them.
+    `options` go to the launcher as they are.
+    """
+
+    launchers: tuple[str, ...]
+    ranks: int
+    nodes: int = 0
+    bind_mpi: str = ""
+    options: tuple[str, ...] = ()
+    timeout_s: int = 0
+
+
+def add_verify_options(parser: argparse.ArgumentParser) -> None:
+    """Add all of them."""
+    parser.add_argument("path", metavar="PATH", help="an image's folder, such as out/IDENTIFIER")
+    parser.add_argument(
+        "--runner",
+        action="append",
+        choices=RUNNER_NAMES,
+        help="run the checks by this program alone (may be repeated; default: one a format)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    group = parser.add_argument_group(
+        "ranks in containers of their own, started by this host's launcher, and nothing else"
+    )
+    group.add_argument(
+        "--launcher",
+        dest="rank_launcher",
+        action="append",
+        choices=LAUNCHERS,
+        help="mpirun of the image's MPI family, or srun --mpi=pmix (may be repeated)",
+    )
+    group.add_argument(
+        "--ranks", type=positive_number, metavar="N", help=f"how many (default: {_RANKS})"
+    )
+    group.add_argument(
+        "--nodes", type=positive_number, metavar="N", help="on so many nodes, and fail on any other"
+    )
+    group.add_argument(
+        "--bind-mpi",
+        metavar="DIR",
+        help="once more with the host's MPI library in the place of the image's: the one below "
+        "DIR, or wherever the host has it (auto)",
+    )
+    group.add_argument(
+        "--launcher-option",
+        action="append",
+        metavar="OPTION",
+        help="give the launcher this one too: --launcher-option=--partition=test",
+    )
+    group.add_argument(
+        "--timeout",
+        type=positive_number,
+        metavar="SECONDS",
+        help="how long ranks may take (default: what the image's check mpi may)",
+    )
+
+
+def rank_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> RankOptions | None:
+    """What was asked for; None without a launcher. What means nothing is a usage error."""
+    launchers = getattr(given, "rank_launcher", None) or []
+    if not launchers:
+        _refuse_without_launcher(parser, given)
+        return None
+    if others := [name for name in given.runner or () if name not in LAUNCHED]:
+        runners = " and ".join(LAUNCHED)
+        parser.error(f"--runner {others[0]}: launchers start containers of {runners}")
+    return RankOptions(
+        launchers=tuple(dict.fromkeys(launchers)),
+        ranks=given.ranks or _RANKS,
+        nodes=given.nodes or 0,
+        bind_mpi=given.bind_mpi or "",
+        options=tuple(given.launcher_option or ()),
+        timeout_s=given.timeout or 0,
+    )
+
+
+def _refuse_without_launcher(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """What says how ranks are started says nothing without a launcher."""
+    if said := [f"--{name.replace('_', '-')}" for name in _ALONE if getattr(given, name, None)]:
+        parser.error(f"{', '.join(said)}: for ranks, which --launcher mpirun or srun starts")

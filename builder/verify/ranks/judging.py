@@ -1,0 +1,108 @@
+"""What ranks said, judged: one group of all of them, sound, and none that complains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from builder.model import FAILED, PASSED, Outcome
+from builder.process import Completed
+from builder.verify.ranks.launchers import Launcher, Start
+from builder.verify.ranks.library import HostMpi
+from builder.verify.ranks.saying import complaint, hang, noise
+from builder.verify.wording import LONGEST, all_data_of, end_of, is_rubbish, lines_of, readable
+
+GRACE_S = 10  # between a rank that ends itself and one that is ended
+_TIMED_OUT = 124  # timeout(1)'s exit status
+_SINGLETON = "MPI started singletons"
+
+
+def judged(
+    check: str,
+    start: Start,
+    launcher: Launcher,
+    library: HostMpi | None,
+    done: Completed,
+    *,
+    tuning: Mapping[str, str],
+) -> Outcome:
+    """The outcome of ranks that were started; `library` is the host's, if they had to load that.
+
+    `tuning` are the variables that changed how they talk.
+    """
+    found = all_data_of(done.stdout)
+    data = {**(found[0] if found else {}), "tuning": dict(tuning)}
+    if library:
+        data["host_library"] = str(library.source)
+    fault = (
+        _not_ended(start, done)
+        or _not_well(start, launcher, done)
+        or _not_whole(start, found)
+        or _not_the_hosts(library, data)
+    )
+    said = lines_of(done.stdout)
+    reason = fault or f"{said[-1]}; started by {launcher.name} of {launcher.title}"
+    if library and not fault:
+        reason += f"; the host's {library.source} is loaded"
+    return Outcome(
+        check=check,
+        outcome=FAILED if fault else PASSED,
+        reason=readable(reason[:LONGEST]),
+        duration_s=round(done.duration_s, 3),
+        data=data,
+        output=end_of(done.stdout, done.stderr) if fault else "",
+    )
+
+
+def _not_ended(start: Start, done: Completed) -> str:
+    waited = hang(done.stderr, start.ranks)
+    if waited:
+        return f"no result after {start.timeout_s} s: {waited}"
+    if done.timed_out or done.returncode == _TIMED_OUT:
+        last = complaint(done.stderr) or (lines_of(done.stdout) or ["nothing"])[-1]
+        left = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
+        return (
+            f"no result after {done.duration_s:.0f} s, and no rank says what it waits for; "
+            f"last was said: {last}{left}"
+        )
+    return ""
+
+
+def _not_well(start: Start, launcher: Launcher, done: Completed) -> str:
+    said = lines_of(done.stdout)
+    if singletons := [line for line in said if line.startswith(_SINGLETON)]:
+        return f"{singletons[0]} ({len(singletons)} of {start.ranks} ranks say so)"
+    if done.returncode:
+        end = f"{launcher.name} of {launcher.title} ended with exit status {done.returncode}"
+        why = [line for line in said[-1:] if not re.match(r"\d+ ranks? on ", line)]
+        return "; ".join([*why, f"{end}: {complaint(done.stderr) or 'without a complaint'}"])
+    if complaints := noise(done.stderr):
+        return f"standard error is not empty: {complaints[0]}"
+    if not said:
+        return "exit status 0, but no rank printed a finding"
+    if is_rubbish(readable(said[-1])):
+        return f"exit status 0, but the last line is no text: {said[-1][:80]}"
+    return ""
+
+
+def _not_whole(start: Start, found: list[dict[str, Any]]) -> str:
+    """Whether it was one run of all ranks, on as many nodes as were asked for."""
+    if len(found) != 1:
+        return f"{len(found)} groups of ranks reported, expected 1"
+    count, nodes = found[0].get("ranks"), found[0].get("hosts")
+    if count != start.ranks:
+        return f"{count} ranks reported, expected {start.ranks}"
+    if start.nodes and nodes != start.nodes:
+        return f"the ranks ran on {nodes} nodes, expected {start.nodes}"
+    return ""
+
+
+def _not_the_hosts(library: HostMpi | None, data: Mapping[str, Any]) -> str:
+    """By /proc/self/maps of rank 0: the file's path and its number on its file system."""
+    if library is None:
+        return ""
+    file, inode = data.get("library_file"), data.get("library_inode")
+    if file == library.loaded and inode == library.inode:
+        return ""
+    return f"the library that was loaded is {file}, not the host's {library.loaded}"
