@@ -34,6 +34,10 @@ test|mpicc|libopenmpi-dev|the same
 test|mpirun|openmpi-bin|starts the checks' programs on the host
 test|mpicc.mpich|libmpich-dev|the checks' programs with the other MPI
 test|mpiexec.mpich|mpich|the same
+test|munged|munge|proves who talks to Slurm, whose launcher is under test
+test|slurmctld|slurmctld|Slurm of two nodes on loopback
+test|slurmd|slurmd|the same
+test|srun|slurm-client|the same
 test|/usr/lib/python3/dist-packages/mpi4py/__init__.py|python3-mpi4py|the mpi4py check on the host
 test|/usr/lib/python3/dist-packages/numpy/__init__.py|python3-numpy|the same
 "

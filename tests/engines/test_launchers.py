@@ -1,0 +1,411 @@
+"""Ranks in containers of their own: mpirun and a real Slurm start them, and defects are caught.
+
+The images have Debian 12's Open MPI, which is that of the host where CI runs: the launcher of one
+version with the library of another is nothing that Open MPI promises.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+import slurm
+from harness import ARCHITECTURES, PROJECT, Ended, build_images, manifest_of, missing
+
+from builder.home import ORDINARY_USER
+from builder.schema import schema
+from builder.verify import DEFAULTS, RUNNERS
+
+pytestmark = pytest.mark.engines
+
+PROGRAM = "opt/build-images/bin/mpi"
+RECIPE = """\
+recipe: ranks
+version: "1.0"
+about: an MPI, and the check whose program ranks run
+development:
+  - gnu: {cc: true, cxx: false, fortran: false}
+  - mpi: {routes: [package]}
+environment:
+  OMPI_MCA_btl_vader_single_copy_mechanism: none
+checks: [mpi]
+"""
+# QEMU answers getsockopt(SO_RCVTIMEO) with nothing, and Open MPI's transport tcp then complains, or
+# hangs: between nodes it is told to take libfabric's.
+OVER_LIBFABRIC = {
+    "OMPI_MCA_pml": "cm",
+    "OMPI_MCA_mtl": "ofi",
+    "OMPI_MCA_mtl_ofi_provider_include": "tcp",
+}
+
+
+def need_open_mpi_4() -> None:
+    if absent := missing(["mpirun.openmpi", "mpicc.openmpi"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)} (make setup-test)")
+    told = subprocess.run(
+        ["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    if " 4.1." not in told:
+        pytest.skip(f"the host's Open MPI is not the images' 4.1: {told.splitlines()[0]}")
+
+
+@pytest.fixture(scope="module")
+def images(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of images with nothing but an MPI, by architecture."""
+    need_open_mpi_4()
+    site = tmp_path_factory.mktemp("launchers")
+    for name in ("base-images", "tests/images"):
+        shutil.copytree(PROJECT / name, site / name)
+    shutil.copy(PROJECT / "matrix.yaml", site)
+    text = (site / "matrix.yaml").read_text()
+    text = text.partition("\nexclude:")[0] + "\ndefault:" + text.partition("\ndefault:")[2]
+    (site / "matrix.yaml").write_text(text.replace("[hpc-base]", "[ranks]"))
+    (site / "recipes").mkdir()
+    (site / "recipes/ranks.yaml").write_text(RECIPE)
+    selection = ["--recipe=ranks", "--base=debian12", "--mpi=openmpi4.1"]
+    archs = [f"--arch={arch}" for arch in ARCHITECTURES]
+    done = build_images("--project", site, *selection, *archs, "--no-verify", "--output", out)
+    assert done.status == 0, done.stderr
+    return {arch: out / f"ranks-1.0-debian12-openmpi4.1-{arch}" for arch in ARCHITECTURES}
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[dict[str, str]]:
+    """A Slurm of two nodes, as the environment in which `srun` finds it."""
+    if why := slurm.why_not():
+        pytest.skip(why)
+    with slurm.two_nodes() as environment:
+        yield environment
+
+
+def launched(folder: Path, check: str) -> dict[str, dict[str, Any]]:
+    """The outcomes of one name in the manifest, by format."""
+    found = {
+        name: [one for one in outcomes if one["check"] == check]
+        for name, outcomes in manifest_of(folder)["launched"].items()
+    }
+    return {name: some[0] for name, some in found.items() if some}
+
+
+def only(folder: Path, check: str) -> tuple[str, str]:
+    """The outcome in Charliecloud, and its reason."""
+    found = launched(folder, check)["charliecloud"]
+    return found["outcome"], found["reason"]
+
+
+def predicate(folder: Path, name: str) -> dict[str, Any]:
+    """Of the evidence of that name, which is valid and has JUnit XML beside it."""
+    statement = json.loads((folder / f"evidence/{name}.json").read_text())
+    jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+    junit = ET.parse(folder / f"evidence/{name}.xml")
+    found: dict[str, Any] = statement["predicate"]
+    counted = {one: len(list(junit.iter(one))) for one in ("testcase", "failure", "skipped")}
+    assert counted == {
+        "testcase": 1,
+        "failure": len(found["failedTests"]),
+        "skipped": len(found["warnedTests"]),
+    }
+    return found
+
+
+# ---- Sound images ----
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_slurm_starts_the_ranks_on_two_nodes(
+    arch: str, images: dict[str, Path], two_nodes: dict[str, str]
+) -> None:
+    emulated = arch != os.uname().machine
+    tuning = OVER_LIBFABRIC if emulated else {}
+    words = ("--launcher", "srun", "--ranks", "4", "--nodes", "2", "--timeout", "120")
+    done = build_images("verify", images[arch], *words, env={**two_nodes, **tuning})
+    assert done.status == 0, done.stdout + done.stderr
+    assert (", emulated" in done.stdout.splitlines()[0]) is emulated
+    found = launched(images[arch], "mpi-hybrid-srun")
+    assert sorted(found) == ["charliecloud", "sif"]
+    for name, one in found.items():
+        assert one["outcome"] == "passed"
+        assert one["reason"].startswith("4 ranks on 2 hosts: messages and collectives of 1 B to 16")
+        assert "started by srun of Slurm 2" in one["reason"]
+        assert sorted(one["data"]["ranks_by_host"]) == ["n1", "n2"]
+        assert one["data"]["transport"].startswith("cm (ofi)" if emulated else "ob1 (")
+        assert one["data"]["tuning"].items() >= tuning.items()
+        proof = predicate(images[arch], f"{name}-mpi-hybrid-srun")
+        assert (proof["result"], proof["passedTests"]) == ("PASSED", ["mpi-hybrid-srun"])
+        about = proof["configuration"][0]["annotations"]
+        assert about["emulated"] is emulated
+        assert about["runner"]["name"] == RUNNERS[DEFAULTS[name]].program
+        started_by = about["launcher"]
+        assert (started_by["name"], started_by["product"]) == ("srun", "Slurm")
+        assert (started_by["ranks"], started_by["nodes"]) == (4, 2)
+        assert started_by["version"] in one["reason"]
+        assert "srun --mpi=pmix --ntasks=4 --nodes=2" in started_by["command"]
+    assert slurm.jobs(two_nodes) == []
+    assert slurm.users(two_nodes) == {ORDINARY_USER}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_mpirun_starts_the_ranks(arch: str, images: dict[str, Path]) -> None:
+    done = build_images("verify", images[arch], "--launcher", "mpirun", "--nodes", "1")
+    assert done.status == 0, done.stdout + done.stderr
+    for one in launched(images[arch], "mpi-hybrid-mpirun").values():
+        assert one["reason"].startswith("4 ranks on 1 host: ")
+        assert "started by mpirun of Open MPI 4.1." in one["reason"]
+        assert one["data"]["library"].startswith("Open MPI v4.1.")
+        assert "vader" in one["data"]["transport"]
+
+
+def test_the_hosts_library_is_loaded_in_the_place_of_the_images(hpc_base: dict[str, Path]) -> None:
+    """The image has Open MPI 5.0, the host 4.1: the version tells as much as the file does."""
+    need_open_mpi_4()
+    image = hpc_base[os.uname().machine]
+    done = build_images("verify", image, "--launcher", "mpirun", "--bind-mpi", "auto")
+    assert done.status == 0, done.stdout + done.stderr
+    found = launched(image, "mpi-bind-mpirun")
+    assert sorted(found) == ["charliecloud", "sif"]
+    for name, one in found.items():
+        assert one["outcome"] == "passed"
+        assert one["data"]["library"].startswith("Open MPI v4.1.")
+        assert one["data"]["library_file"].startswith("/host-mpi/mpi/libmpi.so.40.")
+        assert f"the host's {one['data']['host_library']} is loaded" in one["reason"]
+        own = launched(image, "mpi-hybrid-mpirun")[name]["data"]
+        assert own["library"].startswith("Open MPI v5.0.")
+        assert not own["library_file"].startswith("/host-mpi")
+
+
+def test_what_this_host_cannot_do_is_skipped_and_never_passed(images: dict[str, Path]) -> None:
+    """No controller answers, and the host's MPI is another architecture's."""
+    environment = {"SLURM_CONF": "/nonexistent/slurm.conf"}
+    foreign = images["ppc64le"]
+    done = build_images("verify", foreign, "--launcher", "srun", env=environment)
+    assert done.status == 4, done.stdout
+    done = verify(foreign, "mpirun", "--ranks", "1", "--bind-mpi", "auto")
+    assert done.status == 0, done.stdout
+    bound = only(foreign, "mpi-bind-mpirun")
+    assert bound == ("skipped", "the image is for ppc64le, the host's MPI x86_64's")
+    for one in launched(foreign, "mpi-hybrid-srun").values():
+        assert one["outcome"] == "skipped"
+        assert "Slurm" in one["reason"] or "srun" in one["reason"]
+    proof = predicate(foreign, "charliecloud-mpi-bind-mpirun")
+    assert (proof["result"], proof["passedTests"]) == ("WARNED", [])
+
+
+# ---- Planted defects ----
+
+# The check's program, and in its place a script that spoils what the variable says: what sites set
+# for Open MPI reaches the ranks.
+SCRIPT = """\
+#!/bin/sh
+real=/opt/build-images/bin/mpi.real
+case ${OMPI_MCA_planted:-} in
+    singletons) exec env -i HOME=/tmp PATH=/usr/bin:/bin "$real" "$@" ;;
+    noise) echo 'WARNING: no fabric was found' >&2; exec "$real" "$@" ;;
+    sum | lose | hang) LD_PRELOAD=/opt/build-images/bin/planted.so exec "$real" "$@" ;;
+    *) exec "$real" "$@" ;;
+esac
+"""
+SHIM = """\
+#include <mpi.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int planted(const char *what)
+{
+    const char *chosen = getenv("OMPI_MCA_planted");
+    return chosen != NULL && strcmp(chosen, what) == 0;
+}
+int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    int rank, code = PMPI_Allreduce(in, out, n, type, op, comm);
+    PMPI_Comm_rank(comm, &rank);
+    if (planted("sum") && rank == 2 && n == 1000 && type == MPI_DOUBLE && op == MPI_SUM)
+        ((double *)out)[17] += 1;
+    return code;
+}
+int MPI_Bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    int rank;
+    PMPI_Comm_rank(comm, &rank);
+    if (planted("lose") && rank == 3)
+        raise(SIGKILL);
+    while (planted("hang") && rank == 2)
+        sleep(1);
+    return PMPI_Bcast(buffer, n, type, root, comm);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(images: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the x86_64 image whose program does wrong when it is told to."""
+    folder = tmp_path_factory.mktemp("planted")
+    source = images["x86_64"]
+    shutil.copy(source / "manifest.json", folder)
+    (folder / "shim.c").write_text(SHIM)
+    subprocess.run(
+        ["mpicc.openmpi", "-O2", "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c"],
+        check=True,
+    )
+    shim = (folder / "shim.so").read_bytes()
+    with (
+        tarfile.open(source / "image.tar.gz") as old,
+        gzip.open(folder / "image.tar.gz", "wb", compresslevel=1) as sink,
+        tarfile.open(fileobj=sink, mode="w|") as new,
+    ):
+        for member in old:
+            data = old.extractfile(member) if member.isreg() else None
+            if member.name == PROGRAM:
+                add(new, member, PROGRAM, SCRIPT.encode())
+                add(new, member, f"{Path(PROGRAM).parent}/planted.so", shim)
+                member.name = f"{PROGRAM}.real"
+            new.addfile(member, data)
+    manifest = manifest_of(folder)
+    manifest["launched"] = {}
+    manifest["artifacts"] = {
+        name: one for name, one in manifest["artifacts"].items() if name in {"oci", "charliecloud"}
+    }
+    packed = manifest["artifacts"]["charliecloud"]
+    digest = subprocess.run(
+        ["sha256sum", folder / "image.tar.gz"], capture_output=True, text=True, check=True
+    ).stdout.split()[0]
+    packed.update(digest=f"sha256:{digest}", size=(folder / "image.tar.gz").stat().st_size)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def add(archive: tarfile.TarFile, like: tarfile.TarInfo, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.mode, member.mtime, member.size = like.mode, like.mtime, len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def verify(folder: Path, launcher: str, *words: str, **environment: str) -> Ended:
+    chosen = ("--launcher", launcher, "--runner", "charliecloud")
+    return build_images("verify", folder, *chosen, *words, env=environment)
+
+
+def test_an_image_without_a_defect_passes_and_so_will_the_next(planted: Path) -> None:
+    done = verify(planted, "mpirun")
+    assert done.status == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("defect", "reason"),
+    [
+        ("singletons", "MPI started singletons: this process is rank 0 of 1, expected 4 ranks"),
+        ("sum", "rank 2: allreduce SUM (double) of 1000 values: value 17 is 46, expected 45"),
+        ("lose", "exited on signal 9"),
+        ("noise", "standard error is not empty: WARNING: no fabric was found"),
+    ],
+)
+def test_a_defect_is_caught_under_mpirun(defect: str, reason: str, planted: Path) -> None:
+    done = verify(planted, "mpirun", OMPI_MCA_planted=defect)
+    assert done.status == 1
+    outcome, found = only(planted, "mpi-hybrid-mpirun")
+    assert outcome == "failed"
+    assert reason in found
+
+
+def test_a_launcher_that_is_not_told_of_mpi_starts_singletons(
+    hpc_base: dict[str, Path], two_nodes: dict[str, str]
+) -> None:
+    """`srun --mpi=none`, and Open MPI 5.0, which then takes itself to be alone."""
+    image = hpc_base["x86_64"]
+    done = verify(image, "srun", "--launcher-option=--mpi=none", **two_nodes)
+    assert done.status == 1
+    outcome, reason = only(image, "mpi-hybrid-srun")
+    assert outcome == "failed"
+    assert "MPI started singletons: this process is rank 0 of 1" in reason
+
+
+def test_a_rank_that_slurm_loses(planted: Path, two_nodes: dict[str, str]) -> None:
+    done = verify(planted, "srun", "--nodes", "2", OMPI_MCA_planted="lose", **two_nodes)
+    assert done.status == 1
+    outcome, reason = only(planted, "mpi-hybrid-srun")
+    assert outcome == "failed"
+    assert "task 3: Killed" in reason
+    assert slurm.jobs(two_nodes) == []
+
+
+def test_ranks_that_hang_are_ended_and_say_what_they_waited_for(
+    planted: Path, two_nodes: dict[str, str]
+) -> None:
+    for launcher, environment in (("mpirun", {}), ("srun", two_nodes)):
+        done = verify(planted, launcher, "--timeout", "15", OMPI_MCA_planted="hang", **environment)
+        assert done.status == 1
+        outcome, reason = only(planted, f"mpi-hybrid-{launcher}")
+        assert outcome == "failed"
+        assert reason.startswith("no result after 15 s: rank")
+        assert "in MPI_Bcast of 65536 bytes from rank 0" in reason
+        assert still_there("mpi.real") == []
+    assert slurm.jobs(two_nodes) == []
+
+
+def still_there(name: str) -> list[str]:
+    """The processes that run a program, a moment after they were to be gone."""
+    time.sleep(1)
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.endswith(name.encode()) for word in words):
+            found.append(b" ".join(words).decode(errors="replace"))
+    return found
+
+
+# A launcher that takes itself for Open MPI's, and is wrong.
+STARTS_THREE = """\
+#!/bin/sh
+[ "$1" = --version ] && exec {mpirun} --version
+for word; do
+    shift
+    [ "$word" = 4 ] && [ "$last" = -n ] && word=3
+    last=$word
+    set -- "$@" "$word"
+done
+exec {mpirun} "$@"
+"""
+NEVER_STARTS = """\
+#!/bin/sh
+[ "$1" = --version ] && exec {mpirun} --version
+echo 'waiting for the daemons on 2 nodes' >&2
+exec sleep 1234
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "timeout", "reason"),
+    [
+        (STARTS_THREE, "60", "MPI started 3 ranks, expected 4"),
+        (NEVER_STARTS, "2", "last was said: waiting for the daemons on 2 nodes"),
+    ],
+    ids=["loses-a-rank", "hangs"],
+)
+def test_a_launcher_that_is_broken(
+    script: str, timeout: str, reason: str, planted: Path, shared_folder: Path
+) -> None:
+    mpirun = shared_folder / "mpirun"
+    mpirun.write_text(script.format(mpirun=shutil.which("mpirun.openmpi")))
+    mpirun.chmod(0o755)
+    search = os.pathsep.join([str(shared_folder), os.environ["PATH"]])
+    done = verify(planted, "mpirun", "--timeout", timeout, PATH=search)
+    assert done.status == 1, done.stdout + done.stderr
+    outcome, found = only(planted, "mpi-hybrid-mpirun")
+    assert outcome == "failed"
+    assert reason in found
+    assert still_there("1234") == []
