@@ -6,13 +6,10 @@ version with the library of another is nothing that Open MPI promises.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
 import shutil
 import subprocess
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +20,7 @@ import jsonschema
 import pytest
 import slurm
 from harness import ARCHITECTURES, PROJECT, Ended, build_images, manifest_of, missing
+from planted_ranks import RankDefect, plant
 
 from builder.home import ORDINARY_USER
 from builder.schema import schema
@@ -30,7 +28,6 @@ from builder.verify import DEFAULTS, RUNNERS
 
 pytestmark = pytest.mark.engines
 
-PROGRAM = "opt/build-images/bin/mpi"
 RECIPE = """\
 recipe: ranks
 version: "1.0"
@@ -204,92 +201,19 @@ def test_what_this_host_cannot_do_is_skipped_and_never_passed(images: dict[str, 
 
 # ---- Planted defects ----
 
-# The check's program, and in its place a script that spoils what the variable says: what sites set
-# for Open MPI reaches the ranks.
-SCRIPT = """\
-#!/bin/sh
-real=/opt/build-images/bin/mpi.real
-case ${OMPI_MCA_planted:-} in
-    singletons) exec env -i HOME=/tmp PATH=/usr/bin:/bin "$real" "$@" ;;
-    noise) echo 'WARNING: no fabric was found' >&2; exec "$real" "$@" ;;
-    sum | lose | hang) LD_PRELOAD=/opt/build-images/bin/planted.so exec "$real" "$@" ;;
-    *) exec "$real" "$@" ;;
-esac
-"""
-SHIM = """\
-#include <mpi.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-static int planted(const char *what)
-{
-    const char *chosen = getenv("OMPI_MCA_planted");
-    return chosen != NULL && strcmp(chosen, what) == 0;
+DEFECTS = {
+    "singletons": RankDefect(kind="singletons"),
+    "sum": RankDefect(kind="sum", rank=2, size=1000, place=17),
+    "noise": RankDefect(kind="noise"),
+    "lose": RankDefect(kind="lose", rank=3, size=65536),
+    "hang": RankDefect(kind="hang", rank=2, size=65536),
 }
-int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
-{
-    int rank, code = PMPI_Allreduce(in, out, n, type, op, comm);
-    PMPI_Comm_rank(comm, &rank);
-    if (planted("sum") && rank == 2 && n == 1000 && type == MPI_DOUBLE && op == MPI_SUM)
-        ((double *)out)[17] += 1;
-    return code;
-}
-int MPI_Bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm)
-{
-    int rank;
-    PMPI_Comm_rank(comm, &rank);
-    if (planted("lose") && rank == 3)
-        raise(SIGKILL);
-    while (planted("hang") && rank == 2)
-        sleep(1);
-    return PMPI_Bcast(buffer, n, type, root, comm);
-}
-"""
 
 
 @pytest.fixture(scope="module")
 def planted(images: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the x86_64 image whose program does wrong when it is told to."""
-    folder = tmp_path_factory.mktemp("planted")
-    source = images["x86_64"]
-    shutil.copy(source / "manifest.json", folder)
-    (folder / "shim.c").write_text(SHIM)
-    subprocess.run(
-        ["mpicc.openmpi", "-O2", "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c"],
-        check=True,
-    )
-    shim = (folder / "shim.so").read_bytes()
-    with (
-        tarfile.open(source / "image.tar.gz") as old,
-        gzip.open(folder / "image.tar.gz", "wb", compresslevel=1) as sink,
-        tarfile.open(fileobj=sink, mode="w|") as new,
-    ):
-        for member in old:
-            data = old.extractfile(member) if member.isreg() else None
-            if member.name == PROGRAM:
-                add(new, member, PROGRAM, SCRIPT.encode())
-                add(new, member, f"{Path(PROGRAM).parent}/planted.so", shim)
-                member.name = f"{PROGRAM}.real"
-            new.addfile(member, data)
-    manifest = manifest_of(folder)
-    manifest["launched"] = {}
-    manifest["artifacts"] = {
-        name: one for name, one in manifest["artifacts"].items() if name in {"oci", "charliecloud"}
-    }
-    packed = manifest["artifacts"]["charliecloud"]
-    digest = subprocess.run(
-        ["sha256sum", folder / "image.tar.gz"], capture_output=True, text=True, check=True
-    ).stdout.split()[0]
-    packed.update(digest=f"sha256:{digest}", size=(folder / "image.tar.gz").stat().st_size)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
-
-
-def add(archive: tarfile.TarFile, like: tarfile.TarInfo, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.mode, member.mtime, member.size = like.mode, like.mtime, len(content)
-    archive.addfile(member, io.BytesIO(content))
+    return plant(images["x86_64"], tmp_path_factory.mktemp("planted"))
 
 
 def verify(folder: Path, launcher: str, *words: str, **environment: str) -> Ended:
@@ -312,7 +236,7 @@ def test_an_image_without_a_defect_passes_and_so_will_the_next(planted: Path) ->
     ],
 )
 def test_a_defect_is_caught_under_mpirun(defect: str, reason: str, planted: Path) -> None:
-    done = verify(planted, "mpirun", OMPI_MCA_planted=defect)
+    done = verify(planted, "mpirun", **DEFECTS[defect].environment)
     assert done.status == 1
     outcome, found = only(planted, "mpi-hybrid-mpirun")
     assert outcome == "failed"
@@ -332,7 +256,7 @@ def test_a_launcher_that_is_not_told_of_mpi_starts_singletons(
 
 
 def test_a_rank_that_slurm_loses(planted: Path, two_nodes: dict[str, str]) -> None:
-    done = verify(planted, "srun", "--nodes", "2", OMPI_MCA_planted="lose", **two_nodes)
+    done = verify(planted, "srun", "--nodes", "2", **DEFECTS["lose"].environment, **two_nodes)
     assert done.status == 1
     outcome, reason = only(planted, "mpi-hybrid-srun")
     assert outcome == "failed"
@@ -344,13 +268,15 @@ def test_ranks_that_hang_are_ended_and_say_what_they_waited_for(
     planted: Path, two_nodes: dict[str, str]
 ) -> None:
     for launcher, environment in (("mpirun", {}), ("srun", two_nodes)):
-        done = verify(planted, launcher, "--timeout", "15", OMPI_MCA_planted="hang", **environment)
+        done = verify(
+            planted, launcher, "--timeout", "15", **DEFECTS["hang"].environment, **environment
+        )
         assert done.status == 1
         outcome, reason = only(planted, f"mpi-hybrid-{launcher}")
         assert outcome == "failed"
         assert reason.startswith("no result after 15 s: rank")
         assert "in MPI_Bcast of 65536 bytes from rank 0" in reason
-        assert still_there("mpi.real") == []
+        assert still_there("/bin/mpi.real") == []
     assert slurm.jobs(two_nodes) == []
 
 
