@@ -133,21 +133,32 @@ class Processes:
         hint: str = "",
         supervised: bool = False,
         look: Callable[[int], tuple[str, ...]] = waiting_below,
+        given: str = "",
     ) -> Completed:
         """Run a command and return its two streams.
 
         With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
         `timed_out`. A `supervised` command is ended with everything it started, also with what
         left its session and its parent (builder.supervisor). `look` says what is being waited
-        for, from the command's process id, when its time is over.
+        for, from the command's process id, when its time is over. `given` is what it can read:
+        at most some kB, and the place for a secret, which arguments are not.
         """
         words = _words(argv)
         start = time.monotonic()
         with self._started(
-            words, cwd=cwd, env=env, user=user, stderr=subprocess.PIPE, supervised=supervised
+            words,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stderr=subprocess.PIPE,
+            supervised=supervised,
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
         ) as child:
             timer = _Deadline(child, timeout_s, look)
             with timer:
+                if child.stdin:
+                    with contextlib.suppress(BrokenPipeError), child.stdin:
+                        child.stdin.write(given.encode())
                 stderr = Reader(child.stderr)
                 stdout = Reader(child.stdout)
                 returncode = child.wait()
@@ -248,12 +259,14 @@ class Processes:
         user: str | None,
         stderr: int,
         supervised: bool = False,
+        stdin: int = subprocess.DEVNULL,
     ) -> Iterator[subprocess.Popen[bytes]]:
         child = self._start(
             words,
             cwd=cwd,
             env=env,
             user=user,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=stderr,
             supervised=supervised,

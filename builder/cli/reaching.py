@@ -10,7 +10,8 @@ from builder.cli.options import Options
 from builder.cli.workspace import write_spec
 from builder.errors import MissingPrerequisite
 from builder.model import Spec
-from builder.sources.registry import MIRROR_HINT, Reference, Unreachable, unreachable
+from builder.registry import Reference
+from builder.sources.registry import MIRROR_HINT, Unreachable, unreachable
 from builder.spec import base_archive
 
 
@@ -67,7 +68,7 @@ def look_for_registries(
 
 
 def _registries(spec: Spec) -> set[str]:
-    return {Reference.of(one).registry for one in _names(spec)}
+    return {Reference.parse(one).registry for one in _names(spec)}
 
 
 def _names(spec: Spec) -> tuple[str, str]:

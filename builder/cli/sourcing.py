@@ -21,11 +21,12 @@ from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Site,
 from builder.model.locked import DEBIAN_SOURCE, LOCK
 from builder.plan import make_plan
 from builder.process import Processes
+from builder.registry import Credentials
 from builder.sources import Downloader, Store, fetch_all
 from builder.sources.debian import DebianSources
 from builder.sources.locking import Locking, Wanted, lock_sources, lock_text, merged
 from builder.sources.pins import Key, mismatches, pin_references
-from builder.sources.registry import Registries, credentials_of_environment
+from builder.sources.registry import Registries
 from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Unfetched
 from builder.spec import COMPILER, block_faults, downloads_of
 from builder.spec.downloads import Downloads
@@ -53,9 +54,7 @@ def lock(options: Options) -> int:
     locking = _locking(options, project, store, progress)
     with using(Home.of_environment(), options.project, progress.say):
         sources = lock_sources(wanted, project.lock, locking)
-    registries = Registries(
-        mirrors=project.site.registries, credentials=credentials_of_environment()
-    )
+    registries = Registries(mirrors=project.site.registries, credentials=Credentials())
     pinned = pin_references(references, project.lock.references, registries, update=options.update)
     written = merged(
         project.lock,

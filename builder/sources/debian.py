@@ -21,8 +21,9 @@ from builder.errors import MissingPrerequisite, Refused, StepFailed
 from builder.locks import locked
 from builder.model.locked import DEBIAN_SOURCE, LockedSource
 from builder.process import Processes
-from builder.sources.download import Downloader, NotFetched, server_of
+from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import Store, Unfetched
+from builder.web import server_of
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _INDEX = "main/source/Sources.xz"

@@ -6,7 +6,6 @@ What comes back is never trusted: whoever calls compares the checksum.
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import socket
 import threading
@@ -21,15 +20,13 @@ import requests
 import urllib3.exceptions
 
 from builder.errors import Interrupted
+from builder.web import TRANSIENT, cause_of, innermost, retry_after, server_of
 
 ATTEMPTS = 4
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
 _CHUNK = 1 << 17
 _REDIRECTS = 10
-# Those that may pass by themselves; every other status is the server's last word.
-TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT_S = 30.0
-_USER = re.compile(r"://[^/?#\s]*@")
 # As servers have the file: what a server compresses on the way has another checksum.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "build-images"}
 
@@ -220,7 +217,7 @@ def _asked(session: requests.Session, url: str, headers: Mapping[str, str]) -> r
         raise NotFetched(f"{server_of(url)}: TLS fails: {innermost(error)}") from error
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
         reason = f"{server_of(url)} cannot be reached: {innermost(error)}"
-        cause = _cause(error)
+        cause = cause_of(error)
         if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
             raise NotFetched(reason) from error  # that name does not come to exist by waiting
         raise _Again(reason) from error
@@ -233,31 +230,5 @@ def _check_status(answer: requests.Response, url: str) -> None:
         return
     reason = f"{server_of(url)} answers {answer.status_code} {answer.reason or ''}".rstrip()
     if answer.status_code in TRANSIENT:
-        after = answer.headers.get("Retry-After", "")
-        raise _Again(reason, wait_s=float(after) if after.isdecimal() else 0.0)
+        raise _Again(reason, wait_s=retry_after(answer.headers))
     raise NotFetched(reason)
-
-
-def server_of(url: str) -> str:
-    """Host and port, without a user name and a password."""
-    return urlsplit(url).netloc.rpartition("@")[2]
-
-
-def without_users(text: str) -> str:
-    """A text for people and logs: its URLs without user names and passwords."""
-    return _USER.sub("://", text)
-
-
-def innermost(error: Exception) -> str:
-    """The innermost reason: what wraps it repeats host, port and URL."""
-    inner = _cause(error)
-    if isinstance(inner, OSError) and inner.strerror:
-        return inner.strerror
-    return str(inner).splitlines()[0][:120] if str(inner) else type(inner).__name__
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The first of a chain of errors."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__ or error
-    return error

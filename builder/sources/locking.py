@@ -14,8 +14,9 @@ from pathlib import Path
 from builder.errors import BuildImagesError, Refused
 from builder.locks import locked
 from builder.model.locked import DEBIAN_SOURCE, Lock, LockedSource
-from builder.sources.download import Downloader, NotFetched, without_users
+from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import JOBS, Store, Unfetched
+from builder.web import without_users
 
 SCHEMA = "build-images/lock/v1"
 _FILE = re.compile(r"[\w+~][\w.+~%=-]*")

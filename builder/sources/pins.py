@@ -9,8 +9,9 @@ from operator import itemgetter
 
 from builder.errors import BuildImagesError, Fault
 from builder.model.locked import LOCK, Lock
+from builder.registry import Reference
 from builder.sources.locking import Wanted
-from builder.sources.registry import Reference, Registries, RegistryFails, RegistryUnreachable
+from builder.sources.registry import Registries, RegistryFails, RegistryUnreachable
 from builder.sources.store import JOBS
 
 Key = tuple[str, str]  # reference and architecture
@@ -33,7 +34,7 @@ def pin_references(
     """
 
     def server(name: str) -> tuple[str, str]:
-        wanted = Reference.of(name)
+        wanted = Reference.parse(name)
         return wanted.registry, registries.server(wanted)
 
     keys = sorted(set(wanted))

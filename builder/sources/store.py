@@ -15,9 +15,8 @@ from builder.sources.download import (
     Fetched,
     NotFetched,
     digest_of,
-    server_of,
-    without_users,
 )
+from builder.web import server_of, without_users
 
 JOBS = 4
 

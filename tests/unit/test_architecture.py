@@ -31,6 +31,7 @@ LEAVES = {
     "orphans",
     "places",
     "packages",
+    "web",
     "wheels",
 }
 
@@ -45,7 +46,9 @@ MAY_IMPORT = {
     "schema": {"hosts", "load", "spec", "verify"},
     "artifacts": {"contract"},
     "bases": {"artifacts"},
-    "sources": set(),
+    "registry": set(),
+    "publish": {"artifacts", "registry"},
+    "sources": {"registry"},
     "native": {"bases"},
     "engines": {"artifacts", "bases"},
     "verify": {"artifacts", "engines"},

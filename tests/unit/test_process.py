@@ -132,6 +132,12 @@ def test_capture_keeps_the_streams_apart() -> None:
     assert not done.timed_out
 
 
+def test_capture_hands_over_what_is_no_argument() -> None:
+    assert Processes().capture(["cat"], given="a secret\n").stdout == "a secret\n"
+    assert Processes().capture(["true"], given="not read" * 10_000).returncode == 0
+    assert Processes().capture(["cat"]).stdout == ""
+
+
 def test_capture_quotes_what_was_said_on_failure() -> None:
     with pytest.raises(StepFailed, match="exit status 7") as caught:
         Processes().capture(sh("echo why >&2; exit 7"), hint="look")

@@ -1,305 +1,427 @@
-"""Digests from registries: a small one on loopback, with tokens, and others that are away."""
+"""The client of registries, against one in memory that fails as registries and networks do."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import requests
+from fake_registry import Fake, Fault, digest, fake_registry
 
-from builder.sources.pins import pin_references
-from builder.sources.registry import (
+from builder.errors import BadInput, Interrupted
+from builder.registry import (
+    INDEX,
+    MANIFEST,
+    Credentials,
+    Denied,
+    Descriptor,
+    Login,
+    NotThere,
     Reference,
-    Registries,
-    RegistryFails,
-    RegistryUnreachable,
-    credentials_of_environment,
-    unreachable,
+    Registry,
+    RegistryFailed,
+    Unreachable,
+    WrongContent,
+    connect,
+    uploads,
 )
 
-INDEX = "application/vnd.oci.image.index.v1+json"
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-PASSWORD = base64.b64encode(b"user:secret").decode()
+CONTENT = bytes(range(256)) * 4000
+BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
+SECRET = base64.b64encode(b"user:secret").decode()
 
 
-def digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+@pytest.fixture(name="fake")
+def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    with fake_registry() as fake:
+        yield fake
 
 
-def image(arch: str) -> tuple[bytes, bytes]:
-    """A config and a manifest of it."""
-    config = json.dumps({"architecture": arch, "os": "linux"}).encode()
-    manifest = {"mediaType": MANIFEST, "config": {"digest": digest(config)}, "layers": []}
-    return config, json.dumps(manifest).encode()
+def client(fake: Fake, waits: list[float] | None = None, **logins: Login) -> Registry:
+    credentials = Credentials(logins=dict.fromkeys([fake.host], *logins.values()), files=())
+    if not logins:
+        credentials = Credentials(files=())
+    wait = (lambda _: None) if waits is None else waits.append
+    return connect(Reference.parse(f"{fake.host}/site/a"), credentials, wait=wait)
 
 
-CONFIG, SINGLE = image("amd64")
-POWER = image("ppc64le")[1]
-MANIFESTS = [
-    {"digest": digest(SINGLE), "platform": {"os": "linux", "architecture": "amd64"}},
-    {"digest": digest(POWER), "platform": {"os": "linux", "architecture": "ppc64le"}},
-    {"digest": digest(b"?"), "platform": {"os": "unknown", "architecture": "unknown"}},
-]
-BOTH = json.dumps({"mediaType": INDEX, "manifests": MANIFESTS}).encode()
+def manifest(**more: object) -> bytes:
+    return json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, **more}).encode()
 
 
-@dataclass
-class Told:
-    """What the registry holds, by path; who may read it."""
-
-    url: str = ""
-    files: dict[str, tuple[bytes, str]] = field(default_factory=dict)
-    needs: str = ""
-    token: object = field(default_factory=lambda: {"token": "granted"})
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    busy: int = 0
-    withheld: int = 0
-
-    @property
-    def host(self) -> str:
-        return self.url.removeprefix("http://")
+def test_manifests_are_written_and_read_by_tag_and_digest(fake: Fake) -> None:
+    registry, content = client(fake), manifest()
+    written = registry.write_manifest(content, MANIFEST, "1.0")
+    assert registry.resolve("1.0") == written
+    assert registry.manifest(written) == registry.manifest(written.digest) == content
+    assert registry.document("1.0")[1]["schemaVersion"] == 2
+    with pytest.raises(NotThere, match=r"site/a: manifests/2\.0"):
+        registry.resolve("2.0")
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        told: Told = self.server.told  # type: ignore[attr-defined]
-        authorization = self.headers.get("Authorization", "")
-        told.asked.append((self.path, authorization))
-        if told.busy:
-            told.busy -= 1
-            self._send(429, b"")
-        elif self.path.startswith("/token"):
-            known = authorization == f"Basic {PASSWORD}"
-            self._send(200 if known else 403, json.dumps(told.token).encode())
-        elif told.needs and authorization != told.needs:
-            scheme = told.needs.partition(" ")[0]
-            where = f'{scheme} realm="{told.url}/token",service="reg",scope="repository:a:pull"'
-            self._send(401, b"", {"WWW-Authenticate": where})
-        elif found := told.files.get(self.path):
-            self._send(200, found[0], {"Content-Type": found[1]})
-        else:
-            self._send(404, b"{}")
-
-    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        length = len(content) + self.server.told.withheld  # type: ignore[attr-defined]
-        for name, value in {**(headers or {}), "Content-Length": str(length)}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+@pytest.mark.parametrize("target", ["1.0", digest(manifest())])
+def test_a_wrong_byte_in_a_manifest_is_refused(target: str, fake: Fake) -> None:
+    registry = client(fake)
+    written = registry.write_manifest(manifest(), MANIFEST, "1.0")
+    fake.faults = [Fault(pattern="GET .*/manifests/", changed=True, times=9)]
+    if target == "1.0":  # nobody knows what is under a tag
+        assert registry.resolve(target).digest != written.digest
+        return
+    with pytest.raises(WrongContent, match="the registry gives sha256:") as caught:
+        registry.manifest(target)
+    assert caught.value.exit_code == 5
+    with pytest.raises(WrongContent):
+        registry.manifest(written)
 
 
-@pytest.fixture(name="registry")
-def small_registry() -> Iterator[Told]:
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told = Told(url=f"http://127.0.0.1:{http.server_address[1]}")
-    told.files = {
-        "/v2/library/both/manifests/1": (BOTH, INDEX),
-        "/v2/library/single/manifests/latest": (SINGLE, MANIFEST),
-        f"/v2/library/single/blobs/{digest(CONFIG)}": (CONFIG, "application/octet-stream"),
-        f"/v2/hub/library/both/manifests/{digest(BOTH)}": (BOTH, INDEX),
-    }
-    http.told = told  # type: ignore[attr-defined]
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield told
-    http.shutdown()
-    thread.join()
-    http.server_close()
+def test_a_manifest_of_a_gigabyte_is_refused_before_it_is_read(fake: Fake) -> None:
+    huge = {"Content-Length": str(1 << 30)}
+    fake.faults = [Fault(pattern="GET", status=200, headers=huge, times=9)]
+    fake.faults[0].pattern = "manifests"
+    with pytest.raises(WrongContent, match=r"it has 1073741824 bytes, at most 4194304 are read"):
+        client(fake).resolve("1.0")
+
+
+def test_a_manifest_without_a_length_is_read_to_the_limit_alone(fake: Fake) -> None:
+    fake.manifests["site/a", "1.0"] = (b" " * (5 << 20), MANIFEST)
+    with pytest.raises(WrongContent, match="at most 4194304"):
+        client(fake).resolve("1.0")
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("debian", ("docker.io", "library/debian", "latest")),
-        ("nvidia/cuda:12.4.1-base", ("docker.io", "nvidia/cuda", "12.4.1-base")),
-        ("docker.io/debian:13", ("docker.io", "library/debian", "13")),
-        ("nvcr.io/nvidia/cuda:1", ("nvcr.io", "nvidia/cuda", "1")),
-        ("localhost/a/b:2", ("localhost", "a/b", "2")),
-        ("reg.example:5000/a", ("reg.example:5000", "a", "latest")),
-        ("quay.io/a/b:1@sha256:00", ("quay.io", "a/b", "sha256:00")),
-    ],
+    "content", [b"[]", b"{", b"null", b"[" * 100_000, b'{"mediaType": "text/html"}']
 )
-def test_a_reference_in_parts(text: str, parts: tuple[str, str, str]) -> None:
-    found = Reference.of(text)
-    assert (found.registry, found.repository, found.tag) == parts
+def test_a_manifest_that_is_none_is_refused(content: bytes, fake: Fake) -> None:
+    fake.manifests["site/a", "1.0"] = (content, MANIFEST)
+    with pytest.raises(WrongContent, match="site/a: sha256:"):
+        client(fake).document("1.0")
 
 
-def test_an_index_is_resolved_for_each_architecture(registry: Told) -> None:
-    registries = Registries(mirrors={"docker.io": registry.host})
-    assert registries.digest("both:1", "x86_64") == digest(SINGLE)
-    assert registries.digest("docker.io/library/both:1", "ppc64le") == digest(POWER)
+def test_a_blob_is_sent_once_and_read_back(fake: Fake, tmp_path: Path) -> None:
+    registry, file = client(fake), tmp_path / "blob"
+    file.write_bytes(CONTENT)
+    assert registry.write_blob(file, media_type="x") == BLOB
+    assert registry.write_blob(file, media_type="x", digest=BLOB.digest) == BLOB
+    assert registry.transport.sent_bytes == len(CONTENT)
+    registry.read_blob(BLOB, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == CONTENT
+    assert registry.small_blob(BLOB) == CONTENT
 
 
-def test_an_image_of_one_architecture_is_not_taken_for_another(registry: Told) -> None:
-    registries = Registries()
-    reference = f"{registry.host}/library/single"
-    assert registries.digest(reference, "x86_64") == digest(SINGLE)
-    with pytest.raises(RegistryFails, match=r"no image for ppc64le \(linux\); there is amd64"):
-        registries.digest(reference, "ppc64le")
+def test_a_file_that_holds_something_else_is_not_sent(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(WrongContent, match=f"has to hold {BLOB.digest}"):
+        client(fake).write_blob(tmp_path / "blob", digest=BLOB.digest)
+    assert not fake.requests("POST")
 
 
-def test_an_answer_that_breaks_off(registry: Told) -> None:
-    registry.withheld = 10
-    with pytest.raises(RegistryUnreachable, match="both:1"):
-        Registries(mirrors={"docker.io": registry.host}).digest("both:1", "x86_64")
+def test_a_blob_is_mounted_where_another_repository_has_it(fake: Fake) -> None:
+    registry = client(fake)
+    registry.sibling("site/b").write_blob(CONTENT)
+    assert registry.mount_blob(BLOB.digest, "site/b")
+    assert registry.has_blob(BLOB.digest)
+    assert not registry.mount_blob(digest(b"?"), "site/b")
+    assert fake.requests("DELETE .*/uploads/"), "an upload that nobody goes on with stays open"
 
 
-def test_an_index_without_the_architecture_says_what_it_has(registry: Told) -> None:
-    with pytest.raises(RegistryFails, match=r"no image for aarch64 .* there is amd64, ppc64le"):
-        Registries().digest(f"{registry.host}/library/both:1", "aarch64")
-
-
-def test_a_mirror_can_have_a_path_and_content_must_be_what_was_asked(registry: Told) -> None:
-    registries = Registries(mirrors={"docker.io": f"{registry.host}/hub"})
-    reference = f"both@{digest(BOTH)}"
-    assert registries.digest(reference, "ppc64le") == digest(POWER)
-    registry.files[f"/v2/hub/library/both/manifests/{digest(BOTH)}"] = (SINGLE, MANIFEST)
-    with pytest.raises(RegistryFails, match=f"the registry gives {digest(SINGLE)}"):
-        registries.digest(reference, "ppc64le")
-
-
-def test_a_namespaces_mirror_is_asked_before_its_registrys(registry: Told) -> None:
-    registry.files["/v2/nv/cuda/manifests/1"] = (BOTH, INDEX)
-    mirrors = {"docker.io": "127.0.0.1:9/hub", "docker.io/nvidia": f"{registry.host}/nv"}
-    registries = Registries(mirrors=mirrors)
-    assert registries.digest("docker.io/nvidia/cuda:1", "ppc64le") == digest(POWER)
-    found = pin_references(
-        [("docker.io/nvidia/cuda:1", "x86_64"), ("docker.io/library/a:1", "x86_64")],
-        {},
-        registries,
-        update=False,
-    )
-    assert found.references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
-    [failure] = found.failures
-    assert "not asked for: docker.io/library/a:1\n" in str(failure)
-    lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], mirrors)
-    assert [one.server for one in lost] == ["127.0.0.1:9"]
-
-
-@pytest.mark.parametrize("needs", ["Bearer granted", f"Basic {PASSWORD}"])
-def test_credentials_are_used_and_never_shown(needs: str, registry: Told) -> None:
-    registry.needs = needs
-    reference = f"{registry.host}/library/both:1"
-    registries = Registries(credentials={registry.host: PASSWORD})
-    assert registries.digest(reference, "x86_64") == digest(SINGLE)
-    with pytest.raises(RegistryFails, match="answers 401") as caught:
-        Registries(credentials={"other.example": PASSWORD}).digest(reference, "x86_64")
-    assert PASSWORD not in f"{caught.value}{registries!r}"
-
-
-def test_a_limit_of_requests_is_waited_for(registry: Told) -> None:
+def test_a_blob_that_breaks_off_goes_on_where_it_was(fake: Fake, tmp_path: Path) -> None:
     waits: list[float] = []
-    registry.busy = 2
-    registries = Registries(wait=waits.append)
-    assert registries.digest(f"{registry.host}/library/both:1", "x86_64") == digest(SINGLE)
-    assert waits == [1.0, 3.0]
-    registry.busy = 3
-    with pytest.raises(RegistryFails, match="answers 429"):
-        registries.digest(f"{registry.host}/library/both:1", "x86_64")
+    registry = client(fake, waits)
+    registry.write_blob(CONTENT)
+    fake.faults = [Fault(pattern="GET .*/blobs/", after=300_000, times=2)]
+    registry.read_blob(BLOB, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == CONTENT
+    ranges = [one.get("Range", "") for one in fake.requests("GET .*/blobs/")]
+    assert ranges[0] == ""
+    assert all(one.startswith("bytes=") and one != "bytes=0-" for one in ranges[1:])
+    assert len(ranges) == 3
+    assert waits
 
 
-def test_an_image_that_is_not_there_is_told(registry: Told) -> None:
-    with pytest.raises(RegistryFails, match=r"library/none:1: .* answers 404"):
-        Registries().digest(f"{registry.host}/library/none:1", "x86_64")
+def test_a_blob_that_is_cut_short_is_no_blob(fake: Fake, tmp_path: Path) -> None:
+    registry = client(fake)
+    registry.write_blob(CONTENT)
+    fake.blobs["site/a", BLOB.digest] = CONTENT[:1000]
+    with pytest.raises(WrongContent, match=r"it ends after 1000 of 1024000 bytes"):
+        registry.read_blob(BLOB, tmp_path / "blob")
+    assert not (tmp_path / "blob").exists()
 
 
-def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
-    registries = Registries(mirrors={"docker.io": "127.0.0.1:9"})
-    with pytest.raises(RegistryUnreachable) as caught:
-        registries.digest("debian:13", "x86_64")
-    text = str(caught.value)
-    assert "the registry docker.io cannot be reached, through 127.0.0.1:9: " in text
-    assert "registries: {docker.io: mirror.example:5000} in site.yaml" in text
+@pytest.mark.parametrize("wrong", [CONTENT[:-1] + b"?", CONTENT + b"?", b""])
+def test_a_blob_of_other_bytes_is_refused_and_gone(
+    wrong: bytes, fake: Fake, tmp_path: Path
+) -> None:
+    fake.blobs["site/a", BLOB.digest] = wrong
+    with pytest.raises((WrongContent, Unreachable)):
+        client(fake).read_blob(BLOB, tmp_path / "blob")
+    there = tmp_path / "blob"
+    assert not there.exists() or there.stat().st_size == 0
+
+
+def test_what_lay_there_is_gone_on_with_or_replaced(fake: Fake, tmp_path: Path) -> None:
+    registry, file = client(fake), tmp_path / "blob"
+    registry.write_blob(CONTENT)
+    for there in (CONTENT[:500], b"?" * 500, CONTENT + b"more", CONTENT, b""):
+        file.write_bytes(there)
+        registry.read_blob(BLOB, file)
+        assert file.read_bytes() == CONTENT
+    assert fake.requests("GET .*/blobs/")[0]["Range"] == "bytes=500-"
+
+
+@pytest.mark.parametrize("kept", [0, 300_000])
+def test_an_upload_that_breaks_off_goes_on_where_it_was(
+    kept: int, fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "blob").write_bytes(CONTENT)
+    fake.faults = [Fault(pattern=r"PUT .*/uploads/", after=kept)]
+    registry = client(fake)
+    registry.write_blob(tmp_path / "blob")
+    assert fake.blobs["site/a", BLOB.digest] == CONTENT
+    parts = [one.get("Content-Range") for one in fake.requests("PATCH")]
+    assert parts == ([f"{kept}-{len(CONTENT) - 1}"] if kept else [])
+
+
+def test_pieces_are_sent_where_requests_are_limited(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_PIECE", 400_000)
+    fake.most_bytes = 400_000
+    client(fake).write_blob(CONTENT)
+    assert fake.blobs["site/a", BLOB.digest] == CONTENT
+    assert len(fake.requests("PATCH")) == 3
+    fake.most_bytes = 10
+    with pytest.raises(RegistryFailed, match="the registry takes no requests of 400000 bytes"):
+        client(fake).write_blob(CONTENT + b"?")
+
+
+def test_an_upload_that_never_comes_through_ends(fake: Fake) -> None:
+    fake.faults = [Fault(pattern=r"PUT .*/uploads/", after=0, times=99)]
+    with pytest.raises(Unreachable, match="no answer"):
+        client(fake).write_blob(CONTENT)
+    assert len(fake.requests("PUT")) == 5
+    assert not fake.blobs
+
+
+def test_what_is_stopped_ends_at_its_next_piece(fake: Fake, tmp_path: Path) -> None:
+    registry = client(fake)
+    registry.write_blob(CONTENT)
+
+    def stop(_: int) -> None:
+        registry.transport.sleep.stop()
+
+    with pytest.raises(Interrupted):
+        registry.read_blob(BLOB, tmp_path / "blob", on_bytes=stop)
+    assert 0 < (tmp_path / "blob").stat().st_size < len(CONTENT)
+    other = client(fake)
+    fake.before = lambda request: other.transport.sleep.stop() if "uploads" in request else None
+    with pytest.raises(Interrupted):
+        other.write_blob(CONTENT + b"?")
+    assert digest(CONTENT + b"?") not in {name for _, name in fake.blobs}
+
+
+def test_a_limit_of_requests_is_waited_for_as_long_as_it_says(fake: Fake) -> None:
+    waits: list[float] = []
+    registry = client(fake, waits)
+    registry.write_manifest(manifest(), MANIFEST, "1.0")
+    fake.faults = [Fault(pattern="manifests", status=429, headers={"Retry-After": "7"}, times=2)]
+    registry.resolve("1.0")
+    assert waits == [7.0, 7.0]
+    fake.faults = [Fault(pattern="manifests", status=429, headers={"Retry-After": "3600"})]
+    with pytest.raises(RegistryFailed, match="answers 429"):
+        registry.resolve("1.0")
+    assert len(waits) == 2, "an hour is not waited for"
+
+
+def test_a_failing_registry_is_asked_a_bounded_number_of_times(fake: Fake) -> None:
+    waits: list[float] = []
+    fake.faults = [Fault(pattern="manifests", status=500, times=99)]
+    with pytest.raises(RegistryFailed, match="answers 500") as caught:
+        client(fake, waits).resolve("1.0")
+    assert waits == [0.5, 1.0, 2.0, 4.0]
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(("status", "hint"), [(401, "log in with"), (403, "this login may not")])
+def test_a_refusal_is_said_as_what_it_is_and_not_repeated(
+    status: int, hint: str, fake: Fake
+) -> None:
+    body = b'{"errors": [{"code": "DENIED", "message": "no\\nentry: http://u:secret@x/"}]}'
+    fake.faults = [Fault(pattern="manifests", status=status, body=body, times=99)]
+    with pytest.raises(Denied, match=f"answers {status} .*DENIED: no entry: http://x/") as caught:
+        client(fake).resolve("1.0")
+    assert hint in str(caught.value)
     assert caught.value.exit_code == 4
+    assert len(fake.requests("manifests")) == 1
 
 
-LINUX = {"os": "linux", "architecture": "amd64"}
+def test_a_token_is_asked_for_with_the_scope_and_never_shown(fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
+    fake.faults = [
+        Fault(pattern="manifests", status=401, headers=realm),
+        Fault(pattern="/token", status=200, body=b'{"token": "granted"}'),
+        Fault(pattern="manifests", status=403, body=b"", times=9),
+    ]
+    login = Login(user="user", password="secret")
+    with pytest.raises(Denied) as caught:
+        client(fake, me=login).write_manifest(manifest(), MANIFEST, "1.0")
+    [token] = fake.requests("/token")
+    assert token["Authorization"] == f"Basic {SECRET}"
+    [asked] = [request for request, _ in fake.asked if "/token" in request]
+    assert "scope=repository%3Asite%2Fa%3Apull%2Cpush" in asked
+    assert fake.requests("manifests")[1]["Authorization"] == "Bearer granted"
+    for secret in ("secret", SECRET, "granted"):
+        assert secret not in f"{caught.value}{login!r}"
+
+
+def test_an_identity_token_is_posted_never_put_into_a_url(fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
+    fake.faults = [
+        Fault(pattern="manifests", status=401, headers=realm),
+        Fault(pattern="/token", status=200, body=b'{"access_token": "granted"}'),
+    ]
+    client(fake, me=Login(identity_token="secret")).write_manifest(manifest(), MANIFEST, "1.0")
+    assert [request for request, _ in fake.asked if "token" in request] == ["POST /token"]
+
+
+def test_a_token_that_has_expired_is_renewed(fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
+    registry = client(fake)
+    for token in (b"first", b"second"):
+        fake.faults = [
+            Fault(pattern="manifests", status=401, headers=realm),
+            Fault(pattern="/token", status=200, body=b'{"token": "%s"}' % token),
+        ]
+        registry.write_manifest(manifest(), MANIFEST, "1.0")
+    assert fake.requests("manifests")[-1]["Authorization"] == "Bearer second"
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"?", b'{"token": 3}', b'{"token": "a b"}'])
+def test_a_server_of_tokens_that_gives_none(answer: bytes, fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token"'}
+    fake.faults = [
+        Fault(pattern="manifests", status=401, headers=realm),
+        Fault(pattern="/token", status=200, body=answer),
+    ]
+    with pytest.raises(Denied, match="its server of tokens gives none"):
+        client(fake).resolve("1.0")
+
+
+def test_another_host_sees_no_credentials(fake: Fake, tmp_path: Path) -> None:
+    with fake_registry() as other:
+        other.blobs["site/a", BLOB.digest] = CONTENT
+        where = {"Location": f"http://{other.host}/v2/site/a/blobs/{BLOB.digest}"}
+        fake.faults = [
+            Fault(pattern="blobs", status=401, headers={"WWW-Authenticate": "Basic"}),
+            Fault(pattern="blobs", status=307, headers=where),
+        ]
+        login = Login(user="user", password="secret")
+        client(fake, me=login).read_blob(BLOB, tmp_path / "blob")
+        assert fake.requests("blobs")[1]["Authorization"] == f"Basic {SECRET}"
+        [asked] = other.requests("blobs")
+        assert "Authorization" not in asked
+
+
+def test_redirects_that_never_end(fake: Fake) -> None:
+    fake.faults = [Fault(pattern="manifests", status=307, headers={"Location": ""}, times=99)]
+    fake.faults[0].headers["Location"] = f"http://{fake.host}/v2/site/a/manifests/1.0"
+    with pytest.raises(RegistryFailed, match="more than 5 redirects"):
+        client(fake).resolve("1.0")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_referrers_with_and_without_a_registrys_list(listed: bool, fake: Fake) -> None:
+    fake.referrers = listed
+    registry = client(fake)
+    image = registry.write_manifest(manifest(), MANIFEST)
+    assert registry.referrers(image.digest) == ()
+    for kind in ("a/one", "a/two", "a/one"):
+        registry.attach(manifest(artifactType=kind, subject=image.as_json()))
+    found = registry.referrers(image.digest)
+    assert sorted(one.artifact_type for one in found) == ["a/one", "a/two"]
+    [one] = registry.referrers(image.digest, "a/one")
+    assert one.artifact_type == "a/one"
+    fallback = image.digest.replace(":", "-")
+    assert fake.tags("site/a") == (set() if listed else {fallback})
+
+
+def test_two_clients_lose_no_entry_of_the_fallback(fake: Fake) -> None:
+    image = client(fake).write_manifest(manifest(), MANIFEST)
+    contents = [manifest(artifactType=f"a/{n}", subject=image.as_json()) for n in range(8)]
+    threads = [threading.Thread(target=client(fake).attach, args=(one,)) for one in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(client(fake).referrers(image.digest)) == 8
+
+
+def test_an_entry_that_another_machine_wrote_over_is_written_again(fake: Fake) -> None:
+    registry = client(fake)
+    image = registry.write_manifest(manifest(), MANIFEST)
+    tag = image.digest.replace(":", "-")
+    empty = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
+    written: list[str] = []
+
+    def write_over(request: str) -> None:
+        """After the first write, what was there before is there again."""
+        if request == f"GET /v2/site/a/manifests/{tag}" and written == ["once"]:
+            fake.manifests["site/a", tag] = (empty, INDEX)
+            written.append("over")
+        if request == f"PUT /v2/site/a/manifests/{tag}":
+            written.append("once" if not written else "again")
+
+    fake.before = write_over
+    registry.attach(manifest(artifactType="a/one", subject=image.as_json()))
+    assert written == ["once", "over", "again"]
+    assert len(registry.referrers(image.digest)) == 1
+
+
+def test_tags_come_in_pages(fake: Fake) -> None:
+    registry = client(fake)
+    assert registry.tags() == []
+    for tag in ("a", "b", "c", "d", "e"):
+        registry.write_manifest(manifest(), MANIFEST, tag)
+    assert registry.tags() == ["a", "b", "c", "d", "e"]
+
+
+def test_a_registry_that_keeps_something_else_is_told(fake: Fake) -> None:
+    headers = {"Docker-Content-Digest": digest(b"?")}
+    fake.faults = [Fault(pattern="PUT .*manifests", status=201, headers=headers)]
+    with pytest.raises(WrongContent, match="the registry keeps it as sha256:"):
+        client(fake).write_manifest(manifest(), MANIFEST, "1.0")
+
+
+def test_a_registry_that_is_away() -> None:
+    waits: list[float] = []
+    registry = connect(Reference.parse("127.0.0.1:9/a/b"), Credentials(files=()), wait=waits.append)
+    with pytest.raises(Unreachable, match=r"127.0.0.1:9/a/b: manifests/1: no answer: ") as caught:
+        registry.resolve("1")
+    assert caught.value.exit_code == 4
+    assert len(waits) == 4
+
+
+def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    with pytest.raises(BadInput, match=r"SSL_CERT_FILE: /nowhere/ca\.pem"):
+        client(fake).resolve("1")
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    "entry",
     [
-        ([], "cannot be pinned"),
-        ("x", "cannot be pinned"),
-        (None, "cannot be pinned"),
-        ({"mediaType": INDEX, "schemaVersion": 1}, "cannot be pinned"),
-        ({"config": []}, "cannot be pinned"),
-        ({"config": {"digest": "../../other/blobs/x"}}, "cannot be pinned"),
-        ({"manifests": 3}, "cannot be pinned"),
-        ({"manifests": [3]}, "cannot be pinned"),
-        ({"manifests": [{"platform": 3}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": None, "digest": digest(SINGLE)}]}, "there is nothing"),
-        ({"manifests": [{"platform": LINUX}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": 3}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": "sha256:00"}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]}, "cannot be pinned"),
+        3,
+        {},
+        {"mediaType": "x", "digest": "sha256:00", "size": 1},
+        {"mediaType": "x", "digest": digest(b""), "size": -1},
+        {"mediaType": "x", "digest": digest(b""), "size": True},
+        {"mediaType": "x", "digest": digest(b"") + "\n", "size": 1},
+        {"mediaType": 3, "digest": digest(b""), "size": 1},
     ],
 )
-@pytest.mark.parametrize("kind", [INDEX, MANIFEST])
-def test_an_answer_of_another_shape_is_told(
-    answer: object, said: str, kind: str, registry: Told
-) -> None:
-    registry.files["/v2/library/odd/manifests/1"] = (json.dumps(answer).encode(), kind)
-    with pytest.raises(RegistryFails, match=f"library/odd:1: .*{said}"):
-        Registries().digest(f"{registry.host}/library/odd:1", "x86_64")
-
-
-def test_json_that_is_too_deep_and_a_token_of_another_shape_are_told(registry: Told) -> None:
-    reference = f"{registry.host}/library/odd:1"
-    registry.files["/v2/library/odd/manifests/1"] = (b"[" * 100_000, INDEX)
-    with pytest.raises(RegistryFails, match="is not JSON"):
-        Registries().digest(reference, "x86_64")
-    registry.needs, registry.token = "Bearer granted", []
-    with pytest.raises(RegistryFails, match="answers 401"):
-        Registries(credentials={registry.host: PASSWORD}).digest(reference, "x86_64")
-
-
-@pytest.mark.parametrize("mirror", ["mirror.example:5000/hub", "http://mirror.example"])
-def test_only_this_machine_is_asked_without_tls(
-    mirror: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def get(url: str, **_: object) -> requests.Response:
-        asked.append(url)
-        raise requests.ConnectionError("no network in unit tests")
-
-    monkeypatch.setattr(requests, "get", get)
-    with pytest.raises(RegistryUnreachable):
-        Registries(mirrors={"docker.io": mirror}).digest("debian:13", "x86_64")
-    assert [url.partition(":")[0] for url in asked] == ["https"]
-
-
-def test_registries_without_an_answer_are_told_once(registry: Told) -> None:
-    registry.needs = "Bearer granted"  # a refusal is an answer
-    names = ["debian:13", "nvidia/cuda:1", "quay.io/a:1"]
-    found = unreachable(names, {"docker.io": "127.0.0.1:9", "quay.io": registry.host})
-    assert [(one.registry, one.server) for one in found] == [("docker.io", "127.0.0.1:9")]
-    assert unreachable([], {}) == []
-
-
-def test_credentials_are_read_as_docker_writes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    assert credentials_of_environment() == {}
-    auths = {
-        "https://index.docker.io/v1/": {"auth": PASSWORD},
-        "quay.io": {"auth": PASSWORD},
-        "helper.example": {},
-        "broken.example": {"auth": "?"},
-    }
-    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
-    assert credentials_of_environment() == {"docker.io": PASSWORD, "quay.io": PASSWORD}
+def test_a_descriptor_of_another_shape_is_refused(entry: object) -> None:
+    with pytest.raises(WrongContent, match="here"):
+        Descriptor.read(entry, "here")

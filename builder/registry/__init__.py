@@ -1,0 +1,42 @@
+"""A client of the OCI distribution specification 1.1: what comes is checked against its digest."""
+
+from __future__ import annotations
+
+from builder.registry.client import (
+    INDEXES,
+    LARGEST_MANIFEST,
+    MANIFESTS,
+    Registry,
+    connect,
+)
+from builder.registry.credentials import Credentials, Login
+from builder.registry.failures import (
+    Denied,
+    NotThere,
+    RegistryFailed,
+    Unreachable,
+    WrongContent,
+)
+from builder.registry.kinds import INDEX, MANIFEST
+from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+
+__all__ = [
+    "INDEX",
+    "INDEXES",
+    "LARGEST_MANIFEST",
+    "MANIFEST",
+    "MANIFESTS",
+    "Credentials",
+    "Denied",
+    "Descriptor",
+    "Login",
+    "NotThere",
+    "Reference",
+    "Registry",
+    "RegistryFailed",
+    "Unreachable",
+    "WrongContent",
+    "connect",
+    "digest_of",
+    "is_digest",
+]

@@ -1,0 +1,77 @@
+"""What a registry's answers mean, or that there is none: failures that name the thing asked for."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+
+import requests
+import urllib3.exceptions
+
+from builder.registry.credentials import LOGIN_HINT
+from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
+from builder.web import TRANSIENT, cause_of, innermost, retry_after, server_of, without_users
+
+TLS_HINT = (
+    "a site's own authority is named by SSL_CERT_FILE or REQUESTS_CA_BUNDLE; "
+    "a registry without TLS by --plain-http HOST"
+)
+_RIGHTS_HINT = "this login may not do that: ask for the right, or use another login"
+_LONGEST_ERROR = 1 << 16
+
+
+def lost(error: Exception, at: str) -> Exception:
+    """The failure for a connection that gave no answer; `at` is what was asked for, and where."""
+    cause, reason = cause_of(error), innermost(error)
+    tls = isinstance(error, requests.exceptions.SSLError)
+    if tls or isinstance(cause, ssl.SSLCertVerificationError):
+        return Unreachable(f"{at}: TLS fails: {reason}", reason=reason, hint=TLS_HINT)
+    if isinstance(error, ValueError):  # requests' errors for URLs that are none
+        return RegistryFailed(f"{at}: the registry names an address that is none")
+    failed = Unreachable(f"{at}: no answer: {reason}", reason=reason)
+    if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+        return failed  # that name does not come to exist by waiting
+    return Passing(failed)
+
+
+def broken(error: Exception, at: str) -> Passing:
+    """The failure for an answer whose body broke off."""
+    reason = innermost(error)
+    return Passing(Unreachable(f"{at}: broke off: {reason}", reason=reason))
+
+
+def failure(answer: requests.Response, at: str) -> RegistryFailed | Passing:
+    """What a status means; the registry's own words are in it."""
+    code, said = _said(answer)
+    text = f"{at}: {server_of(answer.url)} answers {answer.status_code} {answer.reason or ''}"
+    found = _by_status(answer, f"{text.rstrip()}: {said}" if said else text.rstrip())
+    (found.failure if isinstance(found, Passing) else found).code = code
+    return found
+
+
+def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Passing:
+    status = answer.status_code
+    if status == requests.codes.unauthorized:
+        return Denied(text, hint=LOGIN_HINT)
+    if status == requests.codes.forbidden:
+        return Denied(text, hint=_RIGHTS_HINT)
+    if status == requests.codes.not_found:
+        return NotThere(text)
+    if status in TRANSIENT:
+        return Passing(RegistryFailed(text), wait_s=retry_after(answer.headers))
+    return RegistryFailed(text)
+
+
+def _said(answer: requests.Response) -> tuple[str, str]:
+    """The registry's code and words, in one line: `errors: [{code, message}]` if it says so."""
+    try:
+        content = answer.raw.read(_LONGEST_ERROR, decode_content=True)
+        found = json.loads(content)["errors"][0]
+        code = str(found.get("code", ""))
+        text = f"{code}: {found.get('message', '')}".strip(": ")
+    except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError):
+        return "", ""
+    except urllib3.exceptions.HTTPError:
+        return "", ""
+    return code, without_users(" ".join(text.split()))[:200]

@@ -1,0 +1,123 @@
+"""The Authorization header of a registry's requests: Basic, or a token for a scope.
+
+https://distribution.github.io/distribution/spec/auth/token/ and its oauth2 twin, for identity
+tokens: https://distribution.github.io/distribution/spec/auth/oauth/
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import requests
+
+from builder.registry.credentials import LOGIN_HINT, Credentials, Login
+from builder.registry.failures import Denied
+
+PULL, PUSH = "pull", "pull,push"
+_BASIC_KEY = "basic"
+_LARGEST = 1 << 20
+_PAIR = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """What is to be done where: `also` are other repositories that are read with it."""
+
+    repository: str
+    actions: str = PULL
+    also: tuple[str, ...] = ()
+
+    def texts(self) -> list[str]:
+        """As servers of tokens want it."""
+        others = [f"repository:{name}:{PULL}" for name in self.also]
+        return [f"repository:{self.repository}:{self.actions}", *others]
+
+
+class Asks(Protocol):
+    """Sends a request to a server of tokens."""
+
+    def __call__(
+        self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
+    ) -> requests.Response: ...
+
+
+class Authorization:
+    """What one registry was told of who we are, for all threads."""
+
+    def __init__(self, registry: str, credentials: Credentials, ask: Asks) -> None:
+        self._registry, self._credentials, self._ask = registry, credentials, ask
+        self._known: dict[Scope | str, str] = {}
+        self._lock = threading.Lock()
+
+    def known(self, scope: Scope) -> str:
+        """The header's value as far as one is known: none before the registry asked for it."""
+        with self._lock:
+            return self._known.get(scope) or self._known.get(_BASIC_KEY, "")
+
+    def answer(self, challenge: str, scope: Scope, *, stale: str) -> str:
+        """The value that a 401 asks for, empty if there is none; `stale` was refused.
+
+        Raises `Denied` when the server of tokens gives none.
+        """
+        with self._lock:
+            found = self._known.get(scope, "")
+            if found and found != stale:
+                return found  # another thread asked meanwhile
+            login = self._credentials.login(self._registry, scope.repository)
+            bearer = re.search(r"\bbearer\b(.*)", challenge, re.IGNORECASE | re.DOTALL)
+            if bearer:
+                self._known[scope] = self._bearer(bearer[1], scope, login)
+                return self._known[scope]
+            if login is None or login.identity_token or login.basic == stale:
+                return ""
+            self._known[_BASIC_KEY] = login.basic
+            return login.basic
+
+    def _bearer(self, challenge: str, scope: Scope, login: Login | None) -> str:
+        given = dict(_PAIR.findall(challenge))
+        realm, service = given.get("realm", ""), given.get("service", "")
+        if urlsplit(realm).scheme not in {"http", "https"}:
+            raise Denied(f"{self._registry}: it names no server of tokens", hint=LOGIN_HINT)
+        if login and login.identity_token:
+            form = {
+                "grant_type": "refresh_token",
+                "service": service,
+                "scope": " ".join(scope.texts()),
+                "client_id": "build-images",
+                "refresh_token": login.identity_token,
+            }
+            answer = self._ask("POST", realm, headers={}, form=form)
+        else:
+            headers = {"Authorization": login.basic} if login else {}
+            wanted = [("service", service)] if service else []
+            wanted += [("scope", one) for one in scope.texts()]
+            url = requests.Request("GET", realm, params=wanted).prepare().url or realm
+            answer = self._ask("GET", url, headers=headers, form={})
+        return f"Bearer {self._token_in(answer)}"
+
+    def _token_in(self, answer: requests.Response) -> str:
+        with answer:
+            if answer.status_code != requests.codes.ok:
+                raise Denied(
+                    f"{self._registry}: its server of tokens answers {answer.status_code} "
+                    f"{answer.reason or ''}".rstrip(),
+                    hint=LOGIN_HINT,
+                )
+            found = _json(answer)
+        token = found.get("token") or found.get("access_token") if isinstance(found, dict) else ""
+        if not isinstance(token, str) or not token or token.split() != [token]:
+            raise Denied(f"{self._registry}: its server of tokens gives none", hint=LOGIN_HINT)
+        return token
+
+
+def _json(answer: requests.Response) -> Any:
+    try:
+        return json.loads(answer.raw.read(_LARGEST, decode_content=True))
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,307 @@
+"""One repository of a registry: manifests, blobs and tags, each checked against its digest.
+
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import requests
+import urllib3.exceptions
+
+from builder.registry import downloads, referring, uploads
+from builder.registry.authorization import PULL, PUSH, Scope
+from builder.registry.credentials import Credentials
+from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
+from builder.registry.kinds import INDEX, MANIFEST
+from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+from builder.registry.transport import Transport
+
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+INDEXES = (INDEX, DOCKER_LIST)
+MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
+OCTETS = "application/octet-stream"
+LARGEST_MANIFEST = 4 << 20  # bytes; what the specification asks registries to take at least
+_ACCEPT = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
+# What a registry says of blobs that it has, while another client writes the same ones; that of
+# Debian 12 says the first of an entry that it reads half written.
+_SOON_THERE = ("DIGEST_INVALID", "MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN")
+_NEXT = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
+_MOST_PAGES = 1000
+
+
+class Registry:
+    """A repository. One value serves all threads; `sibling` shares its connections and logins.
+
+    Every method may raise `Unreachable`, `Denied` or `RegistryFailed` (builder.registry.failures),
+    those that read `NotThere` and `WrongContent`, too.
+    """
+
+    def __init__(self, transport: Transport, repository: str) -> None:
+        self.transport, self.repository = transport, repository
+
+    @property
+    def name(self) -> str:
+        """`quay.io/site/pytorch`."""
+        return f"{self.transport.registry}/{self.repository}"
+
+    def sibling(self, repository: str) -> Registry:
+        """Another repository of the same registry."""
+        return Registry(self.transport, repository)
+
+    # Manifests
+
+    def resolve(self, target: str) -> Descriptor:
+        """What a tag or a digest is now: of the manifest's bytes, never by the registry's word."""
+        return self.read(target)[0]
+
+    def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
+        """A manifest by tag, digest or descriptor, and its bytes.
+
+        Raises `WrongContent` when it has another digest or size than the one named, or more than
+        4 MiB.
+        """
+        wanted = target if isinstance(target, Descriptor) else None
+        name = wanted.digest if wanted else str(target)
+        content, said = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
+        kind = said.get("Content-Type", "").partition(";")[0].strip()
+        found = Descriptor.of(content, wanted.media_type if wanted else kind)
+        if is_digest(name) and found.digest != name:
+            raise self.wrong(name, f"the registry gives {found.digest}")
+        if wanted and wanted.size != found.size:
+            raise self.wrong(name, f"it has {found.size} bytes, and is said to have {wanted.size}")
+        return found, content
+
+    def manifest(self, target: str | Descriptor) -> bytes:
+        """The bytes of a manifest; see `read`."""
+        return self.read(target)[1]
+
+    def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
+        """A manifest or index as JSON; of what it says of itself, the media type is checked."""
+        found, content = self.read(target)
+        try:
+            parsed = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise self.wrong(found.digest, "it is not JSON") from error
+        if not isinstance(parsed, dict):
+            raise self.wrong(found.digest, "it is no manifest")
+        if parsed.get("mediaType", found.media_type) != found.media_type:
+            raise self.wrong(found.digest, "its media type is not the one it is served with")
+        return found, parsed
+
+    def has_manifest(self, digest: str) -> bool:
+        """Whether the repository has a manifest."""
+        return self._has(f"manifests/{digest}", _ACCEPT)
+
+    def write_manifest(self, content: bytes, media_type: str, target: str = "") -> Descriptor:
+        """Write a manifest under a tag, or by its digest alone if `target` is empty."""
+        return self.put_manifest(content, media_type, target)[0]
+
+    def put_manifest(
+        self, content: bytes, media_type: str, target: str = ""
+    ) -> tuple[Descriptor, bool]:
+        """Write a manifest; and whether the registry has taken note of its subject by itself."""
+        found, patience = Descriptor.of(content, media_type), self.transport.patience()
+        while True:
+            try:
+                given, noted = self._put(found, content, target)
+                break
+            except Passing as passing:
+                patience.after(passing)
+            except RegistryFailed as error:
+                if error.code not in _SOON_THERE:
+                    raise
+                patience.after(Passing(error))
+        if given != found.digest:
+            raise self.wrong(found.digest, f"the registry keeps it as {given[:80]}")
+        return found, noted
+
+    def _put(self, found: Descriptor, content: bytes, target: str) -> tuple[str, bool]:
+        with self.once(
+            "PUT",
+            f"manifests/{target or found.digest}",
+            headers={"Content-Type": found.media_type},
+            body=lambda: content,
+            good=(201, 202, 200),
+        ) as answer:
+            given = answer.headers.get("Docker-Content-Digest", found.digest)
+            return given, "OCI-Subject" in answer.headers
+
+    def tags(self) -> list[str]:
+        """All tags; none in a repository that does not exist."""
+        try:
+            found = [
+                tag
+                for page in self.pages("tags/list", "tags/list")
+                for tag in page.get("tags") or []
+            ]
+        except NotThere:
+            return []
+        return [tag for tag in found if isinstance(tag, str)]
+
+    # Blobs
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether the repository has a blob."""
+        return self._has(f"blobs/{digest}", {})
+
+    def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
+        """The bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
+        if wanted.size > limit:
+            raise self.wrong(wanted.digest, f"it has {wanted.size} bytes, at most {limit} are read")
+        content, _ = self._fetch(f"blobs/{wanted.digest}", wanted.digest, limit)
+        if digest_of(content) != wanted.digest or len(content) != wanted.size:
+            raise self.wrong(wanted.digest, f"the registry gives {digest_of(content)}")
+        return content
+
+    def read_blob(
+        self,
+        wanted: Descriptor,
+        path: Path,
+        *,
+        on_bytes: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Write a blob to a file, going on after what is in it already, and check its digest.
+
+        `on_bytes` is told how many bytes came. Never are more written than the blob has. Raises
+        `WrongContent`, and then the file is gone; after another failure, what came stays in it.
+        """
+        downloads.read_blob(self, wanted, path, on_bytes)
+
+    def write_blob(
+        self, source: Path | bytes, *, media_type: str = OCTETS, digest: str = ""
+    ) -> Descriptor:
+        """Upload a blob, unless the repository has it: see `builder.registry.uploads`."""
+        return uploads.write_blob(self, source, media_type=media_type, digest=digest)
+
+    def mount_blob(self, digest: str, repository: str) -> bool:
+        """Take a blob over from another repository of the same registry; whether that went."""
+        path = f"blobs/uploads/?{urlencode({'mount': digest, 'from': repository})}"
+        scope = Scope(repository=self.repository, actions=PUSH, also=(repository,))
+        session = ""
+        with contextlib.suppress(RegistryFailed, Passing):  # uploading will tell what is wrong
+            with self.asked("POST", path, good=(201, 202), scope=scope) as answer:
+                if answer.status_code == requests.codes.created:
+                    return True
+                session = answer.headers.get("Location", "")
+            if session:
+                self.once("DELETE", session, good=(204, 202, 200)).close()
+        return False
+
+    # Proof
+
+    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+        """What refers to a manifest; of one artifact type, if one is named.
+
+        From the registry's list, or from the tag `sha256-...` where it keeps none. Whoever takes
+        proof from it reads each manifest, and checks that its `subject` is the digest.
+        """
+        return referring.referrers(self, digest, artifact_type)
+
+    def attach(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
+        """Write a manifest that has a `subject`, so that `referrers` of that finds it."""
+        return self.attach_all([content], media_type)[0]
+
+    def attach_all(self, contents: Sequence[bytes], media_type: str = MANIFEST) -> list[Descriptor]:
+        """Write several at once; their descriptors, in order."""
+        return referring.attach(self, contents, media_type)
+
+    # Requests
+
+    def asked(self, method: str, path: str, **more: Any) -> Any:
+        """An answer as a context; see `Transport.asked`."""
+        return self.transport.asked(**self._request(method, path, **more))
+
+    def once(self, method: str, path: str, **more: Any) -> requests.Response:
+        """An answer to a request that is made once; see `Transport.once`."""
+        return self.transport.once(**self._request(method, path, **more))
+
+    def _request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        """A request's parts; `path` is below the repository, or a URL that the registry gave."""
+        reads = method in {"GET", "HEAD"}
+        scope = Scope(repository=self.repository, actions=PULL if reads else PUSH)
+        shown = path.partition("?")[0] if "://" not in path else "upload"
+        own = path if path.startswith("/") or "://" in path else f"/v2/{self.repository}/{path}"
+        what = f"{self.repository}: {shown}"
+        return {"method": method, "path": own, "scope": scope, "what": what, **more}
+
+    def pages(self, path: str, what: str) -> Iterator[dict[str, Any]]:
+        """The JSON objects of a list that may come in pages."""
+        for _ in range(_MOST_PAGES):
+            content, said = self._fetch(path, what)
+            link = _NEXT.search(said.get("Link", ""))
+            try:
+                page = json.loads(content)
+            except (ValueError, RecursionError) as error:
+                raise self.wrong(what, "it is not JSON") from error
+            if not isinstance(page, dict):
+                raise self.wrong(what, "it is no list")
+            yield page
+            if not link:
+                return
+            path = link[1]
+
+    def _has(self, path: str, headers: dict[str, str]) -> bool:
+        try:
+            with self.asked("HEAD", path, headers=headers):
+                return True
+        except NotThere:
+            return False
+
+    def _fetch(
+        self,
+        path: str,
+        what: str,
+        limit: int = LARGEST_MANIFEST,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """A small thing whole, and the headers that came with it."""
+        patience = self.transport.patience()
+        while True:
+            try:
+                with self.once("GET", path, headers=headers) as answer:
+                    return self._whole(answer, what, limit), answer.headers
+            except Passing as passing:
+                patience.after(passing)
+
+    def _whole(self, answer: requests.Response, what: str, limit: int) -> bytes:
+        """The body of an answer, which is refused if it is larger than `limit` bytes."""
+        length = answer.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) > limit:
+            raise self.wrong(what, f"it has {length} bytes, at most {limit} are read")
+        try:
+            content: bytes = answer.raw.read(limit + 1, decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self.transport.broken(error, f"{self.repository}: {what}") from error
+        if length.isdecimal() and len(content) < int(length):
+            short = EOFError(f"{len(content)} of {length} bytes came")
+            raise self.transport.broken(short, f"{self.repository}: {what}")
+        if len(content) > limit:
+            raise self.wrong(what, f"it has more than {limit} bytes")
+        return content
+
+    def wrong(self, what: str, why: str) -> WrongContent:
+        """The refusal of what the registry gives."""
+        return WrongContent(f"{self.name}: {what}: {why}")
+
+
+def connect(
+    reference: Reference,
+    credentials: Credentials | None = None,
+    *,
+    plain_http: Collection[str] = (),
+    wait: Callable[[float], object] | None = None,
+) -> Registry:
+    """The repository of a reference. `wait` sleeps for a number of seconds between attempts."""
+    transport = Transport(
+        reference.registry, credentials or Credentials(), plain_http=plain_http, wait=wait
+    )
+    return Registry(transport, reference.repository)

@@ -1,0 +1,208 @@
+"""Who we are to a registry: from the environment, Docker's and Podman's files, their helpers.
+
+The files: https://docs.docker.com/reference/cli/docker/login/ and containers-auth.json(5). Helpers:
+https://github.com/docker/docker-credential-helpers. A secret is never shown, never an argument.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.errors import BadInput, MissingPrerequisite
+from builder.process import Processes
+from builder.registry.references import DOCKER_HUB
+
+USER, PASSWORD = "BUILD_IMAGES_REGISTRY_USER", "BUILD_IMAGES_REGISTRY_PASSWORD"
+LOGIN_HINT = (
+    "log in with podman login or docker login, name the file with REGISTRY_AUTH_FILE or "
+    f"DOCKER_CONFIG, or set {USER} and {PASSWORD}"
+)
+_HELPER_TIMEOUT_S = 30.0
+_HUB_KEY = "https://index.docker.io/v1/"
+_TOKEN_USER = "<token>"  # noqa: S105 - what helpers write in the place of a name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Login:
+    """A user with a password, or an identity token that stands for both."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+
+    @property
+    def basic(self) -> str:
+        """The value of an Authorization header."""
+        pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return f"Basic {pair}"
+
+
+class Credentials:
+    """Finds the login for a repository when a registry asks for one; each is looked for once.
+
+    `own` is the registry that the variables of the environment are for: that of a command's own
+    reference. No other registry ever gets them. `logins` come before all files.
+    """
+
+    def __init__(
+        self,
+        *,
+        own: str = "",
+        logins: Mapping[str, Login] | None = None,
+        files: tuple[Path, ...] | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        self._own, self._logins, self._files = own, dict(logins or {}), files
+        self._processes = processes or Processes()
+        self._found: dict[str, Login | None] = {}
+        self._lock = threading.Lock()
+
+    def login(self, registry: str, repository: str) -> Login | None:
+        """The login for a repository, None if there is none: then we are nobody.
+
+        Raises `BadInput` for a file that cannot be read, `MissingPrerequisite` for a helper that
+        fails.
+        """
+        name = f"{registry}/{repository}"
+        with self._lock:
+            if name not in self._found:
+                self._found[name] = self._look(registry, repository)
+            return self._found[name]
+
+    def _look(self, registry: str, repository: str) -> Login | None:
+        if registry in self._logins:
+            return self._logins[registry]
+        if registry == self._own and (login := _of_variables()):
+            return login
+        for file in auth_files() if self._files is None else self._files:
+            if (content := _read(file)) and (
+                login := self._in_file(file, content, registry, repository)
+            ):
+                return login
+        return None
+
+    def _in_file(
+        self, file: Path, content: Mapping[str, Any], registry: str, repository: str
+    ) -> Login | None:
+        helpers, auths = _mapping(content.get("credHelpers")), _mapping(content.get("auths"))
+        if helper := helpers.get(registry):
+            return self._ask(str(helper), registry)
+        by_name = {_normal(name): entry for name, entry in auths.items()}
+        for name in _names(registry, repository):
+            entry = by_name.get(name)
+            if isinstance(entry, dict) and (login := _login_of(entry, file, name)):
+                return login
+        if helper := content.get("credsStore"):
+            return self._ask(str(helper), registry)
+        return None
+
+    def _ask(self, helper: str, registry: str) -> Login | None:
+        """What a credential helper answers; what it prints is never repeated."""
+        program = f"docker-credential-{helper}"
+        server = _HUB_KEY if registry == DOCKER_HUB else registry
+        done = self._processes.capture(
+            [program, "get"], given=f"{server}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
+        )
+        if done.returncode and "credentials not found" in done.stdout + done.stderr:
+            return None
+        answer = _json(done.stdout)
+        secret = answer.get("Secret") if isinstance(answer, dict) else None
+        if done.returncode or done.timed_out or not isinstance(secret, str):
+            how = "it took too long" if done.timed_out else f"exit status {done.returncode}"
+            raise MissingPrerequisite(
+                f"{program} gives no credentials for {registry}: {how}", hint=LOGIN_HINT
+            )
+        user = str(answer.get("Username", ""))
+        if user == _TOKEN_USER:
+            return Login(identity_token=secret)
+        return Login(user=user, password=secret)
+
+
+def auth_files() -> tuple[Path, ...]:
+    """The files that hold credentials, the first choice first; one that is named is alone."""
+    environment = os.environ
+    if named := environment.get("REGISTRY_AUTH_FILE"):
+        return (Path(named),)
+    config = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    docker = Path(environment.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    run = environment.get("XDG_RUNTIME_DIR")
+    return (
+        *([docker / "config.json"] if environment.get("DOCKER_CONFIG") else []),
+        *([Path(run) / "containers/auth.json"] if run else []),
+        config / "containers/auth.json",
+        docker / "config.json",
+    )
+
+
+def _of_variables() -> Login | None:
+    user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
+    if not user and not password:
+        return None
+    if not user or not password:
+        raise BadInput(f"{USER} and {PASSWORD} belong together, and one of them is not set")
+    return Login(user=user, password=password)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file}: this file of credentials cannot be read") from error
+    found = _json(text) if text.strip() else {}
+    if not isinstance(found, dict):
+        raise BadInput(f"{file}: this file of credentials is not a JSON object", hint=LOGIN_HINT)
+    return found
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _names(registry: str, repository: str) -> Iterator[str]:
+    """The names that an entry may have, the narrowest first (containers-auth.json(5))."""
+    name = f"{registry}/{repository}"
+    while name:
+        yield name
+        name = name.rpartition("/")[0]
+
+
+def _normal(key: str) -> str:
+    """A key of `auths` as host and path; Docker writes docker.io as a URL of another host."""
+    name = (key.partition("://")[2] or key).rstrip("/")
+    host, slash, path = name.partition("/")
+    if host in {"index.docker.io", "registry-1.docker.io"}:
+        host = DOCKER_HUB
+    if path in {"v1", "v2"}:
+        slash = path = ""
+    return f"{host}{slash}{path}"
+
+
+def _login_of(entry: Mapping[str, Any], file: Path, name: str) -> Login | None:
+    """An entry as `docker login` writes it; None for an empty one, whose login a helper has."""
+    if token := entry.get("identitytoken"):
+        return Login(identity_token=str(token))
+    if not (packed := entry.get("auth")):
+        return None
+    try:
+        user, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
+    except (ValueError, TypeError):
+        colon = ""
+    if not colon:
+        raise BadInput(f"{file}: the entry {name} is not user:password in base64", hint=LOGIN_HINT)
+    return Login(user=user, password=password.rstrip("\0"))

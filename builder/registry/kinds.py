@@ -1,0 +1,47 @@
+"""The media types of what is published, and manifests that refer to an image by `subject`.
+
+SIF: what `apptainer pull oras://` takes, a single layer of that type
+(https://github.com/apptainer/apptainer/blob/main/internal/pkg/client/oras/oras.go). The tarball's
+type is this project's own: no standard has one for a plain root file system.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from builder.registry.references import Descriptor
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+EMPTY = "application/vnd.oci.empty.v1+json"
+EMPTY_CONTENT = b"{}"
+SIF = "application/vnd.sylabs.sif.layer.v1.sif"
+TARBALL = "application/vnd.build-images.charliecloud.v1.tar+gzip"
+STATEMENT = "application/vnd.in-toto+json"
+CYCLONEDX = "application/vnd.cyclonedx+json"
+ARTIFACT_TYPES: Mapping[str, str] = {"sif": SIF, "charliecloud": TARBALL}  # by format
+TITLE = "org.opencontainers.image.title"
+PREDICATE_TYPE = "in-toto.io/predicate-type"
+
+
+def referrer(
+    layer: Descriptor, subject: Descriptor, *, artifact_type: str, annotations: Mapping[str, str]
+) -> bytes:
+    """The manifest of one file that belongs to an image; the same file gives the same bytes."""
+    return as_bytes(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": artifact_type,
+            "config": Descriptor.of(EMPTY_CONTENT, EMPTY).as_json(),
+            "layers": [layer.as_json()],
+            "subject": subject.bare().as_json(),
+            **({"annotations": dict(annotations)} if annotations else {}),
+        }
+    )
+
+
+def as_bytes(value: object) -> bytes:
+    """JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

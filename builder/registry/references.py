@@ -1,0 +1,173 @@
+"""References to images, as people write them, and descriptors, as registries do.
+
+The grammar: https://pkg.go.dev/github.com/distribution/reference
+Descriptors: https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from builder.errors import BadInput
+from builder.registry.failures import WrongContent
+
+DOCKER_HUB = "docker.io"
+LARGEST = 1 << 50  # bytes; a size that is larger is none
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?")
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST_NAME = 255
+_VALID = "write HOST/NAMESPACE/NAME:TAG, or HOST/NAMESPACE/NAME@sha256:..."
+
+
+def is_digest(text: object) -> bool:
+    """Whether a value is a digest as this project takes them: SHA-256 alone."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def is_tag(text: str) -> bool:
+    """Whether a text can be a tag."""
+    return _TAG.fullmatch(text) is not None
+
+
+def digest_of(content: bytes) -> str:
+    """`sha256:...` of some bytes."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """An image reference, in parts: `docker.io`, `library/ubuntu`, `22.04`.
+
+    `tag` and `digest` are empty where none is named.
+    """
+
+    registry: str
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """A reference as people write it; Docker Hub where no registry is named.
+
+        Raises `BadInput`, which never repeats a password.
+        """
+        if "://" in text or "@" in text.rpartition("/")[0]:
+            problem = "a reference has no scheme, no user name and no password"
+            raise BadInput(f"this is no image reference: {problem}", hint=_VALID)
+        name, at, digest = text.partition("@")
+        if at and not is_digest(digest):
+            shown = text if digest.startswith("sha") else name.partition(":")[0]
+            raise _no_reference(shown, "after @ stands no sha256: with 64 hexadecimal digits")
+        first, slash, rest = name.partition("/")
+        named = bool(slash) and (first == "localhost" or any(one in first for one in ".:["))
+        registry, path = (first, rest) if named else (DOCKER_HUB, name)
+        repository, colon, tag = path.partition(":")
+        if colon and not is_tag(tag):
+            raise _no_reference(text, f'"{tag}" is no tag')
+        if not _HOST.fullmatch(registry):
+            raise _no_reference(text, f'"{registry}" is no host')
+        if registry in {"index.docker.io", "registry-1.docker.io"}:
+            registry = DOCKER_HUB
+        if registry == DOCKER_HUB and "/" not in repository:
+            repository = f"library/{repository}"
+        return cls(registry=registry, repository=repository, tag=tag, digest=digest)._checked(text)
+
+    def _checked(self, text: str) -> Reference:
+        if len(self.name) > _LONGEST_NAME:
+            raise _no_reference(text, f"a name has at most {_LONGEST_NAME} letters")
+        if not _REPOSITORY.fullmatch(self.repository):
+            why = "small letters and digits, joined by . _ - or /"
+            raise _no_reference(text, f'"{self.repository}" is no repository: {why}')
+        return self
+
+    @property
+    def name(self) -> str:
+        """Registry and repository."""
+        return f"{self.registry}/{self.repository}"
+
+    def at(self, target: str) -> Reference:
+        """The same repository, at a tag or a digest."""
+        if is_digest(target):
+            return replace(self, tag="", digest=target)
+        return replace(self, tag=target, digest="")
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.name}{tag}{f'@{self.digest}' if self.digest else ''}"
+
+
+def _no_reference(text: str, why: str) -> BadInput:
+    return BadInput(f"{text[:300]}: no image reference: {why}", hint=_VALID)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Descriptor:
+    """What a manifest or a blob is, without its bytes: media type, digest, size in bytes.
+
+    `platform` is as in an index: `os`, `architecture`.
+    """
+
+    media_type: str
+    digest: str
+    size: int
+    artifact_type: str = ""
+    platform: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> Descriptor:
+        """Of some bytes."""
+        return cls(media_type=media_type, digest=digest_of(content), size=len(content))
+
+    @classmethod
+    def read(cls, value: object, where: str) -> Descriptor:
+        """Of JSON that came from elsewhere; raises `WrongContent`, which names `where`."""
+        if not isinstance(value, dict):
+            raise WrongContent(f"{where}: there is no descriptor where one has to be")
+        kind, digest, size = value.get("mediaType"), value.get("digest"), value.get("size")
+        if not is_digest(digest):
+            raise WrongContent(f"{where}: a descriptor without sha256: and 64 hexadecimal digits")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < LARGEST:
+            raise WrongContent(f"{where}: the descriptor of {digest} has no size")
+        if not isinstance(kind, str) or not kind:
+            raise WrongContent(f"{where}: the descriptor of {digest} has no media type")
+        return cls(
+            media_type=kind,
+            digest=str(digest),
+            size=size,
+            artifact_type=str(value.get("artifactType") or ""),
+            platform=_texts(value.get("platform")),
+            annotations=_texts(value.get("annotations")),
+        )
+
+    def bare(self) -> Descriptor:
+        """Media type, digest and size alone, as a `subject` is written."""
+        return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
+
+    def as_json(self) -> dict[str, Any]:
+        """As manifests and indexes hold it."""
+        found: dict[str, Any] = {
+            "mediaType": self.media_type,
+            "digest": self.digest,
+            "size": self.size,
+            "artifactType": self.artifact_type,
+            "platform": dict(self.platform),
+            "annotations": dict(self.annotations),
+        }
+        return {key: value for key, value in found.items() if value or key == "size"}
+
+
+def _texts(value: object) -> dict[str, str]:
+    """The texts of a mapping; what is no text is left out."""
+    if not isinstance(value, dict):
+        return {}
+    return {key: one for key, one in value.items() if isinstance(one, str)}

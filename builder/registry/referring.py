@@ -1,0 +1,121 @@
+"""What refers to a manifest by its `subject`: proof, SIF and tarball of an image.
+
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#listing-referrers. A
+registry without such a list has an index under the tag `sha256-...` in its place. Clients keep that
+up: a read and a write, so those of this machine take turns, and each looks whether others of other
+machines wrote over its entry meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from builder.home import Home
+from builder.locks import locked
+from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
+from builder.registry.kinds import INDEX
+from builder.registry.references import Descriptor, digest_of
+
+if TYPE_CHECKING:
+    from builder.registry.client import Registry
+
+_MOST_PAGES = 1000
+
+
+def fallback_tag(digest: str) -> str:
+    """The tag under which a registry without a list of referrers has one: `sha256-...`."""
+    return digest.replace(":", "-", 1)
+
+
+def referrers(registry: Registry, digest: str, artifact_type: str) -> tuple[Descriptor, ...]:
+    """See `Registry.referrers`."""
+    found = None
+    if registry.transport.lists_referrers is not False:  # found out when something was attached
+        found = _listed(registry, digest)
+    if found is None:
+        found = _fallback(registry, digest)[1]
+    return tuple(one for one in found if artifact_type in {"", one.artifact_type})
+
+
+def _listed(registry: Registry, digest: str) -> tuple[Descriptor, ...] | None:
+    """The registry's own list; None if it keeps none."""
+    path = f"/v2/{registry.repository}/referrers/{digest}"
+    try:
+        pages = list(registry.pages(path, f"referrers/{digest}"))
+    except NotThere:
+        return None
+    return tuple(entry for page in pages for entry in _entries(registry, digest, page))
+
+
+def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> list[Descriptor]:
+    """See `Registry.attach_all`."""
+    written: list[Descriptor] = []
+    unlisted: dict[str, list[Descriptor]] = {}
+    for content in contents:
+        parsed = json.loads(content)
+        subject = Descriptor.read(parsed.get("subject"), "what is attached").digest
+        found, noted = registry.put_manifest(content, media_type)
+        kind = parsed.get("artifactType") or parsed.get("config", {}).get("mediaType", "")
+        notes = parsed.get("annotations") or {}
+        written.append(dataclasses.replace(found, artifact_type=kind, annotations=notes))
+        if not noted and not _lists(registry, subject):
+            unlisted.setdefault(subject, []).append(written[-1])
+    folder = Home.of_environment().path / "registries"
+    for subject, entries in unlisted.items():
+        name = f"{registry.name}@{subject}"
+        with locked(folder, digest_of(name.encode()).partition(":")[2]):
+            _add(registry, subject, entries)
+    return written
+
+
+def _lists(registry: Registry, digest: str) -> bool:
+    """Whether the registry keeps lists of referrers."""
+    transport = registry.transport
+    if transport.lists_referrers is None:
+        path = f"/v2/{registry.repository}/referrers/{digest}"
+        try:
+            next(registry.pages(path, f"referrers/{digest}"))
+        except NotThere:
+            transport.lists_referrers = False
+        else:
+            transport.lists_referrers = True
+    return transport.lists_referrers
+
+
+def _add(registry: Registry, subject: str, entries: Sequence[Descriptor]) -> None:
+    """Enter referrers into the index under the fallback's tag, until they are there to stay."""
+    patience, wanted = registry.transport.patience(), {one.digest for one in entries}
+    while True:
+        index, known = _fallback(registry, subject)
+        there = {one.digest for one in known}
+        if wanted <= there:
+            return
+        new = {one.digest: one.as_json() for one in entries if one.digest not in there}
+        index["manifests"] = [*index.get("manifests", []), *new.values()]
+        content = json.dumps(index, sort_keys=True, separators=(",", ":")).encode()
+        registry.write_manifest(content, INDEX, fallback_tag(subject))
+        if wanted <= {one.digest for one in _fallback(registry, subject)[1]}:
+            return
+        lost = f"{registry.name}: another client wrote over the list of what refers to {subject}"
+        patience.after(Passing(RegistryFailed(lost, hint="run the same command again")))
+
+
+def _fallback(registry: Registry, digest: str) -> tuple[dict[str, Any], tuple[Descriptor, ...]]:
+    """The index under the fallback's tag, and what is in it."""
+    tag = fallback_tag(digest)
+    try:
+        index = registry.document(tag)[1]
+    except NotThere:
+        return {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}, ()
+    return index, tuple(_entries(registry, digest, index))
+
+
+def _entries(registry: Registry, digest: str, page: dict[str, Any]) -> list[Descriptor]:
+    entries = page.get("manifests") or []
+    if not isinstance(entries, list):
+        raise WrongContent(f"{registry.name}: the list of what refers to {digest} is none")
+    where = f"{registry.name}: what refers to {digest}"
+    return [Descriptor.read(one, where) for one in entries]

@@ -1,0 +1,318 @@
+"""Requests to one registry: TLS, redirects, authorization, and what is tried again.
+
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import requests.adapters
+import urllib3.exceptions
+from urllib3.util.ssl_ import create_urllib3_context
+
+from builder.errors import BadInput
+from builder.registry.answers import TLS_HINT, broken, failure, lost
+from builder.registry.authorization import Authorization, Scope
+from builder.registry.credentials import Credentials
+from builder.registry.failures import Denied, Passing, RegistryFailed, Unreachable
+from builder.registry.patience import Patience, Sleep
+from builder.registry.references import DOCKER_HUB
+from builder.web import TRANSIENT, cause_of, server_of
+
+TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
+_PIECE = 1 << 20  # bytes of a body that are written at once
+_REDIRECTS = 5
+_SMALL = 1 << 16
+_LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
+_DOCKER_HUB_AT = "registry-1.docker.io"
+Body = Callable[[], Any]  # makes what is sent: bytes, or a file at the place to go on from
+
+
+class Transport:
+    """Requests to one registry, from any number of threads.
+
+    `plain_http` are hosts that are asked without TLS. A loopback address is, too, unless it answers
+    that it wants TLS. `sleep` is ended by `stop`.
+    """
+
+    def __init__(
+        self,
+        registry: str,
+        credentials: Credentials,
+        *,
+        plain_http: Collection[str] = (),
+        wait: Callable[[float], object] | None = None,
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+    ) -> None:
+        self.registry, self.timeout_s = registry, timeout_s
+        self.sleep = Sleep()
+        self.sent_bytes = 0
+        self.lists_referrers: bool | None = None  # not known yet
+        self._wait = wait or self.sleep
+        self._plain_http = plain_http
+        self._threads = threading.local()
+        self._lock = threading.Lock()
+        self._base = ""
+        self._authorization = Authorization(registry, credentials, self._token)
+
+    def patience(self) -> Patience:
+        """The attempts at one thing that is sent or fetched in parts."""
+        return Patience(self._wait)
+
+    @contextlib.contextmanager
+    def asked(self, **request: Any) -> Iterator[requests.Response]:
+        """The answer to a request, asked again while what stands against it may pass; see `once`.
+
+        Not for what the answer's body breaks off in: that is up to who reads it.
+        """
+        patience = self.patience()
+        while True:
+            try:
+                answer = self.once(**request)
+            except Passing as passing:
+                patience.after(passing)
+            else:
+                break
+        with answer:
+            yield answer
+
+    def once(
+        self,
+        *,
+        method: str,
+        path: str,
+        scope: Scope,
+        what: str,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        good: Collection[int] = (200,),
+    ) -> requests.Response:
+        """The answer to one request; `path` begins with /v2/, or is a URL that the registry gave.
+
+        `what` names the thing in errors. Raises `Passing` for what may pass by itself, and
+        `NotThere`, `Denied`, `Unreachable` or `RegistryFailed` for any status not in `good`.
+        """
+        self.sleep.check()
+        url = urljoin(self.base(), path)
+        if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
+            raise RegistryFailed(f"{self._at(what)}: the registry names an address without TLS")
+        known = self._authorization.known(scope)
+        answer = self._follow(method, url, headers, body, known, what)
+        if answer.status_code == requests.codes.unauthorized:
+            challenge = answer.headers.get("WWW-Authenticate", "")
+            if fresh := self._authorization.answer(challenge, scope, stale=known):
+                with answer:
+                    _drain(answer)
+                answer = self._follow(method, url, headers, body, fresh, what)
+        if answer.status_code in good:
+            if method != "GET":
+                _drain(answer)
+            return answer
+        with answer:
+            raise failure(answer, self._at(what))
+
+    def silent(self) -> str:
+        """Why the registry gives no answer at all, empty if it does: a refusal is one."""
+        try:
+            self._send("GET", f"{self.base()}/v2/", {}, None, "v2").close()
+        except Passing as passing:
+            failed = passing.failure
+            return failed.reason if isinstance(failed, Unreachable) else str(failed)
+        except Unreachable as error:
+            return error.reason
+        return ""
+
+    def base(self) -> str:
+        """The URL of the registry: `https://quay.io`."""
+        with self._lock:
+            self._base = self._base or self._find_base()
+            return self._base
+
+    def _find_base(self) -> str:
+        host = _DOCKER_HUB_AT if self.registry == DOCKER_HUB else self.registry
+        if host in self._plain_http or host.partition(":")[0] in self._plain_http:
+            return f"http://{host}"
+        if _LOOPBACK.fullmatch(host) and not self._wants_tls(host):
+            return f"http://{host}"
+        return f"https://{host}"
+
+    def _wants_tls(self, host: str) -> bool:
+        """Whether a registry of this machine speaks TLS: asked in the clear, servers say so."""
+        try:
+            with self._session.get(
+                f"http://{host}/v2/",
+                auth=_as_it_is,
+                timeout=self.timeout_s,
+                allow_redirects=False,
+                stream=True,
+            ) as answer:
+                _drain(answer)
+                return answer.status_code == requests.codes.bad_request
+        except requests.exceptions.RequestException as error:
+            refused = isinstance(cause_of(error), ConnectionRefusedError)
+            return not refused and _shakes_hands(host)
+
+    @property
+    def _session(self) -> requests.Session:
+        """This thread's connections."""
+        found: requests.Session | None = getattr(self._threads, "session", None)
+        if found is None:
+            found = requests.Session()
+            found.mount("https://", _secure_adapter())
+            found.mount("http://", _Adapter())
+            found.headers["User-Agent"] = "build-images"
+            found.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
+            self._threads.session = found
+        return found
+
+    def _follow(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        body: Body | None,
+        authorization: str,
+        what: str,
+    ) -> requests.Response:
+        """The answer after all redirects. Another host than the registry's sees no authorization.
+
+        Only what is read is redirected.
+        """
+        home = _origin(self.base())
+        for _ in range(_REDIRECTS):
+            mine = {"Authorization": authorization} if authorization else {}
+            if _origin(url) != home:
+                mine = {}
+            answer = self._send(method, url, {**(headers or {}), **mine}, body, what)
+            if not answer.is_redirect or method not in {"GET", "HEAD"}:
+                return answer
+            with answer:
+                target = urljoin(url, answer.headers["location"])
+                _drain(answer)
+            if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
+                raise RegistryFailed(f"{self._at(what)}: a redirect leads away from https")
+            url = target
+        raise RegistryFailed(f"{self._at(what)}: more than {_REDIRECTS} redirects")
+
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: Body | None, what: str
+    ) -> requests.Response:
+        try:
+            return self._session.request(
+                method,
+                url,
+                headers=dict(headers),
+                data=body() if body else None,
+                auth=_as_it_is,
+                timeout=self.timeout_s,
+                verify=_authorities(),
+                allow_redirects=False,
+                stream=True,
+            )
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise lost(error, self._at(what)) from error
+        except OSError as error:
+            if "certificate" in str(error):  # requests says so of a bundle that is not there
+                raise BadInput(f"{error}", hint=TLS_HINT) from error
+            raise lost(error, self._at(what)) from error
+
+    def broken(self, error: Exception, what: str) -> Passing:
+        """The failure for an answer whose body broke off."""
+        return broken(error, self._at(what))
+
+    def _at(self, what: str) -> str:
+        return f"{self.registry}/{what}"
+
+    def _token(
+        self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
+    ) -> requests.Response:
+        """The answer of the server that gives out tokens."""
+        if urlsplit(url).scheme != "https" and urlsplit(self.base()).scheme == "https":
+            raise Denied(f"{self.registry}: it names a server of tokens without TLS")
+        patience = self.patience()
+        body = dict(form)
+        while True:
+            try:
+                answer = self._send(method, url, headers, (lambda: body) if body else None, "token")
+                if answer.status_code not in TRANSIENT:
+                    return answer
+                with answer:
+                    raise failure(answer, self._at("token"))
+            except Passing as passing:
+                patience.after(passing)
+
+    def count(self, size: int) -> None:
+        """Note that bytes of a blob were sent."""
+        with self._lock:
+            self.sent_bytes += size
+
+
+def _drain(answer: requests.Response) -> None:
+    """Read what nobody wants of an answer: else its connection cannot be used again."""
+    with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
+        answer.raw.read(_SMALL)
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Connections that write bodies in large pieces; `context` is for those with TLS."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self._more: dict[str, Any] = {"ssl_context": context} if context else {}
+        super().__init__()
+
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **more: Any
+    ) -> None:
+        more |= {**self._more, "blocksize": _PIECE}
+        super().init_poolmanager(connections, maxsize, block, **more)
+
+
+def _secure_adapter() -> _Adapter:
+    """Connections that take the authorities of SSL_CERT_FILE, too, where both files are named."""
+    context, file = create_urllib3_context(), os.environ.get("SSL_CERT_FILE")
+    if file:
+        try:
+            context.load_verify_locations(cafile=file)
+        except OSError as error:
+            raise BadInput(f"SSL_CERT_FILE: {file}: no certificates can be read there") from error
+    return _Adapter(context)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """No credentials from .netrc in the place of ours."""
+    return request
+
+
+def _authorities() -> str | bool:
+    """The file of certificates that a site names, else the usual ones."""
+    environment = os.environ
+    return environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, server_of(url).lower()
+
+
+def _shakes_hands(host: str) -> bool:
+    """Whether a server of this machine speaks TLS; nothing is sent, so nothing is verified."""
+    parts = urlsplit(f"//{host}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        address = parts.hostname or "", parts.port or http.client.HTTPS_PORT
+        with socket.create_connection(address, timeout=2.0) as plain, context.wrap_socket(plain):
+            return True
+    except OSError:
+        return False
