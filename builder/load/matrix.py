@@ -7,6 +7,7 @@ from collections.abc import Collection
 from builder import facts, versions
 from builder.load.document import Node
 from builder.load.faults import Faults, suggest
+from builder.load.floating import floating_tags
 from builder.load.known import Known
 from builder.load.patterns import patterns_of
 from builder.load.readers import (
@@ -32,12 +33,13 @@ def read_matrix(
 
     `releases` are the CUDA releases that the tables of facts know; empty if they cannot be read.
     """
-    table = Table(node, faults, required=("axes",), optional=("exclude", "default"))
+    table = Table(node, faults, required=("axes",), optional=("exclude", "default", "tags"))
     return Matrix(
         axes=table.read("axes", _axes(known, releases), {}),
         excludes=table.read("exclude", list_of(_exclude(known)), ()),
         default=table.read("default", patterns_of(SELECTABLE, known), {}),
         where=table.where,
+        tags=table.read("tags", floating_tags(known), ()),
     )
 
 

@@ -192,6 +192,18 @@ class Exclude:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FloatingTag:
+    """A tag of a recipe's repository that moves (`latest`): the cell that it means today."""
+
+    recipe: str
+    tag: str
+    base: str
+    cuda: str
+    mpi: str
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
     """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection."""
 
@@ -199,6 +211,7 @@ class Matrix:
     excludes: tuple[Exclude, ...]
     default: Mapping[str, tuple[str, ...]]
     where: Where
+    tags: tuple[FloatingTag, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
