@@ -15,6 +15,9 @@ from typing import NoReturn
 from builder.cli.options import Options, parse
 from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 
+_WORKING = frozenset(
+    ["build", "verify", "reproduce", "doctor", "gc", "check-host", "keys", "publish"]
+)
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
 
 
@@ -42,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(options: Options) -> int:
-    if options.command in {"build", "verify", "reproduce", "doctor", "gc", "check-host", "keys"}:
+    if options.command in _WORKING:
         return _working(options)
     with _without_collector():
         if options.command == "schema":
@@ -73,6 +76,10 @@ def _working(options: Options) -> int:
         from builder.cli import checking  # noqa: PLC0415
 
         return checking.check_host(options)
+    if options.command == "publish":
+        from builder.cli import publishing  # noqa: PLC0415
+
+        return publishing.publish(options)
     if options.command == "keys":
         from builder.cli import keys  # noqa: PLC0415
 

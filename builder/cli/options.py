@@ -48,6 +48,10 @@ class Options:
     runtimes: tuple[str, ...] = ()
     launchers: tuple[str, ...] = ()
     ranks: RankOptions | None = None
+    to: str = ""
+    source: str = ""
+    key: str = ""
+    plain_http: tuple[str, ...] = ()
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -87,6 +91,10 @@ def parse(argv: Sequence[str]) -> Options:
         runtimes=_distinct(getattr(given, "runtime", None) or []),
         launchers=_distinct(getattr(given, "launcher", None) or []),
         gpu=getattr(given, "gpu", False),
+        to=getattr(given, "to", ""),
+        source=getattr(given, "source", None) or "",
+        key=getattr(given, "key", None) or "",
+        plain_http=_distinct(getattr(given, "plain_http", None) or []),
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
         runners=_distinct(getattr(given, "runner", None) or []),
         ranks=rank_options(parser, given),
@@ -103,6 +111,7 @@ COMMANDS = (
     "fetch",
     "verify",
     "reproduce",
+    "publish",
     "doctor",
     "check-host",
     "gc",

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from builder import __version__
-from builder.cli import keys_options
+from builder.cli import keys_options, publishing_options
 from builder.cli.arguments import (
     Commands,
     command,
@@ -85,6 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_verify_options(verify)
     _reproduce_command(commands, [common, progress])
+    publishing_options.declare(commands)
     _doctor_command(commands, common)
     _check_host_command(commands)
     _gc_command(commands)

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from docker_engine import docker_engine
 from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, missing
+from made_releases import make_images, make_project
+from publishing import RECIPES
+from real_registry import RealRegistry, real_registry
 from small_images import Maker, maker_in
 
 from builder.engines import Tools
@@ -90,3 +93,39 @@ def small_images(hpc_base: dict[str, Path], tools: Tools) -> Iterator[Maker]:
     """Makes small images, cut out of the default ones."""
     with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="small-") as name:
         yield maker_in(Path(name), hpc_base, tools)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with finished images of two recipes and two architectures, none of them built."""
+    if absent := missing(["docker-registry", "openssl"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=RECIPES)
+    make_images(project)
+    return project
+
+
+@pytest.fixture
+def project(made: Path, tmp_path: Path) -> Path:
+    """The same, for a test to spoil."""
+    return Path(shutil.copytree(made, tmp_path / "project"))
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of the test's own, without tools."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RealRegistry]:
+    """A registry on loopback without TLS."""
+    with real_registry(tmp_path / "registry") as found:
+        yield found
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[RealRegistry]:
+    """A registry on loopback with TLS and a password."""
+    with real_registry(tmp_path / "secured", secured=True) as found:
+        yield found

@@ -1,0 +1,219 @@
+"""A small project and finished images of it, quickly made: for publishing and pulling.
+
+Nothing is built: layers, SIF and tarball hold random bytes, and the evidence says that all is well.
+What is published is the same as of real images: layouts, manifests, evidence of their digests.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import shutil
+import tarfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from builder import __version__, facts
+from builder.artifacts.oci import Layer, blob_path, finish_layout, start_layout
+from builder.cli.manifests import SCHEMA, size_of
+from builder.cli.packing import file_digest
+from builder.load import load_project
+from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
+from builder.plan import make_plan
+from builder.spec import COMPILER, block_faults, limit_reason
+from builder.verify import Setting, host_facts, write_evidence
+
+PROJECT = Path(__file__).resolve().parents[1]
+FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
+_BASE = """\
+base: sample
+about: from a registry
+distribution: ubuntu
+version: "22.04"
+hpccm: ubuntu22
+architectures: [x86_64, ppc64le]
+references:
+  x86_64: docker.io/library/sample:22.04
+  ppc64le: docker.io/library/sample:22.04
+"""
+_RECIPE = """\
+recipe: {name}
+version: "1.0"
+about: made in no time
+{parent}development:
+  - packages: {{ospackages: [make]}}
+"""
+_MATRIX = """\
+axes: {{arch: [{architectures}], base: [sample], cuda: [none], mpi: [none]}}
+default: {{recipe: [{recipes}]}}
+tags: {{{tags}}}
+"""
+
+
+def make_project(
+    folder: Path, *, recipes: Sequence[str], architectures: Sequence[str] = ("x86_64", "ppc64le")
+) -> Path:
+    """A project whose recipes are children of the first; each has a tag `latest`."""
+    for name in ("recipes", "base-images"):
+        (folder / name).mkdir(parents=True)
+    shutil.copytree(PROJECT / "tests" / "images", folder / "tests" / "images")
+    (folder / "base-images" / "sample.yaml").write_text(_BASE)
+    for name in recipes:
+        parent = f"parent: {recipes[0]}\n" if name != recipes[0] else ""
+        text = _RECIPE.format(name=name, parent=parent)
+        (folder / "recipes" / f"{name}.yaml").write_text(text)
+    tags = ", ".join(f"{name}: {{latest: {{base: sample}}}}" for name in recipes)
+    text = _MATRIX.format(
+        architectures=", ".join(architectures), recipes=", ".join(recipes), tags=tags
+    )
+    (folder / "matrix.yaml").write_text(text)
+    return folder
+
+
+def images_of(project: Path) -> tuple[PlannedImage, ...]:
+    """All images of a project."""
+    loaded = load_project(project, block_faults=block_faults)
+    everything = Selection(everything=True)
+    plan = make_plan(loaded, everything, compiler=COMPILER, limit_reason=limit_reason)
+    return plan.images
+
+
+def make_images(
+    project: Path,
+    *,
+    seed: int = 0,
+    size: int = 20_000,
+    layers: int = 2,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
+    """Finished images of all cells, below the project's `out`; their folders.
+
+    Those of an architecture share the layers of the first recipe. `size` is that of a layer, of a
+    SIF and of a tarball, in bytes.
+    """
+    images = images_of(project)
+    return [make_image(project / "out", one, seed, size, layers, formats) for one in images]
+
+
+def make_image(
+    out: Path, image: PlannedImage, seed: int, size: int, layers: int, formats: Sequence[str]
+) -> Path:
+    """One finished image."""
+    folder, arch = out / image.identifier, image.cell.arch
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    layout = folder / FILES["oci"]
+    start_layout(layout)
+    names = [f"{stage.name}-{n}" for stage in image.stages for n in range(layers)]
+    made = [_layer(layout, f"{seed}-{arch}-{name}", size) for name in names]
+    config = {
+        "architecture": facts.ARCHITECTURES[arch].oci,
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/bin:/bin"], "Cmd": ["/bin/sh"]},
+        "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in made]},
+    }
+    digests = {"oci": finish_layout(layout, config, made)}
+    for name in [one for one in formats if one != "oci"]:
+        content = random.Random(f"{seed}-{image.identifier}-{name}").randbytes(size)
+        (folder / FILES[name]).write_bytes(content)
+        digests[name] = file_digest(folder / FILES[name])
+    artifacts = [
+        Artifact(
+            format=name,
+            path=folder / FILES[name],
+            digest=digest,
+            size=size_of(folder / FILES[name]),
+            tree_digest=f"sha256:{hashlib.sha256(image.identifier.encode()).hexdigest()}",
+        )
+        for name, digest in digests.items()
+    ]
+    evidence = [_evidence(folder, image, name, artifacts) for name in digests]
+    (folder / "sbom.cdx.json").write_text(json.dumps(_bill(image)))
+    (folder / "manifest.json").write_text(json.dumps(_manifest(image, artifacts, evidence)))
+    return folder
+
+
+def _layer(layout: Path, name: str, size: int) -> Layer:
+    """A layer of one file, and its blob."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        member = tarfile.TarInfo(f"srv/{name}")
+        member.size = size
+        archive.addfile(member, io.BytesIO(random.Random(name).randbytes(size)))
+    packed = gzip.compress(plain.getvalue(), compresslevel=1, mtime=0)
+    digest = f"sha256:{hashlib.sha256(packed).hexdigest()}"
+    blob_path(layout, digest).write_bytes(packed)
+    diff_id = f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"
+    return Layer(diff_id=diff_id, digest=digest, size=len(packed))
+
+
+def _evidence(folder: Path, image: PlannedImage, name: str, artifacts: Sequence[Artifact]) -> str:
+    path = write_evidence(
+        folder / "evidence",
+        name,
+        identifier=image.identifier,
+        artifacts=artifacts,
+        outcomes=[Outcome(check="architecture", outcome=PASSED, reason="all is well")],
+        scripts={},
+        setting=Setting(
+            format=name,
+            runner="none",
+            runner_version="0",
+            host=host_facts(),
+            started="2026-01-01T00:00:00+00:00",
+            finished="2026-01-01T00:00:01+00:00",
+        ),
+    )
+    return path.relative_to(folder).as_posix()
+
+
+def _bill(image: PlannedImage) -> dict[str, object]:
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": {"type": "container", "name": image.identifier}},
+        "components": [],
+    }
+
+
+def _inputs(image: PlannedImage) -> dict[str, object]:
+    """What it was made from, as far as something that was not built was made from anything."""
+    nothing = f"sha256:{hashlib.sha256(b'').hexdigest()}"
+    return {
+        "base": {"name": image.base.name, "image": image.base_image, "digest": ""},
+        "build-images": __version__,
+        "compiler": COMPILER,
+        "files": {"matrix.yaml": nothing},
+        "native_tools": "",
+        "program": nothing,
+        "source_date_epoch": None,
+        "sources": {},
+        "specs": {},
+    }
+
+
+def _manifest(
+    image: PlannedImage, artifacts: Sequence[Artifact], evidence: Sequence[str]
+) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "image": image.identifier,
+        "cell": {name: getattr(image.cell, name) for name in image.cell.__slots__},
+        "content_key": image.content_key,
+        "engine": "buildah",
+        "emulated": False,
+        "inputs": _inputs(image),
+        "tools": {},
+        "started": "2026-01-01T00:00:00+00:00",
+        "artifacts": {one.format: {**asdict(one), "path": one.path.name} for one in artifacts},
+        "checks": {},
+        "outcome": "verified",
+        "evidence": list(evidence),
+        "sbom": "sbom.cdx.json",
+        "in_image_checks": [],
+    }

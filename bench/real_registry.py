@@ -1,0 +1,105 @@
+"""A real registry on loopback, Debian's docker-registry, with TLS and a password if wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+USER, PASSWORD = "someone", "right secret"
+_BCRYPT = "$2b$04$abcdefghijklmnopqrstuu1iADil1L/Xaxw.oin1RA9CzSn0zGPMS"  # of the password
+_CONFIGURATION = """\
+version: 0.1
+log: {{level: error, accesslog: {{disabled: true}}}}
+http:
+  addr: "127.0.0.1:{port}"
+{tls}storage:
+  filesystem: {{rootdirectory: {root}}}
+  delete: {{enabled: true}}
+{auth}"""
+_TLS = "  tls: {{certificate: {folder}/cert.pem, key: {folder}/key.pem}}\n"
+_AUTH = "auth: {{htpasswd: {{realm: tests, path: {folder}/htpasswd}}}}\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RealRegistry:
+    """A registry that runs. `authority` is the certificate that clients have to trust."""
+
+    host: str
+    store: Path
+    authority: Path | None = None
+    process: subprocess.Popen[bytes]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What `build-images` needs in its environment."""
+        login = {
+            "BUILD_IMAGES_REGISTRY_USER": USER,
+            "BUILD_IMAGES_REGISTRY_PASSWORD": PASSWORD,
+        }
+        return {**login, "SSL_CERT_FILE": str(self.authority)} if self.authority else {}
+
+
+@contextlib.contextmanager
+def real_registry(folder: Path, *, secured: bool = False) -> Iterator[RealRegistry]:
+    """Start a registry below a folder; `secured` with TLS and a password."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    if secured:
+        _certificate(folder)
+        (folder / "htpasswd").write_text(f"{USER}:{_BCRYPT}\n")
+    (folder / "config.yml").write_text(
+        _CONFIGURATION.format(
+            port=port,
+            root=folder / "store",
+            tls=_TLS.format(folder=folder) if secured else "",
+            auth=_AUTH.format(folder=folder) if secured else "",
+        )
+    )
+    with (folder / "registry.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log
+        )
+    try:
+        _wait_for(port, process)
+        yield RealRegistry(
+            host=f"127.0.0.1:{port}",
+            store=folder / "store",
+            authority=folder / "cert.pem" if secured else None,
+            process=process,
+        )
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(200):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise RuntimeError("docker-registry does not answer")
+
+
+def _certificate(folder: Path) -> None:
+    """A certificate for 127.0.0.1 that vouches for itself."""
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=registry of tests"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    ssl.create_default_context(cafile=folder / "cert.pem")  # it can be read

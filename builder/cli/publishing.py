@@ -1,0 +1,153 @@
+"""`build-images publish`: proven images to a registry, or from one registry to another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from builder.cli.progress import Progress
+from builder.cli.releases import Declared, declared_releases, ready_releases
+from builder.cli.signing import signed
+from builder.errors import BadInput, Refused, counted
+from builder.load import load_project
+from builder.publish import Done, Mirror, Publisher, found_release
+from builder.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.publish.unsigned import unsigned
+from builder.registry import Credentials, Reference, Registry, connect
+from builder.spec import block_faults
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+_BUILD_HINT = "build-images, with the same selectors, builds and verifies what is missing"
+_NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
+_DRY = "dry run, nothing was sent: "
+_WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
+
+
+def publish(options: Options) -> int:
+    """Publish the selected releases; refuse all of them if one is not proven."""
+    if options.source and options.key:
+        raise BadInput("--from copies proof as it is: it takes no --key")
+    to = namespace(options.to, options.plain_http, own=True)
+    project = load_project(options.project, block_faults=block_faults)
+    declared = declared_releases(project, options.selection)
+    if options.source:
+        return _copied(options, declared, namespace(options.source, options.plain_http), to)
+    releases, reasons = ready_releases(declared, options.out)
+    if reasons:
+        raise refusal(reasons, declared)
+    say = Progress(level=options.level).say
+    prove = signed(options.key, releases) if options.key else unsigned
+    publisher = Publisher(to, prove, jobs=options.jobs, say=say)
+    if reasons := publisher.narrowed(releases):
+        raise refusal(reasons, declared, hint=_NARROW_HINT)
+    if options.dry_run:
+        planned = [publisher.described(one) for one in releases]
+        _tell(options, planned, publisher.missing(releases), before=_DRY)
+        return 0
+    done, traffic = publisher.publish(releases)
+    _tell(options, done, traffic)
+    return 0
+
+
+def _copied(
+    options: Options,
+    declared: Sequence[Declared],
+    source: Callable[[str], Registry],
+    to: Callable[[str], Registry],
+) -> int:
+    """Copy the releases from another registry."""
+    found = [
+        found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
+        for one in declared
+    ]
+    if reasons := [reason for _, some in found for reason in some]:
+        raise refusal(reasons, declared, hint="publish them there first")
+    releases = [release for release, _ in found if release]
+    mirror = Mirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
+    if reasons := mirror.narrowed(releases):
+        raise refusal(reasons, declared, hint=_NARROW_HINT)
+    if options.dry_run:
+        planned = [mirror.described(one) for one in releases]
+        _tell(options, planned, mirror.missing(releases), before=_DRY)
+        return 0
+    done, traffic = mirror.copy(releases)
+    _tell(options, done, traffic)
+    return 0
+
+
+def namespace(
+    text: str, plain_http: Collection[str], *, own: bool = False
+) -> Callable[[str], Registry]:
+    """From a recipe to its repository in REGISTRY/NAMESPACE; raises `BadInput`.
+
+    Only the command's `own` registry gets the login of the environment's variables.
+    """
+    if "/" not in text.strip("/"):
+        shown = "this" if "@" in text else text
+        raise BadInput(f"{shown}: write REGISTRY/NAMESPACE, such as quay.io/site")
+    if any(one in text.rpartition("/")[2] for one in ":@"):
+        raise BadInput("a namespace has no tag and no digest: REGISTRY/NAMESPACE")
+    sample = Reference.parse(f"{text.rstrip('/')}/x")
+    credentials = Credentials(own=sample.registry if own else "")
+    first = connect(sample, credentials, plain_http=plain_http)
+    folder = sample.repository.removesuffix("/x")
+    return lambda recipe: first.sibling(
+        Reference.parse(f"{sample.registry}/{folder}/{recipe}").repository
+    )
+
+
+def refusal(
+    reasons: Sequence[str], declared: Sequence[Declared], *, hint: str = _BUILD_HINT
+) -> Refused:
+    """The error that lists why nothing was published."""
+    count = counted(len(declared), "release")
+    lines = [f"{count} asked for; nothing was published:", *reasons]
+    return Refused("\n".join(lines), hint=hint)
+
+
+def _tell(options: Options, done: Sequence[Done], traffic: Traffic, *, before: str = "") -> None:
+    """What was done."""
+    if options.json:
+        published = [
+            {
+                "repository": one.repository,
+                "tag": one.tag,
+                "floating": list(one.floating),
+                "digest": one.digest,
+                "images": {arch: dict(digests) for arch, digests in one.images.items()},
+            }
+            for one in done
+        ]
+        print(json.dumps({"releases": published, **_traffic_json(traffic)}, indent=1))
+        return
+    for one in done:
+        print(f"{one.repository}:{one.tag}{_also(one.floating)}")
+        print(f"  {one.digest}  {', '.join(one.images)}")
+        for arch, digests in one.images.items():
+            print(f"    {arch}  {digests['oci']}  {', '.join(digests)}")
+    print(before + _traffic(traffic))
+
+
+def _also(floating: Sequence[str]) -> str:
+    return f", {', '.join(floating)}" if floating else ""
+
+
+def _traffic(traffic: Traffic) -> str:
+    parts = [
+        f"{counted(traffic.blobs[how], 'blob')} {word}, {traffic.sizes[how] / 1e6:.1f} MB"
+        for how, word in _WORDS.items()
+        if traffic.blobs.get(how)
+    ]
+    return "; ".join(parts)
+
+
+def _traffic_json(traffic: Traffic) -> dict[str, Any]:
+    return {
+        "blobs": {
+            how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
+            for how in _WORDS
+        }
+    }

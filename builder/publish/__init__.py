@@ -1,0 +1,22 @@
+"""From proven images to a registry: images by digest, then proof, then indexes, tags last."""
+
+from __future__ import annotations
+
+from builder.publish.mirroring import Mirror, found_release
+from builder.publish.pushing import Attached, Done, Prove, Publisher
+from builder.publish.releases import Blob, NotReady, Ready, Release, ready, tag_of
+
+__all__ = [
+    "Attached",
+    "Blob",
+    "Done",
+    "Mirror",
+    "NotReady",
+    "Prove",
+    "Publisher",
+    "Ready",
+    "Release",
+    "found_release",
+    "ready",
+    "tag_of",
+]

@@ -1,0 +1,237 @@
+"""Releases from one registry to another, with everything that refers to them.
+
+Each byte is checked against its digest on the way. `skopeo copy` and most mirrors drop what refers
+to an image, and the proof with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder import facts
+from builder.errors import Refused
+from builder.publish.blobs import Traffic, Wanted, send_all
+from builder.publish.pushing import Done, check_listed, lost_architectures
+from builder.publish.threads import in_threads
+from builder.registry import INDEXES, Descriptor, NotThere, Registry, WrongContent
+from builder.registry.kinds import ARTIFACT_TYPES
+
+_CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
+_STATEMENTS = ("in-toto", "sigstore", "dsse")  # in the types of what may be evidence
+_MOST_REFERRERS = 1000  # of one image
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copied:
+    """A manifest of the source; `tags` are under which, none for what is known by digest alone."""
+
+    descriptor: Descriptor
+    content: bytes
+    tags: tuple[str, ...] = ()
+    subject: str = ""
+
+    def blobs(self) -> Iterator[Descriptor]:
+        """The blobs that it names; none for an index."""
+        parsed = json.loads(self.content)
+        for one in [*([parsed["config"]] if "config" in parsed else []), *parsed.get("layers", [])]:
+            yield Descriptor.read(one, self.descriptor.digest)
+
+
+@dataclass(kw_only=True, slots=True)
+class Mirrored:
+    """All of one release: its index, its images, and what refers to any of them."""
+
+    recipe: str
+    tags: tuple[str, ...]
+    index: Copied
+    images: dict[str, Copied] = field(default_factory=dict)
+    proof: list[Copied] = field(default_factory=list)
+
+    @property
+    def everything(self) -> list[Copied]:
+        return [*self.images.values(), *self.proof, self.index]
+
+
+def found_release(
+    source: Registry, recipe: str, tags: Sequence[str], architectures: Sequence[str]
+) -> tuple[Mirrored | None, list[str]]:
+    """A release as the source has it, and why it may not be copied, a line a reason.
+
+    `tags` are its own and its floating ones; of those, the source's that point elsewhere are left
+    out. `architectures` are those that it has to have, spelt as OCI does.
+    """
+    where = f"{source.name}:{tags[0]}"
+    try:
+        descriptor, parsed = source.document(tags[0])
+    except NotThere:
+        return None, [f"{where}: it is not there"]
+    if descriptor.media_type not in INDEXES:
+        return None, [f"{where}: it is no index of architectures"]
+    content = source.manifest(descriptor)
+    release = Mirrored(
+        recipe=recipe,
+        tags=tuple(tag for tag in tags if _is_at(source, tag, descriptor)),
+        index=Copied(descriptor=descriptor, content=content),
+    )
+    release.proof += _referring(source, descriptor)
+    reasons = []
+    for one in parsed.get("manifests") or []:
+        image = Descriptor.read(one, where)
+        arch = image.platform.get("architecture", "unknown")
+        release.images[arch] = Copied(descriptor=image.bare(), content=source.manifest(image))
+        proof = _referring(source, image)
+        if not any(_may_be_evidence(one) for one in proof):
+            reasons.append(f"{where}: {arch}: no evidence refers to it")
+        release.proof += proof
+    if lost := sorted({*architectures} - release.images.keys()):
+        reasons.append(f"{where}: it is not there for {', '.join(lost)}")
+    return release, reasons
+
+
+def _is_at(source: Registry, tag: str, index: Descriptor) -> bool:
+    try:
+        return source.resolve(tag).digest == index.digest
+    except NotThere:
+        return False
+
+
+def _referring(source: Registry, image: Descriptor) -> list[Copied]:
+    """What refers to an image, and to that in turn, in the order in which it can be written."""
+    found: dict[str, Copied] = {}
+    todo = [image.digest]
+    while todo:
+        digest = todo.pop()
+        for tag in (f"{digest.replace(':', '-')}{suffix}" for suffix in _CLASSIC):
+            found |= _tagged(source, tag)
+        for one in source.referrers(digest):
+            if one.digest in found:
+                continue
+            content = source.manifest(one.bare())
+            if json.loads(content).get("subject", {}).get("digest") != digest:
+                raise WrongContent(f"{source.name}: {one.digest} does not refer to {digest}")
+            found[one.digest] = Copied(descriptor=one, content=content, subject=digest)
+            todo.append(one.digest)
+            if len(found) > _MOST_REFERRERS:
+                raise WrongContent(f"{source.name}: too much refers to {image.digest}")
+    return list(found.values())
+
+
+def _tagged(source: Registry, tag: str) -> dict[str, Copied]:
+    try:
+        descriptor, content = source.read(tag)
+    except NotThere:
+        return {}
+    return {tag: Copied(descriptor=descriptor, content=content, tags=(tag,))}
+
+
+def _may_be_evidence(one: Copied) -> bool:
+    kinds = [one.descriptor.artifact_type, *(blob.media_type for blob in one.blobs())]
+    return any(word in kind for kind in kinds for word in _STATEMENTS)
+
+
+class Mirror:
+    """Copies releases from one namespace to another; `target` gives a recipe's repository there."""
+
+    def __init__(
+        self,
+        source: Callable[[str], Registry],
+        target: Callable[[str], Registry],
+        *,
+        jobs: int,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._source, self._target, self._jobs, self._say = source, target, jobs, say
+
+    def narrowed(self, releases: Sequence[Mirrored]) -> list[str]:
+        """Which tags of the target would lose an architecture, a line each."""
+        return [
+            reason
+            for one in releases
+            for reason in lost_architectures(self._target(one.recipe), one.tags, {*one.images})
+        ]
+
+    def missing(self, releases: Sequence[Mirrored]) -> Traffic:
+        """What would be sent; nothing is changed."""
+        return send_all(self._wanted(releases), jobs=self._jobs, only_look=True)
+
+    def copy(self, releases: Sequence[Mirrored]) -> tuple[list[Done], Traffic]:
+        """Copy releases, in the order in which they are published."""
+        traffic = send_all(self._wanted(releases), jobs=self._jobs)
+        for release in releases:
+            self._write(release)
+        for release in releases:
+            target = self._target(release.recipe)
+            for tag in release.tags:
+                self._say(f"{target.name}:{tag}: {release.index.descriptor.digest}")
+                target.write_manifest(
+                    release.index.content, release.index.descriptor.media_type, tag
+                )
+        return [self.described(one) for one in releases], traffic
+
+    def _wanted(self, releases: Sequence[Mirrored]) -> Iterator[Wanted]:
+        for release in releases:
+            source, target = self._source(release.recipe), self._target(release.recipe)
+            same = source.transport.registry == target.transport.registry
+            relatives = (source.repository,) if same else ()
+            for one in release.everything:
+                for blob in one.blobs():
+                    yield Wanted(registry=target, blob=blob, origin=source, relatives=relatives)
+
+    def _write(self, release: Mirrored) -> None:
+        target = self._target(release.recipe)
+        for one in (*release.images.values(), release.index):
+            self._say(f"{target.name}: {one.descriptor.digest}")
+            target.write_manifest(one.content, one.descriptor.media_type)
+        in_threads(
+            lambda one: self._attach(target, one),
+            release.proof,
+            jobs=self._jobs,
+            stop=target.transport.sleep.stop,
+        )
+        for subject in dict.fromkeys(one.subject for one in release.proof if one.subject):
+            attached = [one.descriptor for one in release.proof if one.subject == subject]
+            check_listed(target, subject, attached)
+
+    def _attach(self, target: Registry, one: Copied) -> None:
+        if one.subject:
+            target.attach(one.content, one.descriptor.media_type)
+        for tag in one.tags:
+            _check_kept(target, tag, one)
+            target.write_manifest(one.content, one.descriptor.media_type, tag)
+
+    def described(self, release: Mirrored) -> Done:
+        """What a release is in the target, or would be."""
+        names = {kind: name for name, kind in ARTIFACT_TYPES.items()}
+        images: dict[str, dict[str, str]] = {}
+        for oci, image in release.images.items():
+            known = facts.architecture(oci)
+            arch = known.name if known else oci
+            images[arch] = {"oci": image.descriptor.digest}
+            for one in release.proof:
+                if one.subject == image.descriptor.digest and one.descriptor.artifact_type in names:
+                    images[arch][names[one.descriptor.artifact_type]] = one.descriptor.digest
+        return Done(
+            repository=self._target(release.recipe).name,
+            tag=release.tags[0],
+            floating=release.tags[1:],
+            digest=release.index.descriptor.digest,
+            images=images,
+        )
+
+
+def _check_kept(target: Registry, tag: str, one: Copied) -> None:
+    """Refuse to write over proof that the source does not have."""
+    there = _tagged(target, tag).get(tag)
+    if there and (lost := {b.digest for b in _layers(there)} - {b.digest for b in _layers(one)}):
+        raise Refused(
+            f"{target.name}:{tag}: there is proof that the source lacks: {', '.join(sorted(lost))}",
+            hint="remove the tag there, or copy into another namespace",
+        )
+
+
+def _layers(one: Copied) -> list[Descriptor]:
+    parsed: dict[str, Any] = json.loads(one.content)
+    return [Descriptor.read(layer, one.descriptor.digest) for layer in parsed.get("layers", [])]

@@ -1,0 +1,225 @@
+"""What is published: releases, which are the images under one tag, and why one may not be.
+
+An image is ready when its folder holds what the plan says, and every format of it has evidence that
+names its digests and says that nothing failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import facts
+from builder.artifacts.oci import blob_path, read_layout
+from builder.errors import StepFailed
+from builder.model import GENERIC, NONE, RUNTIME, Cell, PlannedImage
+from builder.registry.kinds import MANIFEST
+from builder.registry.references import Descriptor
+
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+_NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blob:
+    """A blob, and the file that holds it."""
+
+    descriptor: Descriptor
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """A proven image: `blobs` are its config and layers, `files` its SIF and tarball, by format.
+
+    `statements` are its evidence, `bill` its bill of materials, byte for byte; `proven` is when the
+    last of its checks ended, ISO 8601. `record` is the manifest.json of its `folder`.
+    """
+
+    identifier: str
+    arch: str
+    folder: Path
+    record: Mapping[str, Any]
+    image: Descriptor
+    manifest: bytes
+    blobs: tuple[Blob, ...]
+    files: Mapping[str, Blob]
+    statements: tuple[bytes, ...]
+    bill: bytes
+    proven: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """The images under one tag of a recipe's repository, and the floating tags that point there.
+
+    `relatives` are repositories whose images may have the same layers: those of its ancestors.
+    """
+
+    recipe: str
+    tag: str
+    floating: tuple[str, ...]
+    images: tuple[Ready, ...]
+    relatives: tuple[str, ...] = ()
+
+
+class NotReady(Exception):
+    """Why an image may not be published; a line each."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+
+
+def tag_of(cell: Cell) -> str:
+    """`1.0-debian13-cuda12.4-openmpi5.0`: a cell without recipe and architecture."""
+    parts = [cell.recipe_version, cell.base]
+    parts += [f"cuda{cell.cuda}"] if cell.cuda != NONE else []
+    parts += [cell.mpi] if cell.mpi != NONE else []
+    parts += [cell.flavour] if cell.flavour != RUNTIME else []
+    parts += [cell.cpu] if cell.cpu != GENERIC else []
+    return "-".join(parts)
+
+
+def ready(image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None) -> Ready:
+    """An image from its output folder; `manifest` is that of the folder, None if there is none.
+
+    Raises `NotReady` with every reason that is found.
+    """
+    if manifest is None:
+        raise NotReady(["it is not built: its folder has no manifest.json"])
+    reasons = list(_of_manifest(image, manifest))
+    statements: list[bytes] = []
+    try:
+        found = _image(image, folder)
+        files = _files(folder, manifest)
+    except (StepFailed, OSError, LookupError, ValueError, TypeError) as error:
+        raise NotReady([*reasons, f"it is not whole: {error}"]) from error
+    if found.image.digest != manifest["artifacts"]["oci"]["digest"]:
+        reasons.append(f"its OCI layout holds {found.image.digest}, not what was verified")
+    reasons += _proven(image, folder, manifest, statements)
+    bill = folder / str(manifest.get("sbom", "sbom.cdx.json"))
+    if not bill.is_file():
+        reasons.append("it has no bill of materials")
+    if reasons:
+        raise NotReady(reasons)
+    return Ready(
+        identifier=image.identifier,
+        arch=image.cell.arch,
+        folder=folder,
+        record=manifest,
+        image=found.image,
+        manifest=found.manifest,
+        blobs=found.blobs,
+        files=files,
+        statements=tuple(statements),
+        bill=bill.read_bytes(),
+        proven=max(map(_finished, statements)),
+    )
+
+
+def _of_manifest(image: PlannedImage, manifest: Mapping[str, Any]) -> list[str]:
+    reasons = []
+    if manifest.get("image") != image.identifier:
+        reasons.append(f"its folder holds {manifest.get('image')}")
+    if manifest.get("content_key") != image.content_key:
+        reasons.append("it was built from other inputs than today's: build it again")
+    if manifest.get("outcome") != "verified":
+        reasons.append(f"it is not verified: {manifest.get('outcome')}")
+    return reasons
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Image:
+    image: Descriptor
+    manifest: bytes
+    blobs: tuple[Blob, ...]
+
+
+def _image(image: PlannedImage, folder: Path) -> _Image:
+    """The image of the OCI layout; its manifest and config are checked against their digests."""
+    layout = read_layout(folder / "image.oci")
+    architecture = facts.ARCHITECTURES[image.cell.arch].oci
+    if layout.architecture != architecture:
+        raise StepFailed(f"its config is for {layout.architecture}")
+    content = blob_path(layout.path, layout.digest).read_bytes()
+    parsed = json.loads(content)
+    descriptors = [Descriptor.read(one, "it") for one in (parsed["config"], *parsed["layers"])]
+    blobs = [Blob(descriptor=one, path=blob_path(layout.path, one.digest)) for one in descriptors]
+    for blob in blobs:
+        _check_size(blob)
+    platform = {"os": "linux", "architecture": architecture}
+    found = Descriptor(
+        media_type=MANIFEST, digest=layout.digest, size=len(content), platform=platform
+    )
+    return _Image(image=found, manifest=content, blobs=tuple(blobs))
+
+
+def _files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Blob]:
+    """SIF and tarball, as far as the image was packed as such."""
+    found = {}
+    for name, artifact in manifest["artifacts"].items():
+        if name != "oci":
+            described = {"mediaType": name, **artifact}
+            blob = Blob(
+                descriptor=Descriptor.read(described, name), path=folder / str(artifact["path"])
+            )
+            _check_size(blob)
+            found[name] = blob
+    return found
+
+
+def _check_size(blob: Blob) -> None:
+    size = blob.path.stat().st_size
+    if size != blob.descriptor.size:
+        raise StepFailed(f"{blob.path.name} has {size} bytes, expected {blob.descriptor.size}")
+
+
+def _proven(
+    image: PlannedImage, folder: Path, manifest: Mapping[str, Any], statements: list[bytes]
+) -> list[str]:
+    """Why the evidence is not enough; what there is of it is added to `statements`."""
+    reasons = []
+    artifacts: Mapping[str, Any] = manifest["artifacts"]
+    formats: set[str] = set()
+    for name in manifest.get("evidence") or []:
+        try:
+            content = (folder / str(name)).read_bytes()
+            statement = json.loads(content)
+            reasons += [f"{name}: {reason}" for reason in _wrong(statement, image, artifacts)]
+            formats.add(statement["predicate"]["configuration"][0]["annotations"]["format"])
+            _finished(content)
+            statements.append(content)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            reasons.append(f"{name}: this evidence is missing, or cannot be read")
+    for lacking in sorted(artifacts.keys() - formats):
+        reasons.append(f"no evidence of a run of its checks as {lacking}")
+    return reasons
+
+
+def _wrong(
+    statement: Mapping[str, Any], image: PlannedImage, artifacts: Mapping[str, Any]
+) -> list[str]:
+    """What stands against one statement."""
+    if (statement["_type"], statement["predicateType"]) != (_STATEMENT, _TEST_RESULT):
+        return ["it is no test result"]
+    predicate, reasons = statement["predicate"], []
+    if predicate["result"] not in _NOT_FAILED or predicate["failedTests"]:
+        reasons.append(f"{predicate['result']}: {', '.join(predicate['failedTests'])}")
+    elif not predicate["passedTests"]:
+        reasons.append("no check passed")
+    subjects = {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+    for name, artifact in artifacts.items():
+        if (found := subjects.get(f"{image.identifier}/{name}")) != artifact["digest"]:
+            reasons.append(f"it is about {found or 'no'} {name}, not about {artifact['digest']}")
+    return reasons
+
+
+def _finished(statement: bytes) -> str:
+    """When a run of checks ended, ISO 8601."""
+    run = json.loads(statement)["predicate"]["configuration"][0]
+    return str(run["annotations"]["finished"])

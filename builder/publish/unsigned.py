@@ -1,0 +1,43 @@
+"""Evidence and bill of materials as referrers of an image, where nobody signs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from builder.publish.releases import Ready
+from builder.registry import Descriptor, Registry
+from builder.registry.kinds import CYCLONEDX, INDEX, PREDICATE_TYPE, STATEMENT, referrer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attachment:
+    """A manifest, and the blobs that it names by their digests."""
+
+    manifest: bytes
+    blobs: Mapping[str, bytes]
+    tag: str = ""
+
+
+def unsigned(_registry: Registry, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
+    """The statements of an image and its bill, one manifest each; nothing for an index."""
+    if image.media_type == INDEX:
+        return []
+    [ready] = images
+    kinds = [
+        (one, STATEMENT, {PREDICATE_TYPE: str(json.loads(one)["predicateType"])})
+        for one in ready.statements
+    ]
+    return [
+        _attachment(content, image, kind, notes)
+        for content, kind, notes in [*kinds, (ready.bill, CYCLONEDX, {})]
+    ]
+
+
+def _attachment(
+    content: bytes, image: Descriptor, kind: str, notes: Mapping[str, str]
+) -> Attachment:
+    layer = Descriptor.of(content, kind)
+    manifest = referrer(layer, image, artifact_type=kind, annotations=notes)
+    return Attachment(manifest=manifest, blobs={layer.digest: content})

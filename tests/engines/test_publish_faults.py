@@ -1,0 +1,138 @@
+"""Publishing while things go wrong: no tag is ever set before what is under it is proven."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from faulty_proxy import Fault, proxy_before
+from harness import build_images
+from publishing import (
+    RECIPES,
+    TAG,
+    once,
+    own_tags,
+    publish,
+    repository,
+    start,
+    unproven,
+)
+from real_registry import RealRegistry, real_registry
+
+pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
+
+
+def test_two_publishes_at_once(made: Path, registry: RealRegistry) -> None:
+    both = [start(made, registry.host) for _ in range(2)]
+    ended = [one.communicate() for one in both]
+    assert [one.returncode for one in both] == [0, 0], ended
+    assert unproven(registry.host) == []
+    assert own_tags(repository(registry.host, "app")) == {TAG, "latest"}
+
+
+def test_killed_at_every_step_and_run_again(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the last request was, no tag is there before its proof, and a rerun ends well."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    with real_registry(tmp_path / "whole") as whole, proxy_before(whole.host) as proxy:
+        assert publish(made, proxy.host).status == 0
+        number = len(proxy.requests)
+    for last in [*range(0, number - 8, max(1, number // 8)), *range(number - 8, number, 2)]:
+        with real_registry(tmp_path / f"killed-{last}") as registry:
+            killed_at(last, made, registry.host)
+            assert unproven(registry.host) == [], f"killed at request {last} of {number}"
+            again = publish(made, registry.host)
+            assert again.status == 0, again.stderr
+            assert unproven(registry.host) == []
+            for recipe in RECIPES:
+                assert own_tags(repository(registry.host, recipe)) == {TAG, "latest"}
+        shutil.rmtree(tmp_path / f"killed-{last}")
+
+
+def killed_at(last: int, project: Path, upstream: str) -> None:
+    """Publish, and kill it when it has sent its request of that number."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def decide(_request: str, number: int) -> Fault | None:
+        if number == last:
+            running[0].send_signal(signal.SIGKILL)
+        return Fault(status=503) if number > last else None
+
+    with proxy_before(upstream, decide) as proxy:
+        running.append(start(project, proxy.host))
+        running[0].communicate()
+
+
+FAULTS = {
+    "reset in mid-blob": ("PUT .*/uploads/", Fault(sent=1000)),
+    "reset after the upload": ("PUT .*/uploads/", Fault(lost=True)),
+    "429": ("HEAD .*/blobs/", Fault(status=429, headers={"Retry-After": "0"})),
+    "500 for a blob": ("POST .*/uploads/", Fault(status=500)),
+    "502 for a manifest": ("PUT .*/manifests/sha256", Fault(status=502)),
+    "a manifest's answer lost": ("PUT .*/manifests/", Fault(lost=True)),
+    "a tag's answer lost": (f"PUT .*/manifests/{TAG}", Fault(lost=True)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_passes_by_itself_is_survived(name: str, made: Path, registry: RealRegistry) -> None:
+    pattern, fault = FAULTS[name]
+    with once(registry.host, pattern, fault) as proxy:
+        done = publish(made, proxy.host)
+        assert done.status == 0, done.stderr
+    assert unproven(registry.host) == []
+    assert own_tags(repository(registry.host, "tools")) == {TAG, "latest"}
+
+
+FOR_GOOD = {
+    "403 for an upload": ("POST .*/uploads/", Fault(status=403), 4),
+    "500 for proof": ("PUT .*/manifests/sha256-", Fault(status=500), 1),
+    "401 in the middle": ("PUT .*/manifests/", Fault(status=401), 4),
+    "no list of referrers": ("GET .*/manifests/sha256-", Fault(status=500), 1),
+    "another list of referrers": ("GET .*/manifests/sha256-", Fault(status=404), 1),
+}
+
+
+@pytest.mark.parametrize("name", FOR_GOOD)
+def test_what_does_not_pass_sets_no_tag(name: str, made: Path, registry: RealRegistry) -> None:
+    pattern, fault, status = FOR_GOOD[name]
+    with once(registry.host, pattern, fault, times=10_000) as proxy:
+        done = publish(made, proxy.host)
+    assert done.status == status, done.stderr
+    assert "Traceback" not in done.stderr
+    for recipe in RECIPES:
+        assert own_tags(repository(registry.host, recipe)) == set()
+    assert publish(made, registry.host).status == 0
+    assert unproven(registry.host) == []
+
+
+def test_a_wrong_byte_on_the_way_to_a_mirror(
+    made: Path, registry: RealRegistry, tmp_path: Path
+) -> None:
+    assert publish(made, registry.host).status == 0
+    with real_registry(tmp_path / "target") as target:
+        for pattern in ("GET .*/blobs/", "GET .*/manifests/sha256:"):
+            with once(registry.host, pattern, Fault(changed=True)) as proxy:
+                done = publish(made, target.host, "--from", f"{proxy.host}/site")
+            assert done.status == 5, done.stderr
+            assert "the registry gives sha256:" in done.stderr
+            assert own_tags(repository(target.host, "app")) == set()
+
+
+def test_a_proof_that_does_not_come_through_sets_no_tag(
+    made: Path, registry: RealRegistry, tmp_path: Path
+) -> None:
+    key, env = tmp_path / "site", {"COSIGN_PASSWORD": ""}
+    assert build_images("keys", "generate", "--output", str(key), env=env).status == 0
+    for pattern in (r"PUT .*\.att", r"PUT .*\.sig"):
+        with once(registry.host, pattern, Fault(status=500), times=10_000) as proxy:
+            done = publish(made, proxy.host, "--key", f"{key}.key", env=env)
+        assert done.status == 1, done.stderr
+        tags = own_tags(repository(registry.host, "app"))
+        assert {tag for tag in tags if not tag.startswith("sha256-")} == set()
+    wrong = publish(made, registry.host, "--key", f"{key}.key", env={"COSIGN_PASSWORD": "no"})
+    assert wrong.status == 2, wrong.stderr
