@@ -11,6 +11,7 @@ from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.cli.signing import signed
 from builder.errors import BadInput, Refused, counted
 from builder.load import load_project
+from builder.process import Processes
 from builder.publish import Done, Mirror, Publisher, found_release
 from builder.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
 from builder.publish.unsigned import unsigned
@@ -39,8 +40,9 @@ def publish(options: Options) -> int:
     if reasons:
         raise refusal(reasons, declared)
     say = Progress(level=options.level).say
-    prove = signed(options.key, releases) if options.key else unsigned
-    publisher = Publisher(to, prove, jobs=options.jobs, say=say)
+    processes = Processes()
+    prove = signed(options.key, releases, processes) if options.key else unsigned
+    publisher = Publisher(to, prove, jobs=options.jobs, say=say, stop=processes.stop)
     if reasons := publisher.narrowed(releases):
         raise refusal(reasons, declared, hint=_NARROW_HINT)
     if options.dry_run:

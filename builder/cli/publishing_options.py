@@ -51,8 +51,8 @@ def declare(commands: Commands) -> None:
     publish.add_argument(
         "--key",
         metavar="KEY",
-        help="sign all of it with this key: a file, env://NAME, or pkcs11:, awskms://, ... through "
-        "cosign (default: proof is not signed)",
+        help="sign all of it with this key: a file, env://NAME, or, through cosign, pkcs11:, "
+        "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
     )
     output(publish, "where the images' folders are (default: PROJECT/out)")
     publish.add_argument(

@@ -10,27 +10,29 @@ from builder.home import Home
 from builder.process import Processes
 from builder.proof import (
     Attachment,
-    Signer,
     attestation_tag,
     builder_of,
+    keyless_proofs,
     proofs,
     signature_tag,
     signer_of,
     statements_of,
 )
 from builder.proof import Descriptor as Subject
+from builder.proof.keyless import KEYLESS
 from builder.publish import Prove, Ready, Release
 from builder.registry import INDEX, Descriptor, NotThere, Registry
 
 
-def signed(key: str, releases: Sequence[Release]) -> Prove:
+def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
     """Makes the proof of releases with a key: a file, `env://NAME`, or what cosign understands.
 
-    All statements are made at once, so that what cannot be proven is known before anything is
-    sent. Raises `BadInput` for a key or a statement that is none.
+    The word `keyless` stands for the identity of a CI system's job. All statements are made at
+    once, so that what cannot be proven is known before anything is sent. Raises `BadInput` for a
+    key or a statement that is none.
     """
-    home = Home.of_environment()
-    signer = signer_of(key, os.environ, Processes(), path=home.search_path())
+    path = Home.of_environment().search_path()
+    signer = None if key == KEYLESS else signer_of(key, os.environ, processes, path=path)
     statements = {
         one.identifier: _statements(one) for release in releases for one in release.images
     }
@@ -39,7 +41,13 @@ def signed(key: str, releases: Sequence[Release]) -> Prove:
         registry: Registry, image: Descriptor, images: Sequence[Ready]
     ) -> tuple[Attachment, ...]:
         own = () if image.media_type == INDEX else statements[images[0].identifier]
-        return _proofs(registry, image, own, signer, max(one.proven for one in images))
+        subject = Subject(media_type=image.media_type, digest=image.digest, size=image.size)
+        created = max(one.proven for one in images)
+        if signer is None:
+            return keyless_proofs(subject, own, processes, created=created, path=path)
+        there = _there(registry, image.digest)
+        name = registry.name
+        return proofs(subject, own, signer, reference=name, created=created, before=there)
 
     return prove
 
@@ -52,24 +60,6 @@ def _statements(image: Ready) -> tuple[bytes, ...]:
             hint="run the same command again",
         )
     return found
-
-
-def _proofs(
-    registry: Registry,
-    image: Descriptor,
-    statements: Sequence[bytes],
-    signer: Signer,
-    created: str,
-) -> tuple[Attachment, ...]:
-    subject = Subject(media_type=image.media_type, digest=image.digest, size=image.size)
-    return proofs(
-        subject,
-        statements,
-        signer,
-        reference=registry.name,
-        created=created,
-        before=_there(registry, image.digest),
-    )
 
 
 def _there(registry: Registry, digest: str) -> Mapping[str, Attachment]:

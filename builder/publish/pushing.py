@@ -61,7 +61,7 @@ class Publisher:
     """Publishes below a namespace of a registry.
 
     `prove` makes what is attached as proof. `repository` gives a recipe's repository. `say` tells
-    how far it is.
+    how far it is; `stop` ends what `prove` has under way.
     """
 
     def __init__(
@@ -71,9 +71,10 @@ class Publisher:
         *,
         jobs: int,
         say: Callable[[str], object] = lambda _: None,
+        stop: Callable[[], object] = lambda: None,
     ) -> None:
         self._repository, self._prove = repository, prove
-        self._jobs, self._say = jobs, say
+        self._jobs, self._say, self._stop = jobs, say, stop
 
     def narrowed(self, releases: Sequence[Release]) -> list[str]:
         """Which tags would lose an architecture that they have in the registry, a line each."""
@@ -108,6 +109,7 @@ class Publisher:
         """The same for each thing, several at once; all are done when it returns."""
 
         def stop() -> None:
+            self._stop()
             for one in releases:
                 self._repository(one.recipe).transport.sleep.stop()
 

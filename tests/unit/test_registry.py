@@ -162,6 +162,14 @@ def test_a_blob_of_other_bytes_is_refused_and_gone(
     assert not there.exists() or there.stat().st_size == 0
 
 
+def test_no_more_is_written_than_a_blob_has(fake: Fake, tmp_path: Path) -> None:
+    fake.blobs["site/a", BLOB.digest] = CONTENT * 9
+    came: list[int] = []
+    with pytest.raises(WrongContent, match="it has more than 1024000 bytes"):
+        client(fake).read_blob(BLOB, tmp_path / "blob", on_bytes=came.append)
+    assert sum(came) <= len(CONTENT)
+
+
 def test_what_lay_there_is_gone_on_with_or_replaced(fake: Fake, tmp_path: Path) -> None:
     registry, file = client(fake), tmp_path / "blob"
     registry.write_blob(CONTENT)

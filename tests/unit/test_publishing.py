@@ -1,0 +1,189 @@
+"""The order in which releases are published, and the proof that is made of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from fake_registry import Fake, Fault, fake_registry
+from made_releases import make_images, make_project
+from samples import ROOT
+
+from builder.cli import signing
+from builder.cli.publishing import namespace
+from builder.cli.releases import declared_releases, ready_releases
+from builder.cli.signing import signed
+from builder.errors import BadInput, Interrupted, Refused
+from builder.load import load_project
+from builder.model import Selection
+from builder.process import Processes
+from builder.proof import Attachment
+from builder.proof import Descriptor as Subject
+from builder.publish import Prove, Publisher, Release
+from builder.publish.threads import in_threads
+from builder.publish.unsigned import unsigned
+from builder.registry import RegistryFailed
+from builder.registry.kinds import CYCLONEDX, MANIFEST, SIF, STATEMENT, TARBALL
+
+KEY = ROOT / "tests/data/proof/cosign.key"
+TAG = "1.0-sample"
+
+
+@pytest.fixture(scope="module", name="made")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=["tools", "app"])
+    make_images(project, size=2000)
+    return project
+
+
+@pytest.fixture(name="fake")
+def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
+    with fake_registry() as fake:
+        yield fake
+
+
+def releases_of(project: Path) -> list[Release]:
+    declared = declared_releases(load_project(project), Selection())
+    releases, reasons = ready_releases(declared, project / "out")
+    assert reasons == []
+    return releases
+
+
+def publish(fake: Fake, releases: Sequence[Release], prove: Prove = unsigned) -> None:
+    to = namespace(f"{fake.host}/site", ())
+    Publisher(to, prove, jobs=4).publish(releases)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_tags_come_after_everything_else(listed: bool, made: Path, fake: Fake) -> None:
+    fake.referrers = listed
+    publish(fake, releases_of(made))
+    written = [request for request, _ in fake.asked if request.startswith(("PUT", "POST"))]
+    own = [n for n, one in enumerate(written) if re.search(rf"manifests/({TAG}|latest)$", one)]
+    assert own == list(range(len(written) - 4, len(written)))
+    digests = [n for n, one in enumerate(written) if re.search("manifests/sha256:", one)]
+    blobs = [n for n, one in enumerate(written) if "uploads" in one]
+    assert min(digests) > min(blobs)
+    parsed = json.loads(fake.manifests["site/app", TAG][0])
+    image = parsed["manifests"][0]["digest"]
+    to = namespace(f"{fake.host}/site", ())
+    kinds = [one.artifact_type for one in to("app").referrers(image)]
+    assert sorted(kinds) == sorted([SIF, TARBALL, CYCLONEDX, STATEMENT, STATEMENT, STATEMENT])
+
+
+def test_a_registry_that_forgets_what_was_attached_gets_no_tag(made: Path, fake: Fake) -> None:
+    fake.referrers = True
+    forgetful = b'{"schemaVersion": 2, "manifests": []}'
+    fake.faults = [Fault(pattern="GET .*/referrers/", status=200, body=forgetful, times=999)]
+    with pytest.raises(Refused, match="does not list what was attached: sha256:"):
+        publish(fake, releases_of(made))
+    assert fake.tags("site/app") == set()
+
+
+def test_the_same_key_makes_the_same_proof(made: Path, fake: Fake) -> None:
+    releases = releases_of(made)
+    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    first = dict(fake.manifests)
+    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    assert fake.manifests == first
+    for one in releases[0].images:
+        name = one.image.digest.replace(":", "-")
+        assert {f"{name}.sig", f"{name}.att"} <= fake.tags("site/tools")
+    assert fake.requests("PUT .*\\.att")
+
+
+def test_what_is_at_the_tags_of_proof_already_stays(made: Path, fake: Fake) -> None:
+    releases = releases_of(made)
+    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    tag = f"{releases[0].images[0].image.digest.replace(':', '-')}.sig"
+    content, kind = fake.manifests["site/tools", tag]
+    parsed = json.loads(content)
+    parsed["layers"][0]["annotations"]["dev.cosignproject.cosign/signature"] = "another's"
+    fake.manifests["site/tools", tag] = (json.dumps(parsed).encode(), kind)
+    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    layers = json.loads(fake.manifests["site/tools", tag][0])["layers"]
+    assert len(layers) == 2
+
+
+def test_proof_that_another_wrote_over_sets_no_tag(made: Path, fake: Fake) -> None:
+    releases = releases_of(made)
+    prove = signed(str(KEY), releases, Processes())
+
+    def write_over(request: str) -> None:
+        if found := re.fullmatch(r"GET /v2/(.+)/manifests/(sha256-\w+\.sig)", request):
+            there = (found[1], found[2])
+            if there in fake.manifests:
+                fake.manifests[there] = (b'{"layers": []}', MANIFEST)
+
+    fake.before = write_over
+    with pytest.raises(RegistryFailed, match="another client wrote over this proof"):
+        publish(fake, releases, prove)
+    assert not {TAG, "latest"} & fake.tags("site/app")
+
+
+def test_without_the_keys_password_nothing_is_sent(
+    made: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COSIGN_PASSWORD")
+    with pytest.raises(BadInput, match="COSIGN_PASSWORD is not set"):
+        signed(str(KEY), releases_of(made), Processes())
+    assert fake.asked == []
+
+
+@pytest.mark.usefixtures("fake")
+def test_evidence_that_changed_meanwhile_is_not_signed(made: Path) -> None:
+    releases = releases_of(made)
+    file = releases[0].images[0].folder / "evidence" / "oci.json"
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content + b"\n")
+        with pytest.raises(Refused, match="its evidence changed"):
+            signed(str(KEY), releases, Processes())
+    finally:
+        file.write_bytes(content)
+
+
+def test_without_a_key_cosign_signs_for_the_job(
+    made: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def keyless(
+        image: Subject, statements: Sequence[bytes], *_: object, **__: object
+    ) -> tuple[Attachment, ...]:
+        asked.append((image.digest, len(statements)))
+        return ()
+
+    monkeypatch.setattr(signing, "keyless_proofs", keyless)
+    releases = releases_of(made)
+    publish(fake, releases, signed("keyless", releases, Processes()))
+    images = {one.image.digest for release in releases for one in release.images}
+    assert {digest for digest, statements in asked if statements == 5} == images
+    assert len(asked) == 6, "the indexes are signed, too"
+
+
+def test_the_first_failure_ends_the_rest() -> None:
+    stopped = threading.Event()
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 1:
+            raise RegistryFailed("the first")
+        if stopped.wait(5):
+            raise Interrupted("a later one")
+        return number
+
+    start = time.monotonic()
+    with pytest.raises(RegistryFailed, match="the first"):
+        in_threads(work, range(50), jobs=3, stop=stopped.set)
+    assert time.monotonic() - start < 4
+    assert len(begun) < 50
+    assert in_threads(str, [3, 1, 2], jobs=2, stop=stopped.set) == ["3", "1", "2"]
