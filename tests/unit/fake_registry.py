@@ -24,7 +24,8 @@ class Fault:
     """What goes wrong, `times` times, with requests whose `METHOD PATH` a pattern matches.
 
     `status` answers so; `after` resets the connection after so many bytes of the answer's body, or
-    of the request's; `cut` ends it there as if that were all; `changed` changes its last byte.
+    of the request's; `cut` ends it there as if that were all; `changed` changes its last byte;
+    `chunked` does not say how long it is.
     """
 
     pattern: str
@@ -34,6 +35,7 @@ class Fault:
     after: int = -1
     cut: int = -1
     changed: bool = False
+    chunked: bool = False
     body: bytes = b""
 
 
@@ -128,7 +130,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and fault.cut >= 0:
             body = body[: fault.cut]
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+        length = {"Content-Length": str(len(body))}
+        if fault and fault.chunked:
+            length = {"Transfer-Encoding": "chunked"}
+            body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        for name, value in {**length, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
