@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 from faulty_proxy import Decide, Fault, proxy_before
 from made_releases import make_images, make_project
@@ -27,7 +28,7 @@ from published import RECIPES, TAG, own_tags, repository, unproven
 from real_registry import real_registry
 
 from builder import cli
-from builder.registry.patience import Patience
+from builder.registry import patience
 
 _STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 502, 503)
 
@@ -104,12 +105,8 @@ def _publish(project: Path, host: str) -> tuple[int, str]:
 @contextlib.contextmanager
 def _without_waiting() -> Iterator[None]:
     """The same attempts, without the seconds between them."""
-    before = Patience.__init__
-    Patience.__init__ = lambda self, _wait=None: before(self, lambda _: None)  # type: ignore[method-assign, misc]
-    try:
+    with patch.object(patience, "_FIRST_S", 0.0):
         yield
-    finally:
-        Patience.__init__ = before  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -267,6 +267,16 @@ def test_a_refusal_is_said_as_what_it_is_and_not_repeated(
     assert len(fake.requests("manifests")) == 1
 
 
+def test_a_password_that_was_refused_is_not_sent_again(fake: Fake) -> None:
+    basic = {"WWW-Authenticate": 'Basic realm="tests"'}
+    fake.faults = [Fault(pattern="manifests", status=401, headers=basic, times=99)]
+    registry = client(fake, me=Login(user="user", password="secret"))
+    for asked in (2, 3):
+        with pytest.raises(Denied):
+            registry.resolve("1.0")
+        assert len(fake.requests("manifests")) == asked
+
+
 def test_a_token_is_asked_for_with_the_scope_and_never_shown(fake: Fake) -> None:
     realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
     fake.faults = [
