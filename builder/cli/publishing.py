@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli.progress import Progress
 from builder.cli.releases import Declared, declared_releases, ready_releases
-from builder.cli.signing import signed
 from builder.errors import BadInput, Refused, counted
 from builder.load import load_project
 from builder.process import Processes
-from builder.publish import Done, Mirror, Publisher, found_release
+from builder.publish import Done, Mirror, Prove, Publisher, Release, found_release
 from builder.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
 from builder.publish.unsigned import unsigned
 from builder.registry import Credentials, Reference, Registry, connect
@@ -41,8 +40,9 @@ def publish(options: Options) -> int:
         raise refusal(reasons, declared)
     say = Progress(level=options.level).say
     processes = Processes()
-    prove = signed(options.key, releases, processes) if options.key else unsigned
-    publisher = Publisher(to, prove, jobs=options.jobs, say=say, stop=processes.stop)
+    publisher = Publisher(
+        to, _prove(options, releases, processes), jobs=options.jobs, say=say, stop=processes.stop
+    )
     if reasons := publisher.narrowed(releases):
         raise refusal(reasons, declared, hint=_NARROW_HINT)
     if options.dry_run:
@@ -52,6 +52,15 @@ def publish(options: Options) -> int:
     done, traffic = publisher.publish(releases)
     _tell(options, done, traffic)
     return 0
+
+
+def _prove(options: Options, releases: Sequence[Release], processes: Processes) -> Prove:
+    """Makes the proof: signed with a key, if one is named."""
+    if not options.key:
+        return unsigned
+    from builder.cli.signing import signed  # noqa: PLC0415 - what signs is slow to import
+
+    return signed(options.key, releases, processes)
 
 
 def _copied(
