@@ -1,0 +1,1 @@
+"""Whether an image is proven enough for a site: a policy, held against what was gathered."""

@@ -1,0 +1,168 @@
+"""Which evidence speaks for an image on a class of hosts, and what it says of each check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from builder.model import FAILED, PASSED
+from builder.policy.gathered import EVIDENCE, OTHER, PULLED, Evidence, Gathered, Proof
+from builder.policy.values import SAME, Policy, WantedHosts
+
+BY_NO_KEY = "is by no key of the policy"
+OF_ANOTHER = "is of another image"
+_EMULATED = "is emulated, which is not native"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """The evidence that counts, the newest first, and how much does not, by reason."""
+
+    proofs: tuple[Proof, ...]
+    left_out: Mapping[str, int]
+
+    @property
+    def runs(self) -> tuple[Evidence, ...]:
+        """What the evidence that counts says."""
+        return tuple(run_of(one) for one in self.proofs)
+
+    @property
+    def why_none(self) -> str:
+        """Why evidence was left out, in words."""
+        if not self.left_out:
+            return "there is none"
+        return "; ".join(f"{number} {reason}" for reason, number in self.left_out.items())
+
+    @property
+    def only_emulated(self) -> bool:
+        """Whether some would count, were it not emulated."""
+        return not self.proofs and _EMULATED in self.left_out
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What is known of one check: its outcome, and the run that decides it."""
+
+    outcome: str
+    run: Evidence
+
+
+def run_of(proof: Proof) -> Evidence:
+    """The content of a piece of evidence."""
+    assert isinstance(proof.content, Evidence)
+    return proof.content
+
+
+def trusted(proofs: Sequence[Proof], kind: str, digests: Sequence[str]) -> list[Proof]:
+    """The proofs of a kind that a trusted key signed, and that are about one of some digests."""
+    return [
+        one
+        for one in proofs
+        if one.kind == kind and not one.fault and one.key and set(digests) & set(one.subjects)
+    ]
+
+
+def choose(policy: Policy, gathered: Gathered) -> Chosen:
+    """The evidence about this very image, from hosts of the class that the policy asks for."""
+    found, left_out = [], dict[str, int]()
+    for proof in gathered.proofs:
+        if proof.kind not in {EVIDENCE, OTHER}:
+            continue
+        if reason := _why_not(proof, policy, gathered):
+            left_out[reason] = left_out.get(reason, 0) + 1
+        else:
+            found.append(proof)
+    newest_first = sorted(found, key=lambda one: run_of(one).finished, reverse=True)
+    return Chosen(proofs=tuple(newest_first), left_out=left_out)
+
+
+def findings(runs: Sequence[Evidence]) -> dict[str, Finding]:
+    """What is known of each check, from runs of which the newest comes first.
+
+    The newest run that has the check decides. A failure is cleared by nothing but a later pass, and
+    a native failure by nothing but a later native pass: being skipped or emulated proves less.
+    """
+    names = dict.fromkeys(name for run in runs for name in run.outcomes)
+    return {name: _finding(name, [run for run in runs if name in run.outcomes]) for name in names}
+
+
+def _finding(name: str, runs: Sequence[Evidence]) -> Finding:
+    for run in runs:
+        if run.outcomes[name] != FAILED:
+            continue
+        later = runs[: runs.index(run)]
+        passes = [one for one in later if one.outcomes[name] == PASSED]
+        if not [one for one in passes if run.emulated or not one.emulated]:
+            return Finding(outcome=FAILED, run=run)
+    return Finding(outcome=runs[0].outcomes[name], run=runs[0])
+
+
+def _why_not(proof: Proof, policy: Policy, gathered: Gathered) -> str:
+    """Why a proof does not count as evidence; empty if it does."""
+    if proof.fault or not proof.key:
+        return proof.fault or BY_NO_KEY
+    if gathered.image.digest not in proof.subjects:
+        return OF_ANOTHER
+    run, formats = run_of(proof), PULLED[gathered.format]
+    if run.format not in formats:
+        return f"is of another format than {' or '.join(formats)}"
+    if reason := _other_class(run, policy.evidence.hosts, gathered):
+        return reason
+    return _EMULATED if run.emulated and not policy.evidence.emulated else ""
+
+
+def _other_class(run: Evidence, wanted: WantedHosts, gathered: Gathered) -> str:
+    reasons = (
+        _other_machine(run, wanted, gathered),
+        _other_gpu(run, wanted, gathered),
+        _other_start(run, wanted),
+    )
+    return next(filter(None, reasons), "")
+
+
+def _other_machine(run: Evidence, wanted: WantedHosts, gathered: Gathered) -> str:
+    fits = run.emulated or run.architecture == gathered.image.architecture
+    if not fits or (wanted.architectures and run.architecture not in wanted.architectures):
+        return f"is from a host of another architecture ({run.architecture})"
+    if wanted.driver and not _fits(run.driver, wanted.driver, gathered.host.driver):
+        return f"is from a host with {_named(run.driver)}"
+    return ""
+
+
+def _other_gpu(run: Evidence, wanted: WantedHosts, gathered: Gathered) -> str:
+    if wanted.capabilities == ():
+        return ""
+    some = gathered.host.capabilities if wanted.capabilities is None else wanted.capabilities
+    if some is None:
+        return "is to be from a GPU like this host's, which is not known"
+    return "" if {*some} & {*run.capabilities} else f"is not from a GPU of {_shown(some)}"
+
+
+def _other_start(run: Evidence, wanted: WantedHosts) -> str:
+    if wanted.runtimes and run.runner not in wanted.runtimes:
+        return f"is by another runtime ({run.runner})"
+    if wanted.launchers and run.launcher not in wanted.launchers:
+        return f"is by another launcher ({run.launcher})"
+    return ""
+
+
+def _fits(driver: str, wanted: str, here: str | None) -> bool:
+    """Whether a driver meets a specifier, or is of the branch of the one that is here."""
+    if wanted == SAME:
+        return bool(driver and here) and driver.partition(".")[0] == str(here).partition(".")[0]
+    try:
+        return Version(driver) in SpecifierSet(wanted)
+    except InvalidVersion:  # no driver, or one that does not say which
+        return False
+
+
+def _named(driver: str) -> str:
+    return f"driver {driver}" if driver else "no driver"
+
+
+def _shown(capabilities: Sequence[int]) -> str:
+    shown = ["{}.{}".format(*divmod(one, 10)) for one in capabilities]
+    return f"capability {' or '.join(shown)}" if shown else "this host's kind: it has none"

@@ -1,0 +1,21 @@
+"""Rulings as text for people: one line a rule, with the reason, and what next if it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from builder.policy.outcomes import NOT_ASKED, PASSED, REFUSED, Ruling
+
+_MARKS = {PASSED: "✓", REFUSED: "✗", NOT_ASKED: "-"}
+
+
+def as_lines(rulings: Iterable[Ruling], *, fixes: bool = True) -> list[str]:
+    """A line for each ruling, and one more below a refusal that says what can be done."""
+    some = list(rulings)
+    width = max((len(one.rule) for one in some), default=0)
+    lines = []
+    for one in some:
+        lines.append(f"  {_MARKS[one.result]} {one.result:9}  {one.rule:{width}}  {one.reason}")
+        if fixes and one.fix and one.result == REFUSED:
+            lines.append(" " * (15 + width + 1) + f"fix: {one.fix}")
+    return lines

@@ -1,0 +1,293 @@
+"""The rules: each is a function from a policy and what was gathered to one ruling."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+
+from builder.errors import counted
+from builder.model import FAILED, PASSED, SKIPPED
+from builder.policy import gathered as known
+from builder.policy.choosing import BY_NO_KEY, OF_ANOTHER, Finding, choose, findings, trusted
+from builder.policy.gathered import Bill, Evidence, Gathered, Package, Proof, Provenance
+from builder.policy.outcomes import Ruling, not_asked, passed, refused
+from builder.policy.values import Policy
+
+SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
+_SHOWN = 5
+_NO_EVIDENCE = "there is no evidence that counts"
+_ASK = "ask whoever published the image"
+
+
+def architecture(policy: Policy, found: Gathered) -> Ruling:
+    """The configuration says what was asked for: a tag or an index may lie."""
+    del policy
+    image, rule = found.image, "architecture"
+    if image.architecture == image.asked:
+        return passed(rule, f"the image is for {image.asked}")
+    reason = f"the image is for {image.architecture or 'nothing that is known'}, not {image.asked}"
+    return refused(rule, reason, f"{_ASK}: its index names the wrong image")
+
+
+def signature(policy: Policy, found: Gathered) -> Ruling:
+    """Enough of the policy's keys have signed the image, or the index that names it."""
+    rule, wanted = "signature", policy.signatures
+    good = trusted(found.proofs, known.SIGNATURE, _digests(found))
+    keys = sorted({one.key for one in good})
+    if len(keys) >= wanted:
+        return passed(rule, f"signed by {', '.join(keys)}")
+    some = [one for one in found.proofs if one.kind in {known.SIGNATURE, known.OTHER}]
+    reason = f"{len(keys)} of {counted(wanted, 'signature')} by keys of the policy"
+    if why := _whys(one for one in some if one not in good):
+        reason += f" ({why})"
+    elif not some:
+        reason += ": the image is not signed"
+    return refused(rule, reason, "name the key that signed it under keys, if you trust it")
+
+
+def dates(policy: Policy, found: Gathered) -> Ruling:
+    """Nothing that is trusted is dated in the future, or ends before it begins."""
+    del policy
+    latest = found.now + SKEW
+    for proof in found.proofs:
+        if proof.fault or not proof.key:
+            continue
+        times = _times(proof)
+        if not times:
+            continue
+        if times[-1] > latest or times[0] > latest:
+            return refused(
+                "dates",
+                f"{proof.kind} is dated {_day(max(times))}, which is still to come",
+                "set this machine's clock right; if it is, do not trust this proof",
+            )
+        if times[0] > times[-1]:
+            reason = f"{proof.kind} ends before it begins, at {_day(times[-1])}"
+            return refused("dates", reason, _ASK)
+    return passed("dates", "no proof is dated in the future")
+
+
+def evidence(policy: Policy, found: Gathered) -> Ruling:
+    """There is evidence about this image from this class of hosts."""
+    rule, chosen = "evidence", choose(policy, found)
+    if not chosen.proofs:
+        fix = "say emulated: accepted, if that is enough" if chosen.only_emulated else ""
+        reason = f"no evidence for {found.format} on this class of hosts: {chosen.why_none}"
+        return refused(rule, reason, fix or f"{_ASK} to verify it on such a host")
+    run = chosen.runs[0]
+    how = "emulated" if run.emulated else "native"
+    where = f"{run.runner} on {run.architecture}, {how}"
+    gpus = f", driver {run.driver}" if run.driver else ""
+    return passed(rule, f"checked by {where}{gpus}, {_day(run.finished)}")
+
+
+def checks(policy: Policy, found: Gathered) -> Ruling:
+    """Every required check has passed, and none has failed. Skipped is not passed."""
+    rule, runs = "checks", choose(policy, found).runs
+    if not runs:
+        return not_asked(rule, _NO_EVIDENCE)
+    outcomes = findings(runs)
+    if failed := _with(outcomes, FAILED):
+        day = _day(outcomes[failed[0]].run.finished)
+        reason = f"failed, {day}: {_listed(failed)}"
+        return refused(rule, reason, f"{_ASK}: a later pass on such a host clears it")
+    if lacking := [name for name in policy.evidence.required if name not in outcomes]:
+        return refused(rule, f"never run: {_listed(lacking)}", f"{_ASK} to verify it again")
+    skipped = _with(outcomes, SKIPPED)
+    if unproven := [name for name in policy.evidence.required if name in skipped]:
+        reason = f"skipped, which is not passed: {_listed(unproven)}"
+        return refused(rule, reason, f"{_ASK} to verify it where these can be run")
+    count = counted(len(_with(outcomes, PASSED)), "check")
+    more = f"; skipped and not asked for: {_listed(skipped)}" if skipped else ""
+    return passed(rule, f"{count} passed{more}")
+
+
+def age(policy: Policy, found: Gathered) -> Ruling:
+    """The runs in which the required checks passed are not too long ago."""
+    rule, limit = "age", policy.evidence.max_age
+    outcomes = findings(choose(policy, found).runs)
+    decisive = [outcomes[name].run for name in policy.evidence.required if name in outcomes]
+    decisive = decisive or [one.run for one in outcomes.values()]
+    if not decisive:
+        return not_asked(rule, _NO_EVIDENCE)
+    oldest = min(run.finished for run in decisive)
+    shown = f"{_day(oldest)}, {counted((found.now - oldest).days, 'day')} ago"
+    if found.now - oldest > limit:
+        reason = f"last proven {shown}; at most {counted(limit.days, 'day')} are allowed"
+        return refused(rule, reason, f"{_ASK} to verify it again, or raise evidence.max_age")
+    return passed(rule, f"proven {shown}")
+
+
+def artifact(policy: Policy, found: Gathered) -> Ruling:
+    """The SIF or tarball that would be taken is the one that the evidence is about."""
+    rule = "artifact"
+    if found.format in {"oci", "directory"}:
+        return not_asked(rule, "it is made of the image's own layers")
+    if not found.artifact:
+        reason = f"no {found.format} was published for this image"
+        return refused(rule, reason, "pull it as oci or directory, which need none")
+    proofs = choose(policy, found).proofs
+    if not proofs:
+        return not_asked(rule, _NO_EVIDENCE)
+    if found.artifact in proofs[0].subjects:
+        return passed(rule, f"{_short(found.artifact)} is a subject of the evidence")
+    return refused(rule, f"no evidence that counts is about {_short(found.artifact)}", _ASK)
+
+
+def provenance(policy: Policy, found: Gathered) -> Ruling:
+    """Whoever built the image, and what from, is among those that the policy names."""
+    rule, wanted = "provenance", policy.provenance
+    if wanted is None:
+        return not_asked(rule, "the policy ignores it")
+    proofs = trusted(found.proofs, known.PROVENANCE, _digests(found))
+    if not proofs:
+        return refused(rule, _none(found, known.PROVENANCE), _ASK)
+    said = [one.content for one in proofs if isinstance(one.content, Provenance)]
+    for one in said:
+        if _matches([one.builder], wanted.builders) and _matches(one.sources, wanted.sources):
+            source = f" from {one.sources[0]}" if one.sources else ""
+            return passed(rule, f"built by {one.builder}{source}")
+    shown = "; ".join(f"{one.builder} from {_listed(one.sources) or 'nothing'}" for one in said)
+    return refused(rule, f"built by {shown}", "name builder and source in the policy, if trusted")
+
+
+def bill(policy: Policy, found: Gathered) -> Ruling:
+    """There is a bill of materials, and nothing forbidden is on it."""
+    rule, wanted = "sbom", policy.bill
+    if wanted is None:
+        return not_asked(rule, "the policy ignores it")
+    proofs = trusted(found.proofs, known.BILL, _digests(found))
+    if not proofs:
+        return refused(rule, _none(found, known.BILL), _ASK)
+    bills = [one.content for one in proofs if isinstance(one.content, Bill)]
+    packages = [package for one in bills for package in one.packages]
+    bad = [
+        *(f"{p.name} {p.version}".strip() for p in packages if _forbidden(p, policy)),
+        *(
+            f"{p.name} ({licence})"
+            for p in packages
+            for licence in p.licences
+            if _any([licence], wanted.forbidden_licences)
+        ),
+    ]
+    if bad:
+        fix = "take an image without it, or change sbom in the policy"
+        return refused(rule, f"forbidden: {_listed(list(dict.fromkeys(bad)))}", fix)
+    return passed(rule, f"{counted(len(packages), 'package')}, none forbidden")
+
+
+def contract(policy: Policy, found: Gathered) -> Ruling:
+    """The image runs on this host, as `check-host` says; what it cannot tell is no yes."""
+    rule = "host contract"
+    if not policy.host_contract:
+        return not_asked(rule, "the policy ignores it")
+    if found.contract is None:
+        return refused(rule, "the image has no host contract", "pull one that has")
+    if found.contract.answer == known.YES:
+        return passed(rule, "it runs on this host")
+    answer = "no" if found.contract.answer == known.NO else "cannot tell"
+    reasons = "; ".join(found.contract.reasons)
+    fix = "build-images check-host says more; host_contract: ignored pulls it all the same"
+    return refused(rule, f"{answer}: {reasons}" if reasons else answer, fix)
+
+
+def rollback(policy: Policy, found: Gathered) -> Ruling:
+    """What a tag names now is not older than what it named at the last pull."""
+    rule, last = "rollback", found.previous
+    if not policy.rollback:
+        return not_asked(rule, "the policy accepts older images")
+    if last is None:
+        return not_asked(rule, "nothing was pulled under this reference before")
+    if last.digest == found.image.digest:
+        return passed(rule, "the same image as at the last pull")
+    now = times_of(found)
+    for kind in ("provenance", "created", "evidence"):
+        if kind not in now or kind not in last.times or now[kind] == last.times[kind]:
+            continue
+        days = f"{_day(now[kind])}, after {_day(last.times[kind])}"
+        if now[kind] > last.times[kind]:
+            return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
+        reason = f"older than at the last pull, by its {kind}: {_day(now[kind])}"
+        return refused(rule, reason, "name it by digest, or say rollback: accepted, if it is meant")
+    reason = f"another image than at the last pull ({_short(last.digest)}), and nothing says which "
+    return refused(rule, reason + "is newer", "name it by digest, if it is meant")
+
+
+def tree(expected: str, found: str) -> Ruling:
+    """What was unpacked is the tree that the evidence is about."""
+    if not expected:
+        return refused("tree", "the evidence names no tree digest", _ASK)
+    if found == expected:
+        return passed("tree", f"{_short(found)}, as the evidence says")
+    reason = f"the tree is {_short(found)}, and the evidence is about {_short(expected)}"
+    return refused("tree", reason, _ASK)
+
+
+def times_of(found: Gathered) -> dict[str, dt.datetime]:
+    """When an image came to be: by its provenance, by itself, by its first evidence."""
+    digests = _digests(found)
+    contents = [
+        proof.content
+        for kind in (known.PROVENANCE, known.EVIDENCE)
+        for proof in trusted(found.proofs, kind, digests)
+    ]
+    built = [c.finished for c in contents if isinstance(c, Provenance) and c.finished]
+    checked = [c.finished for c in contents if isinstance(c, Evidence)]
+    times = {"provenance": max(built, default=None), "evidence": min(checked, default=None)}
+    times["created"] = found.image.created
+    return {kind: time for kind, time in times.items() if time is not None}
+
+
+def _digests(found: Gathered) -> list[str]:
+    return [one for one in (found.image.digest, found.image.index) if one]
+
+
+def _times(proof: Proof) -> list[dt.datetime]:
+    if isinstance(proof.content, Evidence):
+        return [proof.content.started, proof.content.finished]
+    if isinstance(proof.content, Provenance) and proof.content.finished:
+        return [proof.content.finished]
+    return []
+
+
+def _none(found: Gathered, kind: str) -> str:
+    some = [one for one in found.proofs if one.kind in {kind, known.OTHER}]
+    why = _whys(some)
+    return f"there is none that counts ({why})" if why else "there is none"
+
+
+def _whys(proofs: Iterable[Proof]) -> str:
+    reasons = [one.fault or (OF_ANOTHER if one.key else BY_NO_KEY) for one in proofs]
+    return "; ".join(f"{reasons.count(one)} {one}" for one in dict.fromkeys(reasons))
+
+
+def _with(outcomes: Mapping[str, Finding], outcome: str) -> list[str]:
+    return [name for name, one in outcomes.items() if one.outcome == outcome]
+
+
+def _forbidden(package: Package, policy: Policy) -> bool:
+    assert policy.bill is not None
+    names = [package.name, f"{package.name}@{package.version}"]
+    return _any(names, policy.bill.forbidden_packages)
+
+
+def _matches(values: Sequence[str], globs: Sequence[str]) -> bool:
+    return not globs or _any(values, globs)
+
+
+def _any(values: Sequence[str], globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(value, glob) for value in values for glob in globs)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _short(digest: str) -> str:
+    return digest[:19]
+
+
+def _day(time: dt.datetime) -> str:
+    return time.date().isoformat()
