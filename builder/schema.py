@@ -21,6 +21,8 @@ from builder.load.faults import Faults
 from builder.load.schemas import file_schema, learnt, when_schema
 from builder.load.toolkits import ARGUMENTS
 from builder.model import MPI_ROUTES, OPTIONAL
+from builder.policy.cases import case_of
+from builder.policy.reading import policy_of
 from builder.spec import catalogue
 from builder.spec.registered import registered_names
 from builder.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
@@ -34,11 +36,15 @@ _TITLES = {
     "site": "What differs at a site of build-images: site.yaml",
     "host": "A host on record: build-images check-host --record",
     "host-contract": "What an image needs of a host: /opt/build-images/host-contract.json",
+    "policy": "What a site asks of an image before it is pulled: policy.yaml",
+    "policy-case": "A recorded case for build-images policy test",
     "evidence": "What build-images found of an image: evidence/*.json",
 }
 _OF_HOSTS: Mapping[str, Callable[[Node, Faults], object]] = {
     "host": host_of,
     "host-contract": contract_of_node,
+    "policy": policy_of,
+    "policy-case": case_of,
 }
 KINDS = (*schemas.KINDS, *_OF_HOSTS)
 RESULTS = ("evidence",)

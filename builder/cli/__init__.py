@@ -16,7 +16,10 @@ from builder.cli.options import Options, parse
 from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 
 _WORKING = frozenset(
-    ["build", "verify", "reproduce", "doctor", "gc", "check-host", "keys", "publish"]
+    [
+        *("build", "verify", "reproduce", "doctor", "gc", "check-host"),
+        *("keys", "publish", "pull", "policy"),
+    ]
 )
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
 
@@ -80,6 +83,10 @@ def _working(options: Options) -> int:
         from builder.cli import publishing  # noqa: PLC0415
 
         return publishing.publish(options)
+    if options.command in {"pull", "policy"}:
+        from builder.cli import pulling  # noqa: PLC0415
+
+        return {"pull": pulling.pull_image, "policy": pulling.try_policy}[options.command](options)
     if options.command == "keys":
         from builder.cli import keys  # noqa: PLC0415
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from builder.cli.parser import make_parser
 from builder.cli.verify_options import RankOptions, rank_options
+from builder.cli.pull_options import PullOptions, pull_options
 from builder.model import FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
 
 
@@ -52,6 +53,7 @@ class Options:
     source: str = ""
     key: str = ""
     plain_http: tuple[str, ...] = ()
+    pull: PullOptions | None = None
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -70,7 +72,7 @@ def parse(argv: Sequence[str]) -> Options:
         json=getattr(given, "json", False),
         engine=getattr(given, "engine", "buildah"),
         jobs=getattr(given, "jobs", 1),
-        formats=_formats(getattr(given, "format", None)),
+        formats=_formats(_listed(getattr(given, "format", None))),
         refresh=getattr(given, "refresh", False),
         cache=not getattr(given, "no_cache", False),
         native_tools=not getattr(given, "no_native_tools", False),
@@ -98,6 +100,7 @@ def parse(argv: Sequence[str]) -> Options:
         path=Path(given.path).absolute() if getattr(given, "path", None) else None,
         runners=_distinct(getattr(given, "runner", None) or []),
         ranks=rank_options(parser, given),
+        pull=pull_options(given),
     )
 
 
@@ -114,6 +117,8 @@ COMMANDS = (
     "publish",
     "doctor",
     "check-host",
+    "pull",
+    "policy",
     "gc",
     "keys",
     "schema",
@@ -147,6 +152,11 @@ def _selection(given: argparse.Namespace) -> Selection:
 
 def _distinct(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
+
+
+def _listed(given: object) -> list[str] | None:
+    """What may be repeated; a single choice, as `pull` has one, is none of that."""
+    return given if isinstance(given, list) else None
 
 
 def _formats(given: Sequence[str] | None) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from builder import __version__
-from builder.cli import keys_options, publishing_options
+from builder.cli import keys_options, publishing_options, pull_options
 from builder.cli.arguments import (
     Commands,
     command,
@@ -32,7 +32,10 @@ from builder.cli.verify_options import add_verify_options
 from builder.facts.runtimes import RUNTIMES
 from builder.model import FORMATS
 
-FILE_KINDS = ("recipe", "base", "matrix", "checks", "site", "host", "host-contract")
+FILE_KINDS = (
+    *("recipe", "base", "matrix", "checks", "site"),
+    *("host", "host-contract", "policy", "policy-case"),
+)
 RESULT_KINDS = ("evidence",)
 
 
@@ -90,6 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     _check_host_command(commands)
     _gc_command(commands)
     keys_options.declare(commands)
+    pull_options.declare(commands)
     _schema_command(commands)
     return parser
 

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "plan": {"contract"},
     "spec": {"contract"},
     "lint": set(),
-    "schema": {"hosts", "load", "spec", "verify"},
+    "schema": {"hosts", "load", "policy", "spec", "verify"},
     "artifacts": {"contract"},
     "bases": {"artifacts"},
     "registry": set(),
@@ -56,6 +56,8 @@ MAY_IMPORT = {
     "report": set(),
     "doctor": {"engines", "native"},
     "hosts": {"artifacts", "contract", "doctor", "load"},
+    "policy": {"hosts", "load", "verify"},
+    "pull": {"artifacts", "hosts", "policy", "proof", "registry"},
     "cli": None,  # composes everything
     "__main__": {"cli"},
     "__init__": set(),

@@ -29,6 +29,8 @@ FILES = {
     "site": ("site.yaml",),
     "host": ("tests/data/hosts/*.json",),
     "host-contract": ("tests/golden/contract/*.json",),
+    "policy": ("tests/data/policy/policies/*.yaml",),
+    "policy-case": ("tests/data/policy/cases/*.yaml",),
 }
 GOOD = [
     pytest.param(kind, file, id=file.relative_to(ROOT).as_posix())

@@ -1,0 +1,196 @@
+"""`build-images pull`, and `build-images policy test`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder import facts, hosts
+from builder.cli.pull_options import POLICY, PullOptions
+from builder.errors import BadInput, counted
+from builder.home import Home
+from builder.hosts.record import Host
+from builder.load.facts import read_facts
+from builder.load.faults import Faults
+from builder.policy.cases import Tried, read_cases, try_case
+from builder.policy.outcomes import Ruling
+from builder.policy.reading import read_policy
+from builder.policy.render import as_lines
+from builder.policy.values import Policy
+from builder.process import Processes
+from builder.proof import TrustedKey, public_key
+from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
+from builder.pull.receipts import Last
+from builder.pull.store import Store
+from builder.registry import Credentials, Reference, Registry, connect
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+
+def pull_image(options: Options) -> int:
+    """Judge an image, and bring it if it is proven."""
+    given = options.pull
+    assert given is not None
+    reference = Reference.parse(given.reference)
+    wanted = _wanted(options, given, reference)
+    processes = Processes()
+    credentials = Credentials(own=reference.registry, processes=processes)
+    registry = connect(reference, credentials, plain_http=given.plain_http)
+    folder = Home.of_environment().path / "pulls"
+    last = Last(folder=folder / "last")
+    try:
+        judged = look(wanted, registry, last)
+        if options.dry_run:
+            return _only_judged(options, wanted, judged)
+        return _brought(options, wanted, judged, registry, folder, last)
+    except NotProven as refusal:
+        if given.explain or options.json:
+            _print_rules(options, given.reference, refusal.rulings)
+        raise
+
+
+def _brought(
+    options: Options, wanted: Wanted, judged: Judged, registry: Registry, folder: Path, last: Last
+) -> int:
+    assert options.pull is not None
+    output = options.pull.output or Path.cwd() / _name(wanted)
+    done = pull(
+        wanted,
+        judged,
+        registry,
+        store=Store(folder=folder / "blobs"),
+        last=last,
+        output=output,
+        say=lambda text: _say(options, text),
+    )
+    if options.json:
+        print(json.dumps({**done.receipt, "at": str(done.path)}, indent=1))
+        return 0
+    if options.pull.explain:
+        print("\n".join(as_lines(Ruling(**one) for one in done.receipt["rules"])))
+    for what, some in done.receipt["changes"].items():
+        _say(options, f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
+    if not done.fresh:
+        _say(options, "it is there already, and whole")
+    print(done.path)
+    return 0
+
+
+def _only_judged(options: Options, wanted: Wanted, judged: Judged) -> int:
+    rulings = judged.judgement.rulings
+    if judged.judgement.refused:
+        raise NotProven(str(wanted.reference), rulings)
+    _print_rules(options, str(wanted.reference), rulings)
+    return 0
+
+
+def _print_rules(options: Options, reference: str, rulings: tuple[Ruling, ...]) -> None:
+    if options.json:
+        rules = [asdict(one) for one in rulings]
+        print(json.dumps({"reference": reference, "rules": rules}, indent=1))
+    else:
+        print("\n".join(as_lines(rulings, fixes=False)))
+
+
+def _say(options: Options, text: str) -> None:
+    if options.level:
+        print(text, file=sys.stderr)
+
+
+def _wanted(options: Options, given: PullOptions, reference: Reference) -> Wanted:
+    file = given.policy or POLICY
+    if given.policy is None and not file.exists():
+        raise BadInput(
+            f"no policy: {file} is not there",
+            hint="name one with --policy FILE; docs/pulling.md has one of three lines",
+        )
+    policy = read_policy(file)
+    trusted = _trusted(policy)
+    processes = Processes()
+    search_path = Home.of_environment().search_path()
+    host = (
+        hosts.read_record(options.host)
+        if options.host
+        else hosts.this_host(processes, search_path=search_path)
+    )
+    faults = Faults()
+    known = read_facts(options.project, faults)
+    if faults.found:
+        raise BadInput.of(faults.found, "nothing was pulled")
+    return Wanted(
+        reference=reference,
+        format=given.format,
+        arch=_architecture(given.arch, host),
+        host=host,
+        facts=known,
+        policy=policy,
+        trusted=trusted,
+        now=dt.datetime.now(tz=dt.timezone.utc),
+        emulated=options.emulated,
+    )
+
+
+def _trusted(policy: Policy) -> tuple[TrustedKey, ...]:
+    return tuple(
+        TrustedKey(key=public_key(str(one.file), os.environ), name=one.name, until=one.until)
+        for one in policy.keys
+    )
+
+
+def _architecture(named: str, host: Host) -> str:
+    name = named or host.architecture or ""
+    known = facts.architecture(name)
+    if known is None:
+        there = ", ".join(facts.ARCHITECTURES)
+        raise BadInput(
+            f"{name or 'nothing'} is not an architecture", hint=f"--arch, one of {there}"
+        )
+    return known.name
+
+
+def _name(wanted: Wanted) -> str:
+    """`hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
+    reference = wanted.reference
+    version = reference.tag or reference.digest[7:19] or "latest"
+    name = reference.repository.rpartition("/")[2]
+    return f"{name}-{version}-{wanted.arch}-{wanted.format}"
+
+
+def try_policy(options: Options) -> int:
+    """Try a policy on recorded cases; 1 if it judges one of them otherwise than expected."""
+    given = options.pull
+    assert given is not None
+    policy = read_policy(given.policy) if given.policy else None
+    tried = [try_case(one, policy) for one in read_cases(given.cases)]
+    wrong = [one for one in tried if one.wrong]
+    if options.json:
+        print(json.dumps([_as_json(one) for one in tried], indent=1))
+    else:
+        _show(tried, explain=given.explain)
+        print(f"{counted(len(tried), 'case')}, {len(wrong)} not as expected")
+    return 1 if wrong else 0
+
+
+def _show(tried: list[Tried], *, explain: bool) -> None:
+    for one in tried:
+        mark = "✗" if one.wrong else "✓"
+        print(f"{mark} {one.case.name}" + (f": {one.case.about}" if one.case.about else ""))
+        for line in one.wrong:
+            print(f"    {line}")
+        if explain:
+            print("\n".join(as_lines(one.rulings, fixes=False)))
+
+
+def _as_json(one: Tried) -> dict[str, Any]:
+    return {
+        "case": one.case.name,
+        "as_expected": not one.wrong,
+        "wrong": list(one.wrong),
+        "rules": [asdict(ruling) for ruling in one.rulings],
+    }

@@ -1,0 +1,229 @@
+"""A reference becomes an artifact on disk, or a refusal that says why."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import __version__
+from builder.artifacts.oci import read_layout
+from builder.digests import sha256_of_file
+from builder.errors import BadInput, BuildImagesError, Refused
+from builder.facts import Facts
+from builder.hosts.record import Host
+from builder.policy.cases import as_case
+from builder.policy.gathered import Gathered
+from builder.policy.judging import Judgement, judge
+from builder.policy.outcomes import Ruling, not_asked
+from builder.policy.render import as_lines
+from builder.policy.rules import tree
+from builder.policy.values import Policy
+from builder.proof import TrustedKey
+from builder.pull.artifacts import published
+from builder.pull.disk import tree_on_disk
+from builder.pull.finding import Found, find
+from builder.pull.fitting import contract_of, pulled_for
+from builder.pull.packing import NAMES, Packed, Packer
+from builder.pull.placing import made_whole
+from builder.pull.proving import proofs_of
+from builder.pull.receipts import NAME, SCHEMA, Last, read_receipt, write_json
+from builder.pull.store import Store
+from builder.pull.unpacking import unpack
+from builder.registry import Descriptor, Reference, Registry
+from builder.registry.kinds import ARTIFACT_TYPES
+
+_NO_TREE = "a SIF is the file that the evidence is about; its tree was compared when that was made"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What is to be pulled: in which format, for which architecture and host, by which policy."""
+
+    reference: Reference
+    format: str
+    arch: str
+    host: Host
+    facts: Facts
+    policy: Policy
+    trusted: tuple[TrustedKey, ...]
+    now: dt.datetime
+    emulated: bool = False
+
+    @property
+    def remembered(self) -> str:
+        """How the reference is remembered; empty for one by digest, which nobody can move."""
+        tag, digest = self.reference.tag or "latest", self.reference.digest
+        return "" if digest else f"{self.reference.name}:{tag}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """An image that was found, with all that is said of it, and what the policy says to that."""
+
+    found: Found
+    gathered: Gathered
+    judgement: Judgement
+    artifact: Descriptor | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pulled:
+    """What is on disk: `fresh` unless it was there already, and is whole."""
+
+    path: Path
+    receipt: dict[str, Any]
+    fresh: bool
+
+
+class NotProven(Refused):
+    """The policy refuses an image; `rulings` are all of them."""
+
+    def __init__(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
+        lines = as_lines(one for one in rulings if one.result == "refused")
+        super().__init__("\n".join([f"{reference}: refused", *lines]))
+        self.rulings = rulings
+
+
+def look(wanted: Wanted, registry: Registry, last: Last) -> Judged:
+    """Find an image, gather what is said of it, and judge that; nothing is written."""
+    found = find(registry, wanted.reference.digest or wanted.reference.tag or "latest", wanted.arch)
+    image = found.image
+    digests = [image.digest, image.index] if image.index else [image.digest]
+    proofs = proofs_of(registry, digests, wanted.trusted, wanted.now)
+    artifact = None
+    if wanted.format in ARTIFACT_TYPES:
+        subjects = {digest for one in proofs if one.key for digest in one.subjects}
+        artifact = published(registry, image.digest, wanted.format, subjects)
+    shown = f"{registry.name}@{image.digest}"
+    gathered = Gathered(
+        reference=str(wanted.reference),
+        format=wanted.format,
+        now=wanted.now,
+        image=image,
+        proofs=proofs,
+        artifact=artifact.digest if artifact else "",
+        host=pulled_for(wanted.host),
+        contract=contract_of(
+            found.labels, shown, wanted.host, wanted.facts, emulated=wanted.emulated
+        ),
+        previous=last.read(wanted.remembered, wanted.arch) if wanted.remembered else None,
+    )
+    judgement = judge(wanted.policy, gathered)
+    return Judged(found=found, gathered=gathered, judgement=judgement, artifact=artifact)
+
+
+def pull(
+    wanted: Wanted,
+    judged: Judged,
+    registry: Registry,
+    *,
+    store: Store,
+    last: Last,
+    output: Path,
+    say: Callable[[str], object],
+) -> Pulled:
+    """Bring an image that was judged to a folder. Raises `NotProven` for one that is refused."""
+    if judged.judgement.refused:
+        raise NotProven(str(wanted.reference), judged.judgement.rulings)
+    with made_whole(output) as folder:
+        if folder is not None:
+            say(f"bringing {judged.found.image.digest[:19]} as {wanted.format}")
+            packer = Packer(
+                registry=registry,
+                store=store,
+                found=judged.found,
+                artifact=judged.artifact,
+                tag=wanted.reference.tag,
+            )
+            packed = packer.make(wanted.format, folder)
+            ruling = _tree_ruling(judged, packed)
+            rulings = (*judged.judgement.rulings, ruling)
+            if ruling.result == "refused":
+                raise NotProven(str(wanted.reference), rulings)
+            receipt = _receipt(wanted, judged, packed, rulings)
+            write_json(folder / NAME, receipt)
+    if folder is None:
+        return _already_there(wanted, judged, output)
+    if packed.given:
+        store.forget(packed.given)
+    if wanted.remembered:
+        last.write(wanted.remembered, judged.gathered)
+    return Pulled(path=output / packed.name, receipt=receipt, fresh=True)
+
+
+def _tree_ruling(judged: Judged, packed: Packed) -> Ruling:
+    if packed.unpacked is None:
+        return not_asked("tree", _NO_TREE)
+    return tree(judged.judgement.tree, packed.unpacked.tree)
+
+
+def _receipt(
+    wanted: Wanted, judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]
+) -> dict[str, Any]:
+    unpacked = packed.unpacked
+    changes = (
+        {
+            what: {"count": unpacked.counts[what], "paths": list(paths)}
+            for what, paths in unpacked.changes.items()
+        }
+        if unpacked
+        else {}
+    )
+    image = judged.found.image
+    return {
+        "schema": SCHEMA,
+        "build-images": __version__,
+        "reference": str(wanted.reference),
+        "pulled": wanted.now.isoformat(timespec="seconds"),
+        "format": wanted.format,
+        "path": packed.name,
+        "digest": packed.digest,
+        "image": {"digest": image.digest, "index": image.index, "architecture": wanted.arch},
+        "tree": unpacked.tree if unpacked else "",
+        "on_disk": unpacked.on_disk if unpacked else "",
+        "evidence": list(judged.judgement.evidence),
+        "rules": [asdict(one) for one in rulings],
+        "changes": changes,
+        "case": as_case(judged.gathered, judged.judgement.rulings),
+    }
+
+
+def _already_there(wanted: Wanted, judged: Judged, output: Path) -> Pulled:
+    """What is at the output already: the same image, whole, or a reason not to touch it."""
+    receipt = read_receipt(output)
+    if receipt is None:
+        raise BadInput(
+            f"{output} is there already, and is not what a pull left",
+            hint="name another folder with --output, or move this one away",
+        )
+    path = output / NAMES.get(str(receipt.get("format")), "")
+    same = (receipt["format"], receipt["image"]["digest"])
+    if same != (wanted.format, judged.found.image.digest):
+        raise BadInput(
+            f"{output} is there already, and holds {same[1]} as {same[0]}",
+            hint="name another folder with --output, or move this one away",
+        )
+    try:
+        whole = _is_whole(path, receipt)
+    except (OSError, BuildImagesError):
+        whole = False
+    if not whole:
+        raise Refused(
+            f"{path} is not what was pulled: it was changed since",
+            hint="move it away, and pull it again",
+        )
+    return Pulled(path=path, receipt=receipt, fresh=False)
+
+
+def _is_whole(path: Path, receipt: dict[str, Any]) -> bool:
+    if receipt["format"] == "directory":
+        return tree_on_disk(path) == str(receipt["on_disk"])
+    if receipt["format"] != "oci":
+        return f"sha256:{sha256_of_file(path)}" == str(receipt["digest"])
+    layout = read_layout(path)
+    layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]
+    found = layout.digest, unpack(layers, None).tree
+    return found == (str(receipt["digest"]), str(receipt["tree"]))

@@ -1,0 +1,73 @@
+"""Blobs that were brought from registries, whole ones alone: the next pull goes on from there."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.digests import sha256_of_file
+from builder.locks import locked
+from builder.registry import Descriptor, Registry
+
+_FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """A folder of blobs by their SHA-256; several pulls use it at once.
+
+    A blob that comes is `HEX.partial`, which is gone on with after an interruption; it has its
+    name when it is whole and has its digest. `on_bytes` is told how many bytes came.
+    """
+
+    folder: Path
+    on_bytes: Callable[[int], object] = lambda _: None
+
+    def get(self, registry: Registry, wanted: Descriptor) -> Path:
+        """A blob, fetched unless it is here. What is here is read again before it is believed."""
+        name = wanted.digest.partition(":")[2]
+        whole = self.folder / name
+        with locked(self.folder, name):
+            if whole.exists() and not _is(whole, name):
+                whole.unlink()
+            if not whole.exists():
+                partial = self.folder / f"{name}.partial"
+                try:
+                    registry.read_blob(wanted, partial, on_bytes=self.on_bytes)
+                except OSError as error:
+                    if error.errno in _FULL:
+                        partial.unlink(missing_ok=True)
+                    raise
+                partial.rename(whole)
+        return whole
+
+    def place(self, blob: Path, target: Path) -> None:
+        """Show a blob at another path, without a copy where the file system allows it."""
+        try:
+            target.hardlink_to(blob)
+        except OSError:
+            _copy(blob, target)
+
+    def give(self, blob: Path, target: Path) -> None:
+        """Show a blob at a path whose owner may change it; copied if it is shown elsewhere."""
+        with locked(self.folder, blob.name):
+            if blob.stat().st_nlink > 1:
+                _copy(blob, target)
+            else:
+                self.place(blob, target)
+
+    def forget(self, blob: Path) -> None:
+        """Remove a blob that has a new owner."""
+        with locked(self.folder, blob.name):
+            blob.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+
+
+def _is(file: Path, digest: str) -> bool:
+    return sha256_of_file(file) == digest

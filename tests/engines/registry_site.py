@@ -1,0 +1,505 @@
+"""A registry on loopback, small images in it with their proof, and a proxy that injects faults."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import http.server
+import io
+import json
+import platform
+import re
+import socket
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from builder import facts
+from builder.artifacts import flatten
+from builder.artifacts.oci import Layout
+from builder.artifacts.tree import comparable, tree_digest
+from builder.contract import HostContract, NeededCpu, as_labels
+from builder.errors import StepFailed
+from builder.proof import Descriptor as Described
+from builder.proof import PrivateKey, proofs
+from builder.proof.envelopes import statement
+from builder.proof.keys import generated
+from builder.registry import INDEX, MANIFEST, Descriptor, Reference, Registry, connect
+from builder.registry.kinds import ARTIFACT_TYPES, EMPTY_CONTENT, referrer
+
+HERE = platform.machine()
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+SLSA = "https://slsa.dev/provenance/v1"
+BILL = "https://cyclonedx.org/bom"
+_CONFIGURATION = """\
+version: 0.1
+log: {{level: error}}
+http: {{addr: "127.0.0.1:{port}"}}
+storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextmanager
+def docker_registry(folder: Path) -> Iterator[str]:
+    """Debian's docker-registry; its host and port."""
+    port = free_port()
+    file = folder / "config.yml"
+    file.write_text(_CONFIGURATION.format(port=port, root=folder / "store"))
+    process = subprocess.Popen(
+        ["docker-registry", "serve", str(file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(100):
+            try:
+                requests.get(f"http://127.0.0.1:{port}/v2/", timeout=1)
+                break
+            except requests.ConnectionError:
+                time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+# The proxy
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """What happens to answers whose path matches: `status`, or something with the body.
+
+    `body` is one of: flip (a byte in the middle), cut (it ends early, and says nothing), reset (the
+    connection is reset in the middle), huge (a gigabyte comes), slow (half of it, and no more for a
+    while). `times` counts how often, and `seen` how often it was.
+    """
+
+    path: str
+    status: int = 0
+    body: str = ""
+    replace: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    times: int = 1_000_000
+    method: str = "GET"
+    seen: int = 0
+
+
+class Proxy:
+    """Stands before a registry; `faults` are injected, `requests` has the paths that were asked."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream, self.faults, self.requests = upstream, list[Fault](), list[str]()
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                proxy.answer(self)
+
+            do_HEAD = do_GET  # noqa: N815 - the name is the base class's
+
+            def log_message(self, *_given: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.host = f"127.0.0.1:{self._server.server_address[1]}"
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, asked: http.server.BaseHTTPRequestHandler) -> None:
+        with self._lock:
+            self.requests.append(f"{asked.command} {asked.path}")
+            fault = next((one for one in self.faults if self._hits(one, asked)), None)
+            if fault:
+                fault.seen += 1
+        status, headers, body = self._upstream(asked)
+        if fault and status < 400:
+            status = fault.status or status
+            if fault.status:
+                body = b'{"errors":[{"code":"FAULT","message":"injected"}]}'
+            if fault.replace is not None:
+                body = fault.replace
+            headers = {**headers, **fault.headers}
+        self._send(asked, status, headers, body, fault.body if fault and status < 400 else "")
+
+    def _hits(self, fault: Fault, asked: http.server.BaseHTTPRequestHandler) -> bool:
+        return (
+            fault.seen < fault.times
+            and asked.command == fault.method
+            and re.search(fault.path, asked.path) is not None
+        )
+
+    def _upstream(
+        self, asked: http.server.BaseHTTPRequestHandler
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self.upstream, timeout=30)
+        sent = {key: value for key, value in asked.headers.items() if key.lower() != "host"}
+        connection.request(asked.command, asked.path, headers=sent)
+        answer = connection.getresponse()
+        body = answer.read()
+        kept = ("content-type", "docker-content-digest", "content-range", "link", "content-length")
+        headers = {key: value for key, value in answer.getheaders() if key.lower() in kept}
+        connection.close()
+        return answer.status, headers, body
+
+    def _send(
+        self,
+        asked: http.server.BaseHTTPRequestHandler,
+        status: int,
+        headers: dict[str, str],
+        body: bytes,
+        how: str,
+    ) -> None:
+        if asked.command != "HEAD":
+            headers = {k: v for k, v in headers.items() if k.lower() != "content-length"}
+            headers["Content-Length"] = str(1 << 30 if how == "huge" else len(body))
+        if how == "flip":
+            middle = len(body) // 2
+            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+        asked.send_response(status)
+        for key, value in headers.items():
+            asked.send_header(key, value)
+        asked.end_headers()
+        try:
+            self._write(asked, body, how)
+        except OSError:  # the client has had enough
+            asked.close_connection = True
+
+    def _write(self, asked: http.server.BaseHTTPRequestHandler, body: bytes, how: str) -> None:
+        if how in {"cut", "reset", "slow"}:
+            asked.wfile.write(body[: len(body) // 2])
+            asked.wfile.flush()
+            asked.close_connection = True
+            if how == "slow":
+                time.sleep(30)
+            if how == "reset":
+                linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+                asked.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                asked.connection.close()
+        elif how == "huge":
+            for _ in range(1 << 10):
+                asked.wfile.write(b" " * (1 << 20))
+        elif asked.command != "HEAD":
+            asked.wfile.write(body)
+
+
+# What is published
+
+
+def layer_of(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    """A gzipped layer."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member, data in members:
+            archive.addfile(member, io.BytesIO(data))
+    return gzip.compress(buffer.getvalue(), 1, mtime=0)
+
+
+def file(name: str, data: bytes = b"", **more: Any) -> tuple[tarfile.TarInfo, bytes]:
+    """A member of a layer."""
+    made = tarfile.TarInfo(name)
+    made.size, made.mode, made.mtime = len(data), 0o644, 1_000_000_000
+    for key, value in more.items():
+        setattr(made, key, value)
+    return made, data
+
+
+def folder(name: str) -> tuple[tarfile.TarInfo, bytes]:
+    return file(name, type=tarfile.DIRTYPE, mode=0o755)
+
+
+GOOD = (
+    layer_of(
+        [
+            *(folder(name) for name in ("bin", "etc", "opt")),
+            file("bin/tool", b"#!/bin/sh\necho hello\n", mode=0o755),
+            file("bin/link", type=tarfile.SYMTYPE, linkname="/bin/tool"),
+            file("etc/gone", b"old"),
+            file("opt/data", bytes(range(256)) * 2000),
+        ]
+    ),
+    layer_of([file("etc/.wh.gone"), file("etc/new", b"new"), file("bin/su", b"x", mode=0o4755)]),
+)
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What is published as an image of one architecture, and what is said of it."""
+
+    layers: tuple[bytes, ...] = GOOD
+    arch: str = HERE
+    finished: str = ""
+    built: str = "2026-11-01T00:00:00Z"
+    outcomes: Mapping[str, str] = field(
+        default_factory=lambda: {"formats-equal": "passed", "environment": "passed"}
+    )
+    emulated: bool = False
+    tree: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """The digests of what was published; `artifacts` are those of the files."""
+
+    index: str
+    image: str
+    config: str
+    layers: tuple[str, ...]
+    artifacts: Mapping[str, str]
+    evidence: tuple[str, ...]
+    tree: str
+    content: bytes
+
+
+def tree_of(layers: Sequence[bytes], place: Path) -> str:
+    """The tree digest, by the code that verification has."""
+    blobs = []
+    for one in layers:
+        blob = place / digest(one).partition(":")[2]
+        blob.write_bytes(one)
+        blobs.append(blob)
+    layout = Layout(path=place, digest="", config={}, layers=tuple(blobs))
+    return tree_digest(comparable(flatten.entries_of_layout(layout)))
+
+
+_KEY = generated()
+
+
+@dataclass(kw_only=True)
+class Site:
+    """A registry, who publishes there, and a site's policy.
+
+    What was published once under the same name is not sent again; only its tag is written.
+    """
+
+    registry: str
+    place: Path
+    known: dict[str, Published]
+    key: PrivateKey = _KEY
+
+    def repository(self, name: str = "site/tool") -> Registry:
+        return connect(Reference.parse(f"{self.registry}/{name}:x"))
+
+    def policy(self, name: str = "policy.yaml", **more: Any) -> Path:
+        """A policy of the site, with the publisher's key."""
+        (self.place / "site.pub").write_bytes(self.key.public.pem)
+        document = {"schema": "build-images/policy/v1", "keys": ["site.pub"], **more}
+        path = self.place / name
+        path.write_text(json.dumps(document))
+        return path
+
+    def record(self, arch: str = HERE) -> Path:
+        """A host of an architecture on which the images run."""
+        path = self.place / f"{arch}.json"
+        document = {
+            "schema": "build-images/host/v1",
+            "name": "node",
+            "architecture": arch,
+            "kernel": "6.1.0",
+            "cpu": {"model": "POWER9" if arch == "ppc64le" else "a processor"},
+            "gpu": {"driver": "none", "devices": []},
+        }
+        path.write_text(json.dumps(document))
+        return path
+
+    def publish(
+        self,
+        content: Content | None = None,
+        *,
+        tag: str = "1.0",
+        name: str = "site/tool",
+        proof: bool = True,
+        key: PrivateKey | None = None,
+    ) -> Published:
+        """Publish an image as `build-images publish` does: by digest, proof, index, tag."""
+        content = content or Content()
+        signer = key or self.key
+        known = f"{self.registry}/{name} {content} {signer.public.fingerprint if proof else ''}"
+        if known in self.known:
+            self.repository(name).write_manifest(self.known[known].content, INDEX, tag)
+        else:
+            self.known[known] = self._publish(content, tag, name, signer if proof else None)
+        return self.known[known]
+
+    def _publish(self, content: Content, tag: str, name: str, key: PrivateKey | None) -> Published:
+        registry = self.repository(name)
+        manifest, config = self._image(registry, content)
+        tree = content.tree or tree_of(content.layers, self.place)
+        files = {"charliecloud": self._tarball(content), "sif": _sif(content)}
+        for form, data in files.items():
+            layer = registry.write_blob(data, media_type=ARTIFACT_TYPES[form])
+            registry.write_blob(EMPTY_CONTENT)
+            registry.attach(
+                referrer(layer, manifest, artifact_type=ARTIFACT_TYPES[form], annotations={})
+            )
+        statements = self._statements(content, manifest.digest, files, tree)
+        evidence = self._attach(registry, manifest, statements, key) if key else []
+        platform_of = {"os": "linux", "architecture": facts.ARCHITECTURES[content.arch].oci}
+        entry = {**manifest.as_json(), "platform": platform_of}
+        index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}).encode()
+        written = registry.write_manifest(index, INDEX, tag)
+        if key:
+            self._attach(registry, written, [], key)
+        return Published(
+            index=written.digest,
+            image=manifest.digest,
+            config=config,
+            layers=tuple(map(digest, content.layers)),
+            artifacts={form: digest(data) for form, data in files.items()},
+            evidence=tuple(evidence),
+            tree=tree,
+            content=index,
+        )
+
+    def _attach(
+        self, registry: Registry, image: Descriptor, statements: Sequence[bytes], key: PrivateKey
+    ) -> list[str]:
+        described = Described(media_type=image.media_type, digest=image.digest, size=image.size)
+        made = proofs(
+            described, statements, key, reference=registry.name, created="2026-11-01T00:00:00Z"
+        )
+        for one in made:
+            for data in one.blobs.values():
+                registry.write_blob(data)
+            if one.tag:
+                registry.write_manifest(one.manifest, MANIFEST, one.tag)
+            else:
+                registry.attach(one.manifest)
+        return [name for one in made for name in (digest(one.manifest), *one.blobs)]
+
+    def _image(self, registry: Registry, content: Content) -> tuple[Descriptor, str]:
+        described = [registry.write_blob(one, media_type=LAYER) for one in content.layers]
+        contract = HostContract(
+            image="tool", architecture=content.arch, cpu=NeededCpu(target="generic"), kernel="3.2.0"
+        )
+        config = json.dumps(
+            {
+                "architecture": facts.ARCHITECTURES[content.arch].oci,
+                "os": "linux",
+                "created": "2000-01-01T00:00:00Z",
+                "config": {"Env": ["PATH=/bin", "A=b c"], "Labels": as_labels(contract)},
+                "rootfs": {
+                    "type": "layers",
+                    "diff_ids": [digest(gzip.decompress(one)) for one in content.layers],
+                },
+                "author": digest(repr(content).encode()),  # each content is an image of its own
+            }
+        ).encode()
+        made = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": registry.write_blob(config, media_type=CONFIG).as_json(),
+                "layers": [one.as_json() for one in described],
+            }
+        ).encode()
+        return registry.write_manifest(made, MANIFEST), digest(config)
+
+    def _tarball(self, content: Content) -> bytes:
+        """The tree as one tarball, as Charliecloud's is; an empty one of a hostile image."""
+        blobs = []
+        for one in content.layers:
+            plain = self.place / f"{digest(one)[7:]}.tar"
+            plain.write_bytes(gzip.decompress(one))
+            blobs.append(plain)
+        layout = Layout(path=self.place, digest="", config={}, layers=tuple(blobs))
+        members = []
+        try:
+            nodes = flatten.flattened(layout)
+        except StepFailed:
+            nodes = {}
+        for path, node in nodes.items():
+            member = node.member.replace(name=path, deep=False)
+            members.append((member, node.read() if node.is_file else b""))
+        return layer_of(members)
+
+    def _statements(
+        self, content: Content, image: str, files: Mapping[str, bytes], tree: str
+    ) -> list[bytes]:
+        subjects = {"oci": image, "tree": tree} | {k: digest(v) for k, v in files.items()}
+        named = [
+            {"name": f"tool/{form}", "digest": {"sha256": one.partition(":")[2]}}
+            for form, one in subjects.items()
+        ]
+        found = [self._evidence(content, form, named) for form in ("oci", "sif", "charliecloud")]
+        provenance = {
+            "buildDefinition": {"buildType": "x", "externalParameters": {"image": "tool"}},
+            "runDetails": {
+                "builder": {"id": "https://ci.example/build"},
+                "metadata": {"startedOn": content.built},
+            },
+        }
+        bill = {"bomFormat": "CycloneDX", "components": [{"name": "tool", "version": "1"}]}
+        for kind, predicate in ((SLSA, provenance), (BILL, bill)):
+            found.append(
+                statement(name="tool", digest=image, predicate_type=kind, predicate=predicate)
+            )
+        return found
+
+    def _evidence(self, content: Content, form: str, named: list[dict[str, Any]]) -> bytes:
+        finished = content.finished or time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+        lists = {"passed": "passedTests", "skipped": "warnedTests", "failed": "failedTests"}
+        predicate = {
+            "result": "FAILED" if "failed" in content.outcomes.values() else "PASSED",
+            "configuration": [
+                {
+                    "name": "run",
+                    "annotations": {
+                        "format": form,
+                        "runner": {"name": "runner", "version": "1"},
+                        "launcher": "the image's own",
+                        "emulated": content.emulated,
+                        "gpu": {"handed_over": False, "reason": ""},
+                        "started": finished,
+                        "finished": finished,
+                        "host": {"arch": content.arch, "driver": "", "gpus": []},
+                    },
+                }
+            ],
+            **{
+                key: [name for name, one in content.outcomes.items() if one == outcome]
+                for outcome, key in lists.items()
+            },
+        }
+        made = {
+            "_type": "https://in-toto.io/Statement/v1",
+            "subject": named,
+            "predicateType": TEST_RESULT,
+            "predicate": predicate,
+        }
+        return json.dumps(made).encode()
+
+
+def _sif(content: Content) -> bytes:
+    """What begins as a SIF does; nothing here starts it."""
+    return bytes(32) + b"SIF_MAGIC\0" + digest(content.layers[0]).encode()

@@ -1,0 +1,119 @@
+"""Pulling from a real registry, docker-registry on loopback, as a site does."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+from harness import build_images
+from pulling import known_images, left_behind, proxy, pull, real_registry, site
+from registry_site import Content, Site
+
+from builder.artifacts.oci import read_layout
+from builder.digests import sha256_of_file
+
+pytestmark = pytest.mark.engines
+__all__ = ["known_images", "proxy", "real_registry", "site"]  # fixtures
+FORMATS = {
+    "oci": "image.oci",
+    "sif": "image.sif",
+    "charliecloud": "image.tar.gz",
+    "directory": "rootfs",
+}
+
+
+@pytest.mark.parametrize("artifact_format", FORMATS)
+def test_a_proven_image_is_pulled(site: Site, artifact_format: str) -> None:
+    published = site.publish()
+    done = pull(site, artifact_format, "--explain")
+    assert done.status == 0, done.stderr
+    out = site.place / "out"
+    path = out / FORMATS[artifact_format]
+    assert done.stdout.splitlines()[-1] == str(path)
+    assert sorted(one.name for one in out.iterdir()) == sorted([path.name, "receipt.json"])
+    assert left_behind(site) == ["out"]
+    receipt = json.loads((out / "receipt.json").read_text())
+    assert receipt["image"]["digest"] == published.image
+    results = {one["rule"]: one["result"] for one in receipt["rules"]}
+    assert "refused" not in results.values()
+    assert (results["tree"] == "not asked") == (artifact_format == "sif")
+    if artifact_format == "oci":
+        assert read_layout(path).digest == published.image
+    elif artifact_format == "directory":
+        assert (path / "bin/tool").read_text() == "#!/bin/sh\necho hello\n"
+        assert stat.S_IMODE((path / "bin/su").stat().st_mode) == 0o755
+        assert not (path / "etc/gone").exists()
+        assert (path / "ch/environment").read_text() == "PATH=/bin\nA=b c\n"
+        assert "setuid" in done.stderr
+    else:
+        assert f"sha256:{sha256_of_file(path)}" == published.artifacts[artifact_format]
+
+
+def test_what_is_there_and_whole_is_left_alone(site: Site) -> None:
+    site.publish()
+    assert pull(site, "directory").status == 0
+    again = pull(site, "directory")
+    assert again.status == 0, again.stderr
+    assert "there already, and whole" in again.stderr
+    (site.place / "out/rootfs/etc/new").write_text("changed")
+    changed = pull(site, "directory")
+    assert changed.status == 5
+    assert "changed since" in changed.stderr
+    assert pull(site, "oci").status == 2
+
+
+def test_it_runs_as_a_program_and_for_this_very_host(site: Site) -> None:
+    site.publish()
+    accepting = site.policy("here.yaml", host_contract="ignored")
+    done = build_images(
+        *("pull", f"{site.registry}/site/tool:1.0", "--format", "directory"),
+        *("--policy", accepting, "--output", site.place / "out"),
+        env={"BUILD_IMAGES_HOME": str(site.place / "home")},
+    )
+    assert done.status == 0, done.stderr
+
+
+def test_dry_run_judges_and_brings_nothing(site: Site) -> None:
+    published = site.publish()
+    done = pull(site, "oci", "--dry-run")
+    assert done.status == 0, done.stderr
+    assert "✓ passed" in done.stdout
+    assert not (site.place / "out").exists()
+    assert not (site.place / "home/pulls/blobs").exists()
+    del published
+
+
+def test_an_unsigned_image_is_refused_rule_by_rule(site: Site) -> None:
+    site.publish(Content(note="unsigned"), proof=False)
+    done = pull(site, "oci", "--json")
+    assert done.status == 5
+    for rule in ("signature", "evidence", "provenance", "sbom"):
+        assert f"✗ refused    {rule}" in done.stderr
+    assert {one["rule"] for one in json.loads(done.stdout)["rules"]} >= {"signature", "rollback"}
+    assert not (site.place / "out").exists()
+    del done
+
+
+def test_the_receipt_holds_a_case_that_is_judged_the_same(site: Site) -> None:
+    site.publish()
+    assert pull(site, "sif").status == 0
+    case = json.loads((site.place / "out/receipt.json").read_text())["case"]
+    (site.place / "cases").mkdir()
+    (site.place / "cases/one.json").write_text(json.dumps(case))
+    tried = build_images("policy", "test", site.place / "cases", "--policy", site.policy())
+    assert tried.status == 0, tried.stdout + tried.stderr
+    strict = site.policy("strict.yaml", evidence={"required": ["gpu"]})
+    tried = build_images("policy", "test", site.place / "cases", "--policy", strict)
+    assert tried.status == 1
+    assert "checks: expected passed, and it is refused: never run: gpu" in tried.stdout
+
+
+def test_another_architecture_is_refused_and_pulled_for_its_host(site: Site) -> None:
+    site.publish(Content(arch="ppc64le"))
+    done = pull(site, "oci", "--arch", "ppc64le")
+    assert done.status == 5
+    assert "host contract" in done.stderr
+    assert pull(site, "oci").status == 2
+    done = pull(site, "oci", "--host", site.record("ppc64le"))
+    assert done.status == 0, done.stderr
