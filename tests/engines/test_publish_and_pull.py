@@ -1,0 +1,95 @@
+"""What `publish` sends is what `pull` judges and brings: the two against one registry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import Ended, build_images
+from publishing import TAG, publish
+from real_registry import RealRegistry
+
+from builder.artifacts.oci import read_layout
+from builder.pull.unpacking import unpack
+
+pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
+
+
+@pytest.fixture(name="policy")
+def site_policy(project: Path, registry: RealRegistry, tmp_path: Path) -> Path:
+    """Everything of a project is published, signed; a policy of a site that trusts the key.
+
+    The images that tests publish hold random bytes, and have no host contract.
+    """
+    key, env = tmp_path / "site", {"COSIGN_PASSWORD": ""}
+    assert build_images("keys", "generate", "--output", str(key), env=env).status == 0
+    _correct_evidence(project)
+    done = publish(project, registry.host, "--key", f"{key}.key", env=env)
+    assert done.status == 0, done.stderr
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                "schema": "build-images/policy/v1",
+                "keys": ["site.pub"],
+                "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
+                "host_contract": "ignored",
+            }
+        )
+    )
+    return path
+
+
+def _correct_evidence(project: Path) -> None:
+    """Made images name trees that nobody has looked at, and a host of the wrong architecture."""
+    for folder in (project / "out").iterdir():
+        if not (folder / "image.oci").is_dir():
+            continue
+        layout = read_layout(folder / "image.oci")
+        tree = unpack([(blob, f"sha256:{blob.name}") for blob in layout.layers], None).tree
+        for file in (folder / "evidence").glob("*.json"):
+            statement = json.loads(file.read_text())
+            for subject in statement["subject"]:
+                if subject["name"].endswith("/tree"):
+                    subject["digest"] = {"sha256": tree.partition(":")[2]}
+            run = statement["predicate"]["configuration"][0]["annotations"]
+            if not folder.name.endswith(run["host"]["arch"]):
+                run |= {"emulated": True, "emulator": "qemu"}
+            file.write_text(json.dumps(statement))
+
+
+def pull(host: str, policy: Path, artifact_format: str, output: Path, *more: str) -> Ended:
+    words: list[str | Path] = ["pull", f"{host}/site/app:{TAG}", "--format", artifact_format]
+    return build_images(*words, "--policy", policy, "--output", output, *more)
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
+def test_what_was_published_is_pulled(
+    project: Path, registry: RealRegistry, policy: Path, arch: str, tmp_path: Path
+) -> None:
+    [folder] = list((project / "out").glob(f"app-*-{arch}"))
+    published = read_layout(folder / "image.oci")
+    done = pull(registry.host, policy, "oci", tmp_path / "oci", "--arch", arch, "--explain")
+    assert done.status == 0, done.stdout + done.stderr
+    assert read_layout(tmp_path / "oci/image.oci").digest == published.digest
+    for rule in ("signature", "evidence", "checks", "provenance", "sbom", "tree"):
+        assert f"✓ passed     {rule}" in done.stdout
+    done = pull(registry.host, policy, "directory", tmp_path / "folder", "--arch", arch)
+    assert done.status == 0, done.stderr
+    receipt = json.loads((tmp_path / "folder/receipt.json").read_text())
+    assert receipt["image"]["digest"] == published.digest
+
+
+def test_what_was_published_as_a_file_and_is_none_is_refused(
+    registry: RealRegistry, policy: Path, tmp_path: Path
+) -> None:
+    """The made SIF and tarball are random bytes: proven by their digests, and yet no such file."""
+    for form in ("sif", "charliecloud"):
+        more = (form, tmp_path / "out", "--arch", "x86_64")
+        judged = pull(registry.host, policy, *more, "--dry-run")
+        assert judged.status == 0, judged.stderr
+        assert "✓ passed     artifact" in judged.stdout
+        done = pull(registry.host, policy, *more)
+        assert done.status == 5, done.stderr
+        assert not (tmp_path / "out").exists()
