@@ -20,6 +20,7 @@ from builder.artifacts.tree import comparable, tree_digest
 from builder.errors import Refused
 from builder.pull.disk import tree_on_disk
 from builder.pull.limits import LIMITS, Limits
+from builder.pull.roots import Root
 from builder.pull.unpacking import Unpacked, unpack
 
 DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -335,3 +336,32 @@ def test_a_file_that_breaks_off_is_refused(blobs: Path, target: Path) -> None:
         with pytest.raises(Refused):
             unpack([blob(blobs, header + rest)], target)
         (target / "x").unlink(missing_ok=True)
+
+
+def test_nothing_leads_out_of_a_root_whatever_lies_in_it(tmp_path: Path, target: Path) -> None:
+    """Also if a link were there that no layer has made: no component is ever followed."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    (target / "link").symlink_to(outside)
+    (target / "file-link").symlink_to(outside / "kept")
+    root = Root(target)
+    try:
+        for work in (
+            lambda: root.file("link/x", io.BytesIO(b"1"), 1, 0o644, 0),
+            lambda: root.file("file-link", io.BytesIO(b"1"), 1, 0o644, 0),
+            lambda: root.folder("link/x"),
+            lambda: root.link("link/x", "y", 0),
+            lambda: root.pipe("link/x", 0o600),
+            lambda: root.same("x", "link/kept"),
+            lambda: root.same("link/x", "file-link"),
+            lambda: root.remove("link/kept", folder=False),
+            lambda: root.settle("link", 0o777, 0),
+        ):
+            with pytest.raises((Refused, OSError)):
+                work()
+    finally:
+        root.close()
+    assert [one.name for one in outside.iterdir()] == ["kept"]
+    assert (outside / "kept").read_text() == "kept"
+    assert stat.S_IMODE(outside.stat().st_mode) != 0o777
