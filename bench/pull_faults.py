@@ -19,7 +19,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from registry_site import Content, Fault, Proxy, Published, Site, docker_registry
+from real_registry import real_registry
+from registry_site import Content, Fault, Proxy, Published, Site
 
 from builder.artifacts.oci import read_layout
 from builder.cli import main as build_images
@@ -82,7 +83,7 @@ def run(number: int, seed: int) -> Counter[str]:
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="pull-faults-") as name, contextlib.ExitStack() as ends:
         place = Path(name)
-        registry = ends.enter_context(docker_registry(place))
+        registry = ends.enter_context(real_registry(place / "registry")).host
         site = Site(registry=registry, place=place / "site", known={})
         site.place.mkdir()
         published = site.publish(Content())

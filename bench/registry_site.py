@@ -11,17 +11,13 @@ import json
 import platform
 import re
 import socket
-import subprocess
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import requests
 
 from builder import facts
 from builder.artifacts import flatten
@@ -42,44 +38,6 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 SLSA = "https://slsa.dev/provenance/v1"
 BILL = "https://cyclonedx.org/bom"
-_CONFIGURATION = """\
-version: 0.1
-log: {{level: error}}
-http: {{addr: "127.0.0.1:{port}"}}
-storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
-"""
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
-
-
-@contextmanager
-def docker_registry(folder: Path) -> Iterator[str]:
-    """Debian's docker-registry; its host and port."""
-    port = free_port()
-    file = folder / "config.yml"
-    file.write_text(_CONFIGURATION.format(port=port, root=folder / "store"))
-    process = subprocess.Popen(
-        ["docker-registry", "serve", str(file)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        for _ in range(100):
-            try:
-                requests.get(f"http://127.0.0.1:{port}/v2/", timeout=1)
-                break
-            except requests.ConnectionError:
-                time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
 
 # The proxy
 

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 from harness import Ended, build_images, missing
-from registry_site import Proxy, Published, Site, docker_registry
+from real_registry import real_registry
+from registry_site import Proxy, Published, Site
 
 from builder.cli import main
 
 
 @pytest.fixture(scope="module", name="registry")
-def real_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def one_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if absent := missing(["docker-registry"]):
         pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    with docker_registry(tmp_path_factory.mktemp("registry")) as host:
-        yield host
+    with real_registry(tmp_path_factory.mktemp("registry")) as found:
+        yield found.host
 
 
 @pytest.fixture(scope="module", name="known")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import Ended, build_images
 from publishing import TAG, publish
-from real_registry import RealRegistry
+from real_registry import PASSWORD, RealRegistry
 
 from builder.artifacts.oci import read_layout
 from builder.pull.unpacking import unpack
@@ -18,26 +18,28 @@ pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 
 @pytest.fixture(name="policy")
 def site_policy(project: Path, registry: RealRegistry, tmp_path: Path) -> Path:
+    return published_for(project, registry, tmp_path)
+
+
+def published_for(project: Path, registry: RealRegistry, folder: Path) -> Path:
     """Everything of a project is published, signed; a policy of a site that trusts the key.
 
     The images that tests publish hold random bytes, and have no host contract.
     """
-    key, env = tmp_path / "site", {"COSIGN_PASSWORD": ""}
+    key, env = folder / "site", {"COSIGN_PASSWORD": "", **registry.environment}
     assert build_images("keys", "generate", "--output", str(key), env=env).status == 0
     _correct_evidence(project)
     done = publish(project, registry.host, "--key", f"{key}.key", env=env)
     assert done.status == 0, done.stderr
-    path = tmp_path / "policy.yaml"
-    path.write_text(
-        json.dumps(
-            {
-                "schema": "build-images/policy/v1",
-                "keys": ["site.pub"],
-                "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
-                "host_contract": "ignored",
-            }
-        )
-    )
+    path = folder / "policy.yaml"
+    evidence = {"required": [], "emulated": "accepted", "max_age": "99999d"}
+    document = {
+        "schema": "build-images/policy/v1",
+        "keys": ["site.pub"],
+        "evidence": evidence,
+        "host_contract": "ignored",
+    }
+    path.write_text(json.dumps(document))
     return path
 
 
@@ -93,3 +95,21 @@ def test_what_was_published_as_a_file_and_is_none_is_refused(
         done = pull(registry.host, policy, *more)
         assert done.status == 5, done.stderr
         assert not (tmp_path / "out").exists()
+
+
+def test_a_registry_with_tls_and_a_password(
+    project: Path, secured: RealRegistry, tmp_path: Path
+) -> None:
+    policy = published_for(project, secured, tmp_path)
+    words = ["pull", f"{secured.host}/site/app:{TAG}", "--format", "directory"]
+    words += ["--arch", "x86_64", "--policy", str(policy), "--output", str(tmp_path / "out")]
+    for lacking in ("BUILD_IMAGES_REGISTRY_PASSWORD", "SSL_CERT_FILE"):
+        environment = {**secured.environment, lacking: ""}
+        refused = build_images(*words, env=environment)
+        assert refused.status in {2, 4}, refused.stderr
+        assert not (tmp_path / "out").exists()
+        assert "Traceback" not in refused.stderr
+        assert PASSWORD not in refused.stderr
+    done = build_images(*words, env=secured.environment)
+    assert done.status == 0, done.stderr
+    assert PASSWORD not in done.stdout + done.stderr + (tmp_path / "out/receipt.json").read_text()

@@ -7,14 +7,14 @@ import stat
 
 import pytest
 from harness import build_images
-from pulling import known_images, left_behind, proxy, pull, real_registry, site
+from pulling import known_images, left_behind, one_registry, proxy, pull, site
 from registry_site import Content, Site
 
 from builder.artifacts.oci import read_layout
 from builder.digests import sha256_of_file
 
 pytestmark = pytest.mark.engines
-__all__ = ["known_images", "proxy", "real_registry", "site"]  # fixtures
+__all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures
 FORMATS = {
     "oci": "image.oci",
     "sif": "image.sif",

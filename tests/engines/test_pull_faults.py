@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from harness import PROJECT
-from pulling import assert_refused, known_images, left_behind, proxy, pull, real_registry, site
+from pulling import assert_refused, known_images, left_behind, one_registry, proxy, pull, site
 from registry_site import GOOD, Content, Fault, Proxy, Published, Site, file, folder, layer_of
 
 from builder.cli import main
@@ -31,7 +31,7 @@ from builder.pull.disk import tree_on_disk
 from builder.pull.receipts import read_receipt
 
 pytestmark = pytest.mark.engines
-__all__ = ["known_images", "proxy", "real_registry", "site"]  # fixtures
+__all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures
 MANIFESTS, BLOBS = r"/manifests/", r"/blobs/"
 
 
