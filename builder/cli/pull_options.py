@@ -25,6 +25,7 @@ published with the image, `oci` and `directory` are made of its layers.
 PULL_CODES = """\
 exit codes:
   0  the image is there, whole, with a receipt of what was decided
+  1  the registry has no such image, or goes on failing
   2  bad input or bad usage: no such policy, or one with faults; another image is at that place
   4  the registry cannot be reached or does not let us, or there is no space
   5  refused: a line for each rule that refuses, with the reason and what can be done
