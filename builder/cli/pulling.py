@@ -137,10 +137,16 @@ def _wanted(options: Options, given: PullOptions, reference: Reference) -> Wante
 
 
 def _trusted(policy: Policy) -> tuple[TrustedKey, ...]:
-    return tuple(
-        TrustedKey(key=public_key(str(one.file), os.environ), name=one.name, until=one.until)
-        for one in policy.keys
-    )
+    """The keys; one that is there under two names would count as two signatures."""
+    found: dict[str, TrustedKey] = {}
+    for one in policy.keys:
+        key = public_key(str(one.file), os.environ)
+        first = found.setdefault(
+            key.fingerprint, TrustedKey(key=key, name=one.name, until=one.until)
+        )
+        if first.name != one.name:
+            raise BadInput(f"{one.file}: the same key as {first.name}", hint="name it once")
+    return tuple(found.values())
 
 
 def _architecture(named: str, host: Host) -> str:

@@ -20,6 +20,7 @@ from builder.policy.values import (
     WantedHosts,
     WantedProvenance,
 )
+from builder.proof.keys import generated
 
 POLICIES = ROOT / "tests/data/policy/policies"
 FAULTS = """\
@@ -159,6 +160,19 @@ def test_a_policy_that_is_not_there_or_no_text(
         argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(policy)]
         assert main(argv) == 2
         assert "nothing was pulled" in capsys.readouterr().err
+
+
+def test_one_key_under_two_names_is_no_second_signature(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pem = generated().public.pem
+    for name in ("a.pub", "b.pub"):
+        (tmp_path / name).write_bytes(pem)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("schema: build-images/policy/v1\nkeys: [a.pub, b.pub]\nsignatures: 2\n")
+    argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(policy)]
+    assert main(argv) == 2
+    assert "b.pub: the same key as a.pub" in capsys.readouterr().err
 
 
 def test_policy_test_tells_what_is_not_as_expected(
