@@ -64,6 +64,8 @@ def _command(options: Options) -> int:
             from builder.cli import sourcing  # noqa: PLC0415
 
             return {"lock": sourcing.lock, "fetch": sourcing.fetch}[options.command](options)
+        if options.command in {"site-files", "ci", "catalog"}:
+            return _for_sites(options)
         if options.command == "explain":
             from builder.cli import commands  # noqa: PLC0415
 
@@ -71,6 +73,17 @@ def _command(options: Options) -> int:
         from builder.cli import unchanged  # noqa: PLC0415
 
         return {"plan": unchanged.plan, "spec": unchanged.spec}[options.command](options)
+
+
+def _for_sites(options: Options) -> int:
+    """The commands that make of plans and images what others use; none starts a program."""
+    if options.command == "site-files":
+        from builder.cli import site_files  # noqa: PLC0415
+
+        return site_files.write_site_files(options)
+    from builder.cli import cataloguing, pipelines  # noqa: PLC0415
+
+    return {"ci": pipelines.print_pipeline, "catalog": cataloguing.catalog}[options.command](options)
 
 
 def _working(options: Options) -> int:

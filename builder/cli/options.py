@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.cli.parser import make_parser
 from builder.cli.verify_options import RankOptions, rank_options
 from builder.cli.pull_options import PullOptions, pull_options
+from builder.cli.site_options import SiteOptions, site_options
 from builder.model import FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
 
 
@@ -54,6 +55,8 @@ class Options:
     key: str = ""
     plain_http: tuple[str, ...] = ()
     pull: PullOptions | None = None
+    has_output: bool = False
+    site: SiteOptions = field(default_factory=SiteOptions)
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -101,6 +104,8 @@ def parse(argv: Sequence[str]) -> Options:
         runners=_distinct(getattr(given, "runner", None) or []),
         ranks=rank_options(parser, given),
         pull=pull_options(given),
+        has_output=bool(output),
+        site=site_options(given),
     )
 
 
@@ -122,6 +127,9 @@ COMMANDS = (
     "gc",
     "keys",
     "schema",
+    "site-files",
+    "ci",
+    "catalog",
 )
 
 

@@ -29,6 +29,7 @@ from builder.cli.help import (
     REPRODUCE,
 )
 from builder.cli.verify_options import add_verify_options
+from builder.cli.site_options import add_site_commands
 from builder.facts.runtimes import RUNTIMES
 from builder.model import FORMATS
 
@@ -95,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     keys_options.declare(commands)
     pull_options.declare(commands)
     _schema_command(commands)
+    add_site_commands(commands, selectors, common)
     return parser
 
 

@@ -55,6 +55,7 @@ MAY_IMPORT = {
     "proof": set(),
     "report": set(),
     "doctor": {"engines", "native"},
+    "sites": {"contract"},
     "hosts": {"artifacts", "contract", "doctor", "load"},
     "policy": {"hosts", "load", "verify"},
     "pull": {"artifacts", "hosts", "policy", "proof", "registry"},

@@ -1,0 +1,31 @@
+"""Names of an image where it is published, and in Kubernetes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from builder.model import Cell
+
+# A Job's name is a label of its pods, and gets six characters more there: RFC 1123, 63 characters.
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+_LONGEST = 57
+
+
+def tag_of(cell: Cell) -> str:
+    """The tag that a cell has in its recipe's repository, whatever its architecture.
+
+    `1.0-debian13-openmpi5.0`: the image identifier without recipe and architecture.
+    """
+    return cell.identifier.removeprefix(f"{cell.recipe}-").removesuffix(f"-{cell.arch}")
+
+
+def kubernetes_name(text: str) -> str:
+    """A text as an object's name: small letters, digits and hyphens; a long one is cut.
+
+    What is cut ends with eight digits of the whole text's SHA-256, so that names stay different.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9].rstrip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,246 @@
+"""The files for sites, before the programs that they are for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from harness import PROJECT
+from site_schemas import kubernetes_faults, openshift_faults
+
+# One of each kind of script: Open MPI with and without PMIx, MPICH, an MPI of the host's; GPUs.
+IMAGES = (
+    "hpc-base-1.0-debian13-openmpi5.0-x86_64",
+    "hpc-base-1.0-debian13-mpich4.2-x86_64",
+    "hpc-base-1.0-rockylinux9-intelmpi2021.13-x86_64",
+    "hpc-base-1.0-centos7-openmpi1.10-ppc64le",
+    "cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le",
+)
+MODULE = "hpc-base/1.0-debian13-openmpi5.0-x86_64"
+KUBERNETES = ("1.25", "1.37")
+RULES = "avoid-nullary-conditions,deprecate-which,quote-safe-variables,require-double-brackets"
+READ_ENTRY = """
+import sys
+from shpc.main.container.config import ContainerConfig
+from shpc.main.registry.filesystem import Filesystem
+entry = ContainerConfig(Filesystem(sys.argv[1]).find("quay.io/site/hpc-base"))
+entry.set_tag(sys.argv[2])
+print(entry.docker, entry.tag.digest, entry.features["gpu"])
+"""
+LMOD = sorted(Path("/usr/share/lmod").glob("*/init/bash"))
+
+
+@pytest.fixture(scope="module", name="site")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files; the folder of images has a name that has to be quoted."""
+    folder = tmp_path_factory.mktemp("a site's")
+    chosen = [f"--image={name}" for name in IMAGES]
+    write(folder, *chosen, "--folder", str(folder / "images"))
+    return folder
+
+
+def write(folder: Path, *argv: str) -> None:
+    command = [sys.executable, "-m", "builder", "site-files", "--registry=quay.io/site", *argv]
+    home = {**os.environ, "BUILD_IMAGES_HOME": str(folder / "home")}
+    subprocess.run(
+        [*command, f"--output={folder}", f"--images-in={folder / 'out'}"],
+        check=True,
+        env=home,
+        cwd=PROJECT,
+        capture_output=True,
+    )
+
+
+def program(name: str) -> str:
+    scripts = sysconfig.get_path("scripts")
+    found = shutil.which(name) or shutil.which(name, path=scripts)
+    if not found:
+        pytest.skip(f"missing on this machine: {name}")
+    return found
+
+
+def manifests(site: Path, kind: str) -> Iterator[Any]:
+    for path in sorted(site.glob(f"*/openshift-{kind}.yaml")):
+        yield yaml.safe_load(path.read_text())
+
+
+def test_shellcheck_finds_nothing(site: Path) -> None:
+    scripts = sorted(map(str, site.glob("*/*.sh")))
+    assert len(scripts) == 4 * len(IMAGES)
+    done = subprocess.run(
+        [program("shellcheck"), f"--enable={RULES}", *scripts],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+# Kubernetes and OpenShift
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("kind", ["pod", "job"])
+def test_kubernetes_takes_the_manifests(site: Path, kind: str, version: str) -> None:
+    found = list(manifests(site, kind))
+    assert len(found) == len(IMAGES)
+    for document in found:
+        assert kubernetes_faults(document, version) == []
+
+
+def test_kubernetes_does_not_take_everything(site: Path) -> None:
+    document = next(manifests(site, "pod"))
+    document["spec"]["nodeSelektor"] = {}
+    assert kubernetes_faults(document, KUBERNETES[-1])
+
+
+def test_openshift_takes_the_templates_and_their_objects(site: Path) -> None:
+    found = list(manifests(site, "build"))
+    assert len(found) == len(IMAGES)
+    for document in found:
+        assert openshift_faults(document) == []
+        for one in document["objects"]:
+            assert openshift_faults(one) == []
+
+
+def test_openshift_does_not_take_everything(site: Path) -> None:
+    build = next(manifests(site, "build"))["objects"][-1]
+    build["spec"]["strategy"]["dockerStrategy"]["form"] = {}
+    assert openshift_faults(build)
+
+
+# Lmod
+
+
+@pytest.fixture(name="images")
+def _images(site: Path) -> Iterator[Path]:
+    """The folder of images, with something in the place of one."""
+    folder = site / "images"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{IMAGES[0]}.sif").write_text("a SIF\n")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def lmod(site: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """A script in a shell that has Lmod, and a program `apptainer` that tells what it is given."""
+    if not LMOD:
+        pytest.skip("missing on this machine: lmod")
+    said = site / "bin" / "apptainer"
+    said.parent.mkdir(exist_ok=True)
+    said.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    said.chmod(0o755)
+    start = f'. {LMOD[-1]}; module use "$SITE/modulefiles"; '
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LMOD")},
+        "SITE": str(site),
+        "HOME": str(site / "home"),
+        "PATH": f"{said.parent}:{os.environ['PATH']}",
+    }
+    return subprocess.run(
+        ["bash", "-c", start + script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_lmod_loads_and_unloads_the_module(site: Path, images: Path) -> None:
+    sif = images / f"{IMAGES[0]}.sif"
+    done = lmod(
+        site,
+        f"module load {MODULE} || exit 1\n"
+        "echo \"$BUILD_IMAGES_IMAGE\"; hpc-base-exec python3 -c 'a b'; echo\n"
+        "hpc-base-check mpi; echo; module unload hpc-base; echo \"<$BUILD_IMAGES_IMAGE>\"\n"
+        "type hpc-base-exec 2>/dev/null\n",
+    )
+    assert done.stdout.splitlines() == [
+        str(sif),
+        f"<exec><{sif}><python3><-c><a b>",
+        f"<exec><{sif}></opt/build-images/run-checks><mpi>",
+        "<>",
+    ], done.stderr
+
+
+def test_lmod_tells_of_an_image_that_is_not_there(site: Path) -> None:
+    done = lmod(site, f'module load {MODULE} && echo loaded; echo "<$BUILD_IMAGES_IMAGE>"')
+    assert done.stdout == "<>\n"
+    assert "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0" in flat(done.stderr)
+
+
+def test_lmod_refuses_nodes_of_another_architecture(site: Path, images: Path) -> None:
+    image = "cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le"
+    (images / f"{image}.sif").write_text("a SIF\n")
+    done = lmod(site, f"module load {image.replace('base-', 'base/', 1)} && echo loaded")
+    assert done.stdout == ""
+    assert "the image is for ppc64le" in flat(done.stderr)
+
+
+def test_lmod_shows_help_and_versions(site: Path) -> None:
+    done = lmod(site, f"module help {MODULE}; module whatis {MODULE}; module -t avail")
+    shown = flat(done.stdout + done.stderr)
+    assert "hpc-base-exec PROGRAM" in shown
+    assert "Open MPI 5.0.7, PMIx 5.0" in shown
+    assert "Version: 1.0-debian13-openmpi5.0-x86_64" in shown
+    assert "cuda-base/1.0-debian12-cuda11.8-openmpi4.1-ppc64le" in shown
+
+
+def flat(text: str) -> str:
+    """Lmod breaks lines."""
+    return " ".join(text.split())
+
+
+# shpc
+
+
+def test_shpc_takes_the_entry(tmp_path: Path) -> None:
+    pytest.importorskip("shpc", reason="missing on this machine: singularity-hpc")
+    folder = tmp_path / "out" / IMAGES[0]
+    built(folder)
+    write(tmp_path, f"--image={IMAGES[0]}")
+    registry = tmp_path / "shpc/x86_64"
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ENTRY, registry, "1.0-debian13-openmpi5.0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.stdout == f"quay.io/site/hpc-base sha256:{'b' * 64} False\n", done.stderr
+
+
+def built(folder: Path) -> None:
+    """A manifest of an image that is built of what the project holds now."""
+    planned = subprocess.run(
+        [sys.executable, "-m", "builder", "plan", "--json", f"--image={folder.name}"],
+        capture_output=True,
+        check=True,
+        cwd=PROJECT,
+    )
+    key = json.loads(planned.stdout)["images"][0]["content_key"]
+    oci = {"format": "oci", "path": "image.oci", "digest": "sha256:" + "b" * 64, "size": 1}
+    manifest = {
+        "schema": "build-images/manifest/v1",
+        "image": folder.name,
+        "cell": {},
+        "content_key": key,
+        "engine": "buildah",
+        "artifacts": {"oci": oci},
+        "checks": {},
+        "outcome": "verified",
+        "in_image_checks": [],
+    }
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps(manifest))

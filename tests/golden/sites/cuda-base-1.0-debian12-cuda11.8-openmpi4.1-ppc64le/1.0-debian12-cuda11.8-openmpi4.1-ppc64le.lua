@@ -1,0 +1,33 @@
+-- cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le as an Lmod module: cuda-base-exec PROGRAM runs one in the image.
+help("hpc-base with CUDA, and with cuDNN and NCCL where they exist" .. [[
+
+]] .. "  cuda-base-exec PROGRAM [ARGUMENT...]   runs a program in the image" .. [[
+
+]] .. "  cuda-base-check   runs the image's own checks" .. [[
+
+  $BUILD_IMAGES_IMAGE   is the image, as in: srun apptainer exec $BUILD_IMAGES_IMAGE PROGRAM
+]] .. "It needs ppc64le, Linux 3.10.0 or newer, NVIDIA driver 450.80.02 or newer, Open MPI 4.1.4, PMIx 4.2.")
+whatis("Name: cuda-base")
+whatis("Version: 1.0-debian12-cuda11.8-openmpi4.1-ppc64le")
+whatis("Description: hpc-base with CUDA, and with cuDNN and NCCL where they exist")
+whatis("URL: docker://quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1")
+
+conflict("cuda-base")
+local image = "/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif"
+if mode() == "load" then
+    local machine = capture("uname -m"):gsub("%s+", "")
+    if machine ~= "ppc64le" then
+        LmodError("this node is " .. machine .. ", and the image is for ppc64le")
+    end
+    if not isFile(image) then
+        LmodError("no image " .. image .. ": build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif")
+    end
+end
+setenv("BUILD_IMAGES_IMAGE", image)
+setenv("APPTAINER_NV", "1")
+set_shell_function("cuda-base-exec",
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif \"$@\"",
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif $*")
+set_shell_function("cuda-base-check",
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif /opt/build-images/run-checks \"$@\"",
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif /opt/build-images/run-checks $*")
