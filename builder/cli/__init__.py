@@ -81,9 +81,13 @@ def _for_sites(options: Options) -> int:
         from builder.cli import site_files  # noqa: PLC0415
 
         return site_files.write_site_files(options)
-    from builder.cli import cataloguing, pipelines  # noqa: PLC0415
+    if options.command == "ci":
+        from builder.cli import pipelines  # noqa: PLC0415
 
-    return {"ci": pipelines.print_pipeline, "catalog": cataloguing.catalog}[options.command](options)
+        return pipelines.print_pipeline(options)
+    from builder.cli import cataloguing  # noqa: PLC0415
+
+    return cataloguing.catalog(options)
 
 
 def _working(options: Options) -> int:

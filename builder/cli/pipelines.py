@@ -1,0 +1,41 @@
+"""`build-images ci`: a pipeline for a CI system, printed."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from builder import pipelines
+from builder.cli.commands import load_plan
+from builder.errors import BadInput
+from builder.facts import ARCHITECTURES, architecture
+from builder.pipelines import github, gitlab
+from builder.pipelines.github import RUNNERS as GITHUB
+from builder.pipelines.gitlab import RUNNERS as GITLAB
+from builder.pipelines.jobs import words_of
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+_SYSTEMS = {"github": (github, GITHUB), "gitlab": (gitlab, GITLAB)}
+
+
+def print_pipeline(options: Options) -> int:
+    """Print the pipeline of the selected images."""
+    system = options.site.system
+    make, runners = _SYSTEMS[system]
+    given = {_architecture(arch): label for arch, label in options.site.runners}
+    words = ["build-images", "ci", system, *words_of(options.selection)]
+    words += [f"--native-runner={arch}={label}" for arch, label in given.items()]
+    images = load_plan(options).images
+    made = pipelines.pipeline_of(images, {**runners, **given}, command=shlex.join(words))
+    print(make(made), end="")
+    return 0
+
+
+def _architecture(name: str) -> str:
+    found = architecture(name)
+    if found is None:
+        known = ", ".join(ARCHITECTURES)
+        raise BadInput(f"--native-runner: unknown architecture {name}; architectures: {known}")
+    return found.name

@@ -1,0 +1,92 @@
+"""The kept pipelines, and one of the whole matrix, by the vendors' schemas and by actionlint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import PROJECT
+
+SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
+
+
+@pytest.fixture(name="whole", params=SCHEMAS)
+def _whole(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """A CI system, and the pipeline of every image that there is."""
+    system: str = request.param
+    printed = subprocess.run(
+        [sys.executable, "-m", "builder", "ci", system, "--all", "--native-runner=ppc64le=power9"],
+        check=True,
+        capture_output=True,
+        cwd=PROJECT,
+        env={**os.environ, "BUILD_IMAGES_HOME": str(tmp_path / "home")},
+    )
+    path = tmp_path / f"{system}.yml"
+    path.write_bytes(printed.stdout)
+    return system, path
+
+
+def by_schema(system: str, path: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("check_jsonschema", reason="missing on this machine: check-jsonschema")
+    command = ["-m", "check_jsonschema", "--builtin-schema", SCHEMAS[system], str(path)]
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def actionlint(path: Path) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("actionlint")
+    if not program:
+        pytest.skip("missing on this machine: actionlint (docs/ci.md says how it comes)")
+    config = path.parent / "actionlint.yaml"
+    config.write_text("self-hosted-runner:\n  labels: [power9]\n")
+    return subprocess.run(
+        [program, "-no-color", "-config-file", str(config), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("system", SCHEMAS)
+def test_kept_pipelines_are_what_the_vendors_schemas_want(system: str) -> None:
+    done = by_schema(system, PROJECT / "ci" / f"{system}.yml")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_whole_matrix_is_what_the_vendors_schemas_want(whole: tuple[str, Path]) -> None:
+    done = by_schema(*whole)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("system", SCHEMAS)
+def test_the_schemas_do_not_take_everything(system: str, tmp_path: Path) -> None:
+    text = (PROJECT / "ci" / f"{system}.yml").read_text()
+    broken = text.replace("    runs-on:", "    run-on:").replace("  script:", "  scripd:")
+    assert broken != text
+    (tmp_path / "broken.yml").write_text(broken)
+    assert by_schema(system, tmp_path / "broken.yml").returncode == 1
+
+
+def test_actionlint_finds_nothing(tmp_path: Path) -> None:
+    path = shutil.copy(PROJECT / "ci/github.yml", tmp_path)
+    done = actionlint(Path(path))
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_actionlint_finds_nothing_in_the_whole_matrix(whole: tuple[str, Path]) -> None:
+    system, path = whole
+    if system == "github":
+        done = actionlint(path)
+        assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_actionlint_does_not_take_everything(tmp_path: Path) -> None:
+    text = (PROJECT / "ci/github.yml").read_text()
+    (tmp_path / "broken.yml").write_text(text.replace("github.event_name", "github.event_nane"))
+    assert "event_nane" in actionlint(tmp_path / "broken.yml").stdout
