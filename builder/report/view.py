@@ -236,7 +236,7 @@ def _cards(
 ) -> tuple[Card, ...]:
     """What went wrong first, else in build order."""
     broken = [_broken(image, text) for image, text in failures.items()]
-    built = [_card(manifest, folder=folder) for manifest in manifests]
+    built = [card_of(manifest, folder=folder) for manifest in manifests]
     return (*broken, *sorted(built, key=lambda card: card.state != FAILED))
 
 
@@ -248,7 +248,8 @@ def _broken(image: str, text: str) -> Card:
     return Card(image=image, state="broken", word=word, mark="✗", error=error, links=links)
 
 
-def _card(manifest: Mapping[str, Any], *, folder: str) -> Card:
+def card_of(manifest: Mapping[str, Any], *, folder: str) -> Card:
+    """All that a manifest tells of its image."""
     state, mark, word = standing(manifest)
     artifacts = manifest.get("artifacts", {})
     durations: Mapping[str, float] = manifest.get("durations_s", {})

@@ -6,7 +6,8 @@ docs/sites.md shows each file.
 
 from __future__ import annotations
 
+from builder.sites.names import tag_of, tag_of_identifier
 from builder.sites.rendering import site_files
-from builder.sites.values import Place, SiteImage, site_image
+from builder.sites.values import Place, SiteImage, needs_of, site_image
 
-__all__ = ["Place", "SiteImage", "site_files", "site_image"]
+__all__ = ["Place", "SiteImage", "needs_of", "site_files", "site_image", "tag_of", "tag_of_identifier"]

@@ -17,7 +17,12 @@ def tag_of(cell: Cell) -> str:
 
     `1.0-debian13-openmpi5.0`: the image identifier without recipe and architecture.
     """
-    return cell.identifier.removeprefix(f"{cell.recipe}-").removesuffix(f"-{cell.arch}")
+    return tag_of_identifier(cell.identifier, recipe=cell.recipe, arch=cell.arch)
+
+
+def tag_of_identifier(identifier: str, *, recipe: str, arch: str) -> str:
+    """The same, of an image identifier and what it begins and ends with."""
+    return identifier.removeprefix(f"{recipe}-").removesuffix(f"-{arch}")
 
 
 def kubernetes_name(text: str) -> str:

@@ -12,7 +12,7 @@ from builder import facts
 from builder.contract import HostContract, contract_of
 from builder.errors import BadInput
 from builder.facts.runtimes import RUNTIMES
-from builder.model import PlannedImage
+from builder.model import GENERIC, PlannedImage
 from builder.sites.names import kubernetes_name, tag_of
 
 IN_IMAGE = "/opt/build-images"
@@ -147,17 +147,22 @@ class SiteImage:
     @property
     def needs(self) -> str:
         """In one line, what a host must bring."""
-        parts = [self.arch]
-        if self.contract.cpu.target != "generic":
-            parts.append(f"{self.contract.cpu.target} or newer")
-        if self.contract.kernel:
-            parts.append(f"Linux {self.contract.kernel} or newer")
-        if cuda := self.contract.cuda:
-            parts.append(f"NVIDIA driver {cuda.driver} or newer")
-        if mpi := self.contract.mpi:
-            pmix = f", PMIx {mpi.pmix}" if mpi.pmix else ""
-            parts.append(f"{facts.MPI_FAMILIES[mpi.family].title} {mpi.version}{pmix}")
-        return ", ".join(parts)
+        return needs_of(self.contract)
+
+
+def needs_of(contract: HostContract) -> str:
+    """What a host must bring for an image, in one line."""
+    parts = [contract.architecture]
+    if contract.cpu.target != GENERIC:
+        parts.append(f"{contract.cpu.target} or newer")
+    if contract.kernel:
+        parts.append(f"Linux {contract.kernel} or newer")
+    if cuda := contract.cuda:
+        parts.append(f"NVIDIA driver {cuda.driver} or newer")
+    if mpi := contract.mpi:
+        pmix = f", PMIx {mpi.pmix}" if mpi.pmix else ""
+        parts.append(f"{facts.MPI_FAMILIES[mpi.family].title} {mpi.version}{pmix}")
+    return ", ".join(parts)
 
 
 def site_image(image: PlannedImage, place: Place, digests: Mapping[str, str]) -> SiteImage:

@@ -56,6 +56,8 @@ MAY_IMPORT = {
     "report": set(),
     "doctor": {"engines", "native"},
     "sites": {"contract"},
+    "pipelines": set(),
+    "catalog": {"contract", "hosts", "report", "sites"},
     "hosts": {"artifacts", "contract", "doctor", "load"},
     "policy": {"hosts", "load", "verify"},
     "pull": {"artifacts", "hosts", "policy", "proof", "registry"},

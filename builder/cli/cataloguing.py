@@ -1,0 +1,47 @@
+"""`build-images catalog`: a web site of the images that are built."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.catalog import read_entry, write_catalog
+from builder.cli.manifests import read_manifest
+from builder.errors import BadInput, EmptySelection, counted
+from builder.sites import Place
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+
+def catalog(options: Options) -> int:
+    """Write the site, and print where it begins."""
+    given = options.site
+    if given.registry:
+        Place(registry=given.registry, folder=given.folder)
+    source = given.images or options.project / "out"
+    out = options.out if options.has_output else options.out / "catalog"
+    found = dict(_images(source))
+    if not found:
+        hint = "build some, or name their folder: --images-in DIR"
+        raise EmptySelection(f"there is no image in {source}", hint=hint)
+    folders = {image: source / image for image in found}
+    if out.resolve() in {one.resolve() for one in (source, *folders.values())}:
+        raise BadInput(f"{out} holds images; the site needs a folder of its own")
+    entries = [read_entry(folders[image], manifest) for image, manifest in found.items()]
+    write_catalog(entries, folders, out, registry=given.registry)
+    for one in entries:
+        for fault in one.faults:
+            print(f"{one.image}: {fault}", file=sys.stderr)
+    print(f"{counted(len(entries), 'image')}: {out / 'index.html'}")
+    return 0
+
+
+def _images(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The images that are done, by identifier; a folder is named as its image."""
+    for path in sorted(folder.glob("*/manifest.json")):
+        manifest = read_manifest(path.parent)
+        if manifest and manifest["image"] == path.parent.name:
+            yield path.parent.name, manifest

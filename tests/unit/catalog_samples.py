@@ -1,0 +1,135 @@
+"""Output folders of images as the main job leaves them, small, with whatever texts a test wants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
+EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'&{{7*7}}"
+
+
+def digest(character: str) -> str:
+    return "sha256:" + character * 64
+
+
+def image_folder(
+    out: Path,
+    *,
+    recipe: str = "hpc-base",
+    arch: str = "x86_64",
+    cuda: str = "none",
+    mpi: str = "openmpi5.0",
+    parents: tuple[str, ...] = (),
+    about: str = "Compilers and an MPI",
+    text: str = "4 ranks on 1 host",
+    packages: tuple[str, ...] = ("bash", "zlib1g"),
+    result: str = "PASSED",
+    digests: dict[str, str] | None = None,
+) -> Path:
+    """Write one image's folder; `digests` are those that its evidence and SBOM are about."""
+    parts = [recipe, "1.0", "debian13"]
+    parts += [f"cuda{cuda}"] * (cuda != "none") + [mpi] * (mpi != "none") + [arch]
+    name = "-".join(parts)
+    folder = out / name
+    (folder / "evidence").mkdir(parents=True)
+    own = {one: digest(character) for one, character in zip(FORMATS, "abc", strict=True)}
+    told = digests or own
+    checks = [{"check": "mpi", "outcome": "passed", "reason": text, "duration_s": 0.9}]
+    manifest = {
+        "schema": "build-images/manifest/v1",
+        "image": name,
+        "about": about,
+        "cell": {
+            "recipe": recipe,
+            "recipe_version": "1.0",
+            "base": "debian13",
+            "cuda": cuda,
+            "mpi": mpi,
+            "arch": arch,
+            "flavour": "runtime",
+            "cpu": "generic",
+        },
+        "content_key": "0" * 64,
+        "engine": "buildah",
+        "artifacts": {
+            one: {
+                "format": one,
+                "path": path,
+                "digest": own[one],
+                "size": 167_941_640,
+                "tree_digest": digest("d"),
+                "duration_s": 6.5,
+            }
+            for one, path in FORMATS.items()
+        },
+        "checks": dict.fromkeys(FORMATS, checks),
+        "formats_equal": True,
+        "outcome": "verified",
+        "in_image_checks": [],
+        "inputs": {
+            "recipes": [{"name": one, "version": "1.0"} for one in (*parents, recipe)],
+            "base": {"name": "debian13", "digest": digest("e")},
+        },
+        "sbom": "sbom.cdx.json",
+        "started": "2026-01-01T09:12:40Z",
+        "tools": {"buildah": "1.28.2"},
+        "emulated": arch != "x86_64",
+    }
+    write(folder / "manifest.json", manifest)
+    for one in FORMATS:
+        write(folder / "evidence" / f"{one}.json", evidence(one, told, text, result))
+    write(folder / "sbom.cdx.json", sbom(told["oci"], packages))
+    (folder / "Dockerfile").write_text("FROM scratch\n")
+    return folder
+
+
+def evidence(name: str, digests: dict[str, str], text: str, result: str) -> dict[str, Any]:
+    host = {"arch": "x86_64", "cpu": text, "os": "Debian 12", "gpus": []}
+    run = {
+        "finished": "2026-01-01T09:20:00+00:00",
+        "runner": {"name": "apptainer", "version": "1.4.5"},
+        "host": host,
+        "emulated": False,
+    }
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [
+            {"name": f"x/{one}", "digest": {"sha256": told.removeprefix("sha256:")}}
+            for one, told in digests.items()
+        ],
+        "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
+        "predicate": {
+            "result": result,
+            "configuration": [{"name": "run", "annotations": run}],
+            "passedTests": ["mpi"],
+            "warnedTests": [],
+            "failedTests": [f"of {name}"] if result == "FAILED" else [],
+        },
+    }
+
+
+def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "bomFormat": "CycloneDX",
+        "metadata": {
+            "component": {
+                "hashes": [{"alg": "SHA-256", "content": digest_.removeprefix("sha256:")}]
+            }
+        },
+        "components": [
+            {
+                "name": one,
+                "version": "1.0",
+                "type": "library",
+                "purl": f"pkg:deb/debian/{one}@1.0",
+                "licenses": [{"license": {"id": "GPL-3.0-or-later"}}],
+            }
+            for one in packages
+        ],
+    }
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document))

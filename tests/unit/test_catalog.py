@@ -1,0 +1,326 @@
+"""The catalogue: what a reader finds in it, and what an image's texts cannot do to it."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from catalog_samples import EVIL, digest, image_folder, write
+
+from builder.cli import main
+
+VOID = {"meta", "link", "input", "br", "hr", "img"}
+HPC = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+
+
+class Page(HTMLParser):
+    """Tags, attributes and texts of a page; fails on tags that do not nest."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.stack: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.feed(path.read_text())
+        self.close()
+        assert not self.stack
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str, **attributes: str) -> list[dict[str, str]]:
+        return [
+            found
+            for name, found in self.tags
+            if name == tag and attributes.items() <= found.items()
+        ]
+
+
+def catalog(tmp_path: Path, *argv: str) -> Path:
+    """The site over the images in `tmp_path/out`."""
+    site = tmp_path / "site"
+    words = [f"--images-in={tmp_path / 'out'}", f"--output={site}", *argv]
+    assert main(["catalog", *words]) == 0
+    return site
+
+
+def image_page(site: Path, image: str = HPC) -> Page:
+    return Page(site / "images" / f"{image}.html")
+
+
+def test_the_index_lists_every_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_folder(tmp_path / "out")
+    image_folder(tmp_path / "out", arch="ppc64le")
+    (tmp_path / "out" / "half-made").mkdir()
+    site = catalog(tmp_path)
+    assert capsys.readouterr().out == f"2 images: {site / 'index.html'}\n"
+    page = Page(site / "index.html")
+    assert [one["data-architecture"] for one in page.all("tr", **{"class": "entry"})] == [
+        "ppc64le",
+        "x86_64",
+    ]
+    assert "2 verified" in page.text
+    assert HPC in page.text
+
+
+def test_there_is_a_filter_for_what_images_differ_in(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    image_folder(out)
+    image_folder(out, recipe="pytorch", cuda="12.4", parents=("hpc-base", "cuda-base"))
+    page = Page(catalog(tmp_path) / "index.html")
+    assert [one["name"] for one in page.all("select")] == ["framework", "cuda"]
+    (row,) = (one for one in page.all("tr") if one.get("data-cuda") == "12.4")
+    assert row["data-framework"] == "hpc-base cuda-base pytorch"
+    assert row["data-packages"] == "bash zlib1g"
+
+
+def test_links_lead_to_files(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out")
+    site = catalog(tmp_path)
+    pages = [Page(site / "index.html"), image_page(site)]
+    for page in pages:
+        for _, attributes in page.tags:
+            for name in ("href", "src"):
+                target = attributes.get(name, "data:")
+                if not target.startswith("data:"):
+                    assert ":" not in target
+                    assert (page.path.parent / unquote(target)).is_file(), target
+
+
+def test_nothing_comes_from_elsewhere_and_every_page_says_so(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out")
+    for path in catalog(tmp_path).rglob("*.html"):
+        (policy,) = Page(path).all("meta", **{"http-equiv": "Content-Security-Policy"})
+        assert "default-src 'none'" in policy["content"]
+        assert "script-src 'self'" in policy["content"]
+        assert "http://" not in path.read_text()
+        assert "https://" not in path.read_text()
+
+
+def test_an_images_page_has_proof_packages_and_commands(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out")
+    page = image_page(catalog(tmp_path, "--registry=quay.io/site"))
+    for text in (
+        "apptainer 1.4.5",
+        "2026-01-01 09:20 UTC",
+        "4 ranks on 1 host",
+        "zlib1g",
+        "GPL-3.0-or-later",
+        "Debian package",
+        "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --arch x86_64 --format sif",
+        f"podman pull --arch=amd64 quay.io/site/hpc-base@{digest('a')}",
+        f"docker://quay.io/site/hpc-base@{digest('a')}",
+        "One root file system in all formats",
+    ):
+        assert text in page.text, text
+
+
+def test_gpus_are_handed_over_where_there_is_cuda(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out", cuda="12.4")
+    image_folder(tmp_path / "out")
+    site = catalog(tmp_path, "--registry=quay.io/site")
+    with_cuda = image_page(site, "hpc-base-1.0-debian13-cuda12.4-openmpi5.0-x86_64").text
+    for text in ("apptainer exec --nv", "--device nvidia.com/gpu=all", "--gpus=all", "ch-fromhost"):
+        assert text in with_cuda
+        assert text not in image_page(site).text
+
+
+def test_without_a_registry_images_are_run_from_their_folder(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out")
+    page = image_page(catalog(tmp_path))
+    assert f"apptainer exec out/{HPC}/image.sif" in page.text
+    assert "build-images pull" not in page.text
+
+
+def test_a_contract_is_told_in_words(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "out")
+    (folder / "files").mkdir()
+    contract = {
+        "schema": "build-images/host-contract/v1",
+        "image": HPC,
+        "architecture": "x86_64",
+        "cpu": {"target": "generic"},
+        "kernel": "3.2.0",
+    }
+    write(folder / "files/host-contract.json", contract)
+    assert "It needs x86_64, Linux 3.2.0 or newer." in image_page(catalog(tmp_path)).text
+
+
+@pytest.mark.parametrize("contract", ["", "{", "[]", '{"schema": 7}'])
+def test_a_contract_that_cannot_be_read_is_left_out(tmp_path: Path, contract: str) -> None:
+    folder = image_folder(tmp_path / "out")
+    (folder / "files").mkdir()
+    (folder / "files/host-contract.json").write_text(contract)
+    assert "It needs" not in image_page(catalog(tmp_path)).text
+
+
+# What is not proven is not shown so
+
+
+def not_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of the one image, whose manifest calls it verified."""
+    site = catalog(tmp_path)
+    index, page = Page(site / "index.html"), image_page(site)
+    assert "0 verified" in index.text
+    assert "✗ not proven" in index.text
+    assert "does not prove it" in page.text
+    found = json.loads((site / "catalog.json").read_text())["images"]
+    assert [one["state"] for one in found] == ["failed"]
+    return capsys.readouterr().err
+
+
+OTHERS = {"oci": digest("1"), "sif": digest("2"), "charliecloud": digest("3")}
+
+
+def test_evidence_of_other_artifacts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_folder(tmp_path / "out", digests=OTHERS)
+    said = not_proven(tmp_path, capsys)
+    assert f"{HPC}: the evidence sif is of other artifacts\n" in said
+    assert f"{HPC}: the SBOM is of another image\n" in said
+
+
+def test_evidence_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_folder(tmp_path / "out", result="FAILED")
+    assert "the evidence oci says FAILED" in not_proven(tmp_path, capsys)
+
+
+def test_evidence_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = image_folder(tmp_path / "out")
+    for path in (folder / "evidence").iterdir():
+        path.unlink()
+    assert "there is no evidence beside it" in not_proven(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"predicate": [], "subject": 7}', "[" * 100_000, '{"predicate": 1e999}']
+)
+def test_evidence_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    folder = image_folder(tmp_path / "out")
+    (folder / "evidence/oci.json").write_text(text)
+    assert "the evidence oci is of other artifacts" in not_proven(tmp_path, capsys)
+
+
+def test_an_image_that_is_only_built_says_so(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "out")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for path in (folder / "evidence").iterdir():
+        path.unlink()
+    write(folder / "manifest.json", {**manifest, "outcome": "built", "checks": {}})
+    site = catalog(tmp_path)
+    assert "○ not verified" in Page(site / "index.html").text
+    assert "nothing is proven of this image" in image_page(site).text
+
+
+# Texts of images are text
+
+
+def test_no_text_becomes_a_tag(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out", about=EVIL, text=EVIL, packages=(EVIL, "bash"))
+    site = catalog(tmp_path, "--registry=quay.io/site")
+    for path in site.rglob("*.html"):
+        page = Page(path)
+        assert len(page.all("script")) == 1, path
+        assert page.all("img") == []
+        assert not [one for _, one in page.tags if any(name.startswith("on") for name in one)]
+        assert "49" not in page.text.replace("167941640", "")
+    assert EVIL in image_page(site).text
+
+
+def test_only_regular_files_of_the_image_are_copied(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "out")
+    (tmp_path / "secret").write_text("secret")
+    (folder / "Singularity.def").symlink_to(tmp_path / "secret")
+    (folder / "evidence/link.xml").symlink_to(tmp_path / "secret")
+    (folder / "image.sif").write_text("a SIF")
+    site = catalog(tmp_path)
+    names = sorted(path.name for path in (site / "images" / HPC).rglob("*") if path.is_file())
+    assert names == [
+        "Dockerfile",
+        "charliecloud.json",
+        "manifest.json",
+        "oci.json",
+        "sbom.cdx.json",
+        "sif.json",
+    ]
+
+
+# The folder
+
+
+def test_a_new_catalogue_replaces_the_old_one(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out")
+    catalog(tmp_path)
+    (tmp_path / "out" / HPC / "manifest.json").unlink()
+    image_folder(tmp_path / "out", arch="ppc64le")
+    site = catalog(tmp_path)
+    assert [path.name for path in site.glob("images/*.html")] == [
+        "hpc-base-1.0-debian13-openmpi5.0-ppc64le.html"
+    ]
+    assert not [path for path in (site / "images" / HPC).rglob("*") if path.is_file()]
+
+
+def test_the_same_images_give_the_same_bytes(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out")
+    image_folder(tmp_path / "out", arch="ppc64le")
+    site = catalog(tmp_path)
+    before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    catalog(tmp_path)
+    assert before == {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[Any, str]:
+    code = main(["catalog", *argv])
+    return code, capsys.readouterr().err
+
+
+def test_a_folder_with_other_things_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_folder(tmp_path / "out")
+    (tmp_path / "site/images").mkdir(parents=True)
+    (tmp_path / "site/images/mine.html").write_text("mine")
+    words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
+    code, said = refused(capsys, *words)
+    assert (code, "holds other things than a catalogue" in said) == (2, True)
+    assert (tmp_path / "site/images/mine.html").read_text() == "mine"
+    code, said = refused(capsys, words[0], f"--output={tmp_path / 'out'}")
+    assert (code, "holds images" in said) == (2, True)
+
+
+def test_an_older_catalogue_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    image_folder(tmp_path / "out")
+    site = catalog(tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    document = json.loads((site / "catalog.json").read_text())
+    document["images"][0]["files"] = ["../mine", "images/../../mine", "index.html"]
+    write(site / "catalog.json", document)
+    catalog(tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_no_image_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, f"--images-in={tmp_path}", f"--output={tmp_path / 'site'}")
+    assert (code, "there is no image" in said) == (3, True)
+    assert not (tmp_path / "site").exists()
+
+
+def test_what_is_no_registry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_folder(tmp_path / "out")
+    words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
+    code, said = refused(capsys, *words, "--registry=quay.io")
+    assert (code, "is not HOST/NAMESPACE" in said) == (2, True)
