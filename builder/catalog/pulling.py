@@ -18,13 +18,15 @@ def pull_recipes(
     `build-images pull` looks at the proof; none of the others does.
     """
     repository = f"{registry}/{cell['recipe']}"
-    ours, pinned = f"{repository}:{tag}", f"{repository}@{digest}"
+    ours, pinned = shlex.quote(f"{repository}:{tag}"), shlex.quote(f"{repository}@{digest}")
     arch = facts.ARCHITECTURES[cell["arch"]].oci
     # ch-image(1), --arch: it has names with the variant alone where there are variants.
     ch_arch = {"arm64": "arm64/v8"}.get(arch, arch)
     sif, folder = shlex.quote(f"{image}.sif"), shlex.quote(f"./{image}")
+    sif_source = shlex.quote(f"docker://{repository}@{digest}")
     nv = f" {RUNTIMES['apptainer'].gpu}" if gpu else ""
     cdi = f" {RUNTIMES['podman'].gpu}" if gpu else ""
+    gpus = f" {RUNTIMES['docker'].gpu}" if gpu else ""
     driver = [("bring the driver's libraries in", f"ch-fromhost --nvidia {folder}")] if gpu else []
     return (
         _recipe(
@@ -37,7 +39,7 @@ def pull_recipes(
         ),
         _recipe(
             "Apptainer",
-            ("pull", f"apptainer pull --arch {arch} {sif} docker://{pinned}"),
+            ("pull", f"apptainer pull --arch {arch} {sif} {sif_source}"),
             ("run the checks in it", f"apptainer exec{nv} {sif} {RUN_CHECKS}"),
         ),
         _recipe(
@@ -57,8 +59,7 @@ def pull_recipes(
             ("pull", f"docker pull --platform=linux/{arch} {pinned}"),
             (
                 "run the checks in it",
-                f"docker run --rm --platform=linux/{arch}{' --gpus=all' if gpu else ''} "
-                f"{pinned} {RUN_CHECKS}",
+                f"docker run --rm --platform=linux/{arch}{gpus} {pinned} {RUN_CHECKS}",
             ),
         ),
     )

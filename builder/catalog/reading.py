@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder import facts
 from builder.contract import FILE, HostContract
 from builder.errors import BadInput
 from builder.hosts.contracts import contract_from_file
-from builder.model import NONE
-from builder.report.matrix import BUILT, FAILED, VERIFIED
+from builder.model import FAILED, NONE
+from builder.report.matrix import BUILT, VERIFIED
 from builder.report.units import human_moment, human_size
 from builder.report.view import Card, card_of
 from builder.sites import needs_of
@@ -80,7 +81,10 @@ class Entry:
 
 
 def read_entry(folder: Path, manifest: Mapping[str, Any]) -> Entry:
-    """What the catalogue shows of an image, by its manifest and what lies beside it."""
+    """What the catalogue shows of an image, by its manifest and what lies beside it.
+
+    Raises AttributeError, KeyError, TypeError or ValueError for a manifest of another shape.
+    """
     card = card_of(manifest, folder=folder.parent.name)
     digests = {name: str(one["digest"]) for name, one in manifest["artifacts"].items()}
     proofs = tuple(_proofs(folder, digests))
@@ -91,6 +95,8 @@ def read_entry(folder: Path, manifest: Mapping[str, Any]) -> Entry:
     if state == VERIFIED and faults:
         state, mark, word = FAILED, "✗", "not proven"
     cell = {str(name): str(value) for name, value in manifest["cell"].items()}
+    if not cell["recipe"] or cell["arch"] not in facts.ARCHITECTURES:
+        raise ValueError(cell)
     return Entry(
         image=str(manifest["image"]),
         state=state,
@@ -141,7 +147,9 @@ def _proofs(folder: Path, digests: Mapping[str, str]) -> Iterator[Proof]:
     for path in sorted((folder / "evidence").glob("*.json")):
         statement = _json(path)
         predicate = statement.get("predicate")
-        yield _proof(path.stem, statement, predicate if isinstance(predicate, dict) else {}, digests)
+        yield _proof(
+            path.stem, statement, predicate if isinstance(predicate, dict) else {}, digests
+        )
 
 
 def _proof(
@@ -150,7 +158,9 @@ def _proof(
     predicate: Mapping[str, Any],
     digests: Mapping[str, str],
 ) -> Proof:
-    run = next((one for one in _dicts(predicate.get("configuration")) if one.get("name") == "run"), {})
+    run = next(
+        (one for one in _dicts(predicate.get("configuration")) if one.get("name") == "run"), {}
+    )
     setting = _dict(run.get("annotations"))
     host, runner = _dict(setting.get("host")), _dict(setting.get("runner"))
     told = {

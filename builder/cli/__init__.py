@@ -56,27 +56,27 @@ def _command(options: Options) -> int:
 
             print(schema.text(options.kind), end="")
             return 0
-        if options.command == "lint":
-            from builder.cli import linting  # noqa: PLC0415 - `plan` starts without it
-
-            return linting.command(options)
         if options.command in {"lock", "fetch"}:
             from builder.cli import sourcing  # noqa: PLC0415
 
             return {"lock": sourcing.lock, "fetch": sourcing.fetch}[options.command](options)
-        if options.command in {"site-files", "ci", "catalog"}:
-            return _for_sites(options)
-        if options.command == "explain":
-            from builder.cli import commands  # noqa: PLC0415
-
-            return commands.explain(options)
+        if options.command in {"explain", "lint", "site-files", "ci", "catalog"}:
+            return _looking(options)
         from builder.cli import unchanged  # noqa: PLC0415
 
         return {"plan": unchanged.plan, "spec": unchanged.spec}[options.command](options)
 
 
-def _for_sites(options: Options) -> int:
-    """The commands that make of plans and images what others use; none starts a program."""
+def _looking(options: Options) -> int:
+    """The commands that make texts of plans and of images; `plan` starts without them."""
+    if options.command == "explain":
+        from builder.cli import commands  # noqa: PLC0415
+
+        return commands.explain(options)
+    if options.command == "lint":
+        from builder.cli import linting  # noqa: PLC0415
+
+        return linting.command(options)
     if options.command == "site-files":
         from builder.cli import site_files  # noqa: PLC0415
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.catalog import read_entry, write_catalog
-from builder.cli.manifests import read_manifest
-from builder.errors import BadInput, EmptySelection, counted
+from builder.catalog import Entry, read_entry, write_catalog
+from builder.cli.manifests import MANIFEST, read_manifest
+from builder.errors import BadInput, EmptySelection, Fault, counted
 from builder.sites import Place
 
 if TYPE_CHECKING:
@@ -30,13 +30,27 @@ def catalog(options: Options) -> int:
     folders = {image: source / image for image in found}
     if out.resolve() in {one.resolve() for one in (source, *folders.values())}:
         raise BadInput(f"{out} holds images; the site needs a folder of its own")
-    entries = [read_entry(folders[image], manifest) for image, manifest in found.items()]
+    entries = _entries(found, folders)
     write_catalog(entries, folders, out, registry=given.registry)
     for one in entries:
         for fault in one.faults:
             print(f"{one.image}: {fault}", file=sys.stderr)
     print(f"{counted(len(entries), 'image')}: {out / 'index.html'}")
     return 0
+
+
+def _entries(found: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path]) -> list[Entry]:
+    """What there is to show of each image; raises BadInput that names all that cannot be read."""
+    entries, faults = [], []
+    for image, manifest in found.items():
+        try:
+            entries.append(read_entry(folders[image], manifest))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            text = "it has another shape than this version writes"
+            faults.append(Fault(file=f"{image}/{MANIFEST}", line=1, key="", problem=text))
+    if faults:
+        raise BadInput.of(faults, "no catalogue was written")
+    return entries
 
 
 def _images(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

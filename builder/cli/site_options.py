@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.cli.argument_types import positive
+from builder.cli.arguments import Commands, command, output, positive_number
 
 SYSTEMS = ("github", "gitlab")
 
@@ -29,8 +28,6 @@ Write a web site of the images in a folder, as `build-images` and `build-images 
 what is in each, what is proven, how to pull and run it. It is files alone, for any web server, or
 to be opened as they are.
 """
-
-Add = Callable[[str, str], argparse.ArgumentParser]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +57,12 @@ def site_options(given: argparse.Namespace) -> SiteOptions:
     )
 
 
-def add_site_commands(selecting: Add, plain: Add) -> None:
-    """Declare the commands; `selecting` adds one that takes selectors, `plain` one without."""
-    files = selecting("site-files", "write what a site needs to run the images")
+def add_site_commands(
+    commands: Commands, selectors: argparse.ArgumentParser, common: argparse.ArgumentParser
+) -> None:
+    """Declare the commands; the catalogue takes no selectors, for it shows what is there."""
+    about = "write what a site needs to run the images"
+    files = command(commands, "site-files", about, [selectors, common])
     files.description = SITE_FILES
     files.add_argument(
         "--registry", required=True, metavar="HOST/NAMESPACE", help="where the images are published"
@@ -74,16 +74,15 @@ def add_site_commands(selecting: Add, plain: Add) -> None:
     )
     files.add_argument(
         "--gpus",
-        type=positive,
+        type=positive_number,
         default=4,
         metavar="N",
         help="GPUs of a node, for images with CUDA (default: 4)",
     )
-    files.add_argument(
-        "--output", "-o", metavar="DIR", help="where to write them (default: PROJECT/out/site)"
-    )
+    output(files, "where to write them (default: PROJECT/out/site)")
     _images_in(files, "take the digests of images that are built from here")
-    pipeline = selecting("ci", "print a pipeline for the images, for a CI system")
+    about = "print a pipeline for the images, for a CI system"
+    pipeline = command(commands, "ci", about, [selectors, common])
     pipeline.description = CI
     pipeline.add_argument("system", choices=SYSTEMS, help="which CI system")
     pipeline.add_argument(
@@ -93,14 +92,13 @@ def add_site_commands(selecting: Add, plain: Add) -> None:
         metavar="ARCH=LABEL",
         help="a runner of an architecture: its label or tag, or `none` (may be repeated)",
     )
-    catalog = plain("catalog", "write a web site of the images that are built")
+    about = "write a web site of the images that are built"
+    catalog = command(commands, "catalog", about, [common])
     catalog.description = CATALOG
     catalog.add_argument(
         "--registry", metavar="HOST/NAMESPACE", help="where the images are published, if they are"
     )
-    catalog.add_argument(
-        "--output", "-o", metavar="DIR", help="where to write it (default: PROJECT/out/catalog)"
-    )
+    output(catalog, "where to write it (default: PROJECT/out/catalog)")
     _images_in(catalog, "the folder of the images' folders")
 
 

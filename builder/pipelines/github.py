@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder.pipelines.jobs import PROGRAM, Job, Pipeline, Publication
+from builder.pipelines.jobs import PROGRAM, Job, Pipeline, Publication, publishing
 from builder.pipelines.text import as_yaml
 
 # https://docs.github.com/en/actions/reference/github-hosted-runners-reference: none is ppc64le.
@@ -107,8 +107,7 @@ def _publication(one: Publication) -> dict[str, Any]:
             "REGISTRY": "${{ vars.BUILD_IMAGES_REGISTRY }}",
             **{name: f"${{{{ secrets.{name} }}}}" for name in _SECRETS},
         },
-        "run": f'ci/retry {PROGRAM} publish {one.selectors} --to "$REGISTRY" '
-        "--key env://COSIGN_PRIVATE_KEY",
+        "run": f"ci/retry {publishing(one, '$REGISTRY')}",
     }
     return {
         "name": f"publish {one.name}",

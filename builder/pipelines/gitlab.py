@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder.pipelines.jobs import PROGRAM, Job, Pipeline, Publication
+from builder.pipelines.jobs import PROGRAM, Job, Pipeline, Publication, publishing
 from builder.pipelines.text import as_yaml
 
 # https://docs.gitlab.com/ci/runners/hosted_runners/linux/: none is ppc64le.
@@ -77,7 +77,6 @@ def _publication(one: Publication) -> dict[str, Any]:
         "rules": [{"if": "$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH && $BUILD_IMAGES_REGISTRY"}],
         "script": [
             _SETUP,
-            f'ci/retry {PROGRAM} publish {one.selectors} --to "$BUILD_IMAGES_REGISTRY" '
-            "--key env://COSIGN_PRIVATE_KEY",
+            f"ci/retry {publishing(one, '$BUILD_IMAGES_REGISTRY')}",
         ],
     }

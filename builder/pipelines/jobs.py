@@ -115,6 +115,12 @@ def _selectors(*cells: Cell) -> str:
     return shlex.join(words)
 
 
+def publishing(one: Publication, registry: str) -> str:
+    """The command that publishes; `registry` is a variable of the shell, `$NAME`."""
+    key = "env://COSIGN_PRIVATE_KEY"
+    return f'{PROGRAM} publish {one.selectors} --to "{registry}" --key {key}'
+
+
 def job_key(text: str) -> str:
     """https://docs.github.com/en/actions/reference/workflow-syntax-for-github-actions#jobsjob_id"""
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)

@@ -21,7 +21,7 @@ class _Dumper(yaml.SafeDumper):
         del data
         return True
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         del indentless
         super().increase_indent(flow, indentless=False)
 

@@ -10,4 +10,12 @@ from builder.sites.names import tag_of, tag_of_identifier
 from builder.sites.rendering import site_files
 from builder.sites.values import Place, SiteImage, needs_of, site_image
 
-__all__ = ["Place", "SiteImage", "needs_of", "site_files", "site_image", "tag_of", "tag_of_identifier"]
+__all__ = [
+    "Place",
+    "SiteImage",
+    "needs_of",
+    "site_files",
+    "site_image",
+    "tag_of",
+    "tag_of_identifier",
+]

@@ -60,7 +60,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(shell=shlex.quote, quoted=quoted, lua=lua, line=line, kube=kubernetes_name)
+    environment.filters.update(
+        shell=shlex.quote, quoted=quoted, lua=lua, line=line, kube=kubernetes_name
+    )
     return environment
 
 

@@ -120,7 +120,7 @@ def test_an_images_page_has_proof_packages_and_commands(tmp_path: Path) -> None:
         "zlib1g",
         "GPL-3.0-or-later",
         "Debian package",
-        "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --arch x86_64 --format sif",
+        "pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --arch x86_64 --format sif",
         f"podman pull --arch=amd64 quay.io/site/hpc-base@{digest('a')}",
         f"docker://quay.io/site/hpc-base@{digest('a')}",
         "One root file system in all formats",
@@ -133,7 +133,7 @@ def test_gpus_are_handed_over_where_there_is_cuda(tmp_path: Path) -> None:
     image_folder(tmp_path / "out")
     site = catalog(tmp_path, "--registry=quay.io/site")
     with_cuda = image_page(site, "hpc-base-1.0-debian13-cuda12.4-openmpi5.0-x86_64").text
-    for text in ("apptainer exec --nv", "--device nvidia.com/gpu=all", "--gpus=all", "ch-fromhost"):
+    for text in ("apptainer exec --nv", "--device nvidia.com/gpu=all", "--gpus all", "ch-fromhost"):
         assert text in with_cuda
         assert text not in image_page(site).text
 
@@ -205,7 +205,8 @@ def test_evidence_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[1]", '{"predicate": [], "subject": 7}', "[" * 100_000, '{"predicate": 1e999}']
+    "text",
+    ["", "{", "[1]", '{"predicate": [], "subject": 7}', "[" * 100_000, '{"predicate": 1e999}'],
 )
 def test_evidence_that_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
@@ -317,6 +318,35 @@ def test_no_image_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[s
     code, said = refused(capsys, f"--images-in={tmp_path}", f"--output={tmp_path / 'site'}")
     assert (code, "there is no image" in said) == (3, True)
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cell": {}}, {"cell": []}, {"cell": {"recipe": "x", "arch": "vax"}}, {"checks": [1]}],
+    ids=str,
+)
+def test_every_manifest_of_another_shape_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
+) -> None:
+    image_folder(tmp_path / "out")
+    bad = [image_folder(tmp_path / "out", arch=arch) for arch in ("ppc64le", "aarch64")]
+    for folder in bad:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        write(folder / "manifest.json", {**manifest, **change})
+    words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
+    code, said = refused(capsys, *words)
+    assert code == 2
+    assert all(f"{one.name}/manifest.json:1: it has another shape" in said for one in bad)
+    assert not (tmp_path / "site").exists()
+
+
+def test_commands_are_quoted(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "out")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["cell"]["recipe"] = "x; touch y #"
+    write(folder / "manifest.json", manifest)
+    text = image_page(catalog(tmp_path, "--registry=quay.io/site")).text
+    assert f"podman pull --arch=amd64 'quay.io/site/x; touch y #@{digest('a')}'" in text
 
 
 def test_what_is_no_registry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

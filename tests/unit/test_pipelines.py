@@ -213,7 +213,9 @@ def test_what_is_no_runner_is_refused(runner: str, capsys: pytest.CaptureFixture
 def retried(tmp_path: Path, *said: tuple[int, str]) -> tuple[int, int]:
     """The exit code of ci/retry, and how often it ran a command that says and ends so in turn."""
     script = tmp_path / "command"
-    cases = [f"{n}) echo {shlex.quote(text)} >&2; exit {code};;" for n, (code, text) in enumerate(said)]
+    cases = [
+        f"{n}) echo {shlex.quote(text)} >&2; exit {code};;" for n, (code, text) in enumerate(said)
+    ]
     script.write_text(
         f"#!/bin/bash\nn=$(cat {tmp_path}/n 2>/dev/null || echo 0)\n"
         f"echo $((n + 1)) >{tmp_path}/n\ncase $n in\n" + "\n".join(cases) + "\nesac\n"

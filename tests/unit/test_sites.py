@@ -1,4 +1,4 @@
-"""What a site gets with an image: every value is the plan's, and nothing breaks out of its quotes."""
+"""What a site gets with an image: every value is the plan's, and no text leaves its quotes."""
 
 from __future__ import annotations
 
