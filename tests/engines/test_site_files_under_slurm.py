@@ -40,7 +40,7 @@ def sbatch(
 ) -> tuple[int, str]:
     """Submit a script as the ordinary user, and wait: its exit code, and what it printed."""
     folder = script.parent.parent
-    options = ["--wait", "--parsable", "--ntasks-per-node=2", f"--output={folder}/printed"]
+    options = ["--wait", "--parsable", "--ntasks-per-node=2", "--time=5", f"--output={folder}/printed"]
     as_user = ["runuser", "-u", tools.ordinary_user, "--"] if tools.ordinary_user else []
     environment = {**os.environ, **tools.environment, **cluster, "IMAGE": str(image), **more}
     done = subprocess.run(
@@ -92,6 +92,20 @@ def unpacked(tarball: Path, folder: Path, tools: Tools) -> Path:
     as_user = ["runuser", "-u", tools.ordinary_user, "--"] if tools.ordinary_user else []
     subprocess.run([*as_user, *words], check=True)
     return folder
+
+
+def test_charliecloud_by_the_hosts_mpiexec(
+    scripts: Path,
+    shared_folder: Path,
+    hpc_base: dict[str, Path],
+    tools: Tools,
+    cluster: dict[str, str],
+) -> None:
+    folder = unpacked(hpc_base["x86_64"] / "image.tar.gz", shared_folder / "unpacked", tools)
+    script = scripts / "mpiexec-charliecloud.sh"
+    code, printed = sbatch(script, tools=tools, cluster=cluster, image=folder)
+    assert code == 0, printed
+    assert "4 ranks on 2 hosts" in printed
 
 
 @pytest.mark.parametrize("kind", ["apptainer", "charliecloud"])

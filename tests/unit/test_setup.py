@@ -13,7 +13,10 @@ from builder.facts import ARCHITECTURES
 from builder.home import Home
 
 PROJECT = Path(__file__).parents[2]
-SCRIPTS = [PROJECT / "ci/setup", PROJECT / ".ci/run", *sorted((PROJECT / "ci/lib").glob("*.sh"))]
+SCRIPTS = [
+    *(PROJECT / name for name in ("ci/setup", "ci/retry", ".ci/run")),
+    *sorted((PROJECT / "ci/lib").glob("*.sh")),
+]
 
 SECURITY = "Types: deb\nURIs: http://a.example/debian-security\nSuites: bookworm-security\n"
 MAIN = "Types: deb\nURIs: http://b.example/debian/\nSuites: bookworm bookworm-updates\n"
