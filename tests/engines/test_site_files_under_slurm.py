@@ -40,7 +40,13 @@ def sbatch(
 ) -> tuple[int, str]:
     """Submit a script as the ordinary user, and wait: its exit code, and what it printed."""
     folder = script.parent.parent
-    options = ["--wait", "--parsable", "--ntasks-per-node=2", "--time=5", f"--output={folder}/printed"]
+    options = [
+        "--wait",
+        "--parsable",
+        "--ntasks-per-node=2",
+        "--time=5",
+        f"--output={folder}/printed",
+    ]
     as_user = ["runuser", "-u", tools.ordinary_user, "--"] if tools.ordinary_user else []
     environment = {**os.environ, **tools.environment, **cluster, "IMAGE": str(image), **more}
     done = subprocess.run(
