@@ -94,7 +94,7 @@ def test_charliecloud(
 
 def unpacked(tarball: Path, folder: Path, tools: Tools) -> Path:
     """A tarball's tree as the ordinary user's."""
-    words = ["sh", "-c", 'mkdir "$2" && tar -xzf "$1" -C "$2"', "sh", tarball, folder]
+    words = ["sh", "-c", 'mkdir "$2" && tar -xzf "$1" -C "$2"', "sh", str(tarball), str(folder)]
     as_user = ["runuser", "-u", tools.ordinary_user, "--"] if tools.ordinary_user else []
     subprocess.run([*as_user, *words], check=True)
     return folder
