@@ -1,4 +1,4 @@
-"""The kept pipelines, and one of all images of a recipe, by the vendors' schemas and by actionlint."""
+"""The kept pipelines, and one of many images, by the vendors' schemas and by actionlint."""
 
 from __future__ import annotations
 
