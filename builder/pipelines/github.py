@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder.pipelines.jobs import PROGRAM, Job, Pipeline, Publication, publishing
+from builder.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, publishing
 from builder.pipelines.text import as_yaml
 
 # https://docs.github.com/en/actions/reference/github-hosted-runners-reference: none is ppc64le.
@@ -113,6 +113,7 @@ def _publication(one: Publication) -> dict[str, Any]:
         "name": f"publish {one.name}",
         "needs": [job.key for job in one.jobs],
         "if": _PUBLISHES,
+        "environment": ENVIRONMENT,
         "runs-on": one.runner,
         "container": dict(_CONTAINER),
         "timeout-minutes": 60,

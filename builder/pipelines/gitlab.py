@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder.pipelines.jobs import PROGRAM, Job, Pipeline, Publication, publishing
+from builder.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, publishing
 from builder.pipelines.text import as_yaml
 
 # https://docs.gitlab.com/ci/runners/hosted_runners/linux/: none is ppc64le.
@@ -21,8 +21,8 @@ _RUNNERS_FAULT = ["runner_system_failure", "scheduler_failure", "api_failure"]
 def gitlab(pipeline: Pipeline) -> str:
     """The text of a pipeline, for `.gitlab-ci.yml`.
 
-    Secrets come by masked variables of the project: BUILD_IMAGES_REGISTRY_USER and _PASSWORD,
-    COSIGN_PRIVATE_KEY and COSIGN_PASSWORD. Jobs have them in their environment by themselves.
+    Secrets come by masked variables of the environment: BUILD_IMAGES_REGISTRY_USER and _PASSWORD,
+    COSIGN_PRIVATE_KEY and COSIGN_PASSWORD. Its jobs have them by themselves, and no others do.
     """
     document = {
         "stages": ["build", "publish"],
@@ -73,6 +73,7 @@ def _publication(one: Publication) -> dict[str, Any]:
         "tags": [one.runner],
         "timeout": "60m",
         "interruptible": False,
+        "environment": {"name": ENVIRONMENT},
         "needs": [job.image for job in one.jobs],
         "rules": [{"if": "$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH && $BUILD_IMAGES_REGISTRY"}],
         "script": [

@@ -12,6 +12,8 @@ from builder.model import GENERIC, RUNTIME, Cell, PlannedImage, Selection
 
 NO_RUNNER = "none"
 EMULATING = "x86_64"  # the architecture whose runners stand in for those that there are none of
+# What both systems call an environment: what is set for it reaches the jobs that name it alone.
+ENVIRONMENT = "registry"
 PROGRAM = ".venv/bin/build-images"
 # Minutes. GitHub ends a job after six hours, GitLab.com's default is one hour.
 # https://docs.github.com/en/actions/reference/limits

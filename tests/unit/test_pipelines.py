@@ -189,6 +189,13 @@ def test_secrets_are_in_the_environment_of_the_publishing_step_alone() -> None:
     assert "password" not in text.lower().replace("_password", "")
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_publishing_alone_is_in_the_environment_that_has_secrets(system: str) -> None:
+    for name, job in jobs(system, planned()).items():
+        expected = {"github": "registry", "gitlab": {"name": "registry"}}[system]
+        assert job.get("environment") == (expected if name.startswith("publish ") else None)
+
+
 def test_actions_are_named_by_commit() -> None:
     uses = re.findall(r"uses: (\S+)(.*)", (ROOT / "ci/github.yml").read_text())
     assert uses
