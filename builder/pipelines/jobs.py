@@ -45,7 +45,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """Images that are one in the registry: the same but for their architecture."""
+    """Images that are one in the registry: the same but for their architecture.
+
+    `selectors` name the architectures, too: those are what the registry's index is to have.
+    """
 
     name: str
     jobs: tuple[Job, ...]
@@ -88,7 +91,7 @@ def pipeline_of(
             Publication(
                 name=name,
                 jobs=tuple(jobs[cell.identifier] for cell in cells),
-                selectors=_selectors(*cells),
+                selectors=f"{_selectors(*cells)} {_architectures(cells)}",
                 runner=known[EMULATING],
             )
             for name, cells in groups.items()
@@ -115,6 +118,10 @@ def _selectors(*cells: Cell) -> str:
         for target in sorted({cell.cpu for cell in cells}):
             words += ["--cpu-target", target]
     return shlex.join(words)
+
+
+def _architectures(cells: Sequence[Cell]) -> str:
+    return shlex.join([word for cell in cells for word in ("--arch", cell.arch)])
 
 
 def publishing(one: Publication, registry: str) -> str:

@@ -165,6 +165,12 @@ def test_all_architectures_of_an_image_are_published_together(system: str) -> No
     (command,) = (one for one in commands(publish) if " publish " in one)
     for image in planned().images:
         assert f"--image {image.identifier}" in command
+        assert f"--arch {image.cell.arch}" in command
+    words = shlex.split(command.partition(" publish ")[2].partition(" --to ")[0])
+    selected = make_plan(shipped_project(), parse(words).selection, compiler=COMPILER)
+    assert {one.identifier for one in selected.images} == {
+        one.identifier for one in planned().images
+    }
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
