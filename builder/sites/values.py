@@ -90,8 +90,9 @@ class SiteImage:
 
     `reference` is HOST/NAMESPACE/RECIPE:TAG, and `pinned` names it by digest where that is known,
     else it is the same. `digest` is that of the image's manifest, `sha256:...`, or empty. `sif` and
-    `directory` are where it lies on the site. `proof` is the command, in the image, of its own
-    check: that of MPI by all ranks where it has one, in the shell's words.
+    `directory` are where `pull` leaves them, if it is called in the site's folder. `proof` is the
+    command, in the image, of its own check: that of MPI by all ranks where it has one, in the
+    shell's words.
     """
 
     contract: HostContract
@@ -181,8 +182,8 @@ def site_image(image: PlannedImage, place: Place, digests: Mapping[str, str]) ->
         reference=f"{repository}:{tag}",
         pinned=f"{repository}@{digest}" if digest else f"{repository}:{tag}",
         digest=digest,
-        sif=posixpath.join(place.folder, f"{image.identifier}.sif"),
-        directory=posixpath.join(place.folder, image.identifier),
+        sif=posixpath.join(place.folder, f"{image.identifier}-sif", "image.sif"),
+        directory=posixpath.join(place.folder, f"{image.identifier}-directory", "rootfs"),
         starter=_starter(image),
         proof=_proof(image),
         gpus=place.gpus,

@@ -127,9 +127,15 @@ def _images(site: Path) -> Iterator[Path]:
     """The folder of images, with something in the place of one."""
     folder = site / "images"
     folder.mkdir(exist_ok=True)
-    (folder / f"{IMAGES[0]}.sif").write_text("a SIF\n")
+    put_sif(folder, IMAGES[0])
     yield folder
     shutil.rmtree(folder)
+
+
+def put_sif(folder: Path, image: str) -> None:
+    """Where `pull` puts it."""
+    (folder / f"{image}-sif").mkdir()
+    (folder / f"{image}-sif/image.sif").write_text("a SIF\n")
 
 
 def lmod(site: Path, script: str) -> subprocess.CompletedProcess[str]:
@@ -158,7 +164,7 @@ def lmod(site: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_lmod_loads_and_unloads_the_module(site: Path, images: Path) -> None:
-    sif = images / f"{IMAGES[0]}.sif"
+    sif = images / f"{IMAGES[0]}-sif/image.sif"
     done = lmod(
         site,
         f"module load {MODULE} || exit 1\n"
@@ -182,7 +188,7 @@ def test_lmod_tells_of_an_image_that_is_not_there(site: Path) -> None:
 
 def test_lmod_refuses_nodes_of_another_architecture(site: Path, images: Path) -> None:
     image = "cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le"
-    (images / f"{image}.sif").write_text("a SIF\n")
+    put_sif(images, image)
     done = lmod(site, f"module load {image.replace('base-', 'base/', 1)} && echo loaded")
     assert done.stdout == ""
     assert "the image is for ppc64le" in flat(done.stderr)

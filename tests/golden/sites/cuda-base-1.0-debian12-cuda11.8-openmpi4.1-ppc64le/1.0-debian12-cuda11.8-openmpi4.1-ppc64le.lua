@@ -13,21 +13,21 @@ whatis("Description: hpc-base with CUDA, and with cuDNN and NCCL where they exis
 whatis("URL: docker://quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1")
 
 conflict("cuda-base")
-local image = "/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif"
+local image = "/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-sif/image.sif"
 if mode() == "load" then
     local machine = capture("uname -m"):gsub("%s+", "")
     if machine ~= "ppc64le" then
         LmodError("this node is " .. machine .. ", and the image is for ppc64le")
     end
     if not isFile(image) then
-        LmodError("no image " .. image .. ": build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif")
+        LmodError("no image " .. image .. "; where images lie: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif")
     end
 end
 setenv("BUILD_IMAGES_IMAGE", image)
 setenv("APPTAINER_NV", "1")
 set_shell_function("cuda-base-exec",
-    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif \"$@\"",
-    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif $*")
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-sif/image.sif \"$@\"",
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-sif/image.sif $*")
 set_shell_function("cuda-base-check",
-    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif /opt/build-images/run-checks \"$@\"",
-    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif /opt/build-images/run-checks $*")
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-sif/image.sif /opt/build-images/run-checks \"$@\"",
+    "apptainer exec --nv /opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-sif/image.sif /opt/build-images/run-checks $*")

@@ -18,12 +18,12 @@
 #SBATCH --time=01:00:00
 set -euo pipefail
 
-image=${IMAGE:-/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le}
+image=${IMAGE:-/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-directory/rootfs}
 if [[ $(uname -m) != ppc64le && -z ${EMULATED:-} ]]; then
     echo "$(hostname) is $(uname -m), and the image is for ppc64le (EMULATED=1 tries it under QEMU)" >&2
     exit 1
 fi
-[[ -x $image/usr ]] || { echo "no image $image on $(hostname): build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format directory" >&2; exit 1; }
+[[ -x $image/usr ]] || { echo "no image $image on $(hostname); where images lie: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format directory" >&2; exit 1; }
 options=(--set-env)
 [[ -z ${BIND:-} ]] || options+=(-b "$BIND")
 # Of the host's folders, ch-run shows /home alone by itself; another needs its like in the image.

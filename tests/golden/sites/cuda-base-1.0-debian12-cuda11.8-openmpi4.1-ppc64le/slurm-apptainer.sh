@@ -13,12 +13,12 @@
 #SBATCH --time=01:00:00
 set -euo pipefail
 
-image=${IMAGE:-/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le.sif}
+image=${IMAGE:-/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-sif/image.sif}
 if [[ $(uname -m) != ppc64le && -z ${EMULATED:-} ]]; then
     echo "$(hostname) is $(uname -m), and the image is for ppc64le (EMULATED=1 tries it under QEMU)" >&2
     exit 1
 fi
-[[ -r $image ]] || { echo "no image $image on $(hostname): build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif" >&2; exit 1; }
+[[ -r $image ]] || { echo "no image $image on $(hostname); where images lie: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif" >&2; exit 1; }
 options=()
 [[ -z ${BIND:-} ]] || options+=(--bind "$BIND")
 (($#)) || set -- /opt/build-images/bin/mpi "$SLURM_NTASKS" multiple 'Open MPI v4.1.4'

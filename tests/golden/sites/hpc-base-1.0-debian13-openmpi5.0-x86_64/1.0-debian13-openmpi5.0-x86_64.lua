@@ -13,20 +13,20 @@ whatis("Description: Compilers, CMake, Python 3, UCX, rdma-core and an MPI")
 whatis("URL: docker://quay.io/site/hpc-base:1.0-debian13-openmpi5.0")
 
 conflict("hpc-base")
-local image = "/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64.sif"
+local image = "/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif"
 if mode() == "load" then
     local machine = capture("uname -m"):gsub("%s+", "")
     if machine ~= "x86_64" then
         LmodError("this node is " .. machine .. ", and the image is for x86_64")
     end
     if not isFile(image) then
-        LmodError("no image " .. image .. ": build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif")
+        LmodError("no image " .. image .. "; where images lie: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif")
     end
 end
 setenv("BUILD_IMAGES_IMAGE", image)
 set_shell_function("hpc-base-exec",
-    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64.sif \"$@\"",
-    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64.sif $*")
+    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif \"$@\"",
+    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif $*")
 set_shell_function("hpc-base-check",
-    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64.sif /opt/build-images/run-checks \"$@\"",
-    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64.sif /opt/build-images/run-checks $*")
+    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif /opt/build-images/run-checks \"$@\"",
+    "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif /opt/build-images/run-checks $*")

@@ -12,12 +12,12 @@
 #SBATCH --time=01:00:00
 set -euo pipefail
 
-image=${IMAGE:-/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64.sif}
+image=${IMAGE:-/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif}
 if [[ $(uname -m) != x86_64 && -z ${EMULATED:-} ]]; then
     echo "$(hostname) is $(uname -m), and the image is for x86_64 (EMULATED=1 tries it under QEMU)" >&2
     exit 1
 fi
-[[ -r $image ]] || { echo "no image $image on $(hostname): build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif" >&2; exit 1; }
+[[ -r $image ]] || { echo "no image $image on $(hostname); where images lie: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif" >&2; exit 1; }
 options=()
 [[ -z ${BIND:-} ]] || options+=(--bind "$BIND")
 (($#)) || set -- /opt/build-images/bin/mpi "$SLURM_NTASKS" multiple 'Open MPI v5.0.7'

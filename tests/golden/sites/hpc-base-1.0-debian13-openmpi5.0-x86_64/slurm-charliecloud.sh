@@ -12,12 +12,12 @@
 #SBATCH --time=01:00:00
 set -euo pipefail
 
-image=${IMAGE:-/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64}
+image=${IMAGE:-/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-directory/rootfs}
 if [[ $(uname -m) != x86_64 && -z ${EMULATED:-} ]]; then
     echo "$(hostname) is $(uname -m), and the image is for x86_64 (EMULATED=1 tries it under QEMU)" >&2
     exit 1
 fi
-[[ -x $image/usr ]] || { echo "no image $image on $(hostname): build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format directory" >&2; exit 1; }
+[[ -x $image/usr ]] || { echo "no image $image on $(hostname); where images lie: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format directory" >&2; exit 1; }
 options=(--set-env)
 [[ -z ${BIND:-} ]] || options+=(-b "$BIND")
 # Of the host's folders, ch-run shows /home alone by itself; another needs its like in the image.
