@@ -24,7 +24,12 @@ from builder.sites import needs_of
 
 SBOM = "sbom.cdx.json"
 _MOST = 64 << 20  # bytes of a JSON file; the largest of shipped images is below 1 MB
-_KINDS = {"deb": "Debian package", "rpm": "RPM package", "pypi": "Python package"}
+_KINDS = {
+    "deb": "Debian package",
+    "rpm": "RPM package",
+    "pypi": "Python package",
+    "generic": "source build",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +79,7 @@ class Entry:
     proofs: tuple[Proof, ...]
     components: tuple[Component, ...]
     sbom: str
+    sbom_is_whole: bool
     contract: HostContract | None
     needs: str
     faults: tuple[str, ...]
@@ -88,7 +94,7 @@ def read_entry(folder: Path, manifest: Mapping[str, Any]) -> Entry:
     card = card_of(manifest, folder=folder.parent.name)
     digests = {name: str(one["digest"]) for name, one in manifest["artifacts"].items()}
     proofs = tuple(_proofs(folder, digests))
-    components, sbom_fault = _sbom(folder / SBOM, digests["oci"])
+    components, sbom_fault, whole = _sbom(folder / SBOM, digests["oci"])
     contract = _contract(folder / FILE)
     faults = [*_proof_faults(manifest, proofs), *([sbom_fault] if sbom_fault else [])]
     state, mark, word = card.state, card.mark, card.word
@@ -110,6 +116,7 @@ def read_entry(folder: Path, manifest: Mapping[str, Any]) -> Entry:
         proofs=proofs,
         components=components,
         sbom=SBOM if components else "",
+        sbom_is_whole=whole,
         contract=contract,
         needs=needs_of(contract) if contract else "",
         faults=tuple(faults),
@@ -183,16 +190,18 @@ def _proof(
     )
 
 
-def _sbom(path: Path, digest: str) -> tuple[tuple[Component, ...], str]:
-    """Its components, and what is wrong with it."""
+def _sbom(path: Path, digest: str) -> tuple[tuple[Component, ...], str, bool]:
+    """Its components, what is wrong with it, and whether it does not call itself incomplete."""
     document = _json(path)
     if not document:
-        return (), ""
+        return (), "", False
+    parts = [one.get("aggregate") for one in _dicts(document.get("compositions"))]
     subject = _dict(_dict(document.get("metadata")).get("component"))
     hashes = {f"sha256:{one.get('content')}" for one in _dicts(subject.get("hashes"))}
     fault = "" if digest in hashes else "the SBOM is of another image"
     found = [_component(one) for one in _dicts(document.get("components"))]
-    return tuple(sorted(found, key=lambda one: (one.name.lower(), one.version))), fault
+    ordered = sorted(found, key=lambda one: (one.name.lower(), one.version))
+    return tuple(ordered), fault, "incomplete" not in parts
 
 
 def _component(one: Mapping[str, Any]) -> Component:

@@ -128,6 +128,14 @@ def test_an_images_page_has_proof_packages_and_commands(tmp_path: Path) -> None:
         assert text in page.text, text
 
 
+def test_an_sbom_that_calls_itself_incomplete_is_shown_so(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "out")
+    assert "incomplete" not in image_page(catalog(tmp_path)).text
+    document = json.loads((folder / "sbom.cdx.json").read_text())
+    write(folder / "sbom.cdx.json", {**document, "compositions": [{"aggregate": "incomplete"}]})
+    assert "it is incomplete" in image_page(catalog(tmp_path)).text
+
+
 def test_gpus_are_handed_over_where_there_is_cuda(tmp_path: Path) -> None:
     image_folder(tmp_path / "out", cuda="12.4")
     image_folder(tmp_path / "out")
