@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.cli.parser import make_parser
-from builder.cli.verify_options import RankOptions, rank_options
 from builder.cli.pull_options import PullOptions, pull_options
 from builder.cli.site_options import SiteOptions, site_options
+from builder.cli.verify_options import RankOptions, rank_options
 from builder.model import FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
 
 

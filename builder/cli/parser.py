@@ -28,8 +28,8 @@ from builder.cli.help import (
     EXIT_CODES,
     REPRODUCE,
 )
-from builder.cli.verify_options import add_verify_options
 from builder.cli.site_options import add_site_commands
+from builder.cli.verify_options import add_verify_options
 from builder.facts.runtimes import RUNTIMES
 from builder.model import FORMATS
 
