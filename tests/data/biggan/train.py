@@ -1,0 +1,3 @@
+"""What the training would import besides."""
+
+import json  # noqa: F401 - stands for what is only imported
