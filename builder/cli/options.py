@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.cli.parser import make_parser
 from builder.cli.pull_options import PullOptions, pull_options
 from builder.cli.site_options import SiteOptions, site_options
-from builder.cli.verify_options import RankOptions, rank_options
+from builder.cli.verify_options import REPEATS, RankOptions, rank_options
 from builder.model import FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
 
 
@@ -35,6 +35,9 @@ class Options:
     graph: bool = False
     path: Path | None = None
     runners: tuple[str, ...] = ()
+    bench: bool = False
+    repeats: int = REPEATS
+    prometheus: Path | None = None
     gpu: bool = False
     offline: bool = False
     lint: bool = True
@@ -95,6 +98,11 @@ def parse(argv: Sequence[str]) -> Options:
         emulated=getattr(given, "emulated", False),
         runtimes=_distinct(getattr(given, "runtime", None) or []),
         launchers=_distinct(getattr(given, "launcher", None) or []),
+        bench=_bench(given),
+        repeats=getattr(given, "repeats", None) or REPEATS,
+        prometheus=Path(given.prometheus).absolute()
+        if getattr(given, "prometheus", None)
+        else None,
         gpu=getattr(given, "gpu", False),
         to=getattr(given, "to", ""),
         source=getattr(given, "source", None) or "",
@@ -145,6 +153,15 @@ def _with_command(argv: Sequence[str]) -> list[str]:
     if words and (words[0] in COMMANDS or words[0] in {"-h", "--help", "--version"}):
         return words
     return ["build", *words]
+
+
+def _bench(given: argparse.Namespace) -> bool:
+    """Whether to measure; what only then has a meaning is refused without."""
+    bench = getattr(given, "bench", False)
+    for name in ("repeats", "prometheus"):
+        if getattr(given, name, None) and not bench:
+            make_parser().error(f"--{name} goes with --bench")
+    return bool(bench)
 
 
 def _selection(given: argparse.Namespace) -> Selection:

@@ -1,4 +1,4 @@
-"""Options of `verify`; among them those for the ranks that this host's launchers start."""
+"""Options of `verify`: what runs checks, the ranks that launchers start, and measuring."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from builder.cli.arguments import positive_number
 
 RUNNER_NAMES = ("buildah", "podman", "docker", "apptainer", "charliecloud")
+REPEATS = 5
 LAUNCHERS = ("mpirun", "srun")
 LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node
 _RANKS = 4
@@ -39,7 +40,9 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
         choices=RUNNER_NAMES,
         help="run the checks by this program alone (may be repeated; default: one a format)",
     )
-    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="print the manifest, or the measurement, as JSON"
+    )
     group = parser.add_argument_group(
         "ranks in containers of their own, started by this host's launcher, and nothing else"
     )
@@ -74,6 +77,21 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long ranks may take (default: what the image's check mpi may)",
     )
+    bench = parser.add_argument_group("measuring")
+    bench.add_argument(
+        "--bench",
+        action="store_true",
+        help="run no checks, but measure how fast programs are in each format, compared with bare",
+    )
+    bench.add_argument(
+        "--repeats",
+        type=positive_number,
+        metavar="N",
+        help=f"rounds, in each of which all places are measured by turns (default: {REPEATS})",
+    )
+    bench.add_argument(
+        "--prometheus", metavar="FILE", help="write the measurement in Prometheus' text format, too"
+    )
 
 
 def rank_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> RankOptions | None:
@@ -82,6 +100,8 @@ def rank_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
     if not launchers:
         _refuse_without_launcher(parser, given)
         return None
+    if given.bench:
+        parser.error("--bench measures, --launcher checks: one of them")
     if others := [name for name in given.runner or () if name not in LAUNCHED]:
         runners = " and ".join(LAUNCHED)
         parser.error(f"--runner {others[0]}: launchers start containers of {runners}")

@@ -1,24 +1,28 @@
-"""`build-images verify`: prove again what an image's output folder holds."""
+"""`build-images verify`: prove again what an image's output folder holds, or measure it."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from builder.cli.again import finished, prove_again
 from builder.cli.at_work import at_work
 from builder.cli.building import notes_on, versions_of
 from builder.cli.launching import verify_launched
+from builder.cli.measuring import measure
 from builder.cli.options import Options
 from builder.cli.progress import progress_for
 from builder.cli.run import Run
+from builder.cli.workspace import write_atomically
 from builder.engines import ENGINES, Tools
 from builder.home import Home
+from builder.measure import as_text, exposition
 from builder.process import Processes
 from builder.verify import host_facts
 
 
 def verify(options: Options) -> int:
-    """Run the command; 1 if a check failed."""
+    """Run the command; 1 if a check failed, of which a measurement has one."""
     folder = options.path
     assert folder is not None
     finished(folder)  # before anything is started
@@ -37,6 +41,8 @@ def verify(options: Options) -> int:
     with at_work(tools, options.project, progress.say):
         if options.ranks:
             return verify_launched(run, options, options.ranks, folder)
+        if options.bench:
+            return _measure(run, folder, options)
         updated = prove_again(run, folder, options.runners)
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
@@ -46,3 +52,11 @@ def verify(options: Options) -> int:
             for one in outcomes:
                 print(f"  {name:12} {one['check']:16} {one['outcome']:8} {one['reason']}")
     return 1 if updated["outcome"] == "failed" else 0
+
+
+def _measure(run: Run, folder: Path, options: Options) -> int:
+    measured = measure(run, folder, runners=options.runners, repeats=options.repeats)
+    if options.prometheus:
+        write_atomically(options.prometheus, exposition(measured))
+    print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))
+    return 1 if measured.has_collapsed else 0

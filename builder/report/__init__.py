@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from builder.model import LeftOut
+from builder.model import Cell, LeftOut, Reason
 from builder.report.view import Report, report_of
 
 SCHEMA = "build-images/report/v1"
@@ -40,6 +40,37 @@ def write_report(
     out.mkdir(parents=True, exist_ok=True)
     _replace(out / "report.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     _replace(out / "report.html", _html(report))
+
+
+def refresh(out: Path, manifest: Mapping[str, Any]) -> bool:
+    """Write the report over `out` anew with what is known now of one image; False if there is none.
+
+    Everything else stays as the run left it that wrote the report.
+    """
+    try:
+        document = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        return False
+    images = [manifest if one["image"] == manifest["image"] else one for one in document["images"]]
+    if manifest not in images:
+        return False
+    write_report(
+        images,
+        [_left_out(one) for one in document["left_out"]],
+        document["failures"],
+        out=out,
+        build=document["build"],
+        compiled=document.get("compiled", {}),
+    )
+    return True
+
+
+def _left_out(entry: Mapping[str, Any]) -> LeftOut:
+    pairs = (text.partition(": ") for text in entry["reasons"])
+    reasons = tuple(Reason(layer=layer, text=text) for layer, _, text in pairs)
+    return LeftOut(cell=Cell(**entry["cell"]), reasons=reasons)
 
 
 def _document(

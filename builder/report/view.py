@@ -21,6 +21,7 @@ from builder.report.matrix import (
     standing,
     tiles_of,
 )
+from builder.report.plot import Plot, plot_of
 from builder.report.units import human_moment, human_size, human_time
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
@@ -112,6 +113,7 @@ class Card:
     trees: Trees | None = None
     recipes: tuple[Recipe, ...] = ()
     links: tuple[Link, ...] = ()
+    plot: Plot | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,6 +275,7 @@ def card_of(manifest: Mapping[str, Any], *, folder: str) -> Card:
         trees=_trees(manifest, formats),
         recipes=recipes_of(manifest, folder=folder),
         links=_card_links(manifest),
+        plot=plot_of(manifest.get("measured")),
     )
 
 

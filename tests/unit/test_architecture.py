@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "engines": {"artifacts", "bases"},
     "verify": {"artifacts", "engines"},
     "proof": set(),
+    "measure": {"verify"},
     "report": set(),
     "doctor": {"engines", "native"},
     "sites": {"contract"},

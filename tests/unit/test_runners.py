@@ -91,6 +91,14 @@ def test_each_hands_over_gpus_where_they_are_wanted_alone(name: str) -> None:
     assert [word for word in given if word != GPU_OPTION[name]] == without
 
 
+@pytest.mark.parametrize("name", LINES)
+def test_each_shows_a_folder_of_the_host_where_it_is_given(name: str) -> None:
+    without, given = LINES[name](directory="/"), LINES[name](directory="/", data="/data/set")
+    (option,) = [word for word in given if word not in without]
+    assert option in {"--volume=/data/set:/mnt", "--bind=/data/set:/mnt"}
+    assert [word for word in given if word != option] == without
+
+
 @pytest.mark.parametrize("name", ["buildah", "podman", "docker"])
 def test_engines_run_as_an_ordinary_user(name: str) -> None:
     assert "--user=999:995" in LINES[name](directory="/")

@@ -2,7 +2,8 @@
 
 Each returns the words after the program's name and before the command to be run. The same is
 asked of all of them: the image's environment and nothing of the caller's, HOME, the working
-directory, an ordinary user, the host's network and shared memory, and its GPUs where wanted.
+directory, an ordinary user, the host's network and shared memory, and, where wanted, its GPUs and
+a folder with `data`.
 
 The two that a launcher can start let its variables in then, and are given none but those.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from builder.verify.runners.protocol import HOME_IN_CONTAINER, Mount
+from builder.verify.runners.protocol import DATA_AT, HOME_IN_CONTAINER, Mount
 
 _HOME = f"HOME={HOME_IN_CONTAINER}"
 # What a specification of the Container Device Interface calls all of NVIDIA's GPUs:
@@ -19,7 +20,9 @@ _HOME = f"HOME={HOME_IN_CONTAINER}"
 CDI_GPUS = "nvidia.com/gpu=all"
 
 
-def buildah_run(container: str, *, user: str, directory: str, gpu: bool = False) -> list[str]:
+def buildah_run(
+    container: str, *, user: str, directory: str, gpu: bool = False, data: str = ""
+) -> list[str]:
     """`buildah run` in a working container; chroot needs neither cgroups nor a runtime."""
     return [
         "run",
@@ -28,6 +31,7 @@ def buildah_run(container: str, *, user: str, directory: str, gpu: bool = False)
         f"--workingdir={directory}",
         *([f"--user={user}"] if user else []),
         *([f"--device={CDI_GPUS}"] if gpu else []),
+        *_volume(data),
         container,
         "--",
     ]
@@ -42,17 +46,26 @@ def podman_run(
     directory: str,
     limits: Sequence[str] = (),
     gpu: bool = False,
+    data: str = "",
 ) -> list[str]:
     """`podman run` of a program; with newer runtimes as with Docker, but for how GPUs are named."""
     gpus = [f"--device={CDI_GPUS}"] if gpu else []
-    return _run(image, name, program, user=user, directory=directory, options=[*limits, *gpus])
+    options = [*limits, *gpus, *_volume(data)]
+    return _run(image, name, program, user=user, directory=directory, options=options)
 
 
 def docker_run(
-    image: str, name: str, program: str, *, user: str, directory: str, gpu: bool = False
+    image: str,
+    name: str,
+    program: str,
+    *,
+    user: str,
+    directory: str,
+    gpu: bool = False,
+    data: str = "",
 ) -> list[str]:
     """`docker run` of a program; `--gpus` is for NVIDIA's container toolkit."""
-    options = ["--gpus=all"] if gpu else []
+    options = [*(["--gpus=all"] if gpu else []), *_volume(data)]
     return _run(image, name, program, user=user, directory=directory, options=options)
 
 
@@ -74,11 +87,16 @@ def _run(
     ]
 
 
+def _volume(data: str) -> list[str]:
+    return [f"--volume={data}:{DATA_AT}"] if data else []
+
+
 def apptainer_exec(
     sif: str,
     *,
     directory: str,
     gpu: bool = False,
+    data: str = "",
     launched: bool = False,
     mounts: Sequence[Mount] = (),
 ) -> list[str]:
@@ -91,6 +109,7 @@ def apptainer_exec(
         f"--home={HOME_IN_CONTAINER}",
         f"--pwd={directory}",
         *(["--nv"] if gpu else []),
+        *_bind(data),
         *(f"--bind={mount.path}:{mount.at}:ro" for mount in mounts),
         sif,
     ]
@@ -101,6 +120,7 @@ def ch_run(
     *,
     directory: str,
     cdi: bool = False,
+    data: str = "",
     launched: bool = False,
     mounts: Sequence[Mount] = (),
 ) -> list[str]:
@@ -114,10 +134,15 @@ def ch_run(
         f"--set-env={_HOME}",
         f"--cd={directory}",
         *([f"--cdi={CDI_GPUS}"] if cdi else []),
+        *_bind(data),
         *(f"--bind={mount.path}:{mount.at}" for mount in mounts),
         folder,
         "--",
     ]
+
+
+def _bind(data: str) -> list[str]:
+    return [f"--bind={data}:{DATA_AT}"] if data else []
 
 
 def ch_fromhost(folder: str) -> list[str]:

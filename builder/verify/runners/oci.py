@@ -67,7 +67,11 @@ def buildah_runner(container: Container) -> Iterator[Runner]:
         buildah.command("inspect", "--format", "{{.FromImageID}}", name), check=False
     )
     options = commands.buildah_run(
-        name, user=_user(), directory=container.directory, gpu=container.gpu
+        name,
+        user=_user(),
+        directory=container.directory,
+        gpu=container.gpu,
+        data=container.shown,
     )
     try:
         yield Chroot(
@@ -120,14 +124,21 @@ class _Named:
         )
 
     def _options(self, name: str, program: str) -> list[str]:
-        container = self.container
-        directory, gpu = container.directory, container.gpu
+        container, image = self.container, self.image
+        directory, gpu, data = container.directory, container.gpu, container.shown
         if self.is_daemon:
             return commands.docker_run(
-                self.image, name, program, user=NOBODY, directory=directory, gpu=gpu
+                image, name, program, user=NOBODY, directory=directory, gpu=gpu, data=data
             )
         return commands.podman_run(
-            self.image, name, program, user=_user(), directory=directory, gpu=gpu, limits=limits()
+            image,
+            name,
+            program,
+            user=_user(),
+            directory=directory,
+            gpu=gpu,
+            data=data,
+            limits=limits(),
         )
 
     def _waiting(self, name: str) -> tuple[str, ...]:

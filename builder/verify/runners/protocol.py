@@ -15,6 +15,7 @@ from builder.process import Completed
 
 # HOME must be a folder that exists: Open MPI refuses to start without one.
 HOME_IN_CONTAINER = "/tmp"  # noqa: S108 - every image has it
+DATA_AT = "/mnt"  # where a folder of the host is shown: every image has it (FHS 3.0)
 # The ordinary user of engines that could also run as root: images have an entry for it, without
 # which Python's getpass, and so PyTorch, does not know who it is.
 NOBODY = "65534:65534"
@@ -25,7 +26,8 @@ class Container:
     """An artifact to run commands in.
 
     `directory` is the image's working directory, which not every format can hold. With `gpu` the
-    host's GPUs are handed over. `work` is a folder for temporary files.
+    host's GPUs are handed over. `work` is a folder for temporary files. `data` is a folder of this
+    machine that commands find at `DATA_AT`, to read and write there.
     """
 
     artifact: Path
@@ -33,6 +35,12 @@ class Container:
     tools: Tools
     directory: str = "/"
     gpu: bool = False
+    data: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        """The folder `data` as command lines have it; empty if there is none."""
+        return str(self.data or "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

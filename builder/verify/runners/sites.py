@@ -22,7 +22,10 @@ def apptainer_runner(container: Container) -> Iterator[Runner]:
     """`apptainer exec` on the SIF."""
     tools = container.tools
     options = commands.apptainer_exec(
-        str(container.artifact), directory=container.directory, gpu=container.gpu
+        str(container.artifact),
+        directory=container.directory,
+        gpu=container.gpu,
+        data=container.shown,
     )
     with scratch(container) as folder:
         yield Prefixed(
@@ -56,7 +59,9 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
     user = tools.ordinary_user
     with _unpacked(container) as image:
         cdi = _with_gpus(container, image)
-        options = commands.ch_run(str(image), directory=container.directory, cdi=cdi)
+        options = commands.ch_run(
+            str(image), directory=container.directory, cdi=cdi, data=container.shown
+        )
         yield Prefixed(
             prefix=(tools.program("ch-run"), *options),
             tools=tools,

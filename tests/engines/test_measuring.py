@@ -1,0 +1,144 @@
+"""`verify --bench` on a real image: every program in every format and bare, and what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from harness import FORMATS, Ended, build_images, manifest_of
+from prometheus_client.parser import text_string_to_metric_families
+
+from builder import schema
+from builder.engines import Tools
+from builder.measure import PROGRAMS, bare_kind
+from builder.verify.runners import Container
+
+pytestmark = pytest.mark.engines
+
+PLACES = ("bare", *FORMATS)
+HELD = ("hpcc", "memory-speed", "mpi-speed", "fio")
+
+
+@pytest.fixture(scope="module")
+def hpc_bench(tools: Tools, out: Path) -> Path:
+    """The folder of the image of recipe `hpc-bench`."""
+    del tools
+    image = "hpc-bench-1.0-debian13-openmpi5.0-x86_64"
+    done = build_images("--image", image, "--output", out)
+    assert done.status == 0, done.stderr
+    return out / image
+
+
+@pytest.fixture(scope="module")
+def bench(hpc_bench: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
+    """A measurement of one round, and its file for Prometheus."""
+    target = tmp_path_factory.mktemp("bench") / "bench.prom"
+    words = ["--bench", "--repeats", "1", "--json", "--prometheus", str(target)]
+    return build_images("verify", hpc_bench, *words), target
+
+
+def measured(bench: tuple[Ended, Path]) -> dict[str, Any]:
+    done, _ = bench
+    assert done.status == 0, done.stderr + done.stdout[-4000:]
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_every_program_ran_in_every_place(bench: tuple[Ended, Path]) -> None:
+    found = measured(bench)
+    assert [one["name"] for one in found["places"]] == list(PLACES)
+    assert {(one["program"], one["place"]) for one in found["runs"]} == {
+        (program, place) for program in HELD for place in PLACES
+    }
+    assert [one["problem"] for one in found["runs"] if one["problem"]] == []
+    wanted = {
+        one.name for program in PROGRAMS if program.name in HELD for one in program.quantities
+    }
+    assert {one["quantity"]["name"] for one in found["rows"]} == wanted
+    for row in found["rows"]:
+        assert row["values"]["median"] > 0
+        assert (row["ratio"] is None) == (row["place"] == "bare")
+
+
+def test_what_runs_took_was_sampled(bench: tuple[Ended, Path]) -> None:
+    for one in measured(bench)["runs"]:
+        use = one["use"]
+        assert use["seconds"] > 0
+        assert 0 < use["cpu"] <= 1
+        assert use["memory_bytes"] > 0
+        assert use["samples"]
+
+
+def test_prometheus_has_it_too(bench: tuple[Ended, Path]) -> None:
+    found = measured(bench)
+    families = {one.name: one for one in text_string_to_metric_families(bench[1].read_text())}
+    places = {
+        one.labels["place"] for one in families["build_images_bench_mpi_latency_seconds"].samples
+    }
+    assert places == set(PLACES)
+    bare = next(
+        one["values"]["median"]
+        for one in found["rows"]
+        if (one["quantity"]["name"], one["place"]) == ("mpi_latency", "bare")
+    )
+    samples = families["build_images_bench_mpi_latency_seconds"].samples
+    value = next(one.value for one in samples if one.labels["place"] == "bare")
+    assert value == pytest.approx(bare * 1e-6)
+
+
+def test_manifest_evidence_and_report_have_it(bench: tuple[Ended, Path], hpc_bench: Path) -> None:
+    measured(bench)
+    manifest = manifest_of(hpc_bench)
+    assert manifest["outcome"] == "verified"
+    assert set(manifest["checks"]) == set(FORMATS)
+    assert manifest["measured"]["rows"]
+    for name in FORMATS:
+        assert manifest["measured"]["outcomes"][name]["check"] == "collapse"
+        assert f"evidence/{name}-bench.json" in manifest["evidence"]
+        statement = json.loads((hpc_bench / "evidence" / f"{name}-bench.json").read_text())
+        jsonschema.validate(statement, json.loads(schema.text("evidence")))
+        tests = statement["predicate"]  # a machine that others keep busy cannot tell
+        assert [*tests["passedTests"], *tests["warnedTests"]] == ["collapse"]
+    page = (hpc_bench.parent / "report.html").read_text(encoding="utf-8")
+    assert "Measured: speed as a share of bare" in page
+
+
+def test_an_image_without_such_programs_is_said(hpc_base: dict[str, Path]) -> None:
+    done = build_images("verify", hpc_base["x86_64"], "--bench", "--repeats", "1")
+    assert done.status == 2
+    assert "holds none of the programs that measure" in done.stderr
+
+
+def test_bare_is_the_image_and_nothing_of_the_caller(
+    hpc_bench: Path, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own files, its own variables, the folder that is shown, and an ordinary user."""
+    monkeypatch.setenv("OF_THE_CALLER", "1")
+    work = tools.home.work / "test-bare"
+    work.mkdir(parents=True, exist_ok=True)
+    data = work / "data"
+    data.mkdir(exist_ok=True)
+    data.chmod(0o1777)
+    container = Container(
+        artifact=hpc_bench / "image.tar.gz", work=work, tools=tools, directory="/srv", data=data
+    )
+    try:
+        with bare_kind({"PATH": "/usr/bin:/bin", "ODD": "a b"}).open(container) as runner:
+            script = "pwd; env | sort; id -u; cat /etc/os-release; echo written >/mnt/file"
+            done = runner.run(["sh", "-c", script], timeout_s=60)
+            assert done.returncode == 0, done.stderr
+            lines = done.stdout.splitlines()
+            assert lines[0] == "/srv"
+            assert {"HOME=/tmp", "ODD=a b", "PATH=/usr/bin:/bin", "65534"} <= set(lines)
+            assert "OF_THE_CALLER=1" not in lines
+            assert 'VERSION_ID="13"' in lines
+            assert (data / "file").read_text() == "written\n"
+            failed = runner.run(["sh", "-c", "echo no >&2; exit 3"], timeout_s=60)
+            assert (failed.returncode, failed.stderr) == (3, "no\n")
+        assert not list(work.glob("run-*"))
+    finally:
+        tools.processes.capture(["rm", "-rf", str(work)])

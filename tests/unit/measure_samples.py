@@ -1,0 +1,70 @@
+"""Measurements for tests: what real programs printed, and values made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from builder.measure import PROGRAMS, Measured, PlaceFacts, rows_of
+from builder.measure.values import GpuUse, OneRun, Quantity, Sample, Use
+from builder.verify import HostFacts
+
+RECORDED = Path(__file__).resolve().parents[1] / "data" / "measure"
+PLACES = ("bare", "oci", "sif")
+HOST = HostFacts(arch="x86_64", kernel="6.1", cpu='EPYC "Rome"', cores=64, os="Debian 12")
+USE = Use(
+    seconds=2.5,
+    cpu=0.5,
+    memory_bytes=3_000_000_000,
+    gpus=(GpuUse(index=0, busy=0.9, memory_bytes=1_000_000_000, power_w=250.0),),
+    samples=(Sample(at_s=0.5, cpu=0.5, memory_bytes=3_000_000_000),),
+)
+PROGRAM_BY_NAME = {one.name: one for one in PROGRAMS}
+QUANTITIES: Mapping[str, Quantity] = {
+    quantity.name: quantity for program in PROGRAMS for quantity in program.quantities
+}
+
+
+def recorded(name: str) -> str:
+    """What a program printed on a real machine."""
+    return (RECORDED / f"{name}.txt").read_text()
+
+
+def run(
+    place: str, values: Mapping[str, float], *, turn: int = 0, program: str = "mpi-speed"
+) -> OneRun:
+    return OneRun(round=turn, place=place, program=program, use=USE, values=values)
+
+
+def speeds(latency: float, bandwidth: float = 1000.0, allreduce: float = 2.0) -> dict[str, float]:
+    """What mpi-speed finds."""
+    return {
+        "mpi_latency": latency,
+        "mpi_bandwidth": bandwidth,
+        "mpi_allreduce": allreduce,
+    }
+
+
+def measured(*runs: OneRun, emulator: str = "", places: tuple[str, ...] = PLACES) -> Measured:
+    """A measurement with these runs; of three rounds of mpi-speed, if none are given."""
+    given = runs or tuple(
+        run(place, speeds(latency), turn=turn)
+        for turn in range(3)
+        for place, latency in (("bare", 1.0), ("oci", 1.1), ("sif", 0.9 + turn / 10))
+    )
+    names = dict.fromkeys(one.program for one in given)
+    runners = {"bare": "chroot", "oci": "buildah", "sif": "apptainer"}
+    return Measured(
+        image="hpc-bench-1.0-debian13-openmpi5.0-x86_64",
+        arch="x86_64",
+        host=HOST,
+        emulator=emulator,
+        bare="the image's root file system, unpacked and entered by chroot",
+        started="2026-01-02T03:04:05+00:00",
+        finished="2026-01-02T03:14:05+00:00",
+        repeats=1 + max(one.round for one in given),
+        sizes={"hpl": 2048},
+        places=tuple(PlaceFacts(name=one, runner=runners[one], version="1.2") for one in places),
+        rows=rows_of(given, [PROGRAM_BY_NAME[name] for name in names], places),
+        runs=given,
+    )
