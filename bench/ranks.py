@@ -29,6 +29,7 @@ from planted_ranks import RANKS, RankDefect, plant
 from builder.cli import main as build_images
 from builder.cli.manifests import MANIFEST
 from builder.cli.workspace import FILES
+from builder.errors import Interrupted
 from builder.home import Home
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -148,6 +149,8 @@ def verified(folder: Path, ranks: int, variables: dict[str, str]) -> tuple[int, 
         mock.patch.dict(os.environ, variables),
     ):
         status = build_images([*words, f"--ranks={ranks}", f"--timeout={SECONDS}"])
+    if status == Interrupted.exit_code:
+        raise KeyboardInterrupt
     return status, said.getvalue()
 
 

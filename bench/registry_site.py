@@ -435,7 +435,7 @@ class Site:
                     "annotations": {
                         "format": form,
                         "runner": {"name": "runner", "version": "1"},
-                        "launcher": "the image's own",
+                        "launcher": {"name": "the image's own"},
                         "emulated": content.emulated,
                         "gpu": {"handed_over": False, "reason": ""},
                         "started": finished,

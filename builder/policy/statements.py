@@ -66,7 +66,7 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
         finished=time_of(run["finished"]),
         format=_one_of(run["format"], FORMATS),
         runner=_RUNTIMES.get(str(run["runner"]["name"]), str(run["runner"]["name"])),
-        launcher=str(run["launcher"]),
+        launcher=str(run["launcher"]["name"]),
         emulated=_truth(run["emulated"]),
         architecture=str(host["arch"]),
         outcomes=_outcomes(predicate),

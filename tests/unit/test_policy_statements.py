@@ -85,6 +85,15 @@ def test_evidence_as_verification_writes_it() -> None:
     )
 
 
+def test_a_launcher_of_the_host_is_known_by_its_name() -> None:
+    made = evidence()
+    run = made["predicate"]["configuration"][0]["annotations"]
+    run["launcher"].update(name="srun", product="Slurm", version="22.05.8", ranks=4, nodes=2)
+    content = proof_of(made, key="k", digest="").content
+    assert isinstance(content, Evidence)
+    assert content.launcher == "srun"
+
+
 def test_gpus_that_were_not_handed_over_prove_nothing() -> None:
     content = proof_of(evidence(gpu=False), key="k", digest="").content
     assert isinstance(content, Evidence)
