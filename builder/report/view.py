@@ -21,6 +21,7 @@ from builder.report.matrix import (
     standing,
     tiles_of,
 )
+from builder.report.outcomes import all_outcomes
 from builder.report.plot import Plot, plot_of
 from builder.report.units import human_moment, human_size, human_time
 
@@ -271,7 +272,7 @@ def card_of(manifest: Mapping[str, Any], *, folder: str) -> Card:
         total=human_time(sum(durations.values())),
         formats=tuple(FORMATS.get(one, one) for one in formats),
         artifacts=tuple(_artifact(manifest, one) for one in formats),
-        checks=_checks(_all_outcomes(manifest), formats),
+        checks=_checks(all_outcomes(manifest), formats),
         trees=_trees(manifest, formats),
         recipes=recipes_of(manifest, folder=folder),
         links=_card_links(manifest),
@@ -343,14 +344,6 @@ def _trees(manifest: Mapping[str, Any], formats: Sequence[str]) -> Trees | None:
         return None
     equal = bool(manifest.get("formats_equal")) and len(set(digests.values())) == 1
     return Trees(equal=equal, digests=digests)
-
-
-def _all_outcomes(manifest: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    """Those of the image's own checks, by format, and of the ranks that launchers started."""
-    checks, launched = manifest.get("checks", {}), manifest.get("launched", {})
-    return {
-        name: [*checks.get(name, []), *launched.get(name, [])] for name in {**checks, **launched}
-    }
 
 
 def _checks(
