@@ -13,7 +13,7 @@ import json
 import random
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from builder.verify import Setting, host_facts, write_evidence
 
 PROJECT = Path(__file__).resolve().parents[1]
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
+Pack = Callable[[Path, Path], object]  # from an OCI layout to a SIF
 _BASE = """\
 base: sample
 about: from a registry
@@ -89,18 +90,25 @@ def make_images(
     size: int = 20_000,
     layers: int = 2,
     formats: Sequence[str] = FORMATS,
+    pack: Pack | None = None,
 ) -> list[Path]:
     """Finished images of all cells, below the project's `out`; their folders.
 
     Those of an architecture share the layers of the first recipe. `size` is that of a layer, of a
-    SIF and of a tarball, in bytes.
+    SIF and of a tarball, in bytes. `pack` makes a SIF that is one.
     """
     images = images_of(project)
-    return [make_image(project / "out", one, seed, size, layers, formats) for one in images]
+    return [make_image(project / "out", one, seed, size, layers, formats, pack) for one in images]
 
 
 def make_image(
-    out: Path, image: PlannedImage, seed: int, size: int, layers: int, formats: Sequence[str]
+    out: Path,
+    image: PlannedImage,
+    seed: int,
+    size: int,
+    layers: int,
+    formats: Sequence[str],
+    pack: Pack | None,
 ) -> Path:
     """One finished image."""
     folder, arch = out / image.identifier, image.cell.arch
@@ -118,8 +126,11 @@ def make_image(
     }
     digests = {"oci": finish_layout(layout, config, made)}
     for name in [one for one in formats if one != "oci"]:
-        content = random.Random(f"{seed}-{image.identifier}-{name}").randbytes(size)
-        (folder / FILES[name]).write_bytes(content)
+        if pack and name == "sif":
+            pack(layout, folder / FILES[name])
+        else:
+            content = random.Random(f"{seed}-{image.identifier}-{name}").randbytes(size)
+            (folder / FILES[name]).write_bytes(content)
         digests[name] = file_digest(folder / FILES[name])
     artifacts = [
         Artifact(

@@ -76,9 +76,11 @@ def discovered(image: str) -> str:
     return done.stdout
 
 
-def published(project: Path, registry: RealRegistry, recipe: str) -> dict[str, dict[str, str]]:
+def published(
+    project: Path, registry: RealRegistry, recipe: str, env: dict[str, str] | None = None
+) -> dict[str, dict[str, str]]:
     """The digests of a release, by architecture."""
-    report = json.loads(publish(project, registry.host, "--dry-run", "--json").stdout)
+    report = json.loads(publish(project, registry.host, "--dry-run", "--json", env=env).stdout)
     [found] = [one for one in report["releases"] if one["repository"].endswith(f"/{recipe}")]
     images: dict[str, dict[str, str]] = found["images"]
     return images

@@ -6,12 +6,11 @@ import base64
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from faulty_proxy import proxy_before
-from harness import build_images, missing
+from harness import build_images
 from publishing import (
     BILL,
     PROVENANCE,
@@ -130,26 +129,6 @@ def test_a_mirror_has_the_proof_too(made: Path, tmp_path: Path, secured: RealReg
     [release] = [one for one in report["releases"] if one["repository"].endswith("/app")]
     assert release["images"].keys() == {"x86_64", "ppc64le"}
     assert release["images"]["ppc64le"].keys() == {"oci", "sif", "charliecloud"}
-
-
-def test_other_clients_find_the_same(made: Path, registry: RealRegistry, tmp_path: Path) -> None:
-    if absent := missing(["skopeo"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    assert publish(made, registry.host).status == 0
-    source = f"docker://{registry.host}/site/app:{TAG}"
-    raw = subprocess.run(
-        ["skopeo", "inspect", "--tls-verify=false", "--raw", source],
-        capture_output=True,
-        check=True,
-    )
-    found = {one["digest"] for one in json.loads(raw.stdout)["manifests"]}
-    assert found == {one["oci"] for one in published(made, registry, "app").values()}
-    target = f"oci:{tmp_path / 'copy'}:x"
-    subprocess.run(
-        ["skopeo", "copy", "--src-tls-verify=false", "--all", source, target],
-        capture_output=True,
-        check=True,
-    )
 
 
 def test_what_is_signed_is_accepted_by_cosign(

@@ -1,0 +1,129 @@
+"""What is published is found, whole, by clients of others, with TLS and a password."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from made_releases import make_images, make_project
+from publishing import TAG, TOOLS, publish, published
+from real_registry import PASSWORD, USER, RealRegistry
+
+from builder.engines import Tools, apptainer
+
+pytestmark = pytest.mark.engines
+ARCH = "x86_64"
+
+
+@pytest.fixture(name="whole")
+def project_with_a_sif(tools: Tools, shared_folder: Path) -> Path:
+    """A project whose one image has a SIF that Apptainer made."""
+
+    def pack(layout: Path, target: Path) -> None:
+        made = shared_folder / "image.sif"
+        copy = Path(shutil.copytree(layout, shared_folder / "layout"))
+        apptainer.pack(copy, made, [], arch=ARCH, tools=tools, log=shared_folder / "log")
+        shutil.copy(made, target)
+
+    project = make_project(shared_folder / "project", recipes=["tools"], architectures=[ARCH])
+    make_images(project, pack=pack)
+    return project
+
+
+@pytest.fixture(name="client")
+def environment(
+    whole: Path, secured: RealRegistry, shared_folder: Path, tmp_path: Path
+) -> Mapping[str, str]:
+    """Publishes, and what clients need to get in: their own ways of naming login and authority."""
+    done = publish(whole, secured.host, env=secured.environment)
+    assert done.status == 0, done.stderr
+    assert secured.authority is not None
+    authority = shutil.copy(secured.authority, shared_folder / "ca.pem")
+    pair = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    auths = json.dumps({"auths": {secured.host: {"auth": pair}}})
+    (tmp_path / "config.json").write_text(auths)
+    return {
+        **os.environ,
+        "PATH": TOOLS,
+        "SSL_CERT_FILE": str(authority),
+        "DOCKER_CONFIG": str(tmp_path),
+        "REGISTRY_AUTH_FILE": str(tmp_path / "config.json"),
+        "APPTAINER_DOCKER_USERNAME": USER,
+        "APPTAINER_DOCKER_PASSWORD": PASSWORD,
+    }
+
+
+def run(client: Mapping[str, str], *words: str | Path) -> str:
+    if not shutil.which(str(words[0]), path=TOOLS):
+        pytest.skip(f"missing on this machine: {words[0]}")
+    argv = [str(word) for word in words]
+    done = subprocess.run(argv, env=client, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{argv}: {done.stderr}"
+    return done.stdout
+
+
+def digests_of(whole: Path, secured: RealRegistry, env: Mapping[str, str]) -> Mapping[str, str]:
+    return published(whole, secured, "tools", env=dict(env))[ARCH]
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_skopeo_copies_it(
+    whole: Path, secured: RealRegistry, client: Mapping[str, str], tmp_path: Path
+) -> None:
+    source = f"docker://{secured.host}/site/tools:{TAG}"
+    raw = json.loads(run(client, "skopeo", "inspect", "--raw", source))
+    digests = digests_of(whole, secured, secured.environment)
+    assert [one["digest"] for one in raw["manifests"]] == [digests["oci"]]
+    run(client, "skopeo", "copy", "--all", source, f"oci:{tmp_path / 'copy'}:x")
+
+
+def test_crane_validates_every_layer(secured: RealRegistry, client: Mapping[str, str]) -> None:
+    for tag in (TAG, "latest"):
+        run(client, "crane", "validate", "--remote", f"{secured.host}/site/tools:{tag}")
+
+
+def test_oras_finds_and_pulls_the_tarball(
+    whole: Path, secured: RealRegistry, client: Mapping[str, str], tmp_path: Path
+) -> None:
+    digests = digests_of(whole, secured, secured.environment)
+    repository = f"{secured.host}/site/tools"
+    assert digests["charliecloud"] in run(
+        client, "oras", "discover", f"{repository}@{digests['oci']}"
+    )
+    run(client, "oras", "pull", "-o", tmp_path / "got", f"{repository}@{digests['charliecloud']}")
+    [got] = (tmp_path / "got").iterdir()
+    assert got.name == f"tools-{TAG}-{ARCH}.tar.gz"
+    assert sha256(got) == sha256(whole / f"out/tools-{TAG}-{ARCH}/image.tar.gz")
+
+
+def test_apptainer_pulls_the_sif(
+    whole: Path,
+    secured: RealRegistry,
+    client: Mapping[str, str],
+    tools: Tools,
+    shared_folder: Path,
+) -> None:
+    digests = digests_of(whole, secured, secured.environment)
+    got = shared_folder / "got.sif"
+    tools.logged(
+        [
+            *(tools.program("apptainer"), "pull", str(got)),
+            f"oras://{secured.host}/site/tools@{digests['sif']}",
+        ],
+        log=shared_folder / "log",
+        what="apptainer pull",
+        cwd=shared_folder,
+        env={**client, **apptainer.environment(shared_folder)},
+        user=tools.ordinary_user,
+    )
+    assert sha256(got) == sha256(whole / f"out/tools-{TAG}-{ARCH}/image.sif")
