@@ -49,26 +49,11 @@ class RealRegistry:
 def real_registry(folder: Path, *, secured: bool = False) -> Iterator[RealRegistry]:
     """Start a registry below a folder; `secured` with TLS and a password."""
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     if secured:
         _certificate(folder)
         (folder / "htpasswd").write_text(f"{USER}:{_BCRYPT}\n")
-    (folder / "config.yml").write_text(
-        _CONFIGURATION.format(
-            port=port,
-            root=folder / "store",
-            tls=_TLS.format(folder=folder) if secured else "",
-            auth=_AUTH.format(folder=folder) if secured else "",
-        )
-    )
-    with (folder / "registry.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log
-        )
+    port, process = _started(folder, secured=secured)
     try:
-        _wait_for(port, process)
         yield RealRegistry(
             host=f"127.0.0.1:{port}",
             store=folder / "store",
@@ -80,14 +65,41 @@ def real_registry(folder: Path, *, secured: bool = False) -> Iterator[RealRegist
         process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def _started(folder: Path, *, secured: bool) -> tuple[int, subprocess.Popen[bytes]]:
+    """A registry at a port of its own: one that was free may be taken a moment later."""
+    for _ in range(5):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        (folder / "config.yml").write_text(
+            _CONFIGURATION.format(
+                port=port,
+                root=folder / "store",
+                tls=_TLS.format(folder=folder) if secured else "",
+                auth=_AUTH.format(folder=folder) if secured else "",
+            )
+        )
+        with (folder / "registry.log").open("wb") as log:
+            process = subprocess.Popen(
+                ["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log
+            )
+        if _answers(port, process):
+            return port, process
+    raise RuntimeError(f"docker-registry does not answer: {folder / 'registry.log'}")
+
+
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Whether it is this registry that answers; if not, it ends."""
     for _ in range(200):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+            time.sleep(0.1)  # if another process has the port, it is about to give up
+            return process.poll() is None
         if process.poll() is not None:
-            break
+            return False
         time.sleep(0.05)
-    raise RuntimeError("docker-registry does not answer")
+    process.terminate()
+    process.wait()
+    return False
 
 
 def _certificate(folder: Path) -> None:

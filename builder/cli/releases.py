@@ -34,7 +34,7 @@ class Declared:
     tag: str
     floating: tuple[str, ...]
     images: tuple[PlannedImage, ...]
-    relatives: tuple[str, ...]
+    relatives: tuple[tuple[str, str], ...]
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
             tag=tag_of(cell),
             floating=tuple(one.tag for one in project.matrix.tags if _means(one, cell)),
             images=tuple(sorted(images, key=lambda one: one.cell.arch)),
-            relatives=tuple(one.name for one in reversed(project.chain(cell.recipe)[:-1])),
+            relatives=_relatives(project, cell),
         )
         for cell, images in groups.items()
     ]
@@ -101,6 +101,14 @@ def ready_releases(releases: Sequence[Declared], out: Path) -> tuple[list[Releas
             )
         )
     return found, reasons
+
+
+def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
+    """The recipe's ancestors, the nearest first, each with the tag of the same cell."""
+    return tuple(
+        (one.name, tag_of(dataclasses.replace(cell, recipe_version=one.version)))
+        for one in reversed(project.chain(cell.recipe)[:-1])
+    )
 
 
 def _architectures(project: Project, selection: Selection) -> tuple[str, ...]:

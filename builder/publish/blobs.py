@@ -27,14 +27,14 @@ class Wanted:
     relatives: tuple[str, ...] = ()
 
     def send(self) -> None:
-        """Upload it."""
+        """Upload it; the repository is known not to have it."""
         if not isinstance(self.origin, Registry):
-            self.registry.write_blob(self.origin, digest=self.blob.digest)
+            self.registry.write_blob(self.origin, digest=self.blob.digest, missing=True)
             return
         with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
             file = Path(folder) / "blob"
             self.origin.read_blob(self.blob, file)
-            self.registry.write_blob(file, digest=self.blob.digest)
+            self.registry.write_blob(file, digest=self.blob.digest, missing=True)
 
     def stop(self) -> None:
         """End what is under way with its registries."""

@@ -132,10 +132,13 @@ class Publisher:
             },
         )
 
-    def _wanted(self, releases: Iterable[Release]) -> Iterator[Wanted]:
+    def _wanted(self, releases: Sequence[Release]) -> Iterator[Wanted]:
+        now = {(one.recipe, one.tag) for one in releases}  # it is known what these will have
         for release in releases:
             registry = self._repository(release.recipe)
-            relatives = tuple(self._repository(one).repository for one in release.relatives)
+            relatives = tuple(
+                self._repository(one[0]).repository for one in release.relatives if one not in now
+            )
             empty = Descriptor.of(EMPTY_CONTENT, EMPTY)
             yield Wanted(registry=registry, blob=empty, origin=EMPTY_CONTENT)
             for image in release.images:

@@ -57,14 +57,14 @@ class Ready:
 class Release:
     """The images under one tag of a recipe's repository, and the floating tags that point there.
 
-    `relatives` are repositories whose images may have the same layers: those of its ancestors.
+    `relatives` are recipes and tags whose images may have the same layers: those of its ancestors.
     """
 
     recipe: str
     tag: str
     floating: tuple[str, ...]
     images: tuple[Ready, ...]
-    relatives: tuple[str, ...] = ()
+    relatives: tuple[tuple[str, str], ...] = ()
 
 
 class NotReady(Exception):

@@ -177,10 +177,17 @@ class Registry:
         downloads.read_blob(self, wanted, path, on_bytes)
 
     def write_blob(
-        self, source: Path | bytes, *, media_type: str = OCTETS, digest: str = ""
+        self,
+        source: Path | bytes,
+        *,
+        media_type: str = OCTETS,
+        digest: str = "",
+        missing: bool = False,
     ) -> Descriptor:
         """Upload a blob, unless the repository has it: see `builder.registry.uploads`."""
-        return uploads.write_blob(self, source, media_type=media_type, digest=digest)
+        return uploads.write_blob(
+            self, source, media_type=media_type, digest=digest, missing=missing
+        )
 
     def mount_blob(self, digest: str, repository: str) -> bool:
         """Take a blob over from another repository of the same registry; whether that went."""

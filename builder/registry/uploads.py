@@ -29,20 +29,26 @@ _RANGE = re.compile(r"(?:bytes=)?0-(\d+)")
 
 
 def write_blob(
-    registry: Registry, source: Path | bytes, *, media_type: str, digest: str = ""
+    registry: Registry,
+    source: Path | bytes,
+    *,
+    media_type: str,
+    digest: str = "",
+    missing: bool = False,
 ) -> Descriptor:
     """Upload a blob, unless the repository has it already.
 
     `digest` is the one that the content is said to have: a file is read only if it is missing
     there, and `WrongContent` is raised if it holds something else. A file is never held in memory.
+    With `missing`, the repository is known not to have it.
     """
-    if digest and registry.has_blob(digest):
+    if digest and not missing and registry.has_blob(digest):
         return Descriptor(media_type=media_type, digest=digest, size=_size(source))
     wanted = _described(source, media_type)
     if digest and wanted.digest != digest:
         shown = source if isinstance(source, Path) else "what was to be uploaded"
         raise WrongContent(f"{shown}: it holds {wanted.digest}, and has to hold {digest}")
-    if digest or not registry.has_blob(wanted.digest):
+    if digest or missing or not registry.has_blob(wanted.digest):
         _upload(_Upload(registry=registry, source=source, wanted=wanted))
     return wanted
 

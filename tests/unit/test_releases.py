@@ -33,7 +33,7 @@ def test_a_glob_leaves_no_architecture_out_and_an_option_does(project: Project) 
     glob = ("python-mpi-*-debian13-openmpi5.0-x86_64",)
     [release] = declared_releases(project, Selection(images=glob))
     assert [one.cell.arch for one in release.images] == ["aarch64", "ppc64le", "x86_64"]
-    assert release.relatives == ("hpc-base",)
+    assert release.relatives == (("hpc-base", "1.0-debian13-openmpi5.0"),)
     some = Selection(images=glob, patterns={"arch": ("x86_64",)})
     [release] = declared_releases(project, some)
     assert [one.cell.arch for one in release.images] == ["x86_64"]
