@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from builder import doctor as examination
+from builder import native
 from builder.artifacts.settled import epoch_of
 from builder.bases import find_mirror
 from builder.cli import linting, show
@@ -127,6 +129,7 @@ def _run(
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
         diagnosis = examination.examine(processes, home=home.path, search_path=home.search_path())
+        lent = _to_be_lent(options, made)
         examination.require(
             diagnosis,
             archs=sorted({image.cell.arch for image in made.images}),
@@ -136,7 +139,11 @@ def _run(
             out=options.out,
             need_bytes=NEEDED_BYTES * min(todo, options.jobs),
             bases=bootstrapped,
+            lent=lent,
         )
+        for item in (diagnosis.items[f"native:{arch}"] for arch in lent):
+            if not item.ok:
+                progress.say(f"{item.title}: {item.text} ({item.remedy})")
         tools = held.enter_context(downloading(tools, home, made.images, progress))
     return Run(
         tools=tools,
@@ -153,6 +160,17 @@ def _run(
         verify=options.verify,
         native_tools=options.native_tools,
         declared=project_digests(options.project) if todo else {},
+    )
+
+
+def _to_be_lent(options: Options, made: Plan) -> list[str]:
+    """The architectures whose build steps are to run native tools."""
+    if not (options.native_tools and ENGINES[options.engine].lends):
+        return []
+    host = platform.machine()
+    foreign = (image for image in made.images if image.cell.arch != host)
+    return sorted(
+        {one.cell.arch for one in foreign if not native.lacking(one.base, one.cell.arch, host)}
     )
 
 

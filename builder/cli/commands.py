@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import door
 from builder.cli import show
 from builder.cli.records import StageState, stage_states
 from builder.cli.unchanged import image_states, shows_stages
@@ -41,9 +42,9 @@ def explain(options: Options) -> int:
     """Say why each cell is in or out."""
     made = load_plan(options, may_be_empty=True)
     if options.json:
-        print(json.dumps(show.explanation_json(made), indent=1))
+        print(json.dumps(show.explanation_json(made, opened=door.is_open), indent=1))
     else:
-        print(show.explanation(made))
+        print(show.explanation(made, opened=door.is_open))
     return 0
 
 

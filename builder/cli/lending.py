@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from builder import native
+from builder import door, native
 from builder.bases import find_mirror
 from builder.cli.progress import Progress
 from builder.cli.run import Run
@@ -60,7 +60,7 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTo
     def say(text: str) -> None:
         run.progress.step(image.identifier, text)
 
-    if not native.has_door(image.cell.arch):
+    if not door.is_open(image.cell.arch):
         say("no native tools: the kernel's handler is not that of 'make setup'")
         return None
     return native.ensure_tools(

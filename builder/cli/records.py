@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder import door
 from builder.home import Home
 from builder.model import KeyedStage
 from builder.plan.keys import DeclaredStages, why_changed
@@ -22,7 +23,6 @@ from builder.plan.keys import DeclaredStages, why_changed
 CACHED, SHARED, TO_BUILD = "cached", "shared with", "to build"
 ENGINES = "engines.json"
 _MADE = {"name", "made", "digest"}
-_HANDLERS = Path("/proc/sys/fs/binfmt_misc")
 _NOT_HERE = "not brought"  # the digest of native tools that the next build brings first
 
 
@@ -131,8 +131,7 @@ def _state(
 def _is_lent(image: DeclaredStages) -> bool:
     """Whether the kernel would start native tools in the place of an image's programs."""
     arch = image.native.rpartition("-")[2]
-    handler = _HANDLERS / f"build-images-{arch}"
-    return bool(arch) and platform.machine() == "x86_64" and handler.exists()
+    return bool(arch) and platform.machine() == "x86_64" and door.is_open(arch)
 
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from builder.plan.grouping import MANY, by_reason
 if TYPE_CHECKING:
     from builder.cli.records import StageState
 
+Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs
+_NO_DOOR = "native tools: none, the kernel's handler is not that of set-up: run 'make setup'"
 Stages = Sequence[tuple[str, str]]  # the name of each stage, and what will happen to it
 
 
@@ -107,14 +109,19 @@ def _rest(cell: Cell) -> str:
     return " ".join([cell.base, cell.cuda, cell.mpi, cell.arch])
 
 
-def explanation(plan: Plan, host: str = platform.machine()) -> str:
+def explanation(
+    plan: Plan, host: str = platform.machine(), opened: Opened = lambda _arch: True
+) -> str:
     """Why each selected cell is in or out, and what decided what is in it.
 
     Where many are left out, each reason stands once, with the cells that it holds for.
     """
     lines: list[str] = []
     for image in plan.images:
-        lines += [f"+ {image.identifier}", *(f"    {line}" for line in _decided(image, host))]
+        lines += [
+            f"+ {image.identifier}",
+            *(f"    {line}" for line in _decided(image, host, opened)),
+        ]
     if len(plan.left_out) > MANY:
         lines += [f"{len(plan.left_out)} cells are left out:"]
         for text, cells in by_reason(plan.left_out):
@@ -125,24 +132,28 @@ def explanation(plan: Plan, host: str = platform.machine()) -> str:
     return "\n".join(lines)
 
 
-def explanation_json(plan: Plan, host: str = platform.machine()) -> dict[str, Any]:
+def explanation_json(
+    plan: Plan, host: str = platform.machine(), opened: Opened = lambda _arch: True
+) -> dict[str, Any]:
     """The same as data."""
     return {
         "schema": "build-images/explanation/v1",
         "in": [
-            {"image": image.identifier, "decided": _decided(image, host)} for image in plan.images
+            {"image": image.identifier, "decided": _decided(image, host, opened)}
+            for image in plan.images
         ],
         "out": [_left_out_json(one) for one in plan.left_out],
     }
 
 
-def _decided(image: PlannedImage, host: str) -> list[str]:
+def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
     from builder import native  # noqa: PLC0415 - `explain` alone needs it
 
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
     if lent := native.told(image.base, image.cell.arch, host):
-        lines.append(lent)
+        lacking = native.lacking(image.base, image.cell.arch, host)
+        lines.append(lent if lacking or opened(image.cell.arch) else _NO_DOOR)
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines

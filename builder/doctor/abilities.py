@@ -57,14 +57,18 @@ def require(
     out: Path,
     need_bytes: int,
     bases: bool = True,
+    lent: Sequence[str] = (),
 ) -> None:
     """Raise `MissingPrerequisite` with all that this machine lacks for a run of the main job.
 
     `need_bytes` must be free where `home` is and where `out` is. `bases` says whether any base is
-    to be bootstrapped: one from a registry needs no mmdebstrap.
+    to be bootstrapped: one from a registry needs no mmdebstrap. `lent` are the architectures whose
+    build steps are to run native tools, if the kernel's handler is that of set-up.
     """
     needs = [*_build(engine, diagnosis.user == "root"), *map(key_of, archs)]
     needs = [key for key in needs if bases or key not in _BASES]
+    if any(diagnosis.items[f"native:{arch}"].ok for arch in lent):
+        needs.append("patchelf")
     for one in formats:
         needs += [*_PACK.get(one, (one,)), *_RUN.get(one, ())]
     lacking = [_told(item) for item in _missing(diagnosis.items, needs)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts, native
+from builder import door, facts, native
 from builder.doctor.diagnosis import Item, Roots
 from builder.doctor.programs import SETUP, answer, first_version
 from builder.process import Processes
@@ -96,7 +96,7 @@ def lends(arch: facts.Architecture, *, host: str, roots: Roots) -> list[Item]:
     """Whether build steps of an architecture run native tools; nothing where they cannot."""
     if arch.name == host or host != native.HOST:
         return []
-    ok = native.has_door(arch.name, roots.proc / "sys/fs/binfmt_misc")
+    ok = door.is_open(arch.name, roots.proc / "sys/fs/binfmt_misc")
     text = "compilers, shell and apt run as this machine's own in its build steps"
     if not ok:
         text = "its build steps are emulated whole: the kernel's handler is not that of set-up"

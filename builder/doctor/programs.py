@@ -90,7 +90,7 @@ PROGRAMS = (
     Program(
         name="patchelf",
         group=TOOLS,
-        why="moves native tools to where build steps see them",
+        why="moves native tools to where build steps see them; --no-native-tools goes without",
         package="patchelf",
         optional=True,
     ),

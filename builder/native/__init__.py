@@ -6,6 +6,6 @@ makes the QEMU that runs them in place of the image's own.
 
 from __future__ import annotations
 
-from builder.native.tools import HOST, RECORD, NativeTools, ensure_tools, has_door, lacking, told
+from builder.native.tools import HOST, RECORD, NativeTools, ensure_tools, lacking, told
 
-__all__ = ["HOST", "RECORD", "NativeTools", "ensure_tools", "has_door", "lacking", "told"]
+__all__ = ["HOST", "RECORD", "NativeTools", "ensure_tools", "lacking", "told"]

@@ -8,7 +8,6 @@ no native tools are shown.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import sys
 import tempfile
@@ -67,14 +66,6 @@ def with_twins(qemu: bytes, code: bytes) -> bytes:
     for n, segment in enumerate(segments):
         _SEGMENT.pack_into(made, table + n * _SEGMENT.size, *segment)
     return bytes(made)
-
-
-def version() -> str:
-    """What interpreters made by this module are known by: their files' names end with it."""
-    digest = hashlib.sha256()
-    for name in ("twins.c", "twins.ld", "interpreter.py"):
-        digest.update((_HERE / name).read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def compiled_code(processes: Processes) -> bytes:

@@ -11,7 +11,6 @@ import datetime as dt
 import hashlib
 import json
 import os
-import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,6 @@ from builder.digests import sha256_of_file
 from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage
-from builder.native import interpreter
 from builder.native.twins import descriptions
 from builder.process import Processes
 
@@ -107,16 +105,6 @@ def told(base: BaseImage, arch: str, host: str) -> str:
         f"native tools: gcc {versions}, shell, make, utilities and apt of {base.bootstrap.suite} "
         "run as this machine's own; other compilers are emulated"
     )
-
-
-def has_door(arch: str, folder: Path = Path("/proc/sys/fs/binfmt_misc")) -> bool:
-    """Whether the kernel starts programs of an architecture with this version's interpreter."""
-    try:
-        text = (folder / f"build-images-{arch}").read_text()
-    except OSError:
-        return False
-    is_on = text.startswith("enabled") and re.search(r"^flags: \w*P", text, re.MULTILINE)
-    return bool(is_on) and f".{interpreter.version()}\n" in text
 
 
 def ensure_tools(

@@ -19,6 +19,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 import slurm
+import yaml
 from harness import ARCHITECTURES, PROJECT, Ended, build_images, manifest_of, missing
 from planted_ranks import RankDefect, plant
 
@@ -65,10 +66,10 @@ def images(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     site = tmp_path_factory.mktemp("launchers")
     for name in ("base-images", "tests/images"):
         shutil.copytree(PROJECT / name, site / name)
-    shutil.copy(PROJECT / "matrix.yaml", site)
-    text = (site / "matrix.yaml").read_text()
-    text = text.partition("\nexclude:")[0] + "\ndefault:" + text.partition("\ndefault:")[2]
-    (site / "matrix.yaml").write_text(text.replace("[hpc-base]", "[ranks]"))
+    matrix = yaml.safe_load((PROJECT / "matrix.yaml").read_text())
+    del matrix["exclude"], matrix["tags"]  # they name other recipes
+    matrix["default"]["recipe"] = ["ranks"]
+    (site / "matrix.yaml").write_text(yaml.safe_dump(matrix))
     (site / "recipes").mkdir()
     (site / "recipes/ranks.yaml").write_text(RECIPE)
     selection = ["--recipe=ranks", "--base=debian12", "--mpi=openmpi4.1"]

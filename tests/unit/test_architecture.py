@@ -26,6 +26,7 @@ LEAVES = {
     "versions",
     "templates",
     "home",
+    "door",
     "locks",
     "nvml",
     "orphans",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from builder import door
 from builder.doctor import Diagnosis, Roots, as_json, as_text, examine, require
 from builder.errors import MissingPrerequisite
 from builder.process import Processes
@@ -76,11 +78,12 @@ class Machine:
         state: str = "enabled",
         flags: str = "OCF",
         version: str = "11.1.3",
+        suffix: str = "",
     ) -> None:
         name = name or f"qemu-{arch}"
-        qemu = self.root / f"emulators/{name}"
+        qemu = self.root / f"emulators/{name}{suffix}"
         if version:
-            self.program(name, f"{name} version {version} (Debian)", folder="emulators")
+            self.program(qemu.name, f"{name} version {version} (Debian)", folder="emulators")
         magic = f"7f454c4602010100000000000000000002{'00'}{MAGIC[arch]}"
         text = f"{state}\ninterpreter {qemu}\nflags: {flags}\noffset 0\nmagic {magic}\nmask ff\n"
         self.write(f"proc/sys/fs/binfmt_misc/{name}", text)
@@ -102,7 +105,9 @@ class Machine:
             user=self.user,
         )
 
-    def require(self, *, need_bytes: int = 0, engine: str = "buildah") -> None:
+    def require(
+        self, *, need_bytes: int = 0, engine: str = "buildah", lent: tuple[str, ...] = ()
+    ) -> None:
         require(
             self.examine(),
             archs=["x86_64", "ppc64le"],
@@ -111,6 +116,7 @@ class Machine:
             home=self.home,
             out=self.root / "out",
             need_bytes=need_bytes,
+            lent=lent,
         )
 
 
@@ -286,6 +292,21 @@ def test_an_emulator_that_does_not_serve(
     assert remedy in item.remedy
     assert item.data["how"] == "none"
     assert problem in refusal(machine)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
+def test_native_tools_want_the_handler_of_set_up_and_patchelf(machine: Machine) -> None:
+    item = machine.examine().items["native:ppc64le"]
+    assert (item.ok, item.optional) == (False, True)
+    assert "the kernel's handler is not that of set-up" in item.text
+    machine.require(lent=("ppc64le",))  # without them, builds are emulated whole
+    machine.handler(name="build-images-ppc64le", flags="POCF", suffix=f".{door.version()}")
+    assert machine.examine().items["native:ppc64le"].ok
+    machine.require()
+    with pytest.raises(MissingPrerequisite, match=r"patchelf.*--no-native-tools goes without"):
+        machine.require(lent=("ppc64le",))
+    machine.program("patchelf", "patchelf 0.14.3")
+    machine.require(lent=("ppc64le",))
 
 
 def test_one_handler_that_serves_is_enough(machine: Machine) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-from builder import facts, native
+from builder import door, facts, native
 from builder.errors import BadInput
 from builder.load import load_project
 from builder.model import BaseImage
@@ -134,13 +134,13 @@ def test_the_compilers_are_those_of_the_base_and_of_its_nvcc(bases: dict[str, Ba
 
 def test_the_kernel_s_handler_is_known_by_its_version(tmp_path: Path) -> None:
     entry = tmp_path / "build-images-ppc64le"
-    assert not native.has_door("ppc64le", tmp_path)
-    entry.write_text(f"enabled\ninterpreter /x/qemu-ppc64le.{interpreter.version()}\nflags: POCF\n")
-    assert native.has_door("ppc64le", tmp_path)
+    assert not door.is_open("ppc64le", tmp_path)
+    entry.write_text(f"enabled\ninterpreter /x/qemu-ppc64le.{door.version()}\nflags: POCF\n")
+    assert door.is_open("ppc64le", tmp_path)
     entry.write_text("enabled\ninterpreter /x/qemu-ppc64le.0123456789ab\nflags: POCF\n")
-    assert not native.has_door("ppc64le", tmp_path)
-    entry.write_text(f"disabled\ninterpreter /x/qemu-ppc64le.{interpreter.version()}\n")
-    assert not native.has_door("ppc64le", tmp_path)
+    assert not door.is_open("ppc64le", tmp_path)
+    entry.write_text(f"disabled\ninterpreter /x/qemu-ppc64le.{door.version()}\n")
+    assert not door.is_open("ppc64le", tmp_path)
 
 
 def test_ci_setup_names_the_interpreter_alike() -> None:
@@ -150,7 +150,7 @@ def test_ci_setup_names_the_interpreter_alike() -> None:
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"/tools/qemu/qemu-ppc64le.{interpreter.version()}"
+    assert done.stdout == f"/tools/qemu/qemu-ppc64le.{door.version()}"
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not on this machine")

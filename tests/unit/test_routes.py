@@ -78,6 +78,15 @@ def test_explanation_is_in_these_words(identifier: str) -> None:
     assert found == golden.read_text()
 
 
+def test_without_the_handler_of_set_up_nothing_is_lent() -> None:
+    images = [one for one in golden_images().values() if one.base.name == "debian13"]
+    for image in images:
+        plan = Plan(images=(image,), left_out=())
+        found = explanation(plan, host="x86_64", opened=lambda _arch: False)
+        told = "native tools: none, the kernel's handler is not that of set-up" in found
+        assert told is (image.cell.arch != "x86_64"), found
+
+
 def test_each_golden_explanation_has_its_cell() -> None:
     assert {path.stem for path in FOLDER.glob("*.txt")} == {*CELLS, *REFUSED}
 
