@@ -14,12 +14,12 @@ from typing import Any
 from builder.artifacts.oci import read_layout
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.packing import file_digest
-from builder.cli.proving import manifest_part, prove
+from builder.cli.proving import manifest_part, prove, proven_on_gpu
 from builder.cli.run import Run, now
 from builder.cli.workspace import FILES, link_or_copy, write_atomically
 from builder.engines import Tools
 from builder.errors import BadInput
-from builder.model import FAILED, Artifact
+from builder.model import FAILED, Artifact, Outcome
 from builder.verify import RUNNERS, InImageCheck, Target
 
 
@@ -99,17 +99,67 @@ def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> 
 def merged(manifest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with what was found now in the place of what the same runners found before.
 
-    Outcomes of other runners stay, as they are of the same artifacts.
+    Outcomes of other runners stay, as they are of the same artifacts. What is said of all of them
+    is worked out anew: whether one was emulated, and whether all were proven on a GPU.
     """
     checks = {**manifest["checks"], **part["checks"]}
     failed = any(one["outcome"] == FAILED for some in checks.values() for one in some)
     return {
         **manifest,
         **part,
+        **emulation(
+            {**manifest, "checks": checks},
+            dict.fromkeys(part["checks"], bool(part.get("emulated"))),
+        ),
+        "proven_on_gpu": _proven_on_gpu(manifest, checks),
         "checks": checks,
         "outcome": "failed" if failed else "verified",
         "evidence": sorted({*manifest.get("evidence", ()), *part["evidence"]}),
     }
+
+
+def emulation(manifest: Mapping[str, Any], done: Mapping[str, bool]) -> dict[str, Any]:
+    """What a manifest says of emulation: of what is kept, and of the runs `done` in its place.
+
+    Runs are named as their evidence is: `oci-docker`, `sif-mpi-hybrid-srun`; the value is whether
+    it was emulated. The image is if one of them is; before its first check, if its build was.
+    """
+    runs = _emulated_runs(manifest) - done.keys() | {name for name, was in done.items() if was}
+    unchecked = not manifest["checks"] and bool(manifest.get("emulated_build"))
+    return {"emulated": bool(runs) or unchecked, "emulated_runs": sorted(runs)}
+
+
+def _emulated_runs(manifest: Mapping[str, Any]) -> set[str]:
+    """Earlier versions said it of all runs at once."""
+    if "emulated_runs" in manifest:
+        return set(manifest["emulated_runs"])
+    if not manifest.get("emulated"):
+        return set()
+    launched = manifest.get("launched", {})
+    ranks = {f"{name}-{one['check']}" for name, some in launched.items() for one in some}
+    return {*manifest["checks"], *ranks}
+
+
+def _proven_on_gpu(
+    manifest: Mapping[str, Any], checks: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> bool | None:
+    gpu = {one["name"] for one in manifest["in_image_checks"] if "gpu" in one["needs"]}
+    found = {
+        name: [
+            Outcome(check=one["check"], outcome=one["outcome"], reason="", data=one.get("data", {}))
+            for one in some
+        ]
+        for name, some in checks.items()
+    }
+    return proven_on_gpu(gpu, manifest["artifacts"], found)
+
+
+def subjects(manifest: Mapping[str, Any], ran: Artifact) -> list[Artifact]:
+    """What was found is true of: all artifacts, if an earlier verification found them equal."""
+    if manifest.get("formats_equal") is not True:
+        return [ran]
+    artifacts = manifest["artifacts"].values()
+    return [Artifact(**{**one, "path": Path(one["path"])}) for one in artifacts]
 
 
 def within_reach(

@@ -183,6 +183,7 @@ class Cell:
             "content_key": image.content_key,
             "engine": run.engine.name,
             "emulated": image.cell.arch != run.host.arch,
+            "emulated_build": image.cell.arch != run.host.arch,
             "inputs": {
                 **_inputs(image, self._stages, self._spec),
                 "files": files_of(

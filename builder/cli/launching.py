@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
-from builder.cli.again import finished, within_reach, work_folder
+from builder.cli.again import emulation, finished, subjects, within_reach, work_folder
 from builder.cli.manifests import MANIFEST
 from builder.cli.options import Options
 from builder.cli.proving import emulator_of
@@ -53,15 +53,16 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
                 folder / "evidence",
                 f"{name}-{outcome.check}",
                 identifier=manifest["image"],
-                artifacts=_subjects(manifest, artifacts[name]),
+                artifacts=subjects(manifest, artifacts[name]),
                 outcomes=[outcome],
                 scripts={},
                 setting=_setting(run, ranks, started_by, started),
             )
             written.append(path.relative_to(folder).as_posix())
-    updated = _with(manifest, found, written)
+    emulator = emulator_of(run, manifest["cell"]["arch"])
+    updated = _with(manifest, found, written, emulated=bool(emulator))
     write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
-    _tell(options, asked, updated, found)
+    _tell(options, asked, updated, found, emulator)
     return _exit_code([one.outcome for some in found.values() for one in some])
 
 
@@ -131,14 +132,6 @@ def _image_mpi(project: Path, value: str) -> ImageMpi | None:
     )
 
 
-def _subjects(manifest: Mapping[str, Any], ran: Artifact) -> list[Artifact]:
-    """What was found is true of: all artifacts, if an earlier verification found them equal."""
-    if manifest.get("formats_equal") is not True:
-        return [ran]
-    artifacts = manifest["artifacts"].values()
-    return [Artifact(**{**one, "path": Path(one["path"])}) for one in artifacts]
-
-
 def _setting(run: Run, ranks: Ranks, started_by: StartedBy, started: str) -> Setting:
     program = ranks.kind.program
     return Setting(
@@ -156,7 +149,11 @@ def _setting(run: Run, ranks: Ranks, started_by: StartedBy, started: str) -> Set
 
 
 def _with(
-    manifest: Mapping[str, Any], found: Mapping[str, list[Outcome]], written: list[str]
+    manifest: Mapping[str, Any],
+    found: Mapping[str, list[Outcome]],
+    written: list[str],
+    *,
+    emulated: bool,
 ) -> dict[str, Any]:
     """The manifest with these outcomes in the place of earlier ones of the same names."""
     launched = {name: list(some) for name, some in manifest.get("launched", {}).items()}
@@ -165,7 +162,17 @@ def _with(
         kept = [one for one in launched.get(name, []) if one["check"] not in new]
         launched[name] = [*kept, *map(asdict, outcomes)]
     evidence = sorted({*manifest.get("evidence", []), *written})
-    return {**manifest, "launched": launched, "evidence": evidence}
+    runs = {
+        f"{name}-{one.check}": emulated and one.outcome != SKIPPED
+        for name, outcomes in found.items()
+        for one in outcomes
+    }
+    return {
+        **manifest,
+        **emulation(manifest, runs),
+        "launched": launched,
+        "evidence": evidence,
+    }
 
 
 def _tell(
@@ -173,11 +180,12 @@ def _tell(
     asked: RankOptions,
     updated: Mapping[str, Any],
     found: Mapping[str, list[Outcome]],
+    emulator: str,
 ) -> None:
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
         return
-    emulated = ", emulated" if updated.get("emulated") else ""
+    emulated = ", emulated" if emulator else ""
     print(f"{updated['image']}: {asked.ranks} ranks{emulated}")
     for name, outcomes in found.items():
         for one in outcomes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -196,25 +196,39 @@ def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:
 def manifest_part(run: Run, proof: Proof, target: Target) -> dict[str, Any]:
     """What a manifest says of the proof."""
     gpu = {check.name for check in target.checks if check.needs_gpu}
-    found = [
-        one.outcome
-        for some in proof.outcomes.values()
-        for one in some
-        if one.check in gpu and one.applies
-    ]
+    emulated = target.arch != run.host.arch
     return {
         "artifacts": {name: artifact_part(one) for name, one in proof.artifacts.items()},
         "tree_digest": next(iter(proof.artifacts.values())).tree_digest,
         "formats_equal": None if proof.equal.outcome == SKIPPED else proof.equal.outcome == PASSED,
-        "emulated": target.arch != run.host.arch,
+        "emulated": emulated,
+        "emulated_runs": sorted(proof.outcomes) if emulated else [],
         "tools": dict(run.versions),
         "checks": {
             name: [asdict(one) for one in outcomes] for name, outcomes in proof.outcomes.items()
         },
         "outcome": "verified" if all(map(passed, proof.outcomes.values())) else "failed",
-        "proven_on_gpu": None if not gpu else SKIPPED not in found and FAILED not in found,
+        "proven_on_gpu": proven_on_gpu(gpu, proof.artifacts, proof.outcomes),
         "evidence": list(proof.evidence),
     }
+
+
+def proven_on_gpu(
+    gpu: Collection[str], formats: Iterable[str], found: Mapping[str, Iterable[Outcome]]
+) -> bool | None:
+    """Whether the checks `gpu` passed in some run of each format, and failed in none.
+
+    `found` are outcomes by the names of runs. None if the image has no such check.
+    """
+    if not gpu:
+        return None
+    runs: dict[str, list[set[str]]] = {name: [] for name in formats}
+    for name, outcomes in found.items():
+        mine = {one.outcome for one in outcomes if one.check in gpu and one.applies}
+        if FAILED in mine:
+            return False
+        runs.setdefault(name.partition("-")[0], []).append(mine)
+    return all(any(SKIPPED not in mine for mine in some) for some in runs.values())
 
 
 def artifact_part(artifact: Artifact) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _statement(manifest: Mapping[str, Any], builder_id: str) -> dict[str, Any]:
                 "externalParameters": {"image": name, "cell": cell, "engine": manifest["engine"]},
                 "internalParameters": {
                     "contentKey": manifest["content_key"],
-                    "emulated": manifest["emulated"],
+                    "emulated": manifest.get("emulated_build", manifest["emulated"]),
                     "nativeTools": inputs["native_tools"],
                     "sourceDateEpoch": inputs["source_date_epoch"],
                 },

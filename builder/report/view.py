@@ -286,7 +286,8 @@ def _badges(manifest: Mapping[str, Any]) -> tuple[Badge, ...]:
         text = f"emulated · QEMU {qemu}" if qemu else "emulated"
         badges = [Badge(kind="emulated", text=text, about=f"{arch} programs ran under emulation")]
     else:
-        badges = [Badge(kind="native", text="native", about=f"built and checked on {arch}")]
+        done = "checked" if manifest.get("emulated_build") else "built and checked"
+        badges = [Badge(kind="native", text="native", about=f"{done} on {arch}")]
     proven = manifest.get("proven_on_gpu")
     if proven is True:
         badges.append(Badge(kind="gpu", text="proven on a GPU", about="its GPU checks passed"))

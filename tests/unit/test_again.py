@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.cli import main
-from builder.cli.again import merged
+from builder.cli.again import emulation, merged
 
 MANIFEST = {
     "schema": "build-images/manifest/v1",
@@ -74,3 +74,78 @@ def test_what_launchers_started_stays_and_makes_no_image_fail() -> None:
     again = merged(first, part("oci", "passed"))
     assert (again["outcome"], again["launched"]) == ("verified", launched)
     assert again["evidence"] == ["evidence/oci.json", proof]
+
+
+def launched_emulated(**more: object) -> dict[str, object]:
+    """What was built and checked emulated, ranks included."""
+    return {
+        **MANIFEST,
+        "checks": {name: [{"check": "mpi", "outcome": "passed"}] for name in ("oci", "sif")},
+        "launched": {"sif": [{"check": "mpi-hybrid-srun", "outcome": "passed"}]},
+        "emulated": True,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        launched_emulated(emulated_runs=["oci", "sif", "sif-mpi-hybrid-srun"]),
+        launched_emulated(),  # as earlier versions wrote it
+    ],
+)
+def test_emulated_is_what_one_of_the_kept_outcomes_is(before: dict[str, object]) -> None:
+    native = {**part("oci", "passed"), "emulated": False}
+    first = merged(before, native)
+    assert (first["emulated"], first["emulated_runs"]) == (True, ["sif", "sif-mpi-hybrid-srun"])
+    second = merged(first, {**part("sif", "passed"), "emulated": False})
+    assert (second["emulated"], second["emulated_runs"]) == (True, ["sif-mpi-hybrid-srun"])
+    third = {**second, **emulation(second, {"sif-mpi-hybrid-srun": False})}
+    assert (third["emulated"], third["emulated_runs"]) == (False, [])
+    fourth = merged(third, {**part("oci-docker", "passed"), "emulated": True})
+    assert (fourth["emulated"], fourth["emulated_runs"]) == (True, ["oci-docker"])
+
+
+def test_an_image_that_was_built_emulated_and_never_checked_is_emulated() -> None:
+    unchecked = {**MANIFEST, "emulated": True, "emulated_build": True, "emulated_runs": []}
+    assert emulation(unchecked, {"sif-mpi-hybrid-srun": False})["emulated"] is True
+    native = merged(unchecked, {**part("oci", "passed"), "emulated": False})
+    assert (native["emulated"], native["emulated_build"]) == (False, True)
+
+
+GPU = {"check": "gpu-compute", "outcome": "passed"}
+NO_GPU = {"check": "gpu-compute", "outcome": "skipped"}
+NOTHING = {"check": "gpu-compute", "outcome": "skipped", "data": {"applies": False}}
+BROKEN = {"check": "gpu-compute", "outcome": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "now", "proven"),
+    [
+        ({"oci": NO_GPU}, {"sif": GPU}, False),
+        ({}, {"sif": GPU}, False),
+        ({"oci": GPU}, {"sif": GPU}, True),
+        ({"oci": GPU}, {"sif": NOTHING}, True),
+        ({"oci": GPU}, {"sif": NO_GPU}, False),
+        ({"oci": NO_GPU, "sif": GPU}, {"oci-docker": GPU}, True),
+        ({"oci": GPU, "sif": GPU}, {"oci-docker": BROKEN}, False),
+        ({"oci": BROKEN, "sif": GPU}, {"oci": GPU}, True),
+    ],
+)
+def test_proven_on_a_gpu_is_what_every_format_is(
+    kept: dict[str, object], now: dict[str, object], proven: bool
+) -> None:
+    """This run alone says nothing of formats that it did not run."""
+    manifest = {
+        **MANIFEST,
+        "in_image_checks": [{"name": "gpu-compute", "needs": ["gpu"]}],
+        "artifacts": {"oci": {}, "sif": {}},
+        "checks": {name: [one] for name, one in kept.items()},
+    }
+    found = {name: [one] for name, one in now.items()}
+    new = {"checks": found, "evidence": [], "proven_on_gpu": GPU in now.values()}
+    assert merged(manifest, new)["proven_on_gpu"] is proven
+
+
+def test_an_image_without_checks_of_gpus_is_not_judged_by_them() -> None:
+    assert merged(MANIFEST, part("oci", "passed"))["proven_on_gpu"] is None

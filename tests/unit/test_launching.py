@@ -201,6 +201,33 @@ def test_a_later_outcome_takes_the_place_of_an_earlier_one(
     assert manifest_of(folder)["outcome"] == "verified"
 
 
+def test_an_emulated_launch_of_an_image_that_was_checked_natively(
+    folder: Path,
+    asked: Asked,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    foreign = "s390x" if platform.machine() != "s390x" else "x86_64"
+    write(folder, cell={"arch": foreign, "mpi": "openmpi4.1"})
+    assert verify(folder, "--launcher=mpirun") == 0
+    assert ": 4 ranks, emulated\n" in capsys.readouterr().out
+    found = manifest_of(folder)
+    assert (found["emulated"], found["emulated_runs"]) == (True, ["sif-mpi-hybrid-mpirun"])
+    answer_with(monkeypatch, asked, lambda _: SKIPPED)
+    assert verify(folder, "--launcher=mpirun") == 4
+    assert manifest_of(folder)["emulated"] is False
+
+
+def test_a_native_launch_of_an_image_that_was_checked_emulated(
+    folder: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del asked
+    write(folder, emulated=True, emulated_runs=["sif"])
+    assert verify(folder, "--launcher=srun") == 0
+    assert ": 4 ranks\n" in capsys.readouterr().out
+    assert manifest_of(folder)["emulated_runs"] == ["sif"]
+
+
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [

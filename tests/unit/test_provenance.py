@@ -230,3 +230,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     (folder / "evidence" / "oci.json").unlink()
     with pytest.raises(BadInput, match=r"oci\.json: cannot be read"):
         statements_of(folder, manifest, builder_id="x:y")
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_emulated_is_what_the_build_was(emulated: bool) -> None:
+    """And not what later checks were, which may be run elsewhere."""
+    manifest = {**MANIFEST, "emulated": not emulated, "emulated_build": emulated}
+    found = json.loads(provenance(manifest, builder_id=builder_of({})))
+    parameters = found["predicate"]["buildDefinition"]["internalParameters"]
+    assert parameters["emulated"] is emulated

@@ -15,6 +15,7 @@ from builder.model import Cell, LeftOut, Reason
 from builder.report import write_report
 from builder.report.matrix import axes_of
 from builder.report.units import human_moment, human_size, human_time
+from builder.report.view import card_of
 
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -268,6 +269,12 @@ def test_emulated_is_never_shown_as_native(tmp_path: Path) -> None:
     assert "emulated" in page.text("matrix", "tile")
     assert "native" not in page.text("matrix", "tile")
     assert "1 emulated" in page.text("run")
+
+
+@pytest.mark.parametrize(("emulated", "about"), [(True, "checked"), (False, "built and checked")])
+def test_what_was_native(emulated: bool, about: str) -> None:
+    (badge,) = card_of(manifest(cell(), emulated_build=emulated), folder="out").badges
+    assert (badge.kind, badge.about) == ("native", f"{about} on x86_64")
 
 
 def test_a_failed_build_shows_the_end_of_its_error(tmp_path: Path) -> None:
