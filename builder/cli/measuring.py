@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
-from builder.cli.again import OpenImage, check_runners, opened
+from builder.cli.again import OpenImage, check_runners, opened, subjects
 from builder.cli.manifests import MANIFEST
 from builder.cli.proving import emulator_of
 from builder.cli.run import Run, now
@@ -37,7 +36,7 @@ from builder.measure import (
     rows_of,
     run_rounds,
 )
-from builder.model import FORMATS, Artifact, Outcome
+from builder.model import FORMATS
 from builder.report import refresh
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.runners import Container
@@ -55,7 +54,7 @@ def measure(run: Run, folder: Path, *, runners: Sequence[str], repeats: int) -> 
     with opened(folder, run.tools) as image:
         check_runners(image.artifacts, runners)
         measured = _measured(run, image, runners=runners, repeats=repeats)
-        _keep(run, image, folder, measured)
+        keep(run, image, folder, measured)
     return measured
 
 
@@ -161,14 +160,10 @@ def _name(kind: Kind) -> str:
     return f"{kind.format}-{kind.name}"
 
 
-def _keep(run: Run, image: OpenImage, folder: Path, measured: Measured) -> None:
+def keep(run: Run, image: OpenImage, folder: Path, measured: Measured) -> None:
     """Evidence for each format, the manifest, and the report above the image's folder."""
-    artifacts = [
-        dataclasses.replace(one, tree_digest=image.manifest["artifacts"][name]["tree_digest"])
-        for name, one in image.artifacts.items()
-    ]
     evidence = [
-        _evidence(run, folder, place, measured.collapse_in(place.name), artifacts, measured)
+        _evidence(run, image, folder, place, measured)
         for place in measured.places
         if place.name != BARE
     ]
@@ -193,22 +188,18 @@ def with_measurement(
 
 
 def _evidence(
-    run: Run,
-    folder: Path,
-    place: PlaceFacts,
-    outcome: Outcome,
-    artifacts: Sequence[Artifact],
-    measured: Measured,
+    run: Run, image: OpenImage, folder: Path, place: PlaceFacts, measured: Measured
 ) -> Path:
+    ran = place.name.partition("-")[0]
     return write_evidence(
         folder / "evidence",
         f"{place.name}{_SUFFIX}",
         identifier=measured.image,
-        artifacts=artifacts,
-        outcomes=[outcome],
+        artifacts=subjects(image.manifest, image.artifacts[ran]),
+        outcomes=[measured.collapse_in(place.name)],
         scripts={},
         setting=Setting(
-            format=place.name.partition("-")[0],
+            format=ran,
             runner=place.runner,
             runner_version=place.version,
             host=measured.host,

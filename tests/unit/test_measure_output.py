@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from measure_samples import measured, run, speeds
@@ -12,11 +14,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_report import Page, cell, manifest, render, why
 
 from builder.cli import main
-from builder.cli.measuring import with_measurement
+from builder.cli.again import OpenImage
+from builder.cli.measuring import keep, with_measurement
+from builder.cli.proving import artifact_part
+from builder.cli.run import Run
 from builder.measure import as_text, exposition
-from builder.model import LeftOut
+from builder.model import Artifact, LeftOut
 from builder.report import refresh
 from builder.report.plot import plot_of
+from builder.verify import Target
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
@@ -217,6 +223,33 @@ def test_a_measurement_says_nothing_of_whether_an_image_is_verified(outcome: str
         assert updated["measured"]["outcomes"]["oci"]["outcome"] == (
             "passed" if latency == 1 else "failed"
         )
+
+
+@pytest.mark.parametrize(
+    ("equal", "of_oci"), [(True, ["oci", "sif", "tree"]), (False, ["oci"]), (None, ["oci"])]
+)
+def test_evidence_is_of_the_artifact_that_ran_unless_all_are_equal(
+    equal: bool | None, of_oci: list[str], tmp_path: Path
+) -> None:
+    artifacts = {
+        name: Artifact(format=name, path=tmp_path / name, digest=f"sha256:{name}", size=1)
+        for name in ("oci", "sif")
+    }
+    given: dict[str, Any] = {
+        "artifacts": {
+            name: {**artifact_part(one), "tree_digest": "sha256:7e"}
+            for name, one in artifacts.items()
+        },
+        "evidence": [],
+        "formats_equal": equal,
+    }
+    target = Target(identifier="x", arch="x86_64", environment={}, checks=())
+    image = OpenImage(manifest=given, artifacts=artifacts, target=target, work=tmp_path)
+    folder = tmp_path / "image"
+    keep(cast("Run", SimpleNamespace(versions={})), image, folder, measured())
+    for name, wanted in (("oci", of_oci), ("sif", of_oci if equal else ["sif"])):
+        statement = json.loads((folder / "evidence" / f"{name}-bench.json").read_text())
+        assert [one["name"].rpartition("/")[2] for one in statement["subject"]] == wanted
 
 
 # The command line.
