@@ -187,6 +187,20 @@ def test_nothing_of_the_caller_reaches_ranks_but_what_mpi_needs(
     assert launchers.environment(tools)["PMIX_MCA_gds"] == "ds21"
 
 
+def test_passwords_stay_here_and_slurms_token_is_the_launchers(
+    host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("APPTAINER_DOCKER_PASSWORD", "SINGULARITY_DOCKER_PASSWORD"):
+        monkeypatch.setenv(name, "secret")
+    for name in ("APPTAINER_ENCRYPTION_PASSPHRASE", "APPTAINER_ENCRYPTION_PEM_DATA"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("SLURM_JWT", "token")
+    monkeypatch.setenv("APPTAINER_TMPDIR", "/scratch")
+    found = launchers.environment(host())
+    assert "secret" not in found.values()
+    assert (found["SLURM_JWT"], found["APPTAINER_TMPDIR"]) == ("token", "/scratch")
+
+
 # ---- What they say ----
 
 NOTICED = "mpirun noticed that process rank 3 with PID 0 on node vm exited on signal 9 (Killed)."
@@ -289,6 +303,7 @@ def judging(host: Callable[..., Tools], tmp_path: Path) -> Judge:
             ran = runners[0].ran
             before = ran[: ran.index("CONTAINER")]
             assert before[-3:] == ("timeout", "--kill-after=5", "100")
+            assert before[-5:-3] == ("env", "--unset=SLURM_JWT")
             program = ("single",) if given.get("bind") else ("multiple", "Open MPI v4.1")
             assert ran[-len(program) - 4 :] == (PROGRAM, "-t", "90", "4", *program)
         return found

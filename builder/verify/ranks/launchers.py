@@ -35,6 +35,11 @@ _KEPT = re.compile(
     r"|FI|PSM2?|NCCL|IBV|RDMAV|APPTAINER|SINGULARITY)_\w+"
     r"|LANG|LC_ALL|LD_LIBRARY_PATH|HOME|USER|LOGNAME|XDG_RUNTIME_DIR"
 )
+# What nothing here needs: the SIF is a file, and not encrypted.
+_SECRET = re.compile(r"(APPTAINER|SINGULARITY)_\w*(PASSWORD|PASSPHRASE|PEM_DATA)")
+# What Slurm's commands ask its controller with, which a launcher needs and its ranks do not:
+# https://slurm.schedmd.com/jwt.html
+TOKENS = ("SLURM_JWT",)
 # PMIx's store in shared memory crosses neither architectures nor mount namespaces: a rank in a
 # container does not see the server's folder, and hangs or complains.
 _RANKS_STORE = {"PMIX_MCA_gds": "hash"}
@@ -108,7 +113,11 @@ def find(start: Start, mpi: ImageMpi, tools: Tools, *, job: str) -> Launcher | U
 
 def environment(tools: Tools) -> dict[str, str]:
     """All that a launcher is given: the search path, and what is kept of the caller's."""
-    kept = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if _KEPT.fullmatch(name) and not _SECRET.fullmatch(name)
+    }
     return {**_RANKS_STORE, **kept, **tools.environment, **tools.processes.mark}
 
 

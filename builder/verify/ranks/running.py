@@ -114,9 +114,10 @@ def _run(
     The launcher may take as long once more, since it may have to wait for nodes.
     """
     seconds = ranks.start.timeout_s
+    without = ("env", *(f"--unset={name}" for name in launchers.TOKENS))
     limit = ("timeout", f"--kill-after={_KILL_AFTER_S}", str(seconds + GRACE_S))
     around = Around(
-        command=(*launcher.command, *limit),
+        command=(*launcher.command, *without, *limit),
         environment=launchers.environment(tools),
         mounts=shown.mounts if shown else (),
     )
