@@ -24,9 +24,9 @@ from builder.errors import BadInput, MissingPrerequisite
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model import FAILED, NONE, SKIPPED, Artifact, Outcome
-from builder.verify import RUNNERS, Setting, write_evidence
+from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
 from builder.verify.evidence import StartedBy
-from builder.verify.ranks import ImageMpi, Ranks, Start, verify_ranks
+from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
 from builder.versions import split_mpi
 
 CHECK = "mpi"  # whose program the ranks run
@@ -41,6 +41,7 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
     manifest = finished(folder)
     found: dict[str, list[Outcome]] = {}
     written: list[str] = []
+    programs: dict[str, str] = {}
     with work_folder(run.tools) as work:
         artifacts = _artifacts(manifest, options, folder, work)
         for ranks in _all_ranks(options, asked, manifest, artifacts):
@@ -49,13 +50,17 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
             run.progress.step(manifest["image"], f"{ranks.check} in {ranks.kind.program}")
             outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
             found.setdefault(name, []).append(outcome)
+            if outcome.outcome != SKIPPED and name not in programs:
+                programs[name] = digest_of_file(
+                    name, artifacts[name].path, PROGRAM, work=work, tools=run.tools
+                )
             path = write_evidence(
                 folder / "evidence",
                 f"{name}-{outcome.check}",
                 identifier=manifest["image"],
                 artifacts=subjects(manifest, artifacts[name]),
                 outcomes=[outcome],
-                scripts={},
+                scripts=_programs(outcome, programs.get(name, "")),
                 setting=_setting(run, ranks, started_by, started),
             )
             written.append(path.relative_to(folder).as_posix())
@@ -130,6 +135,11 @@ def _image_mpi(project: Path, value: str) -> ImageMpi | None:
         soname=series.soname if series else family.sonames[0],
         pmix=series.pmix if series else "",
     )
+
+
+def _programs(outcome: Outcome, digest: str) -> dict[str, str]:
+    """What the ranks ran, as it is in the artifact; nothing if none ran."""
+    return {outcome.check: digest} if digest and outcome.outcome != SKIPPED else {}
 
 
 def _setting(run: Run, ranks: Ranks, started_by: StartedBy, started: str) -> Setting:

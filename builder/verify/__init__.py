@@ -6,7 +6,7 @@ from builder.verify.checks import InImageCheck, Target
 from builder.verify.evidence import Setting, write_evidence
 from builder.verify.host import HostFacts, host_facts, lost_gpus
 from builder.verify.runners import DEFAULTS, RUNNERS, Kind
-from builder.verify.trees import FormatTree, equality, reading_trees, trees_of
+from builder.verify.trees import FormatTree, digest_of_file, equality, reading_trees, trees_of
 
 __all__ = [
     "DEFAULTS",
@@ -17,6 +17,7 @@ __all__ = [
     "Kind",
     "Setting",
     "Target",
+    "digest_of_file",
     "equality",
     "host_facts",
     "lost_gpus",

@@ -6,12 +6,15 @@ import tarfile
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from builder.artifacts import flatten, oci
 from builder.artifacts.tree import (
     Entry,
+    clean,
     comparable,
     differences,
     entries_of_tar,
@@ -19,8 +22,9 @@ from builder.artifacts.tree import (
     owner_differences,
     tree_digest,
 )
+from builder.digests import sha256_of
 from builder.engines import Tools, apptainer
-from builder.errors import StepFailed
+from builder.errors import MissingPrerequisite, StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 
 EQUALITY_CHECK = "formats-equal"
@@ -86,12 +90,40 @@ def tree_of_artifact(
 def _tree(artifact_format: str, artifact: Path, *, work: Path, tools: Tools) -> FormatTree:
     if artifact_format == "oci":
         return FormatTree.of(comparable(flatten.entries_of_layout(oci.read_layout(artifact))))
-    if artifact_format == "sif":
-        with apptainer.tree_of(artifact, scratch=work, tools=tools) as stream:
-            return FormatTree.of(comparable(entries_of_tar(stream)))
-    unpack = [tools.program("pigz"), "--decompress", "--stdout", str(artifact)]
-    with tools.processes.reading_from(unpack) as stream:
+    with _as_tar(artifact_format, artifact, work=work, tools=tools) as stream:
         return FormatTree.of(comparable(entries_of_tar(stream)))
+
+
+def _as_tar(
+    artifact_format: str, artifact: Path, *, work: Path, tools: Tools
+) -> AbstractContextManager[IO[bytes]]:
+    if artifact_format == "sif":
+        return apptainer.tree_of(artifact, scratch=work, tools=tools)
+    unpack = [tools.program("pigz"), "--decompress", "--stdout", str(artifact)]
+    return tools.processes.reading_from(unpack)
+
+
+def digest_of_file(
+    artifact_format: str, artifact: Path, path: str, *, work: Path, tools: Tools
+) -> str:
+    """The SHA-256 of a file in a SIF or a tarball, without hashing the others.
+
+    Empty where it is not there, or this machine cannot look into the artifact.
+    """
+    found = ""
+    try:
+        with (
+            _as_tar(artifact_format, artifact, work=work, tools=tools) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as archive,
+        ):
+            for member in archive:  # to its end: what is left would be read into memory at once
+                if clean(member.name) == clean(path) and member.isreg():
+                    data = archive.extractfile(member)
+                    assert data is not None
+                    found = sha256_of(data)
+    except (StepFailed, MissingPrerequisite, tarfile.TarError, zlib.error, EOFError):
+        return ""
+    return found
 
 
 def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None = None) -> Outcome:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
 import pytest
 
 from builder.artifacts.tree import Entry
+from builder.engines import Tools
+from builder.home import Home
 from builder.model import FAILED, PASSED, SKIPPED
-from builder.verify import FormatTree, equality
+from builder.process import Processes
+from builder.verify import FormatTree, digest_of_file, equality
 
 
 def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:
@@ -83,3 +95,43 @@ def test_owners_in_a_sif_that_keeps_them_are_compared() -> None:
     assert outcome.reason == (
         "oci and sif: /a: owner 0:8, not 0:0; oci and sif: /b: owner 0:0, not 0:8"
     )
+
+
+class Unpacks(Processes):
+    """Unpacks gzip, whichever program for it was named."""
+
+    @contextlib.contextmanager
+    def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
+        with gzip.open(argv[-1]) as stream:
+            yield cast("IO[bytes]", stream)
+
+
+def test_the_digest_of_one_file_of_a_tarball(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
+    tools = Tools(processes=Unpacks(), home=Home(path=tmp_path))
+    tarball = tmp_path / "image.tar.gz"
+    with tarfile.open(tarball, "w:gz") as archive:
+        for name, text in (("./opt/bin/mpi", b"program"), ("./opt/bin/other", b"another")):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+
+    def digest(path: str) -> str:
+        return digest_of_file("charliecloud", tarball, path, work=tmp_path, tools=tools)
+
+    assert digest("/opt/bin/mpi") == hashlib.sha256(b"program").hexdigest()
+    assert digest("/opt/bin/none") == ""
+    tarball.write_bytes(gzip.compress(b"no tar"))
+    assert digest("/opt/bin/mpi") == ""
+
+
+def test_no_digest_where_this_machine_cannot_look_into_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tools, "which", lambda *_: None)
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    (tmp_path / "image.sif").write_bytes(b"no sif")
+    for name, file in (("charliecloud", "image.tar.gz"), ("sif", "image.sif")):
+        assert digest_of_file(name, tmp_path / file, "/x", work=tmp_path, tools=tools) == ""

@@ -140,6 +140,30 @@ def test_the_evidence_says_what_started_the_ranks(folder: Path, asked: Asked) ->
     assert properties["launcher"] == "srun of Slurm 22.05.8"
 
 
+def test_the_evidence_names_the_program_that_ran(
+    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def digest_of(name: str, artifact: Path, path: str, **_: Any) -> str:
+        assert artifact.read_bytes() == SIF
+        looked.append(f"{name}:{path}")
+        return "c3" * 32
+
+    def descriptor() -> Any:
+        text = (folder / "evidence/sif-mpi-hybrid-srun.json").read_text()
+        return json.loads(text)["predicate"]["configuration"][1]
+
+    monkeypatch.setattr(launching, "digest_of_file", digest_of)
+    assert verify(folder, "--launcher=srun", "--bind-mpi=auto") == 0
+    assert looked == ["sif:/opt/build-images/bin/mpi"]  # once for all outcomes
+    assert descriptor()["digest"] == {"sha256": "c3" * 32}
+    answer_with(monkeypatch, asked, lambda _: SKIPPED)
+    assert verify(folder, "--launcher=srun") == 4
+    assert "digest" not in descriptor()  # none ran
+    assert len(looked) == 1
+
+
 def subjects(statement: dict[str, Any]) -> list[str]:
     return [one["name"].rpartition("/")[2] for one in statement["subject"]]
 
