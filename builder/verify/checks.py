@@ -13,7 +13,7 @@ from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
 from builder.verify.host import HostFacts
-from builder.verify.runners import Kind, Runner
+from builder.verify.runners import CopiesDriver, Kind, Runner
 from builder.verify.wording import LONGEST, data_of, end_of, is_rubbish, last_line, readable
 
 SKIP_STATUS = 77  # Automake's convention
@@ -56,22 +56,25 @@ class Target:
 def outcomes_in(
     target: Target, kind: Kind, runner: Runner, *, gpu: bool = False
 ) -> tuple[Outcome, ...]:
-    """Run every check in a container that stands."""
-    return (
-        environment_of(target, kind, runner, gpu=gpu),
-        *(outcome_of(check, runner) for check in target.checks),
-    )
+    """Run every check in a container that stands.
+
+    Where the driver is copied into the image, the checks that need a GPU come last: the others,
+    `cuda-clean` above all, are of the image as it was made.
+    """
+    found = {ENVIRONMENT_CHECK: environment_of(target, kind, runner, gpu=gpu)}
+    late = isinstance(runner, CopiesDriver)
+    for check in target.checks:
+        if not (late and check.needs_gpu):
+            found[check.name] = outcome_of(check, runner)
+    if isinstance(runner, CopiesDriver):
+        found |= _after_copying(target, runner)
+    return (found[ENVIRONMENT_CHECK], *(found[check.name] for check in target.checks))
 
 
 def not_started(target: Target, error: StepFailed) -> tuple[Outcome, ...]:
     """The outcomes where a container did not start: all checks failed."""
     names = [ENVIRONMENT_CHECK, *(check.name for check in target.checks)]
-    said = error.tail[-1] if error.tail else error.message
-    reason = readable(f"the container could not be started: {said}"[:LONGEST])
-    output = end_of(*error.tail)
-    return tuple(
-        Outcome(check=name, outcome=FAILED, reason=reason, output=output) for name in names
-    )
+    return _all_failed(names, "the container could not be started", error)
 
 
 def why_no_gpu(target: Target, kind: Kind, *, host: HostFacts, tools: Tools) -> str:
@@ -118,6 +121,27 @@ def after_a_loss(outcomes: Iterable[Outcome], target: Target, lost: str) -> tupl
         if one.outcome == SKIPPED and one.applies and one.check in of_gpus
         else one
         for one in outcomes
+    )
+
+
+def _after_copying(target: Target, runner: CopiesDriver) -> dict[str, Outcome]:
+    """The outcomes of the checks that need a GPU, once the driver is in the image."""
+    checks = [check for check in target.checks if check.needs_gpu]
+    try:
+        runner.copy_driver()
+    except StepFailed as error:
+        names = [check.name for check in checks]
+        failed = _all_failed(names, "the driver could not be copied into the image", error)
+        return {one.check: one for one in failed}
+    return {check.name: outcome_of(check, runner) for check in checks}
+
+
+def _all_failed(names: Iterable[str], what: str, error: StepFailed) -> tuple[Outcome, ...]:
+    said = error.tail[-1] if error.tail else error.message
+    reason = readable(f"{what}: {said}"[:LONGEST])
+    output = end_of(*error.tail)
+    return tuple(
+        Outcome(check=name, outcome=FAILED, reason=reason, output=output) for name in names
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from builder.engines import Tools
 from builder.home import Home
 from builder.model import FORMATS
 from builder.process import Processes
+from builder.verify.checks import InImageCheck, Target, outcomes_in
 from builder.verify.ranks import LAUNCHERS
 from builder.verify.runners import (
     DEFAULTS,
@@ -287,6 +289,65 @@ def test_an_old_charliecloud_copies_the_drivers_files(tools: Tools) -> None:
     install(tools, "nvidia-container-cli")
     assert gpus.charliecloud_problem(tools) == ""
     assert commands.ch_fromhost("image") == ["--nvidia", "image"]
+
+
+OLD_CH_RUN = """
+[ "$1" = --help ] && exec echo '  -c, --cd=DIR  initial directory'
+while [ "$1" != -- ]; do image=$1; shift; done
+cd "$image" && exec sh -c "$2"
+"""
+COPIES = 'echo "$1" >>"${0%/*}/called"; echo driver >"$2/libcuda.so.1"'
+
+
+def checks_among_which_gpus(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The outcomes of checks, some of which want the driver in the image, and one that does not."""
+    home = tools.home.path
+    monkeypatch.setattr(Home, "search_path", lambda _home: f"{home / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(Tools, "ordinary_user", None)
+    install(tools, "ch-run", OLD_CH_RUN)
+    install(tools, "pigz", 'exec gzip "$@"')
+    with tarfile.open(home / "image.tar.gz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("file"))
+    scripts = {
+        "gpu-driver": "cat libcuda.so.1",
+        "cuda-clean": "[ ! -e libcuda.so.1 ] && echo clean",
+        "gpu-library": "cat libcuda.so.1",
+    }
+    checks = tuple(
+        InImageCheck(name=name, script=script, needs=("gpu",) * ("gpu" in name), timeout_s=20)
+        for name, script in scripts.items()
+    )
+    target = Target(identifier="i", arch="x86_64", environment={}, checks=checks)
+    container = Container(artifact=home / "image.tar.gz", work=home, tools=tools, gpu=True)
+    kind = RUNNERS["charliecloud"]
+    with kind.open(container) as runner:
+        found = outcomes_in(target, kind, runner, gpu=True)
+    assert [one.check for one in found] == ["environment", *scripts]
+    return {one.check: f"{one.outcome}: {one.reason}" for one in found[1:]}
+
+
+def test_the_driver_is_copied_in_after_what_needs_no_gpu(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tools, "ch-fromhost", COPIES)
+    assert checks_among_which_gpus(tools, monkeypatch) == {
+        "gpu-driver": "passed: driver",
+        "cuda-clean": "passed: clean",
+        "gpu-library": "passed: driver",
+    }
+    assert (tools.home.path / "bin/called").read_text() == "--nvidia\n"
+
+
+def test_a_driver_that_is_not_copied_fails_what_needs_a_gpu_alone(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tools, "ch-fromhost", "echo 'ch-fromhost: no driver' >&2; exit 1")
+    why = "the driver could not be copied into the image: ch-fromhost: no driver"
+    assert checks_among_which_gpus(tools, monkeypatch) == {
+        "gpu-driver": f"failed: {why}",
+        "cuda-clean": "passed: clean",
+        "gpu-library": f"failed: {why}",
+    }
 
 
 def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None:

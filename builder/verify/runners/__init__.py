@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from builder.verify.runners import gpus
 from builder.verify.runners.oci import buildah_runner, docker_runner, podman_runner
-from builder.verify.runners.protocol import DATA_AT, Around, Container, Kind, Mount, Runner
+from builder.verify.runners.protocol import (
+    DATA_AT,
+    Around,
+    Container,
+    CopiesDriver,
+    Kind,
+    Mount,
+    Runner,
+)
 from builder.verify.runners.sites import (
     apptainer_launched,
     apptainer_runner,
@@ -12,7 +20,17 @@ from builder.verify.runners.sites import (
     charliecloud_runner,
 )
 
-__all__ = ["DATA_AT", "DEFAULTS", "RUNNERS", "Around", "Container", "Kind", "Mount", "Runner"]
+__all__ = [
+    "DATA_AT",
+    "DEFAULTS",
+    "RUNNERS",
+    "Around",
+    "Container",
+    "CopiesDriver",
+    "Kind",
+    "Mount",
+    "Runner",
+]
 
 _KINDS = (
     Kind(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from builder.engines import Tools
 from builder.process import Completed
@@ -72,6 +72,14 @@ class Runner(Protocol):
 
         Nothing that the command started is left when this returns.
         """
+
+
+@runtime_checkable
+class CopiesDriver(Runner, Protocol):
+    """A runner that hands over GPUs by changing the image: what is run before knows it as it is."""
+
+    def copy_driver(self) -> None:
+        """Copy the driver's files into the image; raises `StepFailed`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

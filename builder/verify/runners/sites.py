@@ -6,15 +6,32 @@ import contextlib
 import getpass
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from builder.engines import Tools
 from builder.engines.apptainer import environment as apptainer_environment
+from builder.process import Completed
 from builder.verify.runners import commands
 from builder.verify.runners.gpus import has_cdi
 from builder.verify.runners.protocol import Around, Container, Prefixed, Runner, scratch
 
 # Ranks would look for the launcher's folder under a path that they do not have.
 _NOT_OF_RANKS = ("TMPDIR",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _WithoutCdi:
+    """A ch-run that finds GPUs by the driver's files in the unpacked image."""
+
+    line: Prefixed
+    image: Path
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        return self.line.run(argv, timeout_s=timeout_s)
+
+    def copy_driver(self) -> None:
+        _copy_driver(self.line.tools, self.image)
 
 
 @contextlib.contextmanager
@@ -56,27 +73,29 @@ def apptainer_launched(container: Container, around: Around) -> Iterator[Runner]
 def charliecloud_runner(container: Container) -> Iterator[Runner]:
     """`ch-run` on a folder into which the tarball is unpacked."""
     tools = container.tools
-    user = tools.ordinary_user
+    cdi = container.gpu and has_cdi(tools)
     with _unpacked(container) as image:
-        cdi = _with_gpus(container, image)
         options = commands.ch_run(
             str(image), directory=container.directory, cdi=cdi, data=container.shown
         )
-        yield Prefixed(
+        line = Prefixed(
             prefix=(tools.program("ch-run"), *options),
             tools=tools,
             env=_name(container),
-            user=user,
+            user=tools.ordinary_user,
             cwd=image.parent,
         )
+        yield _WithoutCdi(line=line, image=image) if container.gpu and not cdi else line
 
 
 @contextlib.contextmanager
 def charliecloud_launched(container: Container, around: Around) -> Iterator[Runner]:
     """`ch-run` on a folder into which the tarball is unpacked, started by a launcher."""
     tools = container.tools
+    cdi = container.gpu and has_cdi(tools)
     with _unpacked(container) as image:
-        cdi = _with_gpus(container, image)
+        if container.gpu and not cdi:
+            _copy_driver(tools, image)
         for mount in around.mounts:  # ch-run mounts on what is there
             folder = f"{image}{mount.at}"
             tools.processes.capture(["mkdir", "-p", folder], user=tools.ordinary_user)
@@ -110,14 +129,9 @@ def _unpacked(container: Container) -> Iterator[Path]:
                 capture(["chmod", "-R", "u+rwX", str(image)], check=False)
 
 
-def _with_gpus(container: Container, image: Path) -> bool:
-    """Whether ch-run is to hand over GPUs; an older one finds the driver's files in the image."""
-    tools = container.tools
-    cdi = container.gpu and has_cdi(tools)
-    if container.gpu and not cdi:
-        fromhost = [tools.program("ch-fromhost"), *commands.ch_fromhost(str(image))]
-        tools.processes.capture(fromhost, user=tools.ordinary_user, env=tools.environment)
-    return cdi
+def _copy_driver(tools: Tools, image: Path) -> None:
+    fromhost = [tools.program("ch-fromhost"), *commands.ch_fromhost(str(image))]
+    tools.processes.capture(fromhost, user=tools.ordinary_user, env=tools.environment)
 
 
 def _name(container: Container) -> dict[str, str]:
