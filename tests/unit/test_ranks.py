@@ -96,9 +96,22 @@ def test_mpirun_of_the_images_family_is_taken(host: Callable[..., Tools]) -> Non
     assert (found.name, found.title) == ("mpirun", "Open MPI 4.1.4")
     assert (found.product, found.version) == ("Open MPI", "4.1.4")
     other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools, job="j")
-    assert words(other) == ["mpirun", "-ppn", "2", "-n", "4", "-v"]
-    spread = launchers.find(start(nodes=2), OPEN_MPI, tools, job="j")
-    assert words(spread)[:3] == ["mpirun.openmpi", "--map-by", "node"]
+    assert words(other) == ["mpirun", "-ppn", "1", "-n", "4", "-v"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "ppr", "ppn"),
+    [(4, 2, "ppr:2:node", "2"), (5, 2, "ppr:3:node", "3"), (4, 4, "ppr:1:node", "1"),
+     (4, 3, "node", "1"), (10, 4, "ppr:3:node", "3"), (9, 4, "node", "2"), (2, 4, "node", "1")],
+)  # fmt: skip
+def test_ranks_are_on_as_many_nodes_in_an_allocation_of_more(
+    ranks: int, nodes: int, ppr: str, ppn: str, host: Callable[..., Tools]
+) -> None:
+    tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
+    asked = start(ranks=ranks, nodes=nodes)
+    found = words(launchers.find(asked, OPEN_MPI, tools, job="j"))
+    assert found[:3] == ["mpirun.openmpi", "--map-by", ppr]
+    assert words(launchers.find(asked, MPICH, tools, job="j"))[:3] == ["mpirun", "-ppn", ppn]
 
 
 def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> None:
@@ -320,7 +333,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
     assert outcome.data["tuning"] == {"OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash"}
     assert (started_by.name, started_by.title) == ("mpirun", "Open MPI 4.1.4")
     assert (started_by.ranks, started_by.nodes) == (4, 2)
-    assert "mpirun --map-by node" in started_by.command
+    assert "mpirun --map-by ppr:2:node" in started_by.command
     assert "CONTAINER" in started_by.command
     assert "PYTHONPATH" not in started_by.command
 

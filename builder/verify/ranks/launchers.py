@@ -167,9 +167,23 @@ def _ranks(start: Start, family: MpiFamily) -> list[str]:
     words = family.launch.format(ranks=start.ranks).split()[1:]
     if not start.nodes:
         return words
-    if family.abi == "openmpi":
-        return ["--map-by", "node", *words]
-    return ["-ppn", str(-(-start.ranks // start.nodes)), *words]
+    many, fills = _on_each(start)
+    if family.abi != "openmpi":
+        return ["-ppn", str(many), *words]
+    return ["--map-by", f"ppr:{many}:node" if fills else "node", *words]
+
+
+def _on_each(start: Start) -> tuple[int, bool]:
+    """How many ranks a node gets, and whether so many a node are on as many nodes as asked for.
+
+    Nodes are filled one after the other, in an allocation that may have more. 4 ranks fill no 3
+    nodes: then they are dealt out, to all nodes of the allocation. Hydra deals out what is left
+    over in another round, Open MPI with `--map-by node`: mpiexec(1), mpirun(1).
+    """
+    many = -(-start.ranks // start.nodes)
+    if -(-start.ranks // many) == start.nodes:
+        return many, True
+    return max(1, start.ranks // start.nodes), False
 
 
 # ---- srun ----
