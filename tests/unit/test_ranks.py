@@ -404,6 +404,37 @@ def test_ranks_that_are_not_fail(done: dict[str, Any], reason: str | None, judge
         assert outcome.reason == reason
 
 
+WAITS = "srun: job 7 queued and waiting for resources\n"
+GOT = "srun: job 7 has been allocated resources\n"
+NO_NODES = f"{MPIRUN} only queued the job: it was given no nodes in 195 s, and no rank was started"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "result", "reason"),
+    [
+        (WAITS, SKIPPED, NO_NODES),
+        (
+            "srun: Required node not available (down, drained or reserved)\n" + WAITS,
+            SKIPPED,
+            f"{NO_NODES}; it said: srun: Required node not available (down, drained or reserved)",
+        ),
+        (WAITS + GOT, FAILED, f"{NO_RESULT} nothing"),
+        ("", FAILED, f"{NO_RESULT} nothing"),
+    ],
+)
+def test_a_full_partition_says_nothing_of_the_image(
+    stderr: str, result: str, reason: str, judge: Judge
+) -> None:
+    done = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
+    outcome, _ = judge(stderr=stderr, **done)
+    assert (outcome.outcome, outcome.reason) == (result, reason)
+
+
+def test_ranks_that_waited_for_nodes_and_got_them_pass(judge: Judge) -> None:
+    outcome, _ = judge(stderr=WAITS + GOT)
+    assert outcome.outcome == PASSED
+
+
 @pytest.mark.parametrize(
     ("image", "reason"),
     [

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from builder.model import FAILED, PASSED, Outcome
+from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.process import Completed
 from builder.verify.ranks.launchers import Launcher, Start
 from builder.verify.ranks.library import HostMpi
-from builder.verify.ranks.saying import complaint, hang, noise
+from builder.verify.ranks.saying import complaint, hang, noise, only_queued
 from builder.verify.wording import LONGEST, all_data_of, end_of, is_rubbish, lines_of, readable
 
 GRACE_S = 10  # between a rank that ends itself and one that is ended
@@ -29,8 +29,11 @@ def judged(
 ) -> Outcome:
     """The outcome of ranks that were started; `library` is the host's, if they had to load that.
 
-    `tuning` are the variables that changed how they talk.
+    `tuning` are the variables that changed how they talk. Where Slurm gave no nodes, no rank was
+    started, and nothing is said of the image: skipped.
     """
+    if only_queued(done.stderr) and not lines_of(done.stdout):
+        return _not_begun(check, launcher, done)
     found = all_data_of(done.stdout)
     data = {**(found[0] if found else {}), "tuning": dict(tuning)}
     if library:
@@ -52,6 +55,21 @@ def judged(
         duration_s=round(done.duration_s, 3),
         data=data,
         output=end_of(done.stdout, done.stderr) if fault else "",
+    )
+
+
+def _not_begun(check: str, launcher: Launcher, done: Completed) -> Outcome:
+    said = complaint(done.stderr)
+    reason = (
+        f"{launcher.name} of {launcher.title} only queued the job: it was given no nodes in "
+        f"{done.duration_s:.0f} s, and no rank was started{f'; it said: {said}' if said else ''}"
+    )
+    return Outcome(
+        check=check,
+        outcome=SKIPPED,
+        reason=readable(reason[:LONGEST]),
+        duration_s=round(done.duration_s, 3),
+        output=end_of(done.stdout, done.stderr),
     )
 
 

@@ -21,6 +21,7 @@ _TELLING = (
 )
 # What launchers say of themselves, and what is no complaint.
 _HARMLESS = re.compile(r"srun: job \d+ (queued and waiting for resources|has been allocated)")
+_QUEUED = re.compile(r"^srun: job (\d+) queued and waiting for resources", re.MULTILINE)
 
 
 def noise(text: str) -> list[str]:
@@ -36,6 +37,13 @@ def complaint(text: str) -> str:
             if pattern.search(line):
                 return line
     return lines[0] if lines else ""
+
+
+def only_queued(text: str) -> bool:
+    """Whether srun waited for nodes, and says of no job that it got them."""
+    return any(
+        f"srun: job {found[1]} has been allocated" not in text for found in _QUEUED.finditer(text)
+    )
 
 
 def hang(text: str, ranks: int) -> str:
