@@ -42,10 +42,12 @@ class Answers(Processes):
         super().__init__()
         self.answers = answers
         self.asked: list[str] = []
+        self.users: dict[str, str | None] = {}
 
-    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+    def capture(self, argv: Sequence[Any], *, user: str | None = None, **_: Any) -> Completed:
         words = [Path(str(argv[0])).name, *map(str, argv[1:])]
-        self.asked.append(" ".join(words))
+        self.asked.append(str(argv[0]))
+        self.users[words[0]] = user
         for known, text in self.answers.items():
             if f"{' '.join(words)} ".startswith(f"{known} "):
                 return Completed(argv=tuple(words), returncode=0, stdout=text)
@@ -59,7 +61,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
     def make(**answers: str) -> Tools:
         folder = tmp_path / "bin"
         folder.mkdir()
-        known = {name.replace("_", " ", 1): text for name, text in answers.items()}
+        known = {name.replace("_--", " --"): text for name, text in answers.items()}
         for name in {command.split()[0] for command in known}:
             (folder / name).write_text("")
             (folder / name).chmod(0o755)
@@ -509,6 +511,12 @@ def ldd(folder: Path) -> str:
     return "\tlinux-vdso.so.1 (0x00007f)\n" + "".join(lines)
 
 
+def open_mpis(tools: Tools) -> Launcher:
+    found = launchers.find(start(), OPEN_MPI, tools, job="j")
+    assert isinstance(found, Launcher)
+    return found
+
+
 def test_a_hosts_folder_is_shown_whole(
     tree: Path, tmp_path: Path, host: Callable[..., Tools]
 ) -> None:
@@ -549,6 +557,103 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
         assert copy.read_bytes() == found.source.read_bytes()
         assert (tmp_path / "host-mpi/mpi/libmpi.so.40").readlink() == Path(copy.name)
         assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree / "lib/openmpi")}
+
+
+def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    """As a view of Spack's: what the links lead to is not in the container."""
+    view = tmp_path / "view"
+    (view / "lib").mkdir(parents=True)
+    (view / "lib/libmpi.so.40").symlink_to(tree / "lib/libmpi.so.40.30.4")
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
+    with library.shown(str(view), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
+        assert (found.loaded, found.inode) == (f"/host-mpi/mpi/{copy.name}", copy.stat().st_ino)
+        assert (copy.parent / "libmpi.so.40").readlink() == Path(copy.name)
+        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree / "lib/openmpi")}
+        assert str(view / "lib") not in found.search
+
+
+def test_what_is_a_mere_link_in_a_folder_is_shown_besides(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    (tree / "lib/libopen-pal.so.40").symlink_to(tmp_path / "libopen-pal.so.40")
+    components = tmp_path / "components"
+    (tree / "lib/openmpi").rename(components)
+    (tree / "lib/openmpi").symlink_to(components)
+    tools = host(mpirun=ORTE, ldd=ldd(tree / "lib"))
+    with library.shown(str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        assert (tmp_path / "host-mpi/mpi/libopen-pal.so.40").is_file()
+        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree), str(components)}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_components_are_those_of_the_mpi_that_was_chosen(
+    own: bool, tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    """And not of the one whose ompi_info is on the search path."""
+    others = tmp_path / "others/openmpi"
+    others.mkdir(parents=True)
+    (others / "mca_pml_cm.so").touch()
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info=f"path:pkglibdir:{others}\n")
+    if own:
+        (tree / "bin").mkdir()
+        (tree / "bin/ompi_info").touch()
+    with library.shown(str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        assert (str(others) in {mount.at for mount in found.mounts}) is own
+    answers = tools.processes
+    assert isinstance(answers, Answers)
+    asked = [one for one in answers.asked if one.endswith("ompi_info")]
+    assert asked == ([str(tree / "bin/ompi_info")] if own else [])
+
+
+@pytest.mark.parametrize(
+    ("at", "symbol", "asked"),
+    [
+        ("usr/lib/s390x-linux-gnu", "ompi_mpi_init", True),
+        ("usr/lib/s390x-linux-gnu/openmpi/lib", "ompi_mpi_init", True),
+        ("usr/lib/s390x-linux-gnu", "MPICH", False),
+        ("opt/openmpi/lib", "ompi_mpi_init", False),
+    ],
+)
+def test_the_systems_program_is_asked_of_the_systems_open_mpi(
+    at: str, symbol: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / at / "libmpi.so.40.30.4"
+    file.parent.mkdir(parents=True)
+    file.write_text(symbol)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/ompi_info").touch()
+    monkeypatch.setattr(library, "_SYSTEM", tmp_path / "usr/bin")
+    systems = {tmp_path / "usr/lib/s390x-linux-gnu"}
+    monkeypatch.setattr(library, "_is_system", lambda folder: folder in systems)
+    program = tmp_path / "usr/bin/ompi_info"
+    assert library._ompi_info(file) == (program if asked else None)
+
+
+def test_an_ordinary_user_asks_and_can_read_what_is_shown(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ldd starts files of a folder that the caller named, and ranks are not root's."""
+    monkeypatch.setattr(Tools, "ordinary_user", "somebody")
+    (tree / "bin").mkdir()
+    (tree / "bin/ompi_info").touch()
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info="")
+    launcher, before = open_mpis(tools), os.umask(0o077)
+    try:
+        with library.shown(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools):
+            staged = tmp_path / "host-mpi"
+            modes = {path.stat().st_mode & 0o777 for path in (staged, *staged.iterdir())}
+    finally:
+        os.umask(before)
+    assert modes == {0o755}
+    answers = tools.processes
+    assert isinstance(answers, Answers)
+    assert (answers.users["ldd"], answers.users["ompi_info"]) == ("somebody", "somebody")
 
 
 def test_a_library_of_another_binary_interface_is_none(

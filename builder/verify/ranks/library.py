@@ -22,6 +22,7 @@ from builder.verify.runners import Mount
 AUTO = "auto"
 _AT = "/host-mpi"
 _OWN, _OTHERS = "mpi", "others"  # folders below it
+_SYSTEM = Path("/usr/bin")  # where the programs are whose library is in a system's folder
 
 # The libraries that are the MPI's; what else they need, the container may have too.
 _IS_MPI = re.compile(r"lib(mpi|open-|mca_|oshmem|ompi|pmix|prrte|mpl|opa)[\w.+-]*\.so[\d.]*")
@@ -63,15 +64,18 @@ def shown(
     """The host's MPI below the folder `where`, or wherever this host has it (`auto`).
 
     A folder is shown to containers whole and at its own path, since libraries know the path that
-    they were installed to. Of a system's library folder only the files are shown that belong to the
-    MPI, copies of them, and what they need where the container lacks it.
+    they were installed to. Of a system's library folder, and of one of links to a library elsewhere
+    (a view of Spack's), only the files are shown that belong to the MPI, copies of them, and what
+    they need where the container lacks it.
     """
     library = _library(where, mpi, launcher, tools)
     if isinstance(library, Unfit):
         yield library
         return
     folder = work / "host-mpi"
-    whole = None if where == AUTO or _is_system(Path(where).resolve()) else Path(where).resolve()
+    whole = None if where == AUTO else Path(where).resolve()
+    if whole and (_is_system(whole) or not library.is_relative_to(whole)):
+        whole = None
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield _staged(library, whole, mpi, folder, tools)
@@ -123,9 +127,9 @@ def _is_of(abi: str, library: Path) -> bool:
 def _staged(
     library: Path, whole: Path | None, mpi: ImageMpi, folder: Path, tools: Tools
 ) -> HostMpi:
-    for name in (_OWN, _OTHERS):
-        (folder / name).mkdir(parents=True)
-    folder.chmod(0o755)
+    for shown_to_ranks in (folder, folder / _OWN, folder / _OTHERS):
+        shown_to_ranks.mkdir(parents=True)
+        shown_to_ranks.chmod(0o755)  # whatever the caller's umask
     plugins = [one for one in _plugins(library, tools) if not _is_below(one, whole)]
     needed = _needed([library, *_objects(plugins)], tools)
     needed[library.name] = library
@@ -139,7 +143,7 @@ def _staged(
         if name != library.name:
             link.unlink(missing_ok=True)
             link.symlink_to(loaded if whole else library.name)
-    mounts = [Mount(path=folder, at=_AT), *(Mount(path=one, at=str(one)) for one in plugins)]
+    mounts = [Mount(path=folder, at=_AT), *_in_place(plugins, whole)]
     if whole:
         mounts.append(Mount(path=whole, at=str(whole)))
     return HostMpi(
@@ -156,22 +160,38 @@ def _staged(
     )
 
 
+def _in_place(plugins: list[Path], whole: Path | None) -> list[Mount]:
+    """Folders at their own paths; where `whole` has but a link to one, at that of its end."""
+    ends = [one.resolve() if whole and one.is_relative_to(whole) else one for one in plugins]
+    return [Mount(path=one, at=str(one)) for one in ends]
+
+
 def _plugins(library: Path, tools: Tools) -> list[Path]:
     """The folders of components that the library and its PMIx load when they start."""
     found = [library.parent / "openmpi", library.parent / "pmix"]
-    if program := tools.which("ompi_info"):
-        told = tools.processes.capture(
-            [program, "--parsable", "--path", "pkglibdir"],
-            env=tools.environment,
-            timeout_s=60,
-            check=False,
-        ).stdout
+    if program := _ompi_info(library):
+        told = _ask(tools, str(program), "--parsable", "--path", "pkglibdir")
         found += [Path(line.rpartition(":")[2]) for line in told.splitlines()[:1]]
     objects = _objects(one for one in found if one.is_dir())
     for name, path in _needed(objects, tools).items():
         if name.startswith("libpmix.so"):
             found.append(path.resolve().parent / "pmix")
     return [one for one in dict.fromkeys(found) if list(_objects([one]))]
+
+
+def _ompi_info(library: Path) -> Path | None:
+    """The program that came with an Open MPI: another's components would be another MPI's.
+
+    A system's library lies in its library folder or, as Debian 10's, in `openmpi/lib` below it.
+    """
+    if not _is_of("openmpi", library):
+        return None
+    folder, prefix = library.parent, library.parent.parent
+    own, systems = prefix / "bin/ompi_info", _SYSTEM / "ompi_info"
+    if own.is_file():
+        return own
+    is_systems = _is_system(folder) or _is_system(prefix.parent)
+    return systems if is_systems and systems.is_file() else None
 
 
 def _objects(folders: Iterable[Path]) -> list[Path]:
@@ -183,10 +203,22 @@ def _needed(objects: Iterable[Path], tools: Tools) -> dict[str, Path]:
     names = [str(path) for path in objects]
     if not names:
         return {}
-    told = tools.processes.capture(
-        ["ldd", *names], env=tools.environment, timeout_s=120, check=False
+    found: dict[str, Path] = {}
+    for one in _LDD.finditer(_ask(tools, "ldd", *names)):
+        found.setdefault(one["name"], Path(one["path"]))  # the library's own come first
+    return found
+
+
+def _ask(tools: Tools, *command: str) -> str:
+    """What a program says, as an ordinary user: ldd starts files of folders that a caller named."""
+    return tools.processes.capture(
+        command,
+        env=tools.environment,
+        user=tools.ordinary_user,
+        cwd=Path("/"),
+        timeout_s=120,
+        check=False,
     ).stdout
-    return {one["name"]: Path(one["path"]) for one in _LDD.finditer(told)}
 
 
 def _usual_folders() -> list[str]:
@@ -203,6 +235,5 @@ def _is_system(folder: Path) -> bool:
 
 
 def _is_below(path: Path, whole: Path | None) -> bool:
-    return whole is not None and (
-        path.is_relative_to(whole) or path.resolve().is_relative_to(whole)
-    )
+    """Whether a file is in the folder that is shown whole: a link in there is not enough."""
+    return whole is not None and path.resolve().is_relative_to(whole)
