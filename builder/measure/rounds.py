@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from builder.errors import StepFailed
 from builder.measure.programs import Program, Sizes
 from builder.measure.reading import Unreadable
 from builder.measure.sampling import Sampler, busy_share
 from builder.measure.values import BARE, OneRun, PlaceFacts, Row, Spread
-from builder.process import Completed
+from builder.process import TAIL_LINES, Completed
 from builder.verify.runners import Runner
 from builder.verify.wording import LONGEST, last_line
 
 TIMEOUT_S = 900.0
+_LOOK_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +40,21 @@ class Place:
 
 
 def programs_in(runner: Runner, programs: Sequence[Program], *, mpi: bool) -> tuple[Program, ...]:
-    """Those programs that an image holds; without an MPI, those that need none."""
+    """Those programs that an image holds; without an MPI, those that need none.
+
+    Raises `StepFailed` when the image cannot be entered to look.
+    """
     wanted = [one for one in programs if mpi or not one.needs_mpi]
     script = 'for one; do command -v "$one" >/dev/null && echo "$one"; done; exit 0'
-    done = runner.run(["sh", "-c", script, "sh", *(one.path for one in wanted)], timeout_s=60)
+    done = runner.run(["sh", "-c", script, "sh", *(one.path for one in wanted)], timeout_s=_LOOK_S)
+    if done.timed_out:
+        problem = f"no answer after {_LOOK_S:.0f} s{_waiting(done)}"
+        raise StepFailed(f"looking for programs in the image: {problem}")
+    if done.returncode:
+        raise StepFailed(
+            f"looking for programs in the image: exit status {done.returncode}",
+            tail=(done.stderr or done.stdout).splitlines()[-TAIL_LINES:],
+        )
     there = set(done.stdout.split())
     return tuple(one for one in wanted if one.path in there)
 
@@ -92,7 +105,7 @@ def _one(turn: int, place: Place, program: Program, script: str, sampler: Sample
 
 def _read(program: Program, done: Completed) -> tuple[Mapping[str, float], str]:
     if done.timed_out:
-        return {}, f"no result after {TIMEOUT_S:.0f} s"
+        return {}, f"no result after {TIMEOUT_S:.0f} s{_waiting(done)}"[:LONGEST]
     if done.returncode:
         said = last_line(done.stdout) or last_line(done.stderr)
         return {}, f"exit status {done.returncode}: {said}"[:LONGEST]
@@ -100,6 +113,11 @@ def _read(program: Program, done: Completed) -> tuple[Mapping[str, float], str]:
         return program.read(done.stdout), ""
     except Unreadable as error:
         return {}, str(error)[:LONGEST]
+
+
+def _waiting(done: Completed) -> str:
+    """What a command that had to be ended waited for."""
+    return f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
 
 
 def rows_of(

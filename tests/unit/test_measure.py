@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
 
+from builder.errors import StepFailed
 from builder.measure import EMULATED, PROGRAMS, Place, PlaceFacts, Sizes, programs_in, run_rounds
 from builder.measure.bare import words
 from builder.measure.reading import Unreadable
@@ -200,6 +201,10 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
         (said("no MPI here\n", returncode=1), "exit status 1: no MPI here"),
         (said("", stderr="chroot: no\n", returncode=125), "exit status 125: chroot: no"),
         (said("", timed_out=True, returncode=-9), "no result after 900 s"),
+        (
+            said("", timed_out=True, returncode=-9, waiting=("hpcc (4): futex", "sh (3): wait")),
+            "no result after 900 s; it was waiting for: hpcc (4): futex, sh (3): wait",
+        ),
         (said("all well\n"), "it gives no triad: 'None'"),
     ],
 )
@@ -217,6 +222,27 @@ def test_programs_are_those_that_the_image_holds() -> None:
     assert [one.name for one in programs_in(runner, PROGRAMS, mpi=True)] == ["hpcc", "fio"]
     assert [one.name for one in programs_in(runner, PROGRAMS, mpi=False)] == ["fio"]
     assert "hpcc" not in runner.asked[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (
+            said("", stderr="unshare: unshare failed: Operation not permitted\n", returncode=1),
+            r"exit status 1\n.*\n.*unshare failed: Operation not permitted",
+        ),
+        (said("fio\n", returncode=125), r"exit status 125\n.*\n.*fio"),
+        (
+            said("", timed_out=True, returncode=-9, waiting=("sh (3): D",)),
+            r"no answer after 60 s; it was waiting for: sh \(3\): D",
+        ),
+    ],
+)
+def test_an_image_that_cannot_be_entered_is_not_one_without_programs(
+    answer: Completed, problem: str
+) -> None:
+    with pytest.raises(StepFailed, match=problem):
+        programs_in(Fake(answer), PROGRAMS, mpi=True)
 
 
 @pytest.mark.parametrize("sizes", [Sizes(), EMULATED])
