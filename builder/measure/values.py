@@ -163,8 +163,16 @@ class Measured:
         """The one check of a measurement: nothing is below the floor, and everything ran.
 
         On a machine that others keep busy, what is slow may be so by chance: then it is skipped.
+        So it is where bare could not run a program, which may be the machine's doing.
         """
-        mine = [row for row in self.rows if row.place == place]
+        untold = {row.program: row.problem for row in self.rows if row.place == BARE}
+        untold = {program: problem for program, problem in untold.items() if problem}
+        here = [row for row in self.rows if row.place == place]
+        mine = [row for row in here if row.program not in untold]
+        unknown = "; ".join(
+            f"cannot tell of {program}, as it did not run bare: {problem}"
+            for program, problem in untold.items()
+        )
         found = [_reason(row, self.floor) for row in mine]
         problems = list(dict.fromkeys(one for one in found if one))
         data = {row.quantity.name: round(row.ratio.median, 3) for row in mine if row.ratio}
@@ -174,7 +182,10 @@ class Measured:
                 busy = statistics.median(self.others)
                 outcome = SKIPPED
                 reason = f"cannot tell, as others kept {busy:.0%} of the cores busy: {reason}"
+            reason = "; ".join(filter(None, [reason, unknown]))
             return Outcome(check=COLLAPSE_CHECK, outcome=outcome, reason=reason, data=data)
+        if unknown:
+            return Outcome(check=COLLAPSE_CHECK, outcome=SKIPPED, reason=unknown, data=data)
         slowest = min(mine, key=lambda row: row.ratio.median if row.ratio else 0)
         assert slowest.ratio is not None
         return Outcome(

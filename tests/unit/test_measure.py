@@ -146,11 +146,35 @@ def test_what_did_not_run_is_a_collapse_too() -> None:
     assert found.outcomes["oci"].reason == "mpi-speed: exit status 1: no fabric"
 
 
-def test_without_bare_there_is_nothing_to_compare_with() -> None:
-    broken = dataclasses.replace(run("bare", {}), problem="exit status 125: mount")
-    found = measured(broken, run("oci", speeds(1.0)), places=("bare", "oci"))
-    assert found.outcomes["oci"].outcome == "failed"
-    assert "nothing to compare with: exit status 125: mount" in found.outcomes["oci"].reason
+UNTOLD = "cannot tell of mpi-speed, as it did not run bare: exit status 125: mount"
+
+
+@pytest.mark.parametrize("problem", ["", "exit status 1: no fabric"])
+def test_what_bare_cannot_run_either_accuses_no_format(problem: str) -> None:
+    bare = dataclasses.replace(run("bare", {}), problem="exit status 125: mount")
+    there = dataclasses.replace(run("oci", {} if problem else speeds(1.0)), problem=problem)
+    found = measured(bare, there, places=("bare", "oci"))
+    outcome = found.outcomes["oci"]
+    assert (outcome.outcome, outcome.reason) == ("skipped", UNTOLD)
+    assert not found.has_collapsed
+    rows = [row for row in found.rows if row.place == "oci"]
+    assert rows[0].problem == (problem or "nothing to compare with: exit status 125: mount")
+
+
+@pytest.mark.parametrize(("triad", "outcome"), [(19.0, "skipped"), (4.0, "failed")])
+def test_what_bare_can_run_is_judged_beside_what_it_cannot(triad: float, outcome: str) -> None:
+    found = measured(
+        dataclasses.replace(run("bare", {}), problem="exit status 125: mount"),
+        run("oci", speeds(1.0)),
+        run("bare", {"memory_triad": 20.0}, program="memory-speed"),
+        run("oci", {"memory_triad": triad}, program="memory-speed"),
+        places=("bare", "oci"),
+    )
+    said = found.outcomes["oci"]
+    assert said.outcome == outcome
+    assert said.reason.endswith(UNTOLD)
+    assert ("0.20 of bare, less than 0.5" in said.reason) == (outcome == "failed")
+    assert said.data == {"memory_triad": triad / 20}
 
 
 class Fake:
