@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from builder.measure.bare import FORMAT as BARE_FORMAT
 from builder.measure.bare import bare_kind, how
+from builder.measure.gpus import gpu_look
 from builder.measure.programs import EMULATED, PROGRAMS, Program, Sizes
 from builder.measure.prometheus import exposition
 from builder.measure.rounds import Place, Rounds, programs_in, rows_of, run_rounds
-from builder.measure.sampling import Sampler, gpu_look
+from builder.measure.sampling import Sampler
 from builder.measure.text import as_text
 from builder.measure.values import BARE, FLOOR, Measured, PlaceFacts
 

@@ -74,18 +74,19 @@ def run_rounds(
     runs: list[OneRun] = []
     busy: list[float] = []
     broken: set[tuple[str, str]] = set()
-    for turn in range(repeats):
-        first = turn % len(places)
-        busy.append(round(others(), 4))
-        for program in programs:
-            say(f"round {turn + 1} of {repeats}: {program.name}")
-            for place in (*places[first:], *places[:first]):
-                if (place.facts.name, program.name) in broken:
-                    continue
-                one = _one(turn, place, program, program.script(sizes, launch), sampler())
-                runs.append(one)
-                if one.problem:
-                    broken.add((one.place, one.program))
+    with sampler().gpus:  # asked by one process for as long as all rounds take
+        for turn in range(repeats):
+            first = turn % len(places)
+            busy.append(round(others(), 4))
+            for program in programs:
+                say(f"round {turn + 1} of {repeats}: {program.name}")
+                for place in (*places[first:], *places[:first]):
+                    if (place.facts.name, program.name) in broken:
+                        continue
+                    one = _one(turn, place, program, program.script(sizes, launch), sampler())
+                    runs.append(one)
+                    if one.problem:
+                        broken.add((one.place, one.program))
     return Rounds(runs=tuple(runs), others=tuple(busy))
 
 

@@ -1,4 +1,4 @@
-"""What a run takes of the whole machine: its cores and memory by /proc, its GPUs by NVML.
+"""What a run takes of the whole machine: its cores and memory by /proc, its GPUs by measure.gpus.
 
 /proc and not psutil, which has no wheel for ppc64le: four numbers are two small files.
 https://docs.kernel.org/filesystems/proc.html
@@ -9,19 +9,16 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from builder import nvml
+from builder.measure.gpus import Gpus
 from builder.measure.values import GpuUse, Sample, Use
-from builder.process import Processes
 
 INTERVAL_S = 0.5
-_PATIENCE_S = 10.0  # for a last look at GPUs that do not answer any more
 PROC = Path("/proc")
-Look = Callable[[], tuple[GpuUse, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,36 +56,17 @@ def memory_in_use(proc: Path = PROC) -> int:
     return (kibibytes["MemTotal:"] - kibibytes["MemAvailable:"]) * 1024
 
 
-def gpu_look(processes: Processes) -> Look:
-    """How GPUs are to be asked during runs.
-
-    A process of its own asks once, as a sick GPU may end or hold up who asks. Where that found
-    GPUs without a fault, this process goes on to ask: one more for each sample would be seen in
-    what is measured.
-    """
-    found = nvml.ask(processes) if nvml.kernel_driver() else None
-    if found is None or found.fault or not found.gpus:
-        return lambda: ()
-    return lambda: tuple(_used(gpu) for gpu in nvml.read().gpus)
-
-
-def _used(gpu: nvml.Gpu) -> GpuUse:
-    busy = gpu.utilization_percent
-    return GpuUse(
-        index=gpu.index,
-        busy=None if busy is None else busy / 100,
-        memory_bytes=gpu.memory_used_bytes,
-        power_w=gpu.power_w,
-    )
-
-
 class Sampler:
-    """Looks at the machine at intervals while a run goes on: `with sampler: …`, then `use`."""
+    """Looks at the machine at intervals while a run goes on: `with sampler: …`, then `use`.
+
+    Whoever makes samplers enters their `gpus` before the first run and leaves it after the last.
+    """
 
     def __init__(
-        self, *, gpus: Look = lambda: (), interval_s: float = INTERVAL_S, proc: Path = PROC
+        self, *, gpus: Gpus | None = None, interval_s: float = INTERVAL_S, proc: Path = PROC
     ) -> None:
-        self._gpus, self._interval_s, self._proc = gpus, interval_s, proc
+        self.gpus = gpus or Gpus()
+        self._interval_s, self._proc = interval_s, proc
         self._samples: list[Sample] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -110,7 +88,7 @@ class Sampler:
         self._seconds = time.monotonic() - self._began
         self._last = cpu_times(self._proc)
         self._over.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join()
 
     def _look(self) -> None:
         before, over = self._first, False
@@ -122,7 +100,7 @@ class Sampler:
                     at_s=round(time.monotonic() - self._began, 2),
                     cpu=round(now.share_since(before), 4),
                     memory_bytes=memory_in_use(self._proc),
-                    gpus=self._gpus(),
+                    gpus=self.gpus.look(),
                 )
             )
             before = now
@@ -136,6 +114,7 @@ class Sampler:
             cpu=round(self._last.share_since(self._first), 4),
             memory_bytes=max((one.memory_bytes for one in samples), default=0),
             gpus=use_of_gpus([one.gpus for one in samples]),
+            no_gpus=self.gpus.problem,
             samples=samples,
         )
 

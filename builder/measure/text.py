@@ -41,6 +41,8 @@ def _head(measured: Measured) -> str:
     if measured.is_disturbed:
         shares = ", ".join(f"{share:.0%}" for share in measured.others)
         lines.append(f"DISTURBED: others kept the cores busy before the rounds: {shares}")
+    if measured.no_gpus:
+        lines.append(f"GPUs NOT SAMPLED, or not to the end: {measured.no_gpus}")
     return "\n".join(lines)
 
 

@@ -62,13 +62,14 @@ class Use:
     """What a run took of the whole machine: time to completion, cores, memory, GPUs.
 
     `cpu` is the mean over the run, memory the most, and for each GPU the mean share of the time
-    and the most memory and power.
+    and the most memory and power. `no_gpus` says why GPUs could not be asked, or not to the end.
     """
 
     seconds: float
     cpu: float
     memory_bytes: int
     gpus: tuple[GpuUse, ...] = ()
+    no_gpus: str = ""
     samples: tuple[Sample, ...] = ()
 
 
@@ -159,6 +160,11 @@ class Measured:
         """Whether others took the machine's cores in half of the rounds or more."""
         return bool(self.others) and statistics.median(self.others) > BUSY
 
+    @property
+    def no_gpus(self) -> str:
+        """Why GPUs could not be sampled, or not to the end; empty where nothing was amiss."""
+        return next((run.use.no_gpus for run in self.runs if run.use.no_gpus), "")
+
     def collapse_in(self, place: str) -> Outcome:
         """The one check of a measurement: nothing is below the floor, and everything ran.
 
@@ -208,7 +214,7 @@ class Measured:
 
     def as_json(self, *, with_runs: bool = True) -> dict[str, Any]:
         """As data; without the runs, what a manifest keeps."""
-        found = asdict(self)
+        found = {**asdict(self), "no_gpus": self.no_gpus}
         if not with_runs:
             del found["runs"]
         found["outcomes"] = {name: asdict(one) for name, one in self.outcomes.items()}

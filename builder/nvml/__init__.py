@@ -1,7 +1,8 @@
 """What NVIDIA's management library (NVML) says of this host's driver and GPUs.
 
 The library comes with the driver. `ask` has a process of its own look, since a sick GPU can end or
-hold up whoever asks; `read` looks in this one. No value here is a judgement: builder.doctor judges.
+hold up whoever asks; `read` looks in this one. `watcher` goes on looking while others work. No
+value here is a judgement: builder.doctor judges.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from builder.nvml.values import (
     RemappedRows,
     RetiredPages,
 )
+from builder.nvml.watching import INTERVAL_S as WATCHED_EVERY_S
+from builder.nvml.watching import watcher
 
 __all__ = [
     "LIBRARY",
     "LIBRARY_NOT_FOUND",
+    "WATCHED_EVERY_S",
     "EccErrors",
     "Gpu",
     "GpuLink",
@@ -33,4 +37,5 @@ __all__ = [
     "ask",
     "kernel_driver",
     "read",
+    "watcher",
 ]

@@ -32,6 +32,16 @@ def read_gpu(nvml: Nvml, index: int) -> tuple[Gpu, Any]:
     return Gpu(index=index, fault=fault, **found), handle
 
 
+def read_use(nvml: Nvml, gpu: Any) -> dict[str, float | None]:
+    """What a GPU does: three questions, by its handle. Raises `Failed` with the first fault."""
+    percent = _utilization(nvml, gpu)
+    return {
+        "busy": None if percent is None else percent / 100,
+        "memory_bytes": _memory(nvml, gpu, "used"),
+        "power_w": _thousandth(nvml.number("nvmlDeviceGetPowerUsage", gpu)),
+    }
+
+
 def _questions(nvml: Nvml, gpu: Any) -> dict[str, Callable[[], Any]]:
     """What is asked of a GPU, by the field of `Gpu` that takes the answer."""
 

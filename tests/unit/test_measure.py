@@ -13,6 +13,7 @@ from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
 from builder.errors import StepFailed
 from builder.measure import EMULATED, PROGRAMS, Place, PlaceFacts, Sizes, programs_in, run_rounds
 from builder.measure.bare import words
+from builder.measure.gpus import Gpus
 from builder.measure.reading import Unreadable
 from builder.measure.sampling import (
     CpuTimes,
@@ -320,13 +321,51 @@ def test_others_are_watched_for_a_while(tmp_path: Path) -> None:
     later.join()
 
 
+class OneGpu(Gpus):
+    """It says where in a measurement it is asked."""
+
+    def __init__(self) -> None:
+        self.inside: list[bool] = []
+        self.begun = 0
+
+    def __enter__(self) -> OneGpu:
+        self.begun += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.begun += 100
+        self.problem = "over"
+
+    def look(self) -> tuple[GpuUse, ...]:
+        self.inside.append(self.begun == 1)
+        return (GpuUse(index=0, busy=0.5, memory_bytes=7, power_w=10.0),)
+
+
+def test_gpus_are_asked_once_for_all_rounds() -> None:
+    gpus = OneGpu()
+    found = run_rounds(
+        [place("bare", said(recorded("memory-speed")))],
+        [PROGRAM_BY_NAME["memory-speed"]],
+        Sizes(),
+        launch="",
+        repeats=2,
+        sampler=lambda: Sampler(gpus=gpus, interval_s=0.01),
+        others=lambda: 0.0,
+    )
+    assert gpus.begun == 101
+    assert gpus.inside
+    assert all(gpus.inside)
+    assert [one.use.no_gpus for one in found.runs] == ["", ""]
+
+
 def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
-    gpu = GpuUse(index=0, busy=0.5, memory_bytes=7, power_w=10.0)
-    sampler = Sampler(gpus=lambda: (gpu,), interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    gpus = OneGpu()
+    sampler = Sampler(gpus=gpus, interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
     with sampler:
         proc(tmp_path, busy=60, idle=140, available=1)
     use = sampler.use
-    assert (use.cpu, use.memory_bytes, use.gpus) == (0.6, 3 << 30, (gpu,))
+    assert (use.cpu, use.memory_bytes, use.gpus) == (0.6, 3 << 30, gpus.look())
+    assert use.no_gpus == ""
     assert 0 <= use.seconds < 5
     assert use.samples[-1].at_s >= 0
 

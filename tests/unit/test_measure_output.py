@@ -70,6 +70,16 @@ def test_a_busy_machine_is_shouted() -> None:
     assert "DISTURBED" not in as_text(measured())
 
 
+def test_gpus_that_could_not_be_asked_are_said() -> None:
+    plain = run("oci", speeds(1.0))
+    lost = dataclasses.replace(plain, use=dataclasses.replace(plain.use, no_gpus="GPU is lost"))
+    found = measured(run("bare", speeds(1.0)), lost, places=("bare", "oci"))
+    assert "GPUs NOT SAMPLED, or not to the end: GPU is lost\n" in as_text(found)
+    assert found.as_json(with_runs=False)["no_gpus"] == "GPU is lost"
+    assert "GPUs NOT SAMPLED" not in as_text(measured())
+    assert measured().as_json()["no_gpus"] == ""
+
+
 def test_prometheus_reads_it_in_base_units() -> None:
     found = samples(exposition(dataclasses.replace(measured(), others=(0.0, 0.3, 0.1))))
     assert found["others_busy_ratio", ""] == 0.1

@@ -4,7 +4,8 @@
  * It answers as driver 418.87 does on a POWER9 node with V100s. FAKE_NVML changes answers:
  * NAME=VALUE, separated by commas; a name that ends in a digit is for that GPU alone. A negative
  * value of what is a number is an error: temp1=-15 says that GPU 1 is lost when it is asked for its
- * temperature. Names are those in the calls below.
+ * temperature. Names are those in the calls below. With once=1, a second begin ends the process;
+ * after=N: what is used is told N times, then the call fails with lost=NUMBER, or hangs without.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -69,6 +70,9 @@ static int text(char *buffer, unsigned length, const char *usual, const char *va
 
 int nvmlInit_v2(void)
 {
+    static int begun;
+    if (begun++ && of("once", NULL, 0))
+        raise(SIGSEGV);
     sleep((unsigned)of("sleep", NULL, 0));
     if (of("crash", NULL, 0))
         raise(SIGSEGV);
@@ -165,6 +169,14 @@ int nvmlDeviceGetComputeMode(nvmlDevice_t gpu, unsigned *value)
 }
 int nvmlDeviceGetUtilizationRates(nvmlDevice_t gpu, unsigned rates[2])
 {
+    static long long told;
+    const long long lost = of("lost", NULL, 0);
+    if (told++ >= of("after", NULL, 1000000)) {
+        if (lost)
+            return (int)lost;
+        for (;;)
+            pause();
+    }
     rates[1] = 0;
     return give("use", gpu, 0, &rates[0]);
 }
