@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import build_images, manifest_of
 
-from builder import native
+from builder import door
 from builder.artifacts import oci
 from builder.artifacts.flatten import flattened
 from builder.artifacts.repack import unpack
@@ -97,7 +97,7 @@ def test_steps_run_native_tools_and_nothing_of_them_stays(
     base: str, project: Path, tools: Tools
 ) -> None:
     del tools
-    assert native.has_door("ppc64le"), "make setup registers the interpreter"
+    assert door.is_open("ppc64le"), "make setup registers the interpreter"
     (project / "matrix.yaml").write_text(MATRIX % base)
     arguments = ("--project", project, "--format", "oci", "--flavour", "development")
     done = build_images(*arguments, "--output", project / "lent", "--no-cache")
