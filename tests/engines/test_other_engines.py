@@ -119,6 +119,7 @@ def test_charliecloud_builds_the_dockerfile(
     as_user("ch-convert", "-i", "ch-image", "-o", "dir", "hpc-base", shared_folder / "image")
     found = as_user(
         "ch-run",
+        "--set-env",  # as the image says: without it, Open MPI complains of transports
         "--set-env=HOME=/tmp",
         shared_folder / "image",
         "--",
