@@ -411,7 +411,13 @@ class Site:
         ]
         found = [self._evidence(content, form, named) for form in ("oci", "sif", "charliecloud")]
         provenance = {
-            "buildDefinition": {"buildType": "x", "externalParameters": {"image": "tool"}},
+            "buildDefinition": {
+                "buildType": "x",
+                "externalParameters": {
+                    "image": "tool",
+                    "cell": {"recipe": "tool", "recipe_version": "1.0", "base": "sample"},
+                },
+            },
             "runDetails": {
                 "builder": {"id": "https://ci.example/build"},
                 "metadata": {"startedOn": content.built},

@@ -20,7 +20,7 @@ from builder.load.faults import Faults
 from builder.policy.cases import Tried, read_cases, try_case
 from builder.policy.outcomes import Ruling
 from builder.policy.reading import read_policy
-from builder.policy.render import as_lines
+from builder.policy.render import as_lines, printable
 from builder.policy.values import Policy
 from builder.process import Processes
 from builder.proof import TrustedKey, public_key
@@ -100,7 +100,7 @@ def _print_rules(options: Options, reference: str, rulings: tuple[Ruling, ...]) 
 
 def _say(options: Options, text: str) -> None:
     if options.level:
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
 
 def _wanted(options: Options, given: PullOptions, reference: Reference) -> Wanted:
@@ -141,11 +141,9 @@ def _trusted(policy: Policy) -> tuple[TrustedKey, ...]:
     found: dict[str, TrustedKey] = {}
     for one in policy.keys:
         key = public_key(str(one.file), os.environ)
-        first = found.setdefault(
-            key.fingerprint, TrustedKey(key=key, name=one.name, until=one.until)
-        )
-        if first.name != one.name:
+        if first := found.get(key.fingerprint):
             raise BadInput(f"{one.file}: the same key as {first.name}", hint="name it once")
+        found[key.fingerprint] = TrustedKey(key=key, name=one.name, until=one.until)
     return tuple(found.values())
 
 
@@ -188,7 +186,7 @@ def _show(tried: list[Tried], *, explain: bool) -> None:
         mark = "✗" if one.wrong else "✓"
         print(f"{mark} {one.case.name}" + (f": {one.case.about}" if one.case.about else ""))
         for line in one.wrong:
-            print(f"    {line}")
+            print(f"    {printable(line)}")
         if explain:
             print("\n".join(as_lines(one.rulings, fixes=False)))
 

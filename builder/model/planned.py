@@ -44,8 +44,13 @@ class Cell:
 
     @property
     def identifier(self) -> str:
-        """`hpc-base-1.0-debian13-openmpi5.0-ppc64le`: names directories, tags and test ids."""
-        parts = [self.recipe, self.recipe_version, self.base]
+        """`hpc-base-1.0-debian13-openmpi5.0-ppc64le`: names directories and test ids."""
+        return f"{self.recipe}-{self.tag}-{self.arch}"
+
+    @property
+    def tag(self) -> str:
+        """`1.0-debian13-openmpi5.0`: its tag in its recipe's repository, for all architectures."""
+        parts = [self.recipe_version, self.base]
         if self.cuda != NONE:
             parts.append(f"cuda{self.cuda}")
         if self.mpi != NONE:
@@ -54,7 +59,7 @@ class Cell:
             parts.append(self.flavour)
         if self.cpu != GENERIC:
             parts.append(self.cpu)
-        return "-".join([*parts, self.arch])
+        return "-".join(parts)
 
     def axis(self, name: str) -> str:
         """The value of an axis, or of `recipe`."""

@@ -48,6 +48,7 @@ from builder.policy.values import Policy
 
 SCHEMA = "build-images/policy-case/v1"
 _NEVER = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
+_OF_PROVENANCE = ("sources", "finished", "recipe", "tag")
 _texts = list_of(text)
 
 
@@ -208,18 +209,24 @@ def _evidence(node: Node, faults: Faults) -> Evidence:
 
 
 def _provenance(node: Node, faults: Faults) -> Provenance:
-    table = Table(node, faults, required=("builder",), optional=("sources", "finished"))
+    table = Table(node, faults, required=("builder",), optional=_OF_PROVENANCE)
     finished: dt.datetime | None = None
     return Provenance(
         builder=table.read("builder", text, ""),
         sources=table.read("sources", _texts, ()),
         finished=table.read("finished", _time, finished),
+        recipe=table.read("recipe", any_text, ""),
+        tag=table.read("tag", any_text, ""),
     )
 
 
 def _bill(node: Node, faults: Faults) -> Bill:
-    table = Table(node, faults, required=("packages",))
-    return Bill(packages=table.read("packages", list_of(_package), ()))
+    table = Table(node, faults, required=("packages",), optional=("complete",))
+    whole: bool | None = True
+    return Bill(
+        packages=table.read("packages", list_of(_package), ()),
+        complete=bool(table.read("complete", truth, whole)),
+    )
 
 
 def _package(node: Node, faults: Faults) -> Package:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,21 +71,41 @@ def choose(policy: Policy, gathered: Gathered) -> Chosen:
     """The evidence about this very image, from hosts of the class that the policy asks for."""
     found, left_out = [], dict[str, int]()
     for proof in gathered.proofs:
-        if proof.kind not in {EVIDENCE, OTHER}:
+        if proof.kind not in {EVIDENCE, OTHER} or _is_other(proof):
             continue
         if reason := _why_not(proof, policy, gathered):
             left_out[reason] = left_out.get(reason, 0) + 1
         else:
             found.append(proof)
-    newest_first = sorted(found, key=lambda one: run_of(one).finished, reverse=True)
+    newest_first = sorted(found, key=lambda one: (run_of(one).finished, one.digest), reverse=True)
     return Chosen(proofs=tuple(newest_first), left_out=left_out)
+
+
+def _is_other(proof: Proof) -> bool:
+    """Whether it is something else that a trusted key signed, which is nothing that is judged."""
+    return proof.kind == OTHER and bool(proof.key) and not proof.fault
+
+
+def newest_proven(policy: Policy, gathered: Gathered, artifacts: Sequence[str]) -> str:
+    """Of several published files of one format, the one that the newest evidence is about.
+
+    An image that was packed again has several. Without any that has evidence it is the first;
+    empty if there is none.
+    """
+    newest = dict[str, tuple[dt.datetime, str]]()
+    for one in artifacts:
+        chosen = choose(policy, dataclasses.replace(gathered, artifact=one))
+        if chosen.proofs:
+            newest[one] = (chosen.runs[0].finished, one)
+    return max(newest, key=newest.__getitem__, default=next(iter(artifacts), ""))
 
 
 def findings(runs: Sequence[Evidence]) -> dict[str, Finding]:
     """What is known of each check, from runs of which the newest comes first.
 
     The newest run that has the check decides. A failure is cleared by nothing but a later pass, and
-    a native failure by nothing but a later native pass: being skipped or emulated proves less.
+    a native failure by nothing but a later native pass: being skipped or emulated proves less. Of
+    runs that ended in the same second, none is later: the worst of them decides.
     """
     names = dict.fromkeys(name for run in runs for name in run.outcomes)
     return {name: _finding(name, [run for run in runs if name in run.outcomes]) for name in names}
@@ -93,11 +115,13 @@ def _finding(name: str, runs: Sequence[Evidence]) -> Finding:
     for run in runs:
         if run.outcomes[name] != FAILED:
             continue
-        later = runs[: runs.index(run)]
+        later = [one for one in runs if one.finished > run.finished]
         passes = [one for one in later if one.outcomes[name] == PASSED]
         if not [one for one in passes if run.emulated or not one.emulated]:
             return Finding(outcome=FAILED, run=run)
-    return Finding(outcome=runs[0].outcomes[name], run=runs[0])
+    last = [one for one in runs if one.finished == runs[0].finished]
+    worst = next((one for one in last if one.outcomes[name] != PASSED), runs[0])
+    return Finding(outcome=worst.outcomes[name], run=worst)
 
 
 def _why_not(proof: Proof, policy: Policy, gathered: Gathered) -> str:
@@ -106,6 +130,8 @@ def _why_not(proof: Proof, policy: Policy, gathered: Gathered) -> str:
         return proof.fault or BY_NO_KEY
     if gathered.image.digest not in proof.subjects:
         return OF_ANOTHER
+    if gathered.artifact and gathered.artifact not in proof.subjects:
+        return f"is of another {gathered.format} of this image"
     run, formats = run_of(proof), PULLED[gathered.format]
     if run.format not in formats:
         return f"is of another format than {' or '.join(formats)}"

@@ -44,11 +44,16 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """Who built an image from what; `finished` is when, if it says."""
+    """Who built an image from what; `finished` is when, if it says.
+
+    `recipe` and `tag` are those of the cell that was built; both are empty if it names none.
+    """
 
     builder: str
     sources: tuple[str, ...] = ()
     finished: dt.datetime | None = None
+    recipe: str = ""
+    tag: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,9 +67,10 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bill:
-    """A bill of materials."""
+    """A bill of materials; `complete` unless it says itself that something is missing on it."""
 
     packages: tuple[Package, ...] = ()
+    complete: bool = True
 
 
 Content = Evidence | Provenance | Bill

@@ -13,6 +13,7 @@ from builder.policy.values import Policy
 
 # In the order in which they are shown. `rules.tree` is asked when the layers are there.
 RULES: tuple[Callable[[Policy, Gathered], Ruling], ...] = (
+    rules.identity,
     rules.architecture,
     rules.signature,
     rules.dates,
@@ -26,6 +27,7 @@ RULES: tuple[Callable[[Policy, Gathered], Ruling], ...] = (
     rules.rollback,
 )
 RULE_NAMES = (
+    "identity",
     "architecture",
     "signature",
     "dates",

@@ -58,7 +58,10 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
 
     Whether the files of keys are there is looked at if the `folder` is given.
     """
-    optional = ("signatures", "evidence", "provenance", "sbom", "host_contract", "rollback")
+    optional = (
+        *("signatures", "evidence", "provenance", "sbom"),
+        *("identity", "host_contract", "rollback"),
+    )
     provenance: WantedProvenance | None = WantedProvenance()
     bill: WantedBill | None = WantedBill()
     table = Table(node, faults, required=("schema", "keys"), optional=optional)
@@ -69,6 +72,7 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
         evidence=table.read("evidence", _evidence, WantedEvidence()),
         provenance=table.read("provenance", _or_ignored(_provenance), provenance),
         bill=table.read("sbom", _or_ignored(_bill), bill),
+        identity=table.read("identity", _choice(ENFORCED, IGNORED), True),
         host_contract=table.read("host_contract", _choice(ENFORCED, IGNORED), True),
         rollback=table.read("rollback", _choice(REFUSED, ACCEPTED), True),
     )

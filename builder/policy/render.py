@@ -9,13 +9,23 @@ from builder.policy.outcomes import NOT_ASKED, PASSED, REFUSED, Ruling
 _MARKS = {PASSED: "✓", REFUSED: "✗", NOT_ASKED: "-"}
 
 
+def printable(text: str) -> str:
+    """A text with whatever cannot be printed as an escape: control codes, lone surrogates."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def as_lines(rulings: Iterable[Ruling], *, fixes: bool = True) -> list[str]:
-    """A line for each ruling, and one more below a refusal that says what can be done."""
+    """A line for each ruling, and one more below a refusal that says what can be done.
+
+    Much of a reason was written by somebody else: it can be printed, and steers no terminal.
+    """
     some = list(rulings)
     width = max((len(one.rule) for one in some), default=0)
     lines = []
     for one in some:
-        lines.append(f"  {_MARKS[one.result]} {one.result:9}  {one.rule:{width}}  {one.reason}")
+        lines.append(
+            f"  {_MARKS[one.result]} {one.result:9}  {one.rule:{width}}  {printable(one.reason)}"
+        )
         if fixes and one.fix and one.result == REFUSED:
-            lines.append(" " * (15 + width + 1) + f"fix: {one.fix}")
+            lines.append(" " * (15 + width + 1) + f"fix: {printable(one.fix)}")
     return lines

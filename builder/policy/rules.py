@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +14,61 @@ from builder.policy.choosing import BY_NO_KEY, OF_ANOTHER, Finding, choose, find
 from builder.policy.gathered import Bill, Evidence, Gathered, Package, Proof, Provenance
 from builder.policy.outcomes import Ruling, not_asked, passed, refused
 from builder.policy.values import Policy
+from builder.versions import is_version
 
 SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
 _SHOWN = 5
 _NO_EVIDENCE = "there is no evidence that counts"
 _ASK = "ask whoever published the image"
+_RENAMED = "say identity: ignored, if this registry is to name images otherwise"
+_ON_PURPOSE = "name it by digest, or say rollback: accepted, if it is meant"
+
+
+def identity(policy: Policy, found: Gathered) -> Ruling:
+    """The image is of the recipe, and of the cell, whose name was asked for.
+
+    A registry may serve any proven image under any name. Whose image it is, a trusted key's
+    provenance says: the recipe is the repository's last component, the cell has the tag.
+    """
+    rule = "identity"
+    if not policy.identity:
+        return not_asked(rule, "the policy ignores it")
+    name, tag = _named(found.reference)
+    proofs = trusted(found.proofs, known.PROVENANCE, [found.image.digest])
+    contents = [one.content for one in proofs]
+    said = [one for one in contents if isinstance(one, Provenance) and one.recipe]
+    if not said:
+        reason = "no provenance that counts says of which recipe the image is"
+        return refused(rule, reason, f"{_ASK} to sign its provenance; or {_RENAMED}")
+    mine = [one for one in said if one.recipe == name]
+    if not mine:
+        others = _listed(list(dict.fromkeys(f"{one.recipe} {one.tag}" for one in said)))
+        return refused(rule, f"asked for {name}, and this is {others}", _RENAMED)
+    return _of_tag(rule, name, tag, [one.tag for one in mine])
+
+
+def _of_tag(rule: str, name: str, tag: str, tags: Sequence[str]) -> Ruling:
+    if tag in tags:
+        return passed(rule, f"it is {name} {tag}")
+    itself = f"{name} {tags[0]}"
+    if not tag:
+        return passed(rule, f"it is {itself}; asked for by digest, which names no cell")
+    if _is_of_a_cell(tag):
+        return refused(rule, f"asked for {name} {tag}, and this is {itself}", _RENAMED)
+    return passed(rule, f"it is {itself}; {tag} is a floating tag, the recipe alone is compared")
+
+
+def _named(reference: str) -> tuple[str, str]:
+    """The last component of a reference's repository, and its tag; that is empty for a digest."""
+    name, _, digest = reference.rpartition("/")[2].partition("@")
+    name, _, tag = name.partition(":")
+    return name, tag or ("" if digest else "latest")
+
+
+def _is_of_a_cell(tag: str) -> bool:
+    """Whether a tag may be a cell's own: it begins with a version and a hyphen, as they all do."""
+    parts = tag.split("-")
+    return any(is_version("-".join(parts[:end])) for end in range(1, len(parts)))
 
 
 def architecture(policy: Policy, found: Gathered) -> Ruling:
@@ -98,6 +149,8 @@ def checks(policy: Policy, found: Gathered) -> Ruling:
     if unproven := [name for name in policy.evidence.required if name in skipped]:
         reason = f"skipped, which is not passed: {_listed(unproven)}"
         return refused(rule, reason, f"{_ASK} to verify it where these can be run")
+    if not _with(outcomes, PASSED):
+        return refused(rule, "no check passed", f"{_ASK} to verify it where some can be run")
     count = counted(len(_with(outcomes, PASSED)), "check")
     more = f"; skipped and not asked for: {_listed(skipped)}" if skipped else ""
     return passed(rule, f"{count} passed{more}")
@@ -127,10 +180,10 @@ def artifact(policy: Policy, found: Gathered) -> Ruling:
     if not found.artifact:
         reason = f"no {found.format} was published for this image"
         return refused(rule, reason, "pull it as oci or directory, which need none")
-    proofs = choose(policy, found).proofs
+    proofs = choose(policy, dataclasses.replace(found, artifact="")).proofs  # about any file
     if not proofs:
         return not_asked(rule, _NO_EVIDENCE)
-    if found.artifact in proofs[0].subjects:
+    if any(found.artifact in one.subjects for one in proofs):
         return passed(rule, f"{_short(found.artifact)} is a subject of the evidence")
     return refused(rule, f"no evidence that counts is about {_short(found.artifact)}", _ASK)
 
@@ -174,6 +227,10 @@ def bill(policy: Policy, found: Gathered) -> Ruling:
     if bad:
         fix = "take an image without it, or change sbom in the policy"
         return refused(rule, f"forbidden: {_listed(list(dict.fromkeys(bad)))}", fix)
+    asked = wanted.forbidden_packages or wanted.forbidden_licences
+    if asked and not any(one.complete and one.packages for one in bills):
+        reason = "it names no package, or says that it is incomplete: what is on it proves nothing"
+        return refused(rule, reason, f"{_ASK} for a whole one, or forbid nothing")
     return passed(rule, f"{counted(len(packages), 'package')}, none forbidden")
 
 
@@ -201,15 +258,21 @@ def rollback(policy: Policy, found: Gathered) -> Ruling:
         return not_asked(rule, "nothing was pulled under this reference before")
     if last.digest == found.image.digest:
         return passed(rule, "the same image as at the last pull")
-    now = times_of(found)
+    return _by_time(rule, times_of(found), last)
+
+
+def _by_time(rule: str, now: Mapping[str, dt.datetime], last: known.Previous) -> Ruling:
     for kind in ("provenance", "created", "evidence"):
-        if kind not in now or kind not in last.times or now[kind] == last.times[kind]:
+        if kind in last.times and kind not in now:
+            reason = f"the image at the last pull had a time by its {kind}, and this one has none"
+            return refused(rule, reason, _ON_PURPOSE)
+        if kind not in last.times or now[kind] == last.times[kind]:
             continue
         days = f"{_day(now[kind])}, after {_day(last.times[kind])}"
         if now[kind] > last.times[kind]:
             return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
         reason = f"older than at the last pull, by its {kind}: {_day(now[kind])}"
-        return refused(rule, reason, "name it by digest, or say rollback: accepted, if it is meant")
+        return refused(rule, reason, _ON_PURPOSE)
     reason = f"another image than at the last pull ({_short(last.digest)}), and nothing says which "
     return refused(rule, reason + "is newer", "name it by digest, if it is meant")
 

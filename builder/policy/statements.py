@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builder.facts.gpus import capability_of
-from builder.model import FAILED, FORMATS, PASSED, SKIPPED
+from builder.model import FAILED, FORMATS, NONE, PASSED, SKIPPED, Cell
 from builder.policy.gathered import (
     BILL,
     EVIDENCE,
@@ -104,7 +104,9 @@ def provenance_of(predicate: Mapping[str, Any]) -> Provenance:
     A material that has no URI is named, and once more with its digest: `matrix.yaml@sha256:...`.
     """
     definition, details = predicate["buildDefinition"], predicate["runDetails"]
-    sources = list(_texts(definition["externalParameters"]))
+    given = definition["externalParameters"]
+    sources = list(_texts(given))
+    cell = _cell(given.get("cell"))
     for one in definition.get("resolvedDependencies") or []:
         sources += [str(one[key]) for key in ("uri", "name") if one.get(key)]
         if one.get("name") and one.get("digest"):
@@ -115,21 +117,52 @@ def provenance_of(predicate: Mapping[str, Any]) -> Provenance:
         builder=str(details["builder"]["id"]),
         sources=tuple(dict.fromkeys(sources)),
         finished=time_of(finished) if finished else None,
+        recipe=cell.recipe if cell else "",
+        tag=cell.tag if cell else "",
     )
 
 
+def _cell(said: object) -> Cell | None:
+    """The cell that was built; None for a build of something else."""
+    if not isinstance(said, Mapping) or not {"recipe", "recipe_version", "base"} <= said.keys():
+        return None
+    values = {"cuda": NONE, "mpi": NONE, "arch": ""}
+    for key, value in said.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{key} of the cell is no text")
+        if key in Cell.__slots__:
+            values[key] = value
+    return Cell(**values)
+
+
 def bill_of(predicate: Mapping[str, Any]) -> Bill:
-    """A bill of materials by CycloneDX."""
+    """A bill of materials by CycloneDX. Components may hold components.
+
+    It says itself where it is incomplete: https://cyclonedx.org/docs/1.5/json/#compositions.
+    """
+    parts = [str(one["aggregate"]) for one in predicate.get("compositions") or []]
     return Bill(
+        complete=not any(one.startswith("incomplete") for one in parts),
         packages=tuple(
             Package(
                 name=str(one["name"]),
                 version=str(one.get("version", "")),
                 licences=tuple(_licences(one)),
             )
-            for one in predicate.get("components") or []
-        )
+            for one in _components(predicate)
+        ),
     )
+
+
+def _components(predicate: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    left = [iter(predicate.get("components") or [])]
+    while left:
+        for one in left[-1]:
+            yield one
+            left.append(iter(one.get("components") or []))
+            break
+        else:
+            left.pop()
 
 
 def _licences(component: Mapping[str, Any]) -> Iterator[str]:
@@ -146,7 +179,10 @@ def time_of(text: object) -> dt.datetime:
     found = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     if found.tzinfo is None:
         raise ValueError(f"the time {text} has no zone")
-    return found.astimezone(dt.timezone.utc)
+    try:
+        return found.astimezone(dt.timezone.utc)
+    except OverflowError as error:
+        raise ValueError(f"the time {text} is before the year 1 or after 9999") from error
 
 
 def _subjects(statement: Mapping[str, Any]) -> list[tuple[str, Mapping[str, str]]]:

@@ -76,5 +76,6 @@ class Policy:
     evidence: WantedEvidence = field(default_factory=WantedEvidence)
     provenance: WantedProvenance | None = field(default_factory=WantedProvenance)
     bill: WantedBill | None = field(default_factory=WantedBill)
+    identity: bool = True
     host_contract: bool = True
     rollback: bool = True

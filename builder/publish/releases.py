@@ -15,7 +15,7 @@ from typing import Any
 from builder import facts
 from builder.artifacts.oci import blob_path, read_layout
 from builder.errors import StepFailed
-from builder.model import GENERIC, NONE, RUNTIME, Cell, PlannedImage
+from builder.model import Cell, PlannedImage
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 
@@ -77,12 +77,7 @@ class NotReady(Exception):
 
 def tag_of(cell: Cell) -> str:
     """`1.0-debian13-cuda12.4-openmpi5.0`: a cell without recipe and architecture."""
-    parts = [cell.recipe_version, cell.base]
-    parts += [f"cuda{cell.cuda}"] if cell.cuda != NONE else []
-    parts += [cell.mpi] if cell.mpi != NONE else []
-    parts += [cell.flavour] if cell.flavour != RUNTIME else []
-    parts += [cell.cpu] if cell.cpu != GENERIC else []
-    return "-".join(parts)
+    return cell.tag
 
 
 def ready(image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None) -> Ready:

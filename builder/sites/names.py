@@ -17,7 +17,7 @@ def tag_of(cell: Cell) -> str:
 
     `1.0-debian13-openmpi5.0`: the image identifier without recipe and architecture.
     """
-    return tag_of_identifier(cell.identifier, recipe=cell.recipe, arch=cell.arch)
+    return cell.tag
 
 
 def tag_of_identifier(identifier: str, *, recipe: str, arch: str) -> str:

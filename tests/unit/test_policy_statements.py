@@ -12,9 +12,20 @@ from typing import Any
 
 import pytest
 
-from builder.model import Artifact, Outcome
-from builder.policy.gathered import BILL, EVIDENCE, OTHER, PROVENANCE, Bill, Evidence, Provenance
-from builder.policy.statements import CYCLONE_DX, SLSA, proof_of
+from builder.model import Artifact, Cell, Outcome
+from builder.policy.gathered import (
+    BILL,
+    EVIDENCE,
+    OTHER,
+    PROVENANCE,
+    Bill,
+    Evidence,
+    Proof,
+    Provenance,
+)
+from builder.policy.outcomes import refused
+from builder.policy.render import as_lines
+from builder.policy.statements import CYCLONE_DX, SLSA, proof_of, time_of
 from builder.verify.evidence import Setting, statement
 from builder.verify.host import HostFacts
 
@@ -152,6 +163,64 @@ def test_provenance_and_bill() -> None:
         assert isinstance(bill.content, Bill)
         licences = [one.licences for one in bill.content.packages]
         assert licences == [("MIT",), ("own",), ("MIT", "AGPL-3.0-only", "ISC")]
+
+
+CELL = {
+    "recipe": "hpc-base",
+    "recipe_version": "1.0",
+    "base": "debian13",
+    "cuda": "12.4",
+    "mpi": "none",
+    "arch": "ppc64le",
+    "flavour": "development",
+}
+
+
+def built(cell: object) -> Proof:
+    predicate = {
+        "buildDefinition": {"externalParameters": {"cell": cell}},
+        "runDetails": {"builder": {"id": "ci"}},
+    }
+    return proof_of(signed(SLSA, predicate), key="k", digest="")
+
+
+def test_a_provenance_names_its_recipe_and_tag() -> None:
+    content = built(CELL).content
+    assert isinstance(content, Provenance)
+    tag = "1.0-debian13-cuda12.4-development"
+    assert (content.recipe, content.tag) == ("hpc-base", tag)
+    assert f"hpc-base-{tag}-ppc64le" == Cell(**CELL).identifier
+    for other in (None, "x", {}, {"recipe": "hpc-base"}):
+        content = built(other).content
+        assert isinstance(content, Provenance)
+        assert (content.recipe, content.tag) == ("", "")
+    assert "malformed" in built({**CELL, "base": 13}).fault
+
+
+def test_a_bill_that_says_it_is_incomplete() -> None:
+    nested = {"name": "a", "components": [{"name": "b", "components": [{"name": "c"}]}]}
+    parts = [nested, {"name": "d"}]
+    for aggregate, complete in (("unknown", True), ("incomplete_third_party_only", False)):
+        predicate = {"components": parts, "compositions": [{"aggregate": aggregate}]}
+        content = proof_of(signed(CYCLONE_DX, predicate), key="k", digest="").content
+        assert isinstance(content, Bill)
+        assert [one.name for one in content.packages] == ["a", "b", "c", "d"]
+        assert content.complete == complete
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00", "x"])
+def test_a_time_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"year|isoformat"):
+        time_of(text)
+    made = evidence()
+    made["predicate"]["configuration"][0]["annotations"]["finished"] = text
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_what_cannot_be_printed_is_an_escape() -> None:
+    ruling = refused("sbom", "a\x1b[2J\ud800 é", "\x07")
+    assert as_lines([ruling])[0].endswith("a\\x1b[2J\\ud800 é")
+    assert as_lines([ruling])[1].endswith("fix: \\x07")
 
 
 def test_what_else_is_signed_is_nothing_that_is_judged() -> None:
