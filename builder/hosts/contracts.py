@@ -14,6 +14,7 @@ from builder.load.readers import Table, architecture, one_of, text, version
 from builder.model import MPI_ROUTES
 from builder.places import Where
 
+_DEEPEST, _LONGEST = 8, 4000  # parts of a label's key, letters of key and value
 _ABIS = sorted({one.abi for one in facts.MPI_FAMILIES.values()})
 
 
@@ -29,6 +30,8 @@ def contract_from_labels(labels: Mapping[str, str], shown: str) -> HostContract 
     told = {key.removeprefix(LABEL): text for key, text in labels.items() if key.startswith(LABEL)}
     if not told:
         return None
+    if any(len(key + value) > _LONGEST or key.count(".") > _DEEPEST for key, value in told.items()):
+        raise BadInput(f"{shown}: a label of its host contract is longer than any contract's")
     return _checked(_tree(told, Where(file=shown, line=1, key=LABEL.rstrip("."))), Faults())
 
 

@@ -145,6 +145,13 @@ def test_other_labels_are_no_contract() -> None:
     assert contract_from_labels({"build-images.arch": "x86_64"}, "an image") is None
 
 
+@pytest.mark.parametrize(("key", "value"), [("a." * 5000, "x"), ("kernel", "9" * 5000)])
+def test_labels_that_no_contract_has(key: str, value: str) -> None:
+    """Anybody who may write to a registry can write them."""
+    with pytest.raises(BadInput, match="longer than any"):
+        contract_from_labels({f"build-images.host.{key}": value}, "an image")
+
+
 def test_faults_of_labels_name_the_label() -> None:
     labels = {**as_labels(CONTRACTS[1]), "build-images.host.cuda.driver": "newest"}
     del labels["build-images.host.schema"]
