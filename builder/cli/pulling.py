@@ -73,11 +73,11 @@ def _brought(
         print(json.dumps({**done.receipt, "at": str(done.path)}, indent=1))
         return 0
     if options.pull.explain:
-        print("\n".join(as_lines(Ruling(**one) for one in done.receipt["rules"])))
-    for what, some in done.receipt["changes"].items():
-        _say(options, f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
+        print("\n".join(as_lines(done.rulings)))
     if not done.fresh:
         _say(options, "it is there already, and whole")
+    for what, some in done.receipt["changes"].items() if done.fresh else ():
+        _say(options, f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
     print(done.path)
     return 0
 

@@ -1,35 +1,39 @@
-"""The SIF or tarball that was published for an image."""
+"""The SIFs or tarballs that were published for an image."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from builder.errors import Refused
 from builder.registry import Descriptor, NotThere, Registry, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
-_MOST = 20
+_MOST = 1000
 
 
-def published(
-    registry: Registry, digest: str, artifact_format: str, subjects: Iterable[str]
-) -> Descriptor | None:
-    """The file of a format that refers to an image; None if there is none that is whole.
+def published(registry: Registry, digest: str, artifact_format: str) -> tuple[Descriptor, ...]:
+    """The files of a format that refer to an image; an image that was packed again has several.
 
-    Of several, the one that is among `subjects`, those of the evidence: whoever may write to the
-    repository can make anything refer to an image.
+    Whoever may write to the repository can make anything refer to an image: what is damaged, or has
+    not just the one file, is left out and stops nothing.
     """
-    kind, proven = ARTIFACT_TYPES[artifact_format], set(subjects)
-    found: list[Descriptor] = []
-    for one in registry.referrers(digest, kind)[:_MOST]:
+    kind = ARTIFACT_TYPES[artifact_format]
+    refer = registry.referrers(digest, kind)
+    if len(refer) > _MOST:
+        raise Refused(
+            f"{registry.name}@{digest}: {len(refer)} {artifact_format} files for it, at most "
+            f"{_MOST} are looked at"
+        )
+    found = {one.digest: one for one in _files(registry, digest, refer)}
+    return tuple(one for one in found.values() if one.media_type == kind)
+
+
+def _files(registry: Registry, digest: str, refer: tuple[Descriptor, ...]) -> Iterator[Descriptor]:
+    for one in refer:
         try:
             _, document = registry.document(one)
-            if (document.get("subject") or {}).get("digest") != digest:
-                continue
-            found += [Descriptor.read(layer, registry.name) for layer in document["layers"]]
-        except (WrongContent, NotThere, LookupError, TypeError, AttributeError):
+            if (document.get("subject") or {}).get("digest") == digest:
+                [layer] = document["layers"]
+                yield Descriptor.read(layer, registry.name)
+        except (WrongContent, NotThere, LookupError, TypeError, ValueError, AttributeError):
             continue
-    fitting = [one for one in found if one.media_type == kind]
-    if len(fitting) > _MOST:
-        raise Refused(f"{registry.name}@{digest}: {len(fitting)} {artifact_format} files for it")
-    return next((one for one in fitting if one.digest in proven), next(iter(fitting), None))

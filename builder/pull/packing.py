@@ -30,6 +30,12 @@ _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 _AT_ONCE = 4  # blobs that are fetched
 
 
+def environment_of(found: Found) -> bytes:
+    """The file with an image's variables, a line each."""
+    text = "".join(f"{one}\n" for one in found.environment if "\n" not in one)
+    return text.encode(errors="backslashreplace")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
     """What was made: its digest, and its tree if that was read.
@@ -64,12 +70,11 @@ class Packer:
 
     def _directory(self, target: Path) -> Packed:
         target.mkdir()
-        text = "".join(f"{one}\n" for one in self.found.environment if "\n" not in one)
         with self._layers() as layers:
             unpacked = unpack(
                 layers,
                 target,
-                files={ENVIRONMENT: text.encode()},
+                files={ENVIRONMENT: environment_of(self.found)},
                 folders=_MOUNT_POINTS,
             )
         target.chmod(0o755)
@@ -96,6 +101,7 @@ class Packer:
             "size": found.manifest.size,
             "annotations": named,
         }
+        target.chmod(0o755)
         (target / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
         write_json(target / "index.json", {"schemaVersion": 2, "manifests": [entry]})
         return Packed(name=target.name, digest=found.image.digest, unpacked=unpacked)

@@ -6,58 +6,69 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import BadInput
+from builder.pull.receipts import fsync
 
 _POLL_S = 0.2
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def made_whole(target: Path) -> Iterator[Path | None]:
     """An empty folder beside `target`, which becomes it at the end; None if it is there by then.
 
-    The folder's own lock is held meanwhile: another who makes the same waits for it. What one that
-    was killed has left is emptied. If anything is raised, all of it is removed.
+    The lock of a file beside it is held meanwhile: another who makes the same waits for it, also on
+    another node: NFS hands locks of files that are open for writing to its server, and keeps those
+    of folders to the node (flock(2)). What one that was killed has left is emptied. If anything is
+    raised, all of it is removed. Files right in the folder are on disk before it has its name.
     """
     partial = target.with_name(f".{target.name}.partial")
-    handle = _locked(partial, target)
+    lock = target.with_name(f".{target.name}.lock")
+    handle = _locked(lock, target)
     if handle is None:
         yield None
         return
     try:
-        yield partial
-        partial.chmod(0o755)
-        partial.rename(target)
-    except BaseException:
-        _remove(partial)
-        raise
+        _fresh(partial)
+        try:
+            yield partial
+            partial.chmod(0o755)
+            _on_disk(partial)
+            partial.rename(target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        fsync(target.parent)
     finally:
+        lock.unlink(missing_ok=True)  # who waits for it sees that it is gone
         os.close(handle)
 
 
-def _locked(partial: Path, target: Path) -> int | None:
-    """A descriptor that holds the lock of the folder, which is empty; None if `target` is there."""
+def _locked(lock: Path, target: Path) -> int | None:
+    """A descriptor that holds a lock; None if `target` is there."""
     while not os.path.lexists(target):
         try:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            partial.mkdir(mode=0o700, exist_ok=True)
-            handle = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise BadInput(f"{partial.parent}: no folder can be made there ({error})") from error
-        except FileNotFoundError:  # another has just given it its name, or removed it
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(lock, _LOCK, 0o600)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise _not_there(lock, error) from error
+        except FileNotFoundError:  # the folder was removed meanwhile
             continue
-        if _taken(handle, partial) and not os.path.lexists(target):
-            _empty(partial)
-            return handle
+        if _taken(handle, lock):
+            if not os.path.lexists(target):
+                return handle
+            lock.unlink(missing_ok=True)
         os.close(handle)
     return None
 
 
-def _taken(handle: int, partial: Path) -> bool:
-    """Wait for the lock; whether the folder is still the one at its path."""
+def _taken(handle: int, lock: Path) -> bool:
+    """Wait for the lock; whether its file is still the one at its path."""
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,18 +76,35 @@ def _taken(handle: int, partial: Path) -> bool:
         except BlockingIOError:
             time.sleep(_POLL_S)
     try:
-        return os.path.samestat(os.fstat(handle), os.stat(partial, follow_symlinks=False))  # noqa: PTH116
-    except FileNotFoundError:
+        return os.path.samestat(os.fstat(handle), os.stat(lock, follow_symlinks=False))  # noqa: PTH116
+    except OSError:  # it is gone; a server of files may say that the handle is stale
         return False
 
 
-def _empty(folder: Path) -> None:
+def _fresh(folder: Path) -> None:
+    """Make a folder, or empty this user's own: what somebody else prepared is not gone through."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise BadInput(f"{folder}: this is no folder of this user", hint="remove it")
+        folder.chmod(0o700)
+        for one in folder.iterdir():
+            if one.is_dir() and not one.is_symlink():
+                shutil.rmtree(one)
+            else:
+                one.unlink()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise _not_there(folder, error) from error
+
+
+def _not_there(path: Path, error: OSError) -> BadInput:
+    return BadInput(f"{path.parent}: no folder can be made there ({error})")
+
+
+def _on_disk(folder: Path) -> None:
+    """Files right in a folder: the image as one file, and the receipt."""
     for one in folder.iterdir():
-        if one.is_dir() and not one.is_symlink():
-            shutil.rmtree(one)
-        else:
-            one.unlink()
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+        if one.is_file() and not one.is_symlink():
+            fsync(one)
+    fsync(folder)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.artifacts.oci import read_layout
-from builder.digests import sha256_of_file
-from builder.errors import BadInput, BuildImagesError, Refused
+from builder.errors import Refused
 from builder.facts import Facts
 from builder.hosts.record import Host
 from builder.policy.cases import as_case
+from builder.policy.choosing import newest_proven
 from builder.policy.gathered import Gathered
 from builder.policy.judging import Judgement, judge
 from builder.policy.outcomes import Ruling, not_asked
@@ -23,19 +22,19 @@ from builder.policy.rules import tree
 from builder.policy.values import Policy
 from builder.proof import TrustedKey
 from builder.pull.artifacts import published
-from builder.pull.disk import tree_on_disk
 from builder.pull.finding import Found, find
 from builder.pull.fitting import contract_of, pulled_for
-from builder.pull.packing import NAMES, Packed, Packer
+from builder.pull.packing import Packed, Packer, environment_of
 from builder.pull.placing import made_whole
 from builder.pull.proving import proofs_of
-from builder.pull.receipts import NAME, SCHEMA, Last, read_receipt, write_json
+from builder.pull.receipts import NAME, SCHEMA, Last, write_json
 from builder.pull.store import Store
-from builder.pull.unpacking import unpack
+from builder.pull.there import Expected, already_there
 from builder.registry import Descriptor, Reference, Registry
 from builder.registry.kinds import ARTIFACT_TYPES
 
 _NO_TREE = "a SIF is the file that the evidence is about; its tree was compared when that was made"
+_THERE = "it is there already, and was read again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +70,14 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulled:
-    """What is on disk: `fresh` unless it was there already, and is whole."""
+    """What is on disk: `fresh` unless it was there already, and is whole.
+
+    `rulings` are today's, `receipt` is that of the pull that brought it.
+    """
 
     path: Path
     receipt: dict[str, Any]
+    rulings: tuple[Ruling, ...]
     fresh: bool
 
 
@@ -93,10 +96,11 @@ def look(wanted: Wanted, registry: Registry, last: Last) -> Judged:
     image = found.image
     digests = [image.digest, image.index] if image.index else [image.digest]
     proofs = proofs_of(registry, digests, wanted.trusted, wanted.now)
-    artifact = None
+    files = dict[str, Descriptor]()
     if wanted.format in ARTIFACT_TYPES:
-        subjects = {digest for one in proofs if one.key for digest in one.subjects}
-        artifact = published(registry, image.digest, wanted.format, subjects)
+        some = published(registry, image.digest, wanted.format)
+        files = {one.digest: one for one in some}
+    remembered = wanted.remembered if wanted.policy.rollback else ""
     shown = f"{registry.name}@{image.digest}"
     gathered = Gathered(
         reference=str(wanted.reference),
@@ -104,15 +108,16 @@ def look(wanted: Wanted, registry: Registry, last: Last) -> Judged:
         now=wanted.now,
         image=image,
         proofs=proofs,
-        artifact=artifact.digest if artifact else "",
         host=pulled_for(wanted.host),
         contract=contract_of(
             found.labels, shown, wanted.host, wanted.facts, emulated=wanted.emulated
         ),
-        previous=last.read(wanted.remembered, wanted.arch) if wanted.remembered else None,
+        previous=last.read(remembered, wanted.arch) if remembered else None,
     )
+    artifact = newest_proven(wanted.policy, gathered, list(files))
+    gathered = replace(gathered, artifact=artifact)
     judgement = judge(wanted.policy, gathered)
-    return Judged(found=found, gathered=gathered, judgement=judgement, artifact=artifact)
+    return Judged(found=found, gathered=gathered, judgement=judgement, artifact=files.get(artifact))
 
 
 def pull(
@@ -145,13 +150,16 @@ def pull(
                 raise NotProven(str(wanted.reference), rulings)
             receipt = _receipt(wanted, judged, packed, rulings)
             write_json(folder / NAME, receipt)
+            (folder / NAME).chmod(0o644)  # whatever the umask: nobody else writes it
     if folder is None:
-        return _already_there(wanted, judged, output)
-    if packed.given:
-        store.forget(packed.given)
-    if wanted.remembered:
-        last.write(wanted.remembered, judged.gathered)
-    return Pulled(path=output / packed.name, receipt=receipt, fresh=True)
+        done = _already_there(wanted, judged, output)
+    else:
+        done = Pulled(path=output / packed.name, receipt=receipt, rulings=rulings, fresh=True)
+        if packed.given:
+            store.forget(packed.given)
+    if wanted.remembered:  # also if it is there: whoever brought it may have been killed before
+        last.write(wanted.remembered, judged.gathered, wanted.policy)
+    return done
 
 
 def _tree_ruling(judged: Judged, packed: Packed) -> Ruling:
@@ -192,38 +200,17 @@ def _receipt(
 
 
 def _already_there(wanted: Wanted, judged: Judged, output: Path) -> Pulled:
-    """What is at the output already: the same image, whole, or a reason not to touch it."""
-    receipt = read_receipt(output)
-    if receipt is None:
-        raise BadInput(
-            f"{output} is there already, and is not what a pull left",
-            hint="name another folder with --output, or move this one away",
-        )
-    path = output / NAMES.get(str(receipt.get("format")), "")
-    same = (receipt["format"], receipt["image"]["digest"])
-    if same != (wanted.format, judged.found.image.digest):
-        raise BadInput(
-            f"{output} is there already, and holds {same[1]} as {same[0]}",
-            hint="name another folder with --output, or move this one away",
-        )
-    try:
-        whole = _is_whole(path, receipt)
-    except (OSError, BuildImagesError):
-        whole = False
-    if not whole:
-        raise Refused(
-            f"{path} is not what was pulled: it was changed since",
-            hint="move it away, and pull it again",
-        )
-    return Pulled(path=path, receipt=receipt, fresh=False)
-
-
-def _is_whole(path: Path, receipt: dict[str, Any]) -> bool:
-    if receipt["format"] == "directory":
-        return tree_on_disk(path) == str(receipt["on_disk"])
-    if receipt["format"] != "oci":
-        return f"sha256:{sha256_of_file(path)}" == str(receipt["digest"])
-    layout = read_layout(path)
-    layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]
-    found = layout.digest, unpack(layers, None).tree
-    return found == (str(receipt["digest"]), str(receipt["tree"]))
+    found = judged.found
+    of_file = judged.artifact.digest if judged.artifact else ""
+    path, receipt = already_there(
+        output,
+        Expected(
+            format=wanted.format,
+            image=found.image.digest,
+            digest=of_file or found.image.digest,
+            tree=judged.judgement.tree,
+            environment=environment_of(found),
+        ),
+    )
+    rulings = (*judged.judgement.rulings, not_asked("tree", _THERE))
+    return Pulled(path=path, receipt=receipt, rulings=rulings, fresh=False)

@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from builder.errors import Refused
 from builder.locks import locked
 from builder.policy.gathered import Gathered, Previous
-from builder.policy.rules import times_of
+from builder.policy.outcomes import REFUSED
+from builder.policy.rules import rollback, times_of
 from builder.policy.statements import time_of
+from builder.policy.values import Policy
 
 NAME = "receipt.json"
 SCHEMA = "build-images/receipt/v1"
@@ -26,20 +29,36 @@ class Last:
     folder: Path
 
     def read(self, reference: str, arch: str) -> Previous | None:
-        """What was pulled last; None if nothing was, or what is recorded cannot be read."""
+        """What was pulled last; None if nothing was. Raises `Refused` if that cannot be read."""
+        file = self._file(reference, arch)
         try:
-            found = json.loads(self._file(reference, arch).read_text())
+            found = json.loads(file.read_text())
             times = {str(kind): time_of(one) for kind, one in found["times"].items()}
             return Previous(digest=str(found["digest"]), times=times)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
+            raise Refused(
+                f"{file}: what was pulled last cannot be read ({type(why).__name__})",
+                hint="without it an older image cannot be told: remove the file if that is meant",
+            ) from why
 
-    def write(self, reference: str, gathered: Gathered) -> None:
-        """Record what was pulled."""
+    def write(self, reference: str, gathered: Gathered, policy: Policy) -> None:
+        """Record what was pulled, unless another pull has recorded something newer meanwhile."""
         file = self._file(reference, gathered.image.asked)
-        times = {kind: one.isoformat() for kind, one in times_of(gathered).items()}
-        document = {"reference": reference, "digest": gathered.image.digest, "times": times}
+        times = times_of(gathered)
         with locked(self.folder, "last"):
+            if policy.rollback:
+                now = self.read(reference, gathered.image.asked)
+                if rollback(policy, replace(gathered, previous=now)).result == REFUSED:
+                    return
+                if now and now.digest == gathered.image.digest:  # what was known once stays known
+                    times = {**times, **now.times}
+            document = {
+                "reference": reference,
+                "digest": gathered.image.digest,
+                "times": {kind: one.isoformat() for kind, one in times.items()},
+            }
             write_json(file, document)
 
     def _file(self, reference: str, arch: str) -> Path:
@@ -52,10 +71,23 @@ def write_json(file: Path, document: Mapping[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(json.dumps(document, indent=1) + "\n")
+        with partial.open("w") as opened:
+            opened.write(json.dumps(document, indent=1) + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
         partial.rename(file)
+        fsync(file.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def fsync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk even if the power fails."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_receipt(folder: Path) -> dict[str, Any] | None:

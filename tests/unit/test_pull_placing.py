@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import fcntl
 import hashlib
+import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from builder.errors import BadInput
+from builder.errors import BadInput, Refused
 from builder.policy.gathered import Gathered, Image
+from builder.policy.values import Policy
 from builder.pull.placing import made_whole
 from builder.pull.receipts import Last
 from builder.pull.store import Store
@@ -22,6 +26,7 @@ from builder.registry import Descriptor, Registry
 DATA = b"a blob"
 WANTED = Descriptor.of(DATA, "application/octet-stream")
 NAME = hashlib.sha256(DATA).hexdigest()
+POLICY = Policy(keys=())
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
 
 
@@ -186,11 +191,59 @@ def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
     last = Last(folder=tmp_path / "last")
     assert last.read("x:1", "x86_64") is None
     image = Image(digest="sha256:1", architecture="x86_64", asked="x86_64", created=NOW)
-    last.write("x:1", Gathered(reference="x:1", format="oci", now=NOW, image=image))
+    last.write("x:1", Gathered(reference="x:1", format="oci", now=NOW, image=image), POLICY)
     found = last.read("x:1", "x86_64")
     assert found is not None
     assert (found.digest, found.times) == ("sha256:1", {"created": NOW})
     assert last.read("x:1", "ppc64le") is last.read("x:2", "x86_64") is None
     [file] = [one for one in last.folder.iterdir() if one.suffix == ".json"]
     file.write_text('{"digest": 1}')
-    assert last.read("x:1", "x86_64") is None
+    with pytest.raises(Refused, match="cannot be read"):
+        last.read("x:1", "x86_64")
+
+
+def test_of_two_pulls_at_once_the_newer_one_is_remembered(tmp_path: Path) -> None:
+    last = Last(folder=tmp_path / "last")
+    older, newer = (pulled(f"sha256:{day}", NOW + dt.timedelta(days=day)) for day in (0, 1))
+    last.write("x:1", newer, POLICY)
+    last.write("x:1", older, POLICY)
+    found = last.read("x:1", "x86_64")
+    assert found is not None
+    assert found.digest == "sha256:1"
+    bare = pulled("sha256:1", None)
+    last.write("x:1", bare, POLICY)  # the same image, and less is said of it
+    assert last.read("x:1", "x86_64") == found
+    last.write("x:1", older, replace(POLICY, rollback=False))
+    found = last.read("x:1", "x86_64")
+    assert found is not None
+    assert found.digest == "sha256:0"
+
+
+def pulled(digest: str, created: dt.datetime | None) -> Gathered:
+    image = Image(digest=digest, architecture="x86_64", asked="x86_64", created=created)
+    return Gathered(reference="x:1", format="oci", now=NOW, image=image)
+
+
+def test_what_somebody_else_prepared_is_not_gone_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".a.partial").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(BadInput, match="no folder of this user"):
+        make(tmp_path / "a")
+    assert [one.name for one in tmp_path.iterdir()] == [".a.partial"]
+
+
+def test_the_lock_is_of_a_file_that_is_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS passes on no other: a folder's would stay on its node."""
+    seen, flock = list[int](), fcntl.flock
+
+    def noted(handle: int, how: int) -> None:
+        seen.append(fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE)
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", noted)
+    assert make(tmp_path / "a")
+    assert seen == [os.O_RDWR]
