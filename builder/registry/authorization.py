@@ -12,10 +12,10 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import requests
 
+from builder.registry.addresses import joined
 from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
 
@@ -82,8 +82,11 @@ class Authorization:
     def _bearer(self, challenge: str, scope: Scope, login: Login | None) -> str:
         given = dict(_PAIR.findall(challenge))
         realm, service = given.get("realm", ""), given.get("service", "")
-        if urlsplit(realm).scheme not in {"http", "https"}:
-            raise Denied(f"{self._registry}: it names no server of tokens", hint=LOGIN_HINT)
+        try:
+            realm = joined(realm, "")
+        except ValueError as error:
+            problem = "it names no server of tokens"
+            raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT) from error
         if login and login.identity_token:
             form = {
                 "grant_type": "refresh_token",

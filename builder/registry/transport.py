@@ -14,7 +14,7 @@ import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import requests
 import requests.adapters
@@ -22,13 +22,14 @@ import urllib3.exceptions
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.errors import BadInput
+from builder.registry.addresses import joined, origin
 from builder.registry.answers import TLS_HINT, broken, failure, lost
 from builder.registry.authorization import Authorization, Scope
 from builder.registry.credentials import Credentials
 from builder.registry.failures import Denied, Passing, RegistryFailed, Unreachable
 from builder.registry.patience import Patience, Sleep
 from builder.registry.references import DOCKER_HUB
-from builder.web import TRANSIENT, cause_of, server_of
+from builder.web import TRANSIENT, cause_of
 
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
 _PIECE = 1 << 20  # bytes of a body that are written at once
@@ -104,12 +105,12 @@ class Transport:
         `NotThere`, `Denied`, `Unreachable` or `RegistryFailed` for any status not in `good`.
         """
         self.sleep.check()
-        url = urljoin(self.base(), path)
+        url = self._joined(self.base(), path, what)
         if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
             raise RegistryFailed(f"{self._at(what)}: the registry names an address without TLS")
         known = self._authorization.known(scope)
         answer = self._follow(method, url, headers, body, known, what)
-        if answer.status_code == requests.codes.unauthorized:
+        if answer.status_code == requests.codes.unauthorized and self._is_home(answer.url):
             challenge = answer.headers.get("WWW-Authenticate", "")
             if fresh := self._authorization.answer(challenge, scope, stale=known):
                 with answer:
@@ -189,16 +190,14 @@ class Transport:
 
         Only what is read is redirected.
         """
-        home = _origin(self.base())
         for _ in range(_REDIRECTS):
-            mine = {"Authorization": authorization} if authorization else {}
-            if _origin(url) != home:
-                mine = {}
+            known = authorization and self._is_home(url)
+            mine = {"Authorization": authorization} if known else {}
             answer = self._send(method, url, {**(headers or {}), **mine}, body, what)
             if not answer.is_redirect or method not in {"GET", "HEAD"}:
                 return answer
             with answer:
-                target = urljoin(url, answer.headers["location"])
+                target = self._joined(url, answer.headers["location"], what)
                 _drain(answer)
             if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
                 raise RegistryFailed(f"{self._at(what)}: a redirect leads away from https")
@@ -227,6 +226,18 @@ class Transport:
                 raise BadInput(f"{error}", hint=TLS_HINT) from error
             raise lost(error, self._at(what)) from error
 
+    def _is_home(self, url: str) -> bool:
+        """Whether a URL is the registry's own: no other host is told who we are, or asks us."""
+        return origin(url) == origin(self.base())
+
+    def _joined(self, base: str, given: str, what: str) -> str:
+        try:
+            return joined(base, given)
+        except ValueError as error:
+            raise RegistryFailed(
+                f"{self._at(what)}: the registry names an address that is none"
+            ) from error
+
     def broken(self, error: Exception, what: str) -> Passing:
         """The failure for an answer whose body broke off."""
         return broken(error, self._at(what))
@@ -238,7 +249,7 @@ class Transport:
         self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
     ) -> requests.Response:
         """The answer of the server that gives out tokens."""
-        if urlsplit(url).scheme != "https" and urlsplit(self.base()).scheme == "https":
+        if not url.startswith("https://") and self.base().startswith("https://"):
             raise Denied(f"{self.registry}: it names a server of tokens without TLS")
         patience = self.patience()
         body = dict(form)
@@ -298,11 +309,6 @@ def _authorities() -> str | bool:
     """The file of certificates that a site names, else the usual ones."""
     environment = os.environ
     return environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, server_of(url).lower()
 
 
 def _shakes_hands(host: str) -> bool:

@@ -1,0 +1,36 @@
+"""URLs that a registry gives: those that two readers would send to different hosts are none."""
+
+from __future__ import annotations
+
+from urllib.parse import urljoin, urlsplit
+
+from urllib3.util import parse_url
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def joined(base: str, given: str) -> str:
+    """An absolute URL of what a registry wrote: an upload's, the next page's, a redirect's.
+
+    Raises `ValueError` for what is none, or names no host or a user, or holds a backslash: of
+    `https://a\\@b/` one reader takes the host to be a, another b, and secrets go by the host.
+    """
+    if "\\" in given or any(ord(one) < ord(" ") for one in given):
+        raise ValueError("a backslash or a control character in an address")
+    url = urljoin(base, given)
+    seen = urlsplit(url)
+    if "@" in seen.netloc or origin(url)[1].strip("[]") != (seen.hostname or ""):
+        raise ValueError("an address whose host is not plain")
+    return url
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port, as they are asked: what may see the credentials for a registry.
+
+    Raises `ValueError` for what is no URL.
+    """
+    parts = parse_url(url)
+    scheme = (parts.scheme or "").lower()
+    if not parts.host or parts.auth or scheme not in _PORTS:
+        raise ValueError("an address without a host, or with a user")
+    return scheme, parts.host.lower(), parts.port or _PORTS[scheme]
