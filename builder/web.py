@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 
 # Those that may pass by themselves; every other status is the server's last word.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SHOWN = 200  # letters
+_DIGITS = 9  # of a number of seconds; what has more is longer than anybody waits
 _USER = re.compile(r"://[^/?#\s]*@")
 
 
@@ -23,12 +26,18 @@ def without_users(text: str) -> str:
     return _USER.sub("://", text)
 
 
+def printable(text: str) -> str:
+    """A text of somebody else's for people and logs: what would steer a terminal is spelt out."""
+    letters = (one if one.isprintable() else repr(one)[1:-1] for one in text[:_SHOWN])
+    return "".join(letters) + ("..." if len(text) > _SHOWN else "")
+
+
 def innermost(error: BaseException) -> str:
     """The innermost reason: what wraps it repeats host, port and URL."""
     inner = cause_of(error)
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror
-    return str(inner).splitlines()[0][:120] if str(inner) else type(inner).__name__
+    return printable(str(inner).splitlines()[0][:120]) if str(inner) else type(inner).__name__
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -42,8 +51,8 @@ def retry_after(headers: Mapping[str, str]) -> float:
     """The seconds that a server asks to be left alone, 0 if it does not say (RFC 9110, 10.2.3)."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
-        return float(text)
+        return float(text) if len(text) <= _DIGITS else math.inf
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 
@@ -11,7 +12,15 @@ import urllib3.exceptions
 
 from builder.registry.credentials import LOGIN_HINT
 from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
-from builder.web import TRANSIENT, cause_of, innermost, retry_after, server_of, without_users
+from builder.web import (
+    TRANSIENT,
+    cause_of,
+    innermost,
+    printable,
+    retry_after,
+    server_of,
+    without_users,
+)
 
 TLS_HINT = (
     "a site's own authority is named by SSL_CERT_FILE or REQUESTS_CA_BUNDLE; "
@@ -19,6 +28,8 @@ TLS_HINT = (
 )
 _RIGHTS_HINT = "this login may not do that: ask for the right, or use another login"
 _LONGEST_ERROR = 1 << 16
+_LONGEST_CODE = 80
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def lost(error: Exception, at: str) -> Exception:
@@ -44,10 +55,30 @@ def broken(error: Exception, at: str) -> Passing:
 def failure(answer: requests.Response, at: str) -> RegistryFailed | Passing:
     """What a status means; the registry's own words are in it."""
     code, said = _said(answer)
-    text = f"{at}: {server_of(answer.url)} answers {answer.status_code} {answer.reason or ''}"
+    text = f"{at}: {server_of(answer.url)} answers {answer.status_code}"
+    text += f" {printable(answer.reason or '')}"
     found = _by_status(answer, f"{text.rstrip()}: {said}" if said else text.rstrip())
     (found.failure if isinstance(found, Passing) else found).code = code
     return found
+
+
+def length_of(answer: requests.Response) -> int:
+    """How many bytes an answer is said to have, -1 if it does not say; `ValueError` for rubbish."""
+    length = answer.headers.get("Content-Length", "-1")
+    if length != "-1" and not _NUMBER.fullmatch(length):
+        raise ValueError("a length that is no number")
+    return int(length)
+
+
+def whole(answer: requests.Response, limit: int) -> bytes:
+    """The body of an answer, and at most one byte more than `limit`.
+
+    Raises urllib3's errors, and `ConnectionError` when it is shorter than it was said to be.
+    """
+    content: bytes = answer.raw.read(limit + 1, decode_content=False)
+    if len(content) < min(length_of(answer), limit):
+        raise ConnectionError(f"{len(content)} of {length_of(answer)} bytes came")
+    return content
 
 
 def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Passing:
@@ -68,10 +99,10 @@ def _said(answer: requests.Response) -> tuple[str, str]:
     try:
         content = answer.raw.read(_LONGEST_ERROR, decode_content=True)
         found = json.loads(content)["errors"][0]
-        code = str(found.get("code", ""))
+        code = str(found.get("code", ""))[:_LONGEST_CODE]
         text = f"{code}: {found.get('message', '')}".strip(": ")
     except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError):
         return "", ""
     except urllib3.exceptions.HTTPError:
         return "", ""
-    return code, without_users(" ".join(text.split()))[:200]
+    return code, printable(without_users(" ".join(text.split())))

@@ -18,10 +18,11 @@ import requests
 from builder.registry.addresses import joined
 from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
+from builder.web import printable
 
 PULL, PUSH = "pull", "pull,push"
 _BASIC_KEY = "basic"
-_LARGEST = 1 << 20
+_TOKEN = re.compile(r"[!-~]+")  # what a header can hold
 _PAIR = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -40,11 +41,11 @@ class Scope:
 
 
 class Asks(Protocol):
-    """Sends a request to a server of tokens."""
+    """Sends a request to a server of tokens: its answer, and the body of a good one."""
 
     def __call__(
         self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
-    ) -> requests.Response: ...
+    ) -> tuple[requests.Response, bytes]: ...
 
 
 class Authorization:
@@ -95,32 +96,31 @@ class Authorization:
                 "client_id": "build-images",
                 "refresh_token": login.identity_token,
             }
-            answer = self._ask("POST", realm, headers={}, form=form)
+            answer, body = self._ask("POST", realm, headers={}, form=form)
         else:
             headers = {"Authorization": login.basic} if login else {}
             wanted = [("service", service)] if service else []
             wanted += [("scope", one) for one in scope.texts()]
             url = requests.Request("GET", realm, params=wanted).prepare().url or realm
-            answer = self._ask("GET", url, headers=headers, form={})
-        return f"Bearer {self._token_in(answer)}"
+            answer, body = self._ask("GET", url, headers=headers, form={})
+        return f"Bearer {self._token_in(answer, body)}"
 
-    def _token_in(self, answer: requests.Response) -> str:
-        with answer:
-            if answer.status_code != requests.codes.ok:
-                raise Denied(
-                    f"{self._registry}: its server of tokens answers {answer.status_code} "
-                    f"{answer.reason or ''}".rstrip(),
-                    hint=LOGIN_HINT,
-                )
-            found = _json(answer)
+    def _token_in(self, answer: requests.Response, body: bytes) -> str:
+        if answer.status_code != requests.codes.ok:
+            raise Denied(
+                f"{self._registry}: its server of tokens answers {answer.status_code} "
+                f"{printable(answer.reason or '')}".rstrip(),
+                hint=LOGIN_HINT,
+            )
+        found = _json(body)
         token = found.get("token") or found.get("access_token") if isinstance(found, dict) else ""
-        if not isinstance(token, str) or not token or token.split() != [token]:
+        if not isinstance(token, str) or not token or not _TOKEN.fullmatch(token):
             raise Denied(f"{self._registry}: its server of tokens gives none", hint=LOGIN_HINT)
         return token
 
 
-def _json(answer: requests.Response) -> Any:
+def _json(body: bytes) -> Any:
     try:
-        return json.loads(answer.raw.read(_LARGEST, decode_content=True))
+        return json.loads(body)
     except (ValueError, RecursionError):
         return None

@@ -14,15 +14,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import requests
-import urllib3.exceptions
 
 from builder.registry import downloads, referring, uploads
+from builder.registry.answers import length_of, whole
 from builder.registry.authorization import PULL, PUSH, Scope
 from builder.registry.credentials import Credentials
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, Reference, digest_of, is_digest
 from builder.registry.transport import Transport
+from builder.web import printable
 
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -121,7 +122,7 @@ class Registry:
                     raise
                 patience.after(Passing(error))
         if given != found.digest:
-            raise self.wrong(found.digest, f"the registry keeps it as {given[:80]}")
+            raise self.wrong(found.digest, f"the registry keeps it as {printable(given)}")
         return found, noted
 
     def _put(self, found: Descriptor, content: bytes, target: str) -> tuple[str, bool]:
@@ -138,14 +139,12 @@ class Registry:
     def tags(self) -> list[str]:
         """All tags; none in a repository that does not exist."""
         try:
-            found = [
-                tag
-                for page in self.pages("tags/list", "tags/list")
-                for tag in page.get("tags") or []
-            ]
+            pages = [page.get("tags") or [] for page in self.pages("tags/list", "tags/list")]
         except NotThere:
             return []
-        return [tag for tag in found if isinstance(tag, str)]
+        if not all(isinstance(page, list) for page in pages):
+            raise self.wrong("tags/list", "it is no list")
+        return [tag for page in pages for tag in page if isinstance(tag, str)]
 
     # Blobs
 
@@ -281,16 +280,12 @@ class Registry:
 
     def _whole(self, answer: requests.Response, what: str, limit: int) -> bytes:
         """The body of an answer, which is refused if it is larger than `limit` bytes."""
-        length = answer.headers.get("Content-Length", "")
-        if length.isdecimal() and int(length) > limit:
+        with self.transport.guarded(f"{self.repository}: {what}"):
+            length = length_of(answer)
+        if length > limit:
             raise self.wrong(what, f"it has {length} bytes, at most {limit} are read")
-        try:
-            content: bytes = answer.raw.read(limit + 1, decode_content=False)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self.transport.broken(error, f"{self.repository}: {what}") from error
-        if length.isdecimal() and len(content) < int(length):
-            short = EOFError(f"{len(content)} of {length} bytes came")
-            raise self.transport.broken(short, f"{self.repository}: {what}")
+        with self.transport.guarded(f"{self.repository}: {what}"):
+            content = whole(answer, limit)
         if len(content) > limit:
             raise self.wrong(what, f"it has more than {limit} bytes")
         return content

@@ -144,7 +144,7 @@ class Descriptor:
             media_type=kind,
             digest=str(digest),
             size=size,
-            artifact_type=str(value.get("artifactType") or ""),
+            artifact_type=_text(value.get("artifactType")),
             platform=_texts(value.get("platform")),
             annotations=_texts(value.get("annotations")),
         )
@@ -164,6 +164,10 @@ class Descriptor:
             "annotations": dict(self.annotations),
         }
         return {key: value for key, value in found.items() if value or key == "size"}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _texts(value: object) -> dict[str, str]:

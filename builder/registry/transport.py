@@ -35,6 +35,7 @@ TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
 _PIECE = 1 << 20  # bytes of a body that are written at once
 _REDIRECTS = 5
 _SMALL = 1 << 16
+_LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
 Body = Callable[[], Any]  # makes what is sent: bytes, or a file at the place to go on from
@@ -105,6 +106,25 @@ class Transport:
         `NotThere`, `Denied`, `Unreachable` or `RegistryFailed` for any status not in `good`.
         """
         self.sleep.check()
+        with self.guarded(what):
+            answer = self._answer(method, path, scope, what, headers, body)
+        if answer.status_code in good:
+            if method != "GET":
+                _drain(answer)
+            return answer
+        with answer, self.guarded(what):
+            raise failure(answer, self._at(what))
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        scope: Scope,
+        what: str,
+        headers: Mapping[str, str] | None,
+        body: Body | None,
+    ) -> requests.Response:
+        """The answer, whatever its status; the registry's question who we are is answered."""
         url = self._joined(self.base(), path, what)
         if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
             raise RegistryFailed(f"{self._at(what)}: the registry names an address without TLS")
@@ -116,12 +136,7 @@ class Transport:
                 with answer:
                     _drain(answer)
                 answer = self._follow(method, url, headers, body, fresh, what)
-        if answer.status_code in good:
-            if method != "GET":
-                _drain(answer)
-            return answer
-        with answer:
-            raise failure(answer, self._at(what))
+        return answer
 
     def silent(self) -> str:
         """Why the registry gives no answer at all, empty if it does: a refusal is one."""
@@ -238,6 +253,20 @@ class Transport:
                 f"{self._at(what)}: the registry names an address that is none"
             ) from error
 
+    @contextlib.contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """For whatever reads an answer: all that its bytes can make libraries raise is a failure.
+
+        Raises `Passing` for what broke off, `RegistryFailed` for what cannot be understood.
+        """
+        try:
+            yield
+        except (ValueError, OverflowError, RecursionError) as error:
+            problem = "the registry's answer cannot be understood"
+            raise RegistryFailed(f"{self._at(what)}: {problem}") from error
+        except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError) as error:
+            raise self.broken(error, what) from error
+
     def broken(self, error: Exception, what: str) -> Passing:
         """The failure for an answer whose body broke off."""
         return broken(error, self._at(what))
@@ -247,19 +276,21 @@ class Transport:
 
     def _token(
         self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
-    ) -> requests.Response:
-        """The answer of the server that gives out tokens."""
+    ) -> tuple[requests.Response, bytes]:
+        """The answer of the server that gives out tokens, and its body if it is a good one."""
         if not url.startswith("https://") and self.base().startswith("https://"):
             raise Denied(f"{self.registry}: it names a server of tokens without TLS")
         patience = self.patience()
-        body = dict(form)
+        sent = dict(form)
         while True:
             try:
-                answer = self._send(method, url, headers, (lambda: body) if body else None, "token")
-                if answer.status_code not in TRANSIENT:
-                    return answer
-                with answer:
-                    raise failure(answer, self._at("token"))
+                answer = self._send(method, url, headers, (lambda: sent) if sent else None, "token")
+                with answer, self.guarded("token"):
+                    if answer.status_code in TRANSIENT:
+                        raise failure(answer, self._at("token"))
+                    good = answer.status_code == requests.codes.ok
+                    body = answer.raw.read(_LARGEST_TOKEN, decode_content=True) if good else b""
+                    return answer, body
             except Passing as passing:
                 patience.after(passing)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _READ = 1 << 20
 _PIECE = 32 << 20  # bytes of a request where a registry takes no larger ones (413)
 _OCTETS = {"Content-Type": "application/octet-stream"}
-_RANGE = re.compile(r"(?:bytes=)?0-(\d+)")
+_RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
 
 def write_blob(

@@ -10,6 +10,7 @@ import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
 
 from builder.registry import (
+    MANIFEST,
     Credentials,
     Denied,
     Descriptor,
@@ -103,3 +104,99 @@ def test_a_host_that_two_readers_take_for_two_gets_no_password(fake: Fake) -> No
             client(fake).resolve("1.0")
         assert not evil.asked
         assert fake.requests("manifests")[1]["Authorization"] == SECRET
+
+
+TOKEN = '{"token": "granted"}'
+
+
+def challenge(realm: str) -> Fault:
+    header = {"WWW-Authenticate": f'Bearer realm="{realm}",service="reg"'}
+    return Fault(pattern="manifests", status=401, headers=header)
+
+
+def test_a_token_that_breaks_off_is_asked_for_again(fake: Fake) -> None:
+    fake.manifests["site/a", "1.0"] = (b"{}", MANIFEST)
+    broken = {"Content-Length": str(len(TOKEN))}
+    fake.faults = [
+        challenge(f"http://{fake.host}/token"),
+        Fault(pattern="/token", status=200, body=TOKEN.encode(), after=5),
+        Fault(pattern="/token", status=200, body=TOKEN.encode(), headers=broken),
+    ]
+    assert client(fake).resolve("1.0").size == 2
+    assert len(fake.requests("/token")) == 2
+
+
+def test_a_token_that_no_header_can_hold(fake: Fake) -> None:
+    answer = '{"token": "gr\u0142nted"}'.encode()
+    fake.faults = [
+        challenge(f"http://{fake.host}/token"),
+        Fault(pattern="/token", status=200, body=answer),
+    ]
+    with pytest.raises(Denied, match="its server of tokens gives none"):
+        client(fake).resolve("1.0")
+
+
+@pytest.mark.parametrize("realm", ["https://[x", "http://a\\@b/", "", "ftp://a/", "http://a:b/"])
+def test_a_server_of_tokens_at_no_address(realm: str, fake: Fake) -> None:
+    fake.faults = [challenge(realm)]
+    with pytest.raises(Denied, match="it names no server of tokens"):
+        client(fake).resolve("1.0")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(pattern="manifests", status=307, headers={"Location": "https://[x"}),
+        Fault(pattern="manifests", status=307, headers={"Location": "http://a:99999999/"}),
+        Fault(pattern="manifests", status=307, headers={"Location": "http://xn--\u00e9/"}),
+        Fault(pattern="manifests", status=200, headers={"Content-Length": "9" * 5000}, times=9),
+        Fault(pattern="manifests", status=200, headers={"Content-Length": "\u00b2"}, times=9),
+        Fault(
+            pattern="manifests",
+            status=429,
+            headers={"Retry-After": "Mon, 01 Jan 0001 00:00:00 +99999999"},
+            times=9,
+        ),
+        Fault(pattern="manifests", status=429, headers={"Retry-After": "9" * 5000}, times=9),
+    ],
+)
+def test_headers_that_break_clients(fault: Fault, fake: Fake) -> None:
+    fake.faults = [fault]
+    with pytest.raises(RegistryFailed, match="site/a"):
+        client(fake).resolve("1.0")
+
+
+@pytest.mark.parametrize(
+    ("link", "body"),
+    [
+        ('<https://[x>; rel="next"', b'{"tags": ["a"]}'),
+        ("", b'{"tags": 5}'),
+        ("", b'{"tags": {"a": 1}}'),
+        ("", b'{"tags": [' + b"9" * 5000 + b"]}"),
+    ],
+)
+def test_lists_of_tags_that_are_none(link: str, body: bytes, fake: Fake) -> None:
+    fake.faults = [Fault(pattern="tags/list", status=200, headers={"Link": link}, body=body)]
+    with pytest.raises(RegistryFailed, match="site/a"):
+        client(fake).tags()
+
+
+def test_an_upload_whose_progress_is_no_number(fake: Fake) -> None:
+    fake.faults = [
+        Fault(pattern="PUT .*uploads", after=3),
+        Fault(pattern="GET .*uploads", status=204, headers={"Range": f"0-{'9' * 5000}"}),
+    ]
+    assert client(fake).write_blob(CONTENT, media_type="x") == BLOB
+
+
+def test_what_a_registry_says_cannot_steer_a_terminal(fake: Fake) -> None:
+    body = b'{"errors": [{"code": "X\\u001b[2J", "message": "\\u001b]0;evil\\u0007"}]}'
+    fake.faults = [Fault(pattern="manifests", status=400, body=body)]
+    with pytest.raises(RegistryFailed, match="evil") as caught:
+        client(fake).resolve("1.0")
+    assert str(caught.value).isprintable()
+    kept = {"Docker-Content-Digest": "\x1b[31mred"}
+    fake.faults = [Fault(pattern="PUT .*manifests", status=201, headers=kept)]
+    with pytest.raises(RegistryFailed, match="keeps it as") as caught:
+        client(fake).write_manifest(b"{}", MANIFEST)
+    assert str(caught.value).isprintable()
