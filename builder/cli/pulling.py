@@ -40,7 +40,7 @@ def pull_image(options: Options) -> int:
     reference = Reference.parse(given.reference)
     wanted = _wanted(options, given, reference)
     processes = Processes()
-    credentials = Credentials(own=reference.registry, processes=processes)
+    credentials = Credentials(processes=processes)
     registry = connect(reference, credentials, plain_http=given.plain_http)
     folder = Home.of_environment().path / "pulls"
     last = Last(folder=folder / "last")

@@ -20,6 +20,7 @@ from builder.process import Processes
 from builder.registry.references import DOCKER_HUB
 
 USER, PASSWORD = "BUILD_IMAGES_REGISTRY_USER", "BUILD_IMAGES_REGISTRY_PASSWORD"
+NAMED = "BUILD_IMAGES_REGISTRY"  # whose those two are, for commands other than publish
 LOGIN_HINT = (
     "log in with podman login or docker login, name the file with REGISTRY_AUTH_FILE or "
     f"DOCKER_CONFIG, or set {USER} and {PASSWORD}"
@@ -47,8 +48,9 @@ class Login:
 class Credentials:
     """Finds the login for a repository when a registry asks for one; each is looked for once.
 
-    `own` is the registry that the variables of the environment are for: that of a command's own
-    reference. No other registry ever gets them. `logins` come before all files.
+    `own` is the registry that the variables of the environment are for without being named: that
+    of `publish --to`. Any other has to be the host of BUILD_IMAGES_REGISTRY to get them. `logins`
+    come before all files.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Credentials:
     def _look(self, registry: str, repository: str) -> Login | None:
         if registry in self._logins:
             return self._logins[registry]
-        if registry == self._own and (login := _of_variables()):
+        if registry in {self._own, variables_host()} - {""} and (login := _of_variables()):
             return login
         for file in auth_files() if self._files is None else self._files:
             if (content := _read(file)) and (
@@ -139,6 +141,11 @@ def auth_files() -> tuple[Path, ...]:
         config / "containers/auth.json",
         docker / "config.json",
     )
+
+
+def variables_host() -> str:
+    """The host of BUILD_IMAGES_REGISTRY, which may go on with a namespace; empty without it."""
+    return os.environ.get(NAMED, "").partition("/")[0]
 
 
 def _of_variables() -> Login | None:

@@ -33,7 +33,14 @@ def entry(user: str, password: str = "secret") -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No credentials of this machine's user."""
-    for name in ("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", USER, PASSWORD):
+    for name in (
+        "BUILD_IMAGES_REGISTRY",
+        "REGISTRY_AUTH_FILE",
+        "DOCKER_CONFIG",
+        "XDG_RUNTIME_DIR",
+        USER,
+        PASSWORD,
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -162,3 +169,16 @@ def test_what_a_failing_helper_prints_is_not_repeated(asked: Path) -> None:
     assert "hidden" not in str(one.value)
     with pytest.raises(MissingPrerequisite, match="docker-credential-nowhere: no such program"):
         user("absent.example")
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [("", None), ("own.example", "me"), ("own.example/site", "me"), ("other.example/site", None)],
+)
+def test_without_a_registry_of_its_own_a_command_needs_it_named(
+    named: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(USER, "me")
+    monkeypatch.setenv(PASSWORD, "hidden")
+    monkeypatch.setenv("BUILD_IMAGES_REGISTRY", named)
+    assert user("own.example") == expected
