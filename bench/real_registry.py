@@ -39,6 +39,7 @@ class RealRegistry:
     def environment(self) -> dict[str, str]:
         """What `build-images` needs in its environment."""
         login = {
+            "BUILD_IMAGES_REGISTRY": self.host,
             "BUILD_IMAGES_REGISTRY_USER": USER,
             "BUILD_IMAGES_REGISTRY_PASSWORD": PASSWORD,
         }

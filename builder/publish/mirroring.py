@@ -35,8 +35,11 @@ class Copied:
 
     def blobs(self) -> Iterator[Descriptor]:
         """The blobs that it names; none for an index."""
-        parsed = json.loads(self.content)
-        for one in [*([parsed["config"]] if "config" in parsed else []), *parsed.get("layers", [])]:
+        parsed = _parsed(self.content, self.descriptor.digest)
+        layers = parsed.get("layers") or []
+        if not isinstance(layers, list):
+            raise WrongContent(f"{self.descriptor.digest}: its layers are no list")
+        for one in [*([parsed["config"]] if "config" in parsed else []), *layers]:
             yield Descriptor.read(one, self.descriptor.digest)
 
 
@@ -81,6 +84,8 @@ def found_release(
     for one in parsed.get("manifests") or []:
         image = Descriptor.read(one, where)
         arch = image.platform.get("architecture", "unknown")
+        if arch in release.images:
+            raise WrongContent(f"{where}: it names two images for {arch}")
         release.images[arch] = Copied(descriptor=image.bare(), content=source.manifest(image))
         proof = _referring(source, image)
         if not any(_may_be_evidence(one) for one in proof):
@@ -110,7 +115,8 @@ def _referring(source: Registry, image: Descriptor) -> list[Copied]:
             if one.digest in found:
                 continue
             content = source.manifest(one.bare())
-            if json.loads(content).get("subject", {}).get("digest") != digest:
+            subject = _parsed(content, one.digest).get("subject")
+            if not isinstance(subject, dict) or subject.get("digest") != digest:
                 raise WrongContent(f"{source.name}: {one.digest} does not refer to {digest}")
             found[one.digest] = Copied(descriptor=one, content=content, subject=digest)
             todo.append(one.digest)
@@ -233,5 +239,18 @@ def _check_kept(target: Registry, tag: str, one: Copied) -> None:
 
 
 def _layers(one: Copied) -> list[Descriptor]:
-    parsed: dict[str, Any] = json.loads(one.content)
-    return [Descriptor.read(layer, one.descriptor.digest) for layer in parsed.get("layers", [])]
+    parsed = _parsed(one.content, one.descriptor.digest)
+    layers = parsed.get("layers") or []
+    if not isinstance(layers, list):
+        raise WrongContent(f"{one.descriptor.digest}: its layers are no list")
+    return [Descriptor.read(layer, one.descriptor.digest) for layer in layers]
+
+
+def _parsed(content: bytes, digest: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise WrongContent(f"{digest}: it is not JSON") from error
+    if not isinstance(parsed, dict):
+        raise WrongContent(f"{digest}: it is no manifest")
+    return parsed

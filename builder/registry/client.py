@@ -89,9 +89,9 @@ class Registry:
         """A manifest or index as JSON; of what it says of itself, the media type is checked."""
         found, content = self.read(target)
         try:
-            parsed = json.loads(content)
+            parsed = json.loads(content, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
-            raise self.wrong(found.digest, "it is not JSON") from error
+            raise self.wrong(found.digest, "it is not JSON that can be relied on") from error
         if not isinstance(parsed, dict):
             raise self.wrong(found.digest, "it is no manifest")
         if parsed.get("mediaType", found.media_type) != found.media_type:
@@ -293,6 +293,14 @@ class Registry:
     def wrong(self, what: str, why: str) -> WrongContent:
         """The refusal of what the registry gives."""
         return WrongContent(f"{self.name}: {what}: {why}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that is there twice, readers take different ones: `ValueError`."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def connect(

@@ -22,7 +22,7 @@ from builder.registry.references import Descriptor, digest_of
 if TYPE_CHECKING:
     from builder.registry.client import Registry
 
-_MOST_PAGES = 1000
+MOST = 1000  # of one image; a longer list is not read to its end
 
 
 def fallback_tag(digest: str) -> str:
@@ -44,10 +44,14 @@ def _listed(registry: Registry, digest: str) -> tuple[Descriptor, ...] | None:
     """The registry's own list; None if it keeps none."""
     path = f"/v2/{registry.repository}/referrers/{digest}"
     try:
-        pages = list(registry.pages(path, f"referrers/{digest}"))
+        found: list[Descriptor] = []
+        for page in registry.pages(path, f"referrers/{digest}"):
+            found += _entries(registry, digest, page)
+            if len(found) > MOST:
+                raise WrongContent(f"{registry.name}: more than {MOST} refer to {digest}")
     except NotThere:
         return None
-    return tuple(entry for page in pages for entry in _entries(registry, digest, page))
+    return tuple(found)
 
 
 def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> list[Descriptor]:
@@ -94,7 +98,7 @@ def _add(registry: Registry, subject: str, entries: Sequence[Descriptor]) -> Non
         if wanted <= there:
             return
         new = {one.digest: one.as_json() for one in entries if one.digest not in there}
-        index["manifests"] = [*index.get("manifests", []), *new.values()]
+        index["manifests"] = [*(index.get("manifests") or []), *new.values()]
         content = json.dumps(index, sort_keys=True, separators=(",", ":")).encode()
         registry.write_manifest(content, INDEX, fallback_tag(subject))
         if wanted <= {one.digest for one in _fallback(registry, subject)[1]}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
 
 from builder.registry import (
+    INDEX,
     MANIFEST,
     Credentials,
     Denied,
@@ -200,3 +202,27 @@ def test_what_a_registry_says_cannot_steer_a_terminal(fake: Fake) -> None:
     with pytest.raises(RegistryFailed, match="keeps it as") as caught:
         client(fake).write_manifest(b"{}", MANIFEST)
     assert str(caught.value).isprintable()
+
+
+def test_a_manifest_with_a_key_twice_is_refused(fake: Fake) -> None:
+    fake.manifests["site/a", "1.0"] = (b'{"layers": [], "layers": [1]}', MANIFEST)
+    with pytest.raises(RegistryFailed, match="not JSON that can be relied on"):
+        client(fake).document("1.0")
+
+
+def test_a_list_of_referrers_without_end_is_not_kept(fake: Fake) -> None:
+    entries = [{"mediaType": "x", "digest": BLOB.digest, "size": 1}] * 600
+    body = json.dumps({"manifests": entries}).encode()
+    link = {"Link": f'</v2/site/a/referrers/{BLOB.digest}>; rel="next"'}
+    fake.faults = [Fault(pattern="referrers", status=200, body=body, headers=link, times=99)]
+    with pytest.raises(RegistryFailed, match="more than 1000 refer to"):
+        client(fake).referrers(BLOB.digest)
+    assert len(fake.requests("referrers")) == 2
+
+
+def test_a_fallbacks_list_may_be_null(fake: Fake) -> None:
+    image = client(fake).write_manifest(b"{}", MANIFEST)
+    tag = image.digest.replace(":", "-")
+    fake.manifests["site/a", tag] = (b'{"manifests": null}', INDEX)
+    content = json.dumps({"subject": image.as_json(), "artifactType": "a/b"}).encode()
+    assert client(fake).attach(content) in client(fake).referrers(image.digest)
