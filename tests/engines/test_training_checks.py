@@ -6,6 +6,7 @@ check `biggan` is tried on here.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,13 @@ from builder.engines import Tools
 from builder.process import Completed
 from builder.verify.runners import RUNNERS, Container, Runner
 
-pytestmark = pytest.mark.engines
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(
+        "BUILD_IMAGES_TRAINING" not in os.environ,
+        reason="builds PyTorch's image, which takes minutes and 1.2 GB: BUILD_IMAGES_TRAINING=1",
+    ),
+]
 
 CHECKS = PROJECT / "tests" / "images"
 STAND_IN = PROJECT / "tests" / "data" / "biggan"
