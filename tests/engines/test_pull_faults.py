@@ -491,4 +491,5 @@ def test_memory_stays_small_before_a_manifest_of_a_gigabyte(site: Site, proxy: P
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert_refused(pull(site, "oci", host=proxy.host, apart=True), site)
     after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert max(after, before) < 600 << 10
+    # The greatest child of this process so far may have been another test's.
+    assert after <= max(before, 600 << 10)
