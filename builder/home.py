@@ -10,6 +10,7 @@ SHARED_HOME = Path("/var/lib/build-images")
 ORDINARY_USER = "build-images"
 LENT_AT = "/.native"  # where build steps are shown the native tools that they are lent
 PIP_AT = "/.packages"  # and a configuration of pip
+NATIVE_LABEL = "build-images.native"  # which tools those are, said in stages, not in images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,10 +38,10 @@ from builder.artifacts.tars import GzippedTar
 from builder.artifacts.tree import clean
 from builder.contract import LABEL
 from builder.errors import StepFailed
-from builder.home import LENT_AT, PIP_AT
+from builder.home import LENT_AT, NATIVE_LABEL, PIP_AT
 
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
-_OF_ENGINE = "io.buildah.version"
+_OF_BUILD = frozenset(["io.buildah.version", NATIVE_LABEL])
 _CONFIG = ("architecture", "author", "os", "os.version", "variant")
 _CONTAINER = (
     *("Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "Labels", "OnBuild", "Shell"),
@@ -271,14 +271,23 @@ def _config(config: Mapping[str, Any], diff_ids: Sequence[str], epoch: int) -> d
     container = config.get("config") or {}
     kept = {name: container[name] for name in _CONTAINER if container.get(name)}
     if labels := kept.get("Labels"):
-        kept["Labels"] = {name: text for name, text in labels.items() if name != _OF_ENGINE}
+        kept["Labels"] = {name: text for name, text in labels.items() if name not in _OF_BUILD}
     return {
         **{name: config[name] for name in _CONFIG if config.get(name)},
         "created": created,
         "config": kept,
         "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
-        "history": [_step(one, created) for one in config.get("history") or []],
+        "history": [
+            _step(one, created) for one in config.get("history") or [] if not _of_build(one)
+        ],
     }
+
+
+def _of_build(step: Mapping[str, Any]) -> bool:
+    """Whether a step says only which native tools the steps after it were lent."""
+    return bool(step.get("empty_layer")) and f" LABEL {NATIVE_LABEL}=" in str(
+        step.get("created_by")
+    )
 
 
 def _step(step: Mapping[str, Any], created: str) -> dict[str, Any]:

@@ -126,10 +126,11 @@ class Stages:
     def alone(self, spec: Spec, number: int) -> str:
         """One of a spec's stages as a Dockerfile on what the engine has: its base, its parents."""
         stages, image = self.of(spec.image), spec.image
+        native = self.native_of(image)
         names = {one.target: one.tag for one in stages[:number]}
         if base := self.base(image):  # another builder may make it anew meanwhile
             names[base.name] = base.tag
-        return stage_alone(spec.dockerfile, stages[number].target, names)
+        return stage_alone(spec.dockerfile, stages[number].target, names, native=native)
 
     @contextmanager
     def _held(self, stage: KeyedStage, identifier: str) -> Iterator[None]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from builder.home import NATIVE_LABEL
+
 _FROM = re.compile(r"^FROM (?P<source>\S+) AS (?P<name>\S+)$", re.MULTILINE)
 
 
-def stage_alone(dockerfile: str, target: str, built: Mapping[str, str]) -> str:
+def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, native: str = "") -> str:
     """The stage named `target`; `built` maps the names of earlier stages to images.
+
+    `native` is the digest of the native tools that its steps are lent. Its label keeps the engine
+    from taking steps up again that ran with others; packing leaves it out.
 
     Raises `LookupError` when the Dockerfile has no such stage.
     """
@@ -20,7 +25,9 @@ def stage_alone(dockerfile: str, target: str, built: Mapping[str, str]) -> str:
             source = built.get(head["source"], head["source"])
             body = dockerfile[head.end() : end].rstrip()
             stages = [f"FROM {built[name]} AS {name}" for name in _copied_from(body) & {*built}]
-            return "\n\n".join([*sorted(stages), f"FROM {source} AS {target}{body}"]) + "\n"
+            label = f"\nLABEL {NATIVE_LABEL}={native}" if native else ""
+            alone = f"FROM {source} AS {target}{label}{body}"
+            return "\n\n".join([*sorted(stages), alone]) + "\n"
     raise LookupError(f"the Dockerfile has no stage {target}")
 
 

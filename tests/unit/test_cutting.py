@@ -53,6 +53,16 @@ def test_the_last_stage_copies_from_images() -> None:
     )
 
 
+def test_steps_that_are_lent_native_tools_are_told_apart_from_others() -> None:
+    one, runtime = (
+        stage_alone(TEXT, name, BUILT, native="abc") for name in ("one-development", "runtime")
+    )
+    label = "LABEL build-images.native=abc"
+    assert one == f"FROM base:1 AS one-development\n{label}\n\nRUN one\n"
+    assert f"FROM base:1 AS runtime\n{label}\n\nCOPY" in runtime
+    assert runtime.count(label) == 1
+
+
 def test_a_stage_that_is_not_there() -> None:
     with pytest.raises(LookupError, match="no stage three"):
         stage_alone(TEXT, "three", BUILT)

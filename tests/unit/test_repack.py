@@ -104,6 +104,19 @@ def test_two_builds_give_the_same_layouts(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
+def test_images_do_not_tell_with_which_native_tools_they_were_built(tmp_path: Path) -> None:
+    said = "/bin/sh -c #(nop) LABEL build-images.native=abc"
+    about = {"created_by": said, "empty_layer": True}
+    lent = repacked(
+        tmp_path / "lent",
+        base(),
+        history=[*history(1), about],
+        config={"Labels": {"build-images.native": "abc", "a": "b"}},
+    )
+    plain = repacked(tmp_path / "plain", base(), history=history(1), config={"Labels": {"a": "b"}})
+    assert lent.layout.digest == plain.layout.digest
+
+
 def test_a_layer_is_sorted_with_what_it_removes_first(tmp_path: Path) -> None:
     plain = repacked(tmp_path / "x", base(), layer())
     found = members(plain.layout.layers[1])
