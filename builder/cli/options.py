@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.cli.dispatch import COMMANDS
 from builder.cli.parser import make_parser
 from builder.cli.pull_options import PullOptions, pull_options
 from builder.cli.site_options import SiteOptions, site_options
@@ -115,30 +116,6 @@ def parse(argv: Sequence[str]) -> Options:
         has_output=bool(output),
         site=site_options(given),
     )
-
-
-COMMANDS = (
-    "build",
-    "plan",
-    "spec",
-    "lint",
-    "explain",
-    "lock",
-    "fetch",
-    "verify",
-    "reproduce",
-    "publish",
-    "doctor",
-    "check-host",
-    "pull",
-    "policy",
-    "gc",
-    "keys",
-    "schema",
-    "site-files",
-    "ci",
-    "catalog",
-)
 
 
 def _with_command(argv: Sequence[str]) -> list[str]:

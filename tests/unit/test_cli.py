@@ -15,8 +15,10 @@ from golden_cells import SHIPPED
 from samples import GOLDEN, ROOT, shipped_plan, shipped_project
 
 from builder.cli import building, main
+from builder.cli.dispatch import COMMANDS, function_of
 from builder.cli.manifests import SCHEMA
-from builder.cli.options import COMMANDS, parse
+from builder.cli.options import parse
+from builder.cli.parser import make_parser
 from builder.cli.progress import LiveProgress
 from builder.errors import MissingPrerequisite
 
@@ -330,6 +332,18 @@ def test_help_names_every_command_and_exit_code(capsys: Capture) -> None:
         assert re.search(rf"^    {command}\b", said.out, re.M), command
     for code in range(6):
         assert re.search(rf"(?:^|\s){code}  \w", said.out), code
+
+
+def test_the_parser_has_every_command_and_no_other() -> None:
+    declared = [action.choices for action in make_parser()._actions if action.dest == "command"]
+    assert [list(choices or ()) for choices in declared] == [list(COMMANDS)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_its_function(command: str) -> None:
+    """Nothing else checks types across a table of names."""
+    function = function_of(COMMANDS[command])
+    assert function.__annotations__ == {"options": "Options", "return": "int"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

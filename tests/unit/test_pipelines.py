@@ -15,7 +15,8 @@ import yaml
 from samples import ROOT, shipped_plan, shipped_project
 
 from builder.cli import main
-from builder.cli.options import COMMANDS, parse
+from builder.cli.dispatch import COMMANDS
+from builder.cli.options import parse
 from builder.errors import BadInput
 from builder.model import Plan, Selection
 from builder.pipelines import github, gitlab, pipeline_of
