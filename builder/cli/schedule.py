@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 class Task:
     """One piece of work. `needs` names the tasks that come before it.
 
+    `after` names tasks that are better over first, whatever comes of them.
     `kind` is a word for what is done; tasks of the kinds that `Limits` calls builds count there.
     `label` says what it is to people; a name is only ever the task's own.
     `group` is what stays open from the start of its first task to the end of its last: an image's
@@ -26,6 +27,7 @@ class Task:
     work: Callable[[], object] = field(compare=False)
     label: str = ""
     needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     group: str = ""
     emulated: bool = False
     seconds: float = 1.0
@@ -54,11 +56,11 @@ class Schedule:
     def __init__(self, tasks: Iterable[Task], limits: Limits) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._limits = limits
-        self._waits = {name: set(task.needs) for name, task in self._tasks.items()}
+        self._waits = {name: {*task.needs, *task.after} for name, task in self._tasks.items()}
         self._next: dict[str, list[str]] = {name: [] for name in self._tasks}
-        for task in self._tasks.values():
-            for need in task.needs:
-                self._next[need].append(task.name)
+        for name, waits in self._waits.items():
+            for one in sorted(waits):
+                self._next[one].append(name)
         self._path = longest_paths(self._tasks, self._next)
         self._ready = {name for name, needs in self._waits.items() if not needs}
         self._running: dict[str, Task] = {}
@@ -104,25 +106,34 @@ class Schedule:
     def done(self, name: str) -> None:
         """A task came to its end."""
         self._over(name)
-        for following in self._next[name]:
-            if following in self._waits:  # and not given up for another that failed
-                self._waits[following].discard(name)
-                if not self._waits[following]:
-                    self._ready.add(following)
+        self._awaited(name)
 
     def failed(self, name: str) -> list[Task]:
         """A task failed; the tasks that will not be, since they come after it."""
         self._over(name)
         dropped: dict[str, Task] = {}
-        todo = list(self._next[name])
+        todo = self._needing(name)
         while todo:
             one = todo.pop()
             if one in self._waits and one not in dropped:
                 dropped[one] = self._tasks[one]
-                todo += self._next[one]
+                todo += self._needing(one)
         for one in dropped:
             self._over(one)
+        for one in (name, *dropped):
+            self._awaited(one)
         return list(dropped.values())
+
+    def _needing(self, name: str) -> list[str]:
+        return [one for one in self._next[name] if name in self._tasks[one].needs]
+
+    def _awaited(self, name: str) -> None:
+        """A task is over: others may be ready now."""
+        for following in self._next[name]:
+            if following in self._waits:  # and not given up for another that failed
+                self._waits[following].discard(name)
+                if not self._waits[following]:
+                    self._ready.add(following)
 
     def _over(self, name: str) -> None:
         self._running.pop(name, None)
@@ -169,7 +180,7 @@ def longest_paths(
         name = todo.pop()
         after = max((paths[one] for one in following[name]), default=0.0)
         paths[name] = tasks[name].seconds + after
-        for need in tasks[name].needs:
+        for need in {*tasks[name].needs, *tasks[name].after}:
             left[need] -= 1
             if not left[need]:
                 todo.append(need)

@@ -17,7 +17,7 @@ from builder.cli.running import Durations
 from builder.cli.schedule import Limits, Task
 from builder.cli.stages import Stages
 from builder.errors import BadInput
-from builder.model import KeyedStage, Spec
+from builder.model import RUNTIME, KeyedStage, Spec
 
 _GIB = 1 << 30
 # Seconds that a task takes before one was ever measured; what runs emulated takes longer.
@@ -61,6 +61,7 @@ class _Maker:
     tasks: dict[str, Task] = field(default_factory=dict)
     cells: dict[str, Cell] = field(default_factory=dict)
     images: dict[str, list[str]] = field(default_factory=dict)
+    runtimes: dict[str, str] = field(default_factory=dict)
 
     def add(self, spec: Spec, state: State, keyed: Sequence[KeyedStage]) -> None:
         name = spec.image.identifier
@@ -70,9 +71,22 @@ class _Maker:
             self._task(spec, "verify", name, again.work, group=name)
             return
         before = self._before(spec, keyed, cell)
-        before = self._task(spec, "image", name, cell.build, needs=before, group=name)
+        after = self._ancestor(spec, keyed)
+        before = self._task(spec, "image", name, cell.build, needs=before, after=after, group=name)
         before = self._task(spec, "pack", name, cell.pack, needs=before, group=name)
         self._task(spec, "verify", name, cell.prove, needs=before, group=name)
+
+    def _ancestor(self, spec: Spec, keyed: Sequence[KeyedStage]) -> tuple[str, ...]:
+        """The task that builds the nearest ancestor of a run-time image, if this run does.
+
+        A run-time stage begins with the steps of its parent's, which the engine then has.
+        """
+        if spec.image.cell.flavour != RUNTIME:
+            return ()
+        development = [stage.key for stage in keyed[:-1]]
+        found = [self.runtimes[key] for key in development[:-1] if key in self.runtimes]
+        self.runtimes[development[-1]] = f"image {spec.image.identifier}"
+        return tuple(found[-1:])
 
     def tell(self) -> None:
         """Say of each image that waits for a stage which another one has built."""
@@ -103,6 +117,7 @@ class _Maker:
         work: Callable[[], object],
         *,
         needs: tuple[str, ...] = (),
+        after: tuple[str, ...] = (),
         group: str = "",
         unique: str = "",
     ) -> tuple[str, ...]:
@@ -118,6 +133,7 @@ class _Maker:
                 label=label,
                 work=_Measured(durations=self.durations, label=measured, work=work),
                 needs=needs,
+                after=after,
                 group=group,
                 emulated=emulated,
                 seconds=self.durations.known.get(measured) or expected(kind, emulated=emulated),

@@ -116,6 +116,21 @@ def test_a_failure_stops_only_what_comes_after_it() -> None:
     assert schedule.is_over
 
 
+def test_what_is_better_over_first_may_fail() -> None:
+    tasks = [task("base"), task("parent", "base"), task("child", after=("parent",))]
+    schedule = Schedule([*tasks, task("late", "child")], ROOMY)
+    assert names(schedule.start()) == ["base"]
+    assert names(schedule.failed("base")) == ["parent"]
+    assert names(schedule.start()) == ["child"]
+    schedule.done("child")
+    assert names(schedule.start()) == ["late"]
+
+
+def test_the_path_goes_through_what_is_better_over_first() -> None:
+    tasks = [task("a", seconds=5), task("b", seconds=2), task("c", after=("b",), seconds=9)]
+    assert names(Schedule(tasks, limits(builds=1)).start()) == ["b"]
+
+
 def test_two_failures_drop_a_task_once() -> None:
     schedule = Schedule([task("a"), task("b"), task("c", "a", "b")], ROOMY)
     schedule.start()

@@ -115,6 +115,7 @@ class Site:
     def __init__(self, root: Path) -> None:
         self.root, self.home, self.engine = root, Home(path=root / "home"), FakeEngine()
         self.recipes = [CORE, ONE, TWO]
+        self.leave_out: set[str] = set()
         self.said = io.StringIO()
         self._planning = threading.Lock()
 
@@ -124,7 +125,8 @@ class Site:
             return make_plan(made, EVERYTHING, compiler=COMPILER)
 
     def specs(self) -> list[Spec]:
-        return [compile_spec(one, run_checks="#!/bin/sh\n") for one in self.plan().images]
+        images = [one for one in self.plan().images if one.cell.recipe not in self.leave_out]
+        return [compile_spec(one, run_checks="#!/bin/sh\n") for one in images]
 
     def job(self, *, jobs: int = 4, out: str = "out", **changes: Any) -> Results:
         run = Run(
@@ -191,6 +193,19 @@ ALL = [
 def test_a_shared_stage_is_built_once(site: Site) -> None:
     assert site.job().exit_code == 0
     assert site.built() == ALL
+
+
+def test_a_runtime_stage_comes_after_that_of_its_nearest_ancestor(site: Site) -> None:
+    site.recipes = [CORE, ONE, recipe("a-leaf", parent="one")]
+    site.job(jobs=1)
+    order = [one.removeprefix("runtime of ") for one in site.engine.built if "runtime" in one]
+    assert order == ["core", "one", "a-leaf"]
+    core = site.plan().images[0].identifier
+    site.leave_out, site.engine.built = {"one"}, []
+    site.engine.fails = {core: StepFailed("the build failed")}
+    results = site.job(cache=False)
+    assert [*results.errors] == [core]
+    assert [name.partition("-1")[0] for name in results.manifests] == ["a-leaf"]
 
 
 def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
