@@ -34,6 +34,7 @@ from builder.artifacts.oci import (
     read_layout,
     start_layout,
 )
+from builder.artifacts.sharing import SharedLayers, Written
 from builder.artifacts.tars import GzippedTar
 from builder.artifacts.tree import clean
 from builder.contract import LABEL
@@ -69,24 +70,27 @@ class Plain:
     kept: Mapping[tuple[Path, int], Kept] = field(default_factory=dict)
 
 
-def repack(exported: Path, target: Path, *, plain: Path, epoch: int) -> Plain:
+def repack(
+    exported: Path, target: Path, *, plain: Path, epoch: int, shared: SharedLayers | None = None
+) -> Plain:
     """Write the OCI layout `target`, and beside it `plain`, with layers that are not compressed.
 
     `exported` is a folder as containers-transports(5) has it for `dir:`, and is used up. No time
-    in the layouts is later than `epoch`.
+    in the layouts is later than `epoch`. Layers that are in `shared` are not written again.
     """
     config, sources = _exported(exported)
     for folder in (target, plain):
         start_layout(folder)
     layers, kept = [], {}
     with threads() as pool:
+        writing = _Writing(target=target, plain=plain, pool=pool, epoch=epoch, shared=shared)
         for number, source in enumerate(sources):
-            unpacked = _unpacked(source, exported / f"{number}.tar")
-            writing = _Writing(target=target, plain=plain, pool=pool, epoch=epoch)
-            layers.append(writing.layer(unpacked, lowest=number == 0))
-            kept.update(writing.kept)
-            for used in {source, unpacked}:
-                used.unlink()
+            written = writing.layer(source, lowest=number == 0)
+            layers.append(written.layer)
+            blob = blob_path(plain, written.layer.diff_id)
+            for offset, places in written.places.items():
+                kept[(blob, offset)] = Kept(blob=written.layer.digest, places=places)
+            source.unlink()
     shutil.rmtree(exported)
     settled_config = _config(config, [one.diff_id for one in layers], epoch)
     labels = settled_config["config"].get("Labels") or {}
@@ -149,16 +153,27 @@ def _as_plain(plain: Path, layer: Layer) -> Layer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Writing:
-    """One layer that is written to two layouts."""
+    """Layers that are written to two layouts."""
 
     target: Path
     plain: Path
     pool: ThreadPoolExecutor
     epoch: int
-    kept: dict[tuple[Path, int], Kept] = field(default_factory=dict)
+    shared: SharedLayers | None
 
-    def layer(self, source: Path, *, lowest: bool) -> Layer:
-        """Write the layer of a plain tar."""
+    def layer(self, source: Path, *, lowest: bool) -> Written:
+        """Write the layer of an exported blob, which its digest names."""
+        if self.shared is None:
+            return self._layer(source, lowest=lowest)
+        key = f"{source.name}-{self.epoch}-{'lowest' if lowest else 'above'}"
+        written = self.shared.take(key, target=self.target, plain=self.plain)
+        if written is None:
+            written = self._layer(source, lowest=lowest)
+            self.shared.keep(key, written, target=self.target, plain=self.plain)
+        return written
+
+    def _layer(self, blob: Path, *, lowest: bool) -> Written:
+        source = _unpacked(blob, blob.with_suffix(".tar"))
         packed, plain = self.target / "layer", self.plain / "layer"
         with source.open("rb") as file, packed.open("wb") as sink, plain.open("wb") as plain_sink:
             gzip, hashing = Gzip(sink, self.pool), _Hashing(plain_sink)
@@ -169,8 +184,10 @@ class _Writing:
         layer = Layer(diff_id=hashing.digest, digest=f"sha256:{gzip.digest}", size=gzip.size)
         packed.rename(blob_path(self.target, layer.digest))
         plain.rename(blob_path(self.plain, layer.diff_id))
-        self._keep(layer, gzip.places)
-        return layer
+        if source != blob:
+            source.unlink()
+        places = {_offset(one): tuple(some) for one, some in gzip.places.items()}
+        return Written(layer=layer, places=places)
 
     def _add(self, tar: GzippedTar, member: tarfile.TarInfo, path: str, file: IO[bytes]) -> None:
         new = settled.settled(member, path, self.epoch)
@@ -185,11 +202,10 @@ class _Writing:
         else:
             tar.add(new, file)
 
-    def _keep(self, layer: Layer, places: Mapping[Hashable, Sequence[Place]]) -> None:
-        plain = blob_path(self.plain, layer.diff_id)
-        for offset, some in places.items():
-            assert isinstance(offset, int)
-            self.kept[(plain, offset)] = Kept(blob=layer.digest, places=tuple(some))
+
+def _offset(place: Hashable) -> int:
+    assert isinstance(place, int)
+    return place
 
 
 class _Hashing:

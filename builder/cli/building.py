@@ -14,6 +14,7 @@ from typing import Any
 from builder import doctor as examination
 from builder import native
 from builder.artifacts.settled import epoch_of
+from builder.artifacts.sharing import shared_layers
 from builder.bases import find_mirror
 from builder.cli import linting, show
 from builder.cli.at_work import at_work
@@ -83,6 +84,8 @@ def _build(
         run = _run(options, progress, made, todo=todo, held=held)
         if todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
+            layers = held.enter_context(shared_layers(run.tools.home.work))
+            run = dataclasses.replace(run, layers=layers)
         run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
         results = run_job(run, made, specs, lacking, jobs=options.jobs)
     if options.json:

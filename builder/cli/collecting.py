@@ -40,6 +40,7 @@ from builder.process import Processes
 from builder.spec import COMPILER
 
 _DAY_S = 86400
+_PASSING = ("verify-", "reproduce-", "layers-")  # folders of one run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +206,7 @@ def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[
     wanted = {image.content_key[:16] for image in images}
     folders = [one for one in home.work.glob("*") if one.is_dir() and not one.is_symlink()]
     for folder in folders:
-        if folder.name == "stages" or folder.name.startswith(("verify-", "reproduce-")):
+        if folder.name == "stages" or folder.name.startswith(_PASSING):
             if not any(folder.iterdir()):
                 continue
             yield _files("work", folder.name, [folder], "left by a build that was ended")

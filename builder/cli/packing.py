@@ -90,7 +90,14 @@ class Packer:
         with self.timer.step("oci"):
             remove(exported)
             engine.export(self.image, exported, log=log)
-            made.append(repack(exported, target, plain=self.work.plain, epoch=self.run.epoch))
+            packed = repack(
+                exported,
+                target,
+                plain=self.work.plain,
+                epoch=self.run.epoch,
+                shared=self.run.layers,
+            )
+            made.append(packed)
         return oci.read_layout(target).digest
 
     def _check_architecture(self, layout: oci.Layout) -> None:

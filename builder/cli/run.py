@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.artifacts.sharing import SharedLayers
 from builder.bases import Mirror
 from builder.cli.progress import Progress
 from builder.engines import Engine, Tools
@@ -27,7 +28,8 @@ class Run:
 
     `refresh` makes everything anew, bases included; without `cache`, finished build steps and
     artifacts are not taken up again. No time in an image is later than `epoch`. `sources` are the
-    files of the store by URL, `declared` the digests of the project's files by path.
+    files of the store by URL, `declared` the digests of the project's files by path, `layers` those
+    that its images have in common.
     """
 
     tools: Tools
@@ -46,6 +48,7 @@ class Run:
     native_tools: bool = True
     sources: Mapping[str, Path] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
+    layers: SharedLayers | None = None
 
     @property
     def not_before(self) -> str:

@@ -119,7 +119,8 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
     put(folder / image.content_key[:16] / "steps.json")
     put(folder / ("0" * 16) / "steps.json")
     put(home.work / "verify-x" / "image.sif", old=False)
-    names = [f"{folder.name} {'0' * 12}", "verify-x"]
+    put(home.work / "layers-x" / "packed", old=False)
+    names = [f"{folder.name} {'0' * 12}", "layers-x", "verify-x"]
     assert sorted(found(capsys, project)["work"]) == sorted(names)
 
 

@@ -18,6 +18,7 @@ from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
 from builder.artifacts.oci import blob_path, read_layout
 from builder.artifacts.repack import Plain, repack, unpack
+from builder.artifacts.sharing import SharedLayers, Written
 from builder.artifacts.tars import APART
 from builder.artifacts.tree import comparable
 from builder.engines import charliecloud
@@ -70,10 +71,12 @@ def layer() -> Layer:
     ]
 
 
-def repacked(folder: Path, *layers: Layer, **more: Any) -> Plain:
+def repacked(
+    folder: Path, *layers: Layer, shared: SharedLayers | None = None, **more: Any
+) -> Plain:
     folder.mkdir()
-    given = exported(folder / "in", *layers, **more)
-    return repack(given, folder / "image.oci", plain=folder / "plain.oci", epoch=EPOCH)
+    given, plain = exported(folder / "in", *layers, **more), folder / "plain.oci"
+    return repack(given, folder / "image.oci", plain=plain, epoch=EPOCH, shared=shared)
 
 
 def members(layer: Path) -> dict[str, tarfile.TarInfo]:
@@ -129,7 +132,7 @@ def test_a_layer_is_sorted_with_what_it_removes_first(tmp_path: Path) -> None:
 
 def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
     labels = {"org.opencontainers.image.title": "t", "a": "b", "io.buildah.version": "1.28.2"}
-    given = {"history": history(1), "config": {"Env": ["A=b"], "Labels": labels}}
+    given: dict[str, Any] = {"history": history(1), "config": {"Env": ["A=b"], "Labels": labels}}
     plain = repacked(tmp_path / "x", base(), layer(), **given)
     packed = read_layout(tmp_path / "x/image.oci")
     assert comparable(entries_of_layout(packed)) == comparable(entries(flattened(plain.layout)))
@@ -195,6 +198,55 @@ def test_a_plain_layout_that_is_whole_is_taken_up_again(tmp_path: Path) -> None:
     (plain.layout.path / "index.json").unlink()
     assert unpack(packed, plain.layout.path).layout.layers == plain.layout.layers
     assert plain.layout.layers[0].stat().st_mtime_ns > before
+
+
+def test_layers_that_two_images_share_are_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [a_file("own", "two")]
+    one, two = repacked(tmp_path / "1", base(), layer()), repacked(tmp_path / "2", base(), own)
+    taken: list[bool] = []
+    take = SharedLayers.take
+
+    def told(self: SharedLayers, key: str, **into: Path) -> Written | None:
+        found = take(self, key, **into)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(SharedLayers, "take", told)
+    shared = SharedLayers(folder=tmp_path / "shared")
+    first = repacked(tmp_path / "3", base(), layer(), shared=shared)
+    again = repacked(tmp_path / "4", base(), layer(), shared=shared)
+    other = repacked(tmp_path / "5", base(), own, shared=shared)
+    assert taken == [False, False, True, True, True, False]
+    found = [read_layout(tmp_path / f"{name}/image.oci") for name in range(1, 6)]
+    assert [one.digest for one in found[2:]] == [found[0].digest, found[0].digest, found[1].digest]
+    for made, alone in ((first, one), (again, one), (other, two)):
+        assert made.layout.digest == alone.layout.digest
+        assert made.kept == {
+            (blob_path(made.layout.path, f"sha256:{blob.name}"), offset): kept
+            for (blob, offset), kept in alone.kept.items()
+        }
+    found[3].layers[1].write_bytes(b"changed by hand")
+    assert found[2].layers[1].read_bytes() != b"changed by hand"
+
+
+def test_a_base_is_not_written_as_a_layer_above(tmp_path: Path) -> None:
+    shared = SharedLayers(folder=tmp_path / "shared")
+    repacked(tmp_path / "one", base(), shared=shared)
+    twice = repacked(tmp_path / "two", layer(), base(), shared=shared)
+    assert twice.layout.digest == repacked(tmp_path / "alone", layer(), base()).layout.digest
+    assert "etc/hosts" not in members(twice.layout.layers[1])
+
+
+def test_the_layers_written_last_are_kept(tmp_path: Path) -> None:
+    large = APART * 20
+    shared = SharedLayers(folder=tmp_path / "shared", limit=3 * large)
+    for number in (1, 2, 3, 1):
+        content = [a_file(f"n{number}", str(number) * large)]
+        repacked(tmp_path / f"{number}-{len([*tmp_path.iterdir()])}", content, shared=shared)
+    kept = sorted(len([*folder.iterdir()]) for folder in (tmp_path / "shared").iterdir())
+    assert kept == [2, 2]
 
 
 def test_half_an_export_is_a_failure(tmp_path: Path) -> None:
