@@ -16,7 +16,7 @@ from builder.cli.help import EXIT_CODES
 from builder.model import FLAVOURS, SELECTABLE
 from builder.terminal import printable_lines
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 class Parser(argparse.ArgumentParser):

@@ -43,7 +43,7 @@ def pull_image(options: Options) -> int:
     processes = Processes()
     credentials = Credentials(processes=processes)
     registry = connect(reference, credentials, plain_http=given.plain_http)
-    folder = Home.of_environment().path / "pulls"
+    folder = Home.of_environment().pulls
     last = Last(folder=folder / "last")
     try:
         judged = look(wanted, registry, last)

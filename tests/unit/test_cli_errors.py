@@ -117,6 +117,17 @@ def test_what_a_full_or_closed_disk_needs(
     assert hint in second
 
 
+def test_a_user_without_a_home(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("BUILD_IMAGES_HOME", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    assert main(["plan", PROJECT]) == 4
+    assert "set BUILD_IMAGES_HOME, or HOME" in capsys.readouterr().err
+
+
 def test_an_error_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["publish", PROJECT, f"--to=quay.io/{ESCAPE}"]) == 2
     said = capsys.readouterr().err
