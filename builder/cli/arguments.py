@@ -66,7 +66,7 @@ def command(
     parents: list[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
     usage = "build-images [SELECTORS] [OPTIONS]" if name == "build" else None
-    return commands.add_parser(
+    made: argparse.ArgumentParser = commands.add_parser(
         name,
         help=about,
         description=about[:1].upper() + about[1:] + ".",
@@ -75,6 +75,7 @@ def command(
         parents=parents,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    return made
 
 
 def common_options() -> argparse.ArgumentParser:
