@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.errors import MissingPrerequisite
+
 SHARED_HOME = Path("/var/lib/build-images")
 ORDINARY_USER = "build-images"
 LENT_AT = "/.native"  # where build steps are shown the native tools that they are lent
@@ -29,8 +31,8 @@ class Home:
             return cls(path=Path(chosen).absolute())
         if os.geteuid() == 0:
             return cls(path=SHARED_HOME)
-        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
-        return cls(path=Path(data).absolute() / "build-images")
+        data = os.environ.get("XDG_DATA_HOME")
+        return cls(path=(Path(data) if data else _data_of_user()).absolute() / "build-images")
 
     @property
     def tools(self) -> Path:
@@ -62,6 +64,11 @@ class Home:
         return self.path / "storage"
 
     @property
+    def pulls(self) -> Path:
+        """What `pull` keeps to go on with, below `blobs`; what it pulled last, below `last`."""
+        return self.path / "pulls"
+
+    @property
     def work(self) -> Path:
         """Half-made things, by image and content key; a rerun goes on from here."""
         return self.path / "work"
@@ -86,3 +93,12 @@ class Home:
         return os.pathsep.join(
             [str(self.tools), os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"]
         )
+
+
+def _data_of_user() -> Path:
+    try:
+        return Path.home() / ".local/share"
+    except RuntimeError as error:  # a user id without a name, and no $HOME
+        raise MissingPrerequisite(
+            "this user has no home folder to keep things in", hint="set BUILD_IMAGES_HOME, or HOME"
+        ) from error

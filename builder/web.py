@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from builder import terminal
+
 # Those that may pass by themselves; every other status is the server's last word.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SHOWN = 200  # letters
@@ -28,8 +30,7 @@ def without_users(text: str) -> str:
 
 def printable(text: str) -> str:
     """A text of somebody else's for people and logs: what would steer a terminal is spelt out."""
-    letters = (one if one.isprintable() else repr(one)[1:-1] for one in text[:_SHOWN])
-    return "".join(letters) + ("..." if len(text) > _SHOWN else "")
+    return terminal.printable(text, most=_SHOWN)
 
 
 def innermost(error: BaseException) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,31 +15,78 @@ from typing import NoReturn
 from builder.cli import dispatch
 from builder.cli.options import parse
 from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
+from builder.terminal import printable_lines
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HINTS = {
+    **dict.fromkeys(_FULL, "make room, or name another place: --output, BUILD_IMAGES_HOME"),
+    **dict.fromkeys(
+        [errno.EACCES, errno.EPERM, errno.EROFS],
+        "name another place, or have it opened for this user",
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code."""
-    options = parse(sys.argv[1:] if argv is None else argv)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, _as_interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # no locale without our marks ends a command
+            stream.reconfigure(errors="backslashreplace")
     try:
+        code = _ended(argv)
+    except SystemExit as ended:  # of the parser: help, or bad usage
+        if lost := _flushed(quiet=bool(ended.code)):
+            return lost
+        raise
+    lost = _flushed(quiet=bool(code))
+    return code or lost
+
+
+def _ended(argv: Sequence[str] | None) -> int:
+    try:
+        options = parse(sys.argv[1:] if argv is None else argv)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, _as_interrupt)
         return dispatch.run(options)
     except (KeyboardInterrupt, Interrupted):
-        print("interrupted; run the same command again to go on from here", file=sys.stderr)
+        _tell("interrupted; run the same command again to go on from here")
         return Interrupted.exit_code
     except BuildImagesError as error:
-        print(f"build-images: {error}", file=sys.stderr)
+        _tell(f"build-images: {error}")
         return error.exit_code
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        sys.stderr.close()
-        return _BROKEN_PIPE
     except OSError as error:
-        print(f"build-images: {error}", file=sys.stderr)
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        return MissingPrerequisite.exit_code if full else BadInput.exit_code
+        return _failed(error)
+
+
+def _failed(error: OSError) -> int:
+    """Say which file could not be had, or written, and why."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `head` does
+        return _BROKEN_PIPE
+    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    what = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
+    hint = _HINTS.get(error.errno or 0)
+    _tell(f"build-images: {what}" + (f"\n  hint: {hint}" if hint else ""))
+    return MissingPrerequisite.exit_code if error.errno in _FULL else BadInput.exit_code
+
+
+def _tell(text: str) -> None:
+    """On standard error, if anybody reads it. Much of a reason may be somebody else's."""
+    with contextlib.suppress(OSError):
+        print(printable_lines(text), file=sys.stderr)
+
+
+def _flushed(*, quiet: bool) -> int:
+    """Write what is left of the results; the exit code if it cannot be written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):  # when it ends, Python would try again, and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BadInput.exit_code if quiet else _failed(error)
+    return 0
 
 
 def _as_interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

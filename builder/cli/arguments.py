@@ -6,12 +6,57 @@ A command with many options declares them in a module of its own, with what is h
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
 
+from builder.cli.dispatch import COMMANDS
 from builder.cli.help import EXIT_CODES
 from builder.model import FLAVOURS, SELECTABLE
+from builder.terminal import printable_lines
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+
+
+class Parser(argparse.ArgumentParser):
+    """One that says what may have been meant, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        hint = f"  hint: {self.prog} --help"
+        self.exit(2, printable_lines(f"{self.prog}: error: {message}\n{hint}\n"))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """The same for a command as for the whole line: nothing may be left over."""
+        given, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(_left_over(rest, self._option_string_actions))
+        return given, rest
+
+
+def _left_over(words: Sequence[str], options: Iterable[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    text = f"unrecognized arguments: {' '.join(words)}"
+    if named := [word for word in words if word in COMMANDS]:
+        return f"{text}; the command comes first: build-images {named[0]} ..."
+    for word in words:
+        if close := get_close_matches(word.partition("=")[0], options, n=1):
+            return f"{text}; did you mean {close[0]}?"
+    return text
+
+
+def a_path(text: str) -> Path:
+    """The absolute path that an argument names; an empty one is of a variable that is not set."""
+    return Path(not_empty(text)).absolute()
+
+
+def not_empty(text: str) -> str:
+    """An argument that says something: an empty one would be taken for one that was left out."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def command(
@@ -21,7 +66,7 @@ def command(
     parents: list[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
     usage = "build-images [SELECTORS] [OPTIONS]" if name == "build" else None
-    return commands.add_parser(
+    made: argparse.ArgumentParser = commands.add_parser(
         name,
         help=about,
         description=about[:1].upper() + about[1:] + ".",
@@ -30,12 +75,14 @@ def command(
         parents=parents,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    return made
 
 
 def common_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
         "--project",
+        type=a_path,
         metavar="DIR",
         default=".",
         help="the folder that holds matrix.yaml, recipes/ and base-images/ (default: this one)",
@@ -93,7 +140,7 @@ def offline(parser: argparse.ArgumentParser) -> None:
 
 
 def output(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--output", "-o", metavar="DIR", help=text)
+    parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
 
 
 def no_native_tools(parser: argparse.ArgumentParser) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from builder.home import Home
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.process import Processes
+from builder.terminal import in_colour
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -52,8 +51,7 @@ def check_host(options: Options) -> int:
     if options.json:
         print(hosts.as_json(verdict))
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print(hosts.as_text(verdict, colour=colour))
+        print(hosts.as_text(verdict, colour=in_colour()))
     return _EXIT_CODES[verdict.answer]
 
 

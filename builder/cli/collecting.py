@@ -47,7 +47,7 @@ _PASSING = ("verify-", "reproduce-", "layers-")  # folders of one run
 class Garbage:
     """One thing that nothing refers to.
 
-    `kind` is base, stage, image, work, source, package or native.
+    `kind` is base, stage, image, work, source, package, native or pull.
 
     `bytes` is what its removal frees; of images it stands with the first, since they share layers.
     """
@@ -98,6 +98,7 @@ def garbage(options: Options, home: Home) -> list[Garbage]:
         *_sources(options, home, since),
         *_packages(home, since),
         *_native(home, since),
+        *_pulls(home, since),
     ]
 
 
@@ -230,6 +231,15 @@ def _native(home: Home, since: float) -> Iterator[Garbage]:
         if record.stat().st_mtime < since:
             folder = record.parent
             yield _files("native", folder.name, [folder], "no build was lent it lately")
+
+
+def _pulls(home: Home, since: float) -> Iterator[Garbage]:
+    """What `pull` keeps to go on with. Its record of the last pulls stays: it is what refuses
+    an older image.
+    """
+    old = [one for one in (home.pulls / "blobs").glob("[!.]*") if one.stat().st_mtime < since]
+    if old:
+        yield _files("pull", counted(len(old), "blob"), sorted(old), "no pull took it lately")
 
 
 def _sources(options: Options, home: Home, since: float) -> Iterator[Garbage]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from builder import doctor as examination
 from builder.cli.manifests import MANIFEST, read_manifest
@@ -15,6 +14,7 @@ from builder.home import Home
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.process import Processes
+from builder.terminal import in_colour
 
 
 def doctor(options: Options) -> int:
@@ -31,7 +31,7 @@ def doctor(options: Options) -> int:
     if options.json:
         print(examination.as_json(diagnosis))
     else:
-        print(examination.as_text(diagnosis, colour=_in_colour()))
+        print(examination.as_text(diagnosis, colour=in_colour()))
     return 0
 
 
@@ -51,7 +51,7 @@ def _gpu_health(options: Options) -> int:
     if options.json:
         print(gpus.as_json(health))
     else:
-        print(gpus.as_text(health, colour=_in_colour()))
+        print(gpus.as_text(health, colour=in_colour()))
     return health.exit_code
 
 
@@ -62,7 +62,3 @@ def _releases(options: Options) -> dict[str, CudaRelease]:
     if faults.found:
         raise BadInput.of(faults.found)
     return dict(found.cuda)
-
-
-def _in_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

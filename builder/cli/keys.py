@@ -23,6 +23,7 @@ def keys(options: Options) -> int:
             raise BadInput(
                 f"{path} is there, and is not written over", hint="choose another PREFIX"
             )
+    os.stat(f"{private.parent}/")  # noqa: PTH116 - a folder; nobody types a password in vain
     password = _password()
     key = generated()
     _write(private, boxed(key, password.encode()), mode=0o600)
@@ -35,15 +36,18 @@ def _password() -> str:
     found = os.environ.get(PASSWORD)
     if found is not None:
         return found
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise BadInput(
             f"no password for the private key: {PASSWORD} is not set, and there is no terminal",
             hint=f"set {PASSWORD}; it may be empty",
         )
-    found = getpass.getpass("password for the private key: ")
-    if getpass.getpass("the same again: ") != found:
-        raise BadInput("the two passwords differ")
-    return found
+    try:
+        found = getpass.getpass("password for the private key: ")
+        if getpass.getpass("the same again: ") == found:
+            return found
+    except EOFError as error:
+        raise BadInput("no password was given, and no key made") from error
+    raise BadInput("the two passwords differ, and no key was made")
 
 
 def _write(path: Path, data: bytes, *, mode: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.cli.arguments import Commands, command, common_options
+from builder.cli.arguments import Commands, a_path, command, common_options
 
 ABOUT = """\
 Make a pair of keys (ECDSA on P-256): PREFIX.key, encrypted as cosign does it, and PREFIX.pub, which
@@ -17,5 +17,10 @@ def declare(commands: Commands) -> None:
     keys.description = ABOUT
     keys.add_argument("kind", metavar="generate", choices=("generate",), help="what to do")
     keys.add_argument(
-        "--output", "-o", metavar="PREFIX", default="cosign", help="default: cosign, in this folder"
+        "--output",
+        "-o",
+        type=a_path,
+        metavar="PREFIX",
+        default="cosign",
+        help="default: cosign, in this folder",
     )

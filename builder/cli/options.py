@@ -68,13 +68,13 @@ def parse(argv: Sequence[str]) -> Options:
     parser = make_parser()
     given = parser.parse_args(_with_command(argv))
     verbose, quiet = getattr(given, "verbose", False), getattr(given, "quiet", False)
-    project = Path(given.project).absolute()
+    project = given.project
     output = getattr(given, "output", None)
     return Options(
         command=given.command,
         selection=_selection(given),
         project=project,
-        out=Path(output).absolute() if output else project / "out",
+        out=output or project / "out",
         level=2 if verbose else 0 if quiet else 1,
         json=getattr(given, "json", False),
         engine=getattr(given, "engine", "buildah"),
@@ -94,22 +94,20 @@ def parse(argv: Sequence[str]) -> Options:
         stages=getattr(given, "stages", False),
         free=getattr(given, "free", False),
         unused_for=getattr(given, "unused_for", 7),
-        host=Path(given.host).absolute() if getattr(given, "host", None) else None,
+        host=getattr(given, "host", None),
         record=getattr(given, "record", False),
         emulated=getattr(given, "emulated", False),
         runtimes=_distinct(getattr(given, "runtime", None) or []),
         launchers=_distinct(getattr(given, "launcher", None) or []),
         bench=_bench(given),
         repeats=getattr(given, "repeats", None) or REPEATS,
-        prometheus=Path(given.prometheus).absolute()
-        if getattr(given, "prometheus", None)
-        else None,
+        prometheus=getattr(given, "prometheus", None),
         gpu=getattr(given, "gpu", False),
         to=getattr(given, "to", ""),
         source=getattr(given, "source", None) or "",
         key=getattr(given, "key", None) or "",
         plain_http=_distinct(getattr(given, "plain_http", None) or []),
-        path=Path(given.path).absolute() if getattr(given, "path", None) else None,
+        path=getattr(given, "path", None),
         runners=_distinct(getattr(given, "runner", None) or []),
         ranks=rank_options(parser, given),
         pull=pull_options(given),

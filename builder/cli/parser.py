@@ -9,6 +9,8 @@ from builder import __version__
 from builder.cli import keys_options, publishing_options, pull_options
 from builder.cli.arguments import (
     Commands,
+    Parser,
+    a_path,
     command,
     common_options,
     no_lint,
@@ -44,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     common, selectors, progress = common_options(), selectors_options(), progress_options()
     # The main job has no name, so its options are shown here; `_with_command` sees to it that
     # they are parsed by `build`.
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="build-images",
         usage="build-images [COMMAND] [SELECTORS] [OPTIONS]",
         description=DESCRIPTION,
@@ -54,7 +56,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _build_options(parser)
     parser.add_argument("--version", action="version", version=f"build-images {__version__}")
-    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(
+        prog="build-images", dest="command", title="commands", metavar="COMMAND"
+    )
     build = command(
         commands,
         "build",
@@ -106,6 +110,7 @@ def _check_host_command(commands: Commands) -> None:
     check.description, check.epilog = CHECK_HOST, CHECK_HOST_CODES
     check.add_argument(
         "path",
+        type=a_path,
         metavar="IMAGE",
         nargs="?",
         help="an image's folder or identifier, an OCI layout, a SIF, a Charliecloud tarball or "
@@ -113,7 +118,10 @@ def _check_host_command(commands: Commands) -> None:
     )
     output(check, "where the image's folder is, if its identifier is given (default: out)")
     check.add_argument(
-        "--host", metavar="FILE", help="check for the host of a record, as --record prints it"
+        "--host",
+        type=a_path,
+        metavar="FILE",
+        help="check for the host of a record, as --record prints it",
     )
     check.add_argument(
         "--record",
@@ -151,6 +159,7 @@ def _doctor_command(commands: Commands, common: argparse.ArgumentParser) -> None
     )
     doctor.add_argument(
         "path",
+        type=a_path,
         metavar="IMAGE",
         nargs="?",
         help="with --gpu: an image's folder, whose failed GPU checks are told apart",
@@ -180,7 +189,10 @@ def _reproduce_command(
     reproduce = command(commands, "reproduce", about, parents)
     reproduce.description = REPRODUCE
     reproduce.add_argument(
-        "path", metavar="IMAGE", help="an image's folder, such as out/IDENTIFIER, or its identifier"
+        "path",
+        type=a_path,
+        metavar="IMAGE",
+        help="an image's folder, such as out/IDENTIFIER, or its identifier",
     )
     output(reproduce, "where the image's folder is, if its identifier is given (default: out)")
     no_native_tools(reproduce)

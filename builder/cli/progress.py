@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from builder.terminal import is_capable, printable, printable_lines
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -61,7 +63,9 @@ class Progress:
     def _print(self, text: str) -> None:
         with self._lock:
             print(
-                f"[{time.monotonic() - self._start:6.1f} s] {text}", file=self._stream, flush=True
+                f"[{time.monotonic() - self._start:6.1f} s] {printable_lines(text)}",
+                file=self._stream,
+                flush=True,
             )
 
 
@@ -108,7 +112,7 @@ class LiveProgress(Progress):
             self._rows[identifier] = (step, text, start, time.monotonic() if done else None)
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(printable_lines(text), markup=False, highlight=False)
 
     def _table(self) -> Table:
         from rich.table import Table  # noqa: PLC0415
@@ -122,7 +126,10 @@ class LiveProgress(Progress):
         for name, (step, detail, start, end) in rows.items():
             seconds = (end or time.monotonic()) - start
             table.add_row(
-                name, Text(f"{step} {detail}".strip()[:70]), f"{seconds:.0f} s", style=_style(step)
+                name,
+                Text(printable(f"{step} {detail}".strip()[:70])),
+                f"{seconds:.0f} s",
+                style=_style(step),
             )
         return table
 
@@ -135,6 +142,6 @@ def _style(step: str) -> str:
 
 def progress_for(level: int) -> Progress:
     """The live table on a terminal (unless verbose), plain lines elsewhere."""
-    if level == 1 and sys.stderr.isatty():
+    if level == 1 and sys.stderr.isatty() and is_capable():
         return LiveProgress(level=level)
     return Progress(level=level)

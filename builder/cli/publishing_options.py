@@ -6,6 +6,7 @@ from builder.cli.arguments import (
     Commands,
     command,
     common_options,
+    not_empty,
     output,
     positive_number,
     progress_options,
@@ -45,11 +46,13 @@ def declare(commands: Commands) -> None:
     publish.add_argument(
         "--from",
         dest="source",
+        type=not_empty,
         metavar="REGISTRY/NAMESPACE",
         help="copy from another registry, in the place of the output folder",
     )
     publish.add_argument(
         "--key",
+        type=not_empty,
         metavar="KEY",
         help="sign all of it with this key: a file, env://NAME, or, through cosign, pkcs11:, "
         "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",

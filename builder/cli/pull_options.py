@@ -6,7 +6,15 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.arguments import Commands, command, common_options, output, progress_options
+from builder.cli.arguments import (
+    Commands,
+    a_path,
+    command,
+    common_options,
+    not_empty,
+    output,
+    progress_options,
+)
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")
@@ -67,11 +75,14 @@ def declare(commands: Commands) -> None:
         "reference", metavar="REFERENCE", help="HOST/NAMESPACE/NAME:TAG, or @sha256:…"
     )
     pull.add_argument("--format", choices=FORMATS, required=True, help="what is to be on disk")
-    pull.add_argument("--policy", metavar="FILE", help=f"default: {POLICY}")
-    pull.add_argument("--arch", metavar="ARCH", help="default: that of the host")
+    pull.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
+    pull.add_argument("--arch", type=not_empty, metavar="ARCH", help="default: that of the host")
     output(pull, "the folder that is made (default: NAME-TAG-ARCH-FORMAT, here)")
     pull.add_argument(
-        "--host", metavar="FILE", help="pull for the host of a record (check-host --record)"
+        "--host",
+        type=a_path,
+        metavar="FILE",
+        help="pull for the host of a record (check-host --record)",
     )
     pull.add_argument(
         "--emulated",
@@ -91,9 +102,14 @@ def declare(commands: Commands) -> None:
     policy.description = POLICY_TEST
     policy.add_argument("kind", metavar="test", choices=("test",), help="what to do")
     policy.add_argument(
-        "cases", metavar="DIR", nargs="?", default=".", help="the cases, *.yaml and *.json"
+        "cases",
+        type=a_path,
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="the cases, *.yaml and *.json",
     )
-    policy.add_argument("--policy", metavar="FILE", help="for cases that bring none")
+    policy.add_argument("--policy", type=a_path, metavar="FILE", help="for cases that bring none")
     policy.add_argument("--explain", action="store_true", help="show the outcome of every rule")
     policy.add_argument("--json", action="store_true", help="as JSON")
 
@@ -102,14 +118,13 @@ def pull_options(given: argparse.Namespace) -> PullOptions | None:
     """The value of what was parsed; None for other commands."""
     if given.command not in {"pull", "policy"}:
         return None
-    named = getattr(given, "output", None)
     return PullOptions(
         reference=getattr(given, "reference", ""),
         format=getattr(given, "format", ""),
         arch=getattr(given, "arch", None) or "",
-        policy=Path(given.policy).absolute() if given.policy else None,
-        output=Path(named).absolute() if named else None,
-        cases=Path(getattr(given, "cases", ".")).absolute(),
+        policy=given.policy,
+        output=getattr(given, "output", None),
+        cases=getattr(given, "cases", Path()),
         plain_http=tuple(getattr(given, "plain_http", None) or ()),
         explain=given.explain,
     )

@@ -20,7 +20,7 @@ from builder.load.faults import Faults
 from builder.policy.cases import Tried, read_cases, try_case
 from builder.policy.outcomes import Ruling
 from builder.policy.reading import read_policy
-from builder.policy.render import as_lines, printable
+from builder.policy.render import as_lines
 from builder.policy.values import Policy
 from builder.process import Processes
 from builder.proof import TrustedKey, public_key
@@ -28,6 +28,7 @@ from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
 from builder.pull.receipts import Last
 from builder.pull.store import Store
 from builder.registry import Credentials, Reference, Registry, connect
+from builder.terminal import printable
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -42,7 +43,7 @@ def pull_image(options: Options) -> int:
     processes = Processes()
     credentials = Credentials(processes=processes)
     registry = connect(reference, credentials, plain_http=given.plain_http)
-    folder = Home.of_environment().path / "pulls"
+    folder = Home.of_environment().pulls
     last = Last(folder=folder / "last")
     try:
         judged = look(wanted, registry, last)
@@ -184,7 +185,8 @@ def try_policy(options: Options) -> int:
 def _show(tried: list[Tried], *, explain: bool) -> None:
     for one in tried:
         mark = "✗" if one.wrong else "✓"
-        print(f"{mark} {one.case.name}" + (f": {one.case.about}" if one.case.about else ""))
+        about = f": {one.case.about}" if one.case.about else ""
+        print(printable(f"{mark} {one.case.name}{about}"))
         for line in one.wrong:
             print(f"    {printable(line)}")
         if explain:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.cli.arguments import Commands, command, output, positive_number
+from builder.cli.arguments import Commands, a_path, command, not_empty, output, positive_number
 
 SYSTEMS = ("github", "gitlab")
 
@@ -46,14 +46,13 @@ class SiteOptions:
 
 def site_options(given: argparse.Namespace) -> SiteOptions:
     """What was given; the defaults for commands that have other options."""
-    images = getattr(given, "images_in", None)
     return SiteOptions(
         registry=getattr(given, "registry", None) or "",
         folder=getattr(given, "folder", None) or "/opt/images",
         gpus=getattr(given, "gpus", 4),
         system=getattr(given, "system", ""),
         runners=tuple(getattr(given, "native_runner", None) or ()),
-        images=Path(images).absolute() if images else None,
+        images=getattr(given, "images_in", None),
     )
 
 
@@ -69,6 +68,7 @@ def add_site_commands(
     )
     files.add_argument(
         "--folder",
+        type=not_empty,
         metavar="DIR",
         help="where the site's nodes have the images that were pulled (default: /opt/images)",
     )
@@ -96,14 +96,19 @@ def add_site_commands(
     catalog = command(commands, "catalog", about, [common])
     catalog.description = CATALOG
     catalog.add_argument(
-        "--registry", metavar="HOST/NAMESPACE", help="where the images are published, if they are"
+        "--registry",
+        type=not_empty,
+        metavar="HOST/NAMESPACE",
+        help="where the images are published, if they are",
     )
     output(catalog, "where to write it (default: PROJECT/out/catalog)")
     _images_in(catalog, "the folder of the images' folders")
 
 
 def _images_in(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--images-in", metavar="DIR", help=f"{text} (default: PROJECT/out)")
+    parser.add_argument(
+        "--images-in", type=a_path, metavar="DIR", help=f"{text} (default: PROJECT/out)"
+    )
 
 
 def _runner(text: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from builder.cli.arguments import positive_number
+from builder.cli.arguments import a_path, not_empty, positive_number
 
 RUNNER_NAMES = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 REPEATS = 5
@@ -33,7 +33,9 @@ class RankOptions:
 
 def add_verify_options(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    parser.add_argument("path", metavar="PATH", help="an image's folder, such as out/IDENTIFIER")
+    parser.add_argument(
+        "path", type=a_path, metavar="PATH", help="an image's folder, such as out/IDENTIFIER"
+    )
     parser.add_argument(
         "--runner",
         action="append",
@@ -61,6 +63,7 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--bind-mpi",
+        type=not_empty,
         metavar="DIR",
         help="once more with the host's MPI library in the place of the image's: the one below "
         "DIR, or wherever the host has it (auto)",
@@ -90,7 +93,10 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
         help=f"rounds, in each of which all places are measured by turns (default: {REPEATS})",
     )
     bench.add_argument(
-        "--prometheus", metavar="FILE", help="write the measurement in Prometheus' text format, too"
+        "--prometheus",
+        type=a_path,
+        metavar="FILE",
+        help="write the measurement in Prometheus' text format, too",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from builder.hosts.verdict import NO, UNKNOWN, YES, Finding, Verdict
+from builder.terminal import printable
 
 SCHEMA = "build-images/check-host/v1"
 _GREEN, _RED, _YELLOW, _BOLD = "32", "31", "33", "1"
@@ -37,7 +38,7 @@ def as_text(verdict: Verdict, *, colour: bool) -> str:
     everything = (*verdict.rules, *verdict.runtimes, *verdict.launchers)
     width = max(len(one.rule) for one in everything)
     host = verdict.host or "a host without a name"
-    lines = [_bold(f"{verdict.image} on {host}", colour)]
+    lines = [_bold(printable(f"{verdict.image} on {host}"), colour)]
     for title, some in (
         ("", verdict.rules),
         ("started by, one of", verdict.runtimes),
@@ -75,7 +76,7 @@ def _first(some: Sequence[Finding]) -> str:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    return textwrap.wrap(text, max(_WIDTH - indent, 40), break_on_hyphens=False) or [""]
+    return textwrap.wrap(printable(text), max(_WIDTH - indent, 40), break_on_hyphens=False) or [""]
 
 
 def _bold(text: str, colour: bool) -> str:

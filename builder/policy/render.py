@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from builder.policy.outcomes import NOT_ASKED, PASSED, REFUSED, Ruling
+from builder.terminal import printable
 
 _MARKS = {PASSED: "✓", REFUSED: "✗", NOT_ASKED: "-"}
-
-
-def printable(text: str) -> str:
-    """A text with whatever cannot be printed as an escape: control codes, lone surrogates."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def as_lines(rulings: Iterable[Ruling], *, fixes: bool = True) -> list[str]:

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from builder.errors import Refused
 from builder.pull.limits import LIMITS, Limits
+from builder.terminal import printable
 
 _CHUNK = 1 << 16
 _EXTENDED = frozenset(
@@ -75,8 +76,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 def shown(path: str) -> str:
     """A path that somebody else chose, as it can be printed: a name may try to steer a terminal."""
-    letters = (one if one.isprintable() else repr(one)[1:-1] for one in path[:200])
-    return "".join(letters) + ("..." if len(path) > 200 else "")  # noqa: PLR2004
+    return printable(path, most=200)
 
 
 def checked_path(name: str, limits: Limits) -> str:

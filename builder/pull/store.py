@@ -31,9 +31,10 @@ class Store:
         name = wanted.digest.partition(":")[2]
         whole = self.folder / name
         with locked(self.folder, name):
-            if whole.exists() and not _is(whole, name):
-                whole.unlink()
-            if not whole.exists():
+            if whole.exists() and _is(whole, name):
+                whole.touch()  # `gc` removes what no pull took lately
+            else:
+                whole.unlink(missing_ok=True)
                 partial = self.folder / f"{name}.partial"
                 try:
                     registry.read_blob(wanted, partial, on_bytes=self.on_bytes)

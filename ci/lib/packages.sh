@@ -27,6 +27,7 @@ images|ch-image|charliecloud|builds Charliecloud images
 images|ch-convert|charliecloud|unpacks Charliecloud images
 test|dockerd|docker.io|Docker Engine, one of the engines under test
 test|docker|docker-cli docker.io|Docker's client
+test|podman|podman|another engine that runs the checks
 test|skopeo|skopeo|reads what the engines wrote, as a second opinion
 test|docker-registry|docker-registry|a registry on loopback, for locking
 test|chromium|chromium chromium-browser|looks at the catalogue

@@ -7,10 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from builder.home import Home
 
@@ -56,3 +59,11 @@ def missing(names: Sequence[str]) -> list[str]:
     """Those programs that this machine lacks."""
     path = Home.of_environment().search_path()
     return [name for name in names if shutil.which(name, path=path) is None]
+
+
+def tool_of_tests(name: str) -> str:
+    """A program that tests alone need: on PATH, or come with a wheel. Skips where it is missing."""
+    found = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
+    if not found:
+        pytest.skip(f"missing on this machine: {name}")
+    return found

@@ -7,14 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from harness import PROJECT
+from harness import PROJECT, tool_of_tests
 from site_schemas import kubernetes_faults, openshift_faults
 
 # One of each kind of script: Open MPI with and without PMIx, MPICH, an MPI of the host's; GPUs.
@@ -60,14 +59,6 @@ def write(folder: Path, *argv: str) -> None:
     )
 
 
-def program(name: str) -> str:
-    scripts = sysconfig.get_path("scripts")
-    found = shutil.which(name) or shutil.which(name, path=scripts)
-    if not found:
-        pytest.skip(f"missing on this machine: {name}")
-    return found
-
-
 def manifests(site: Path, kind: str) -> Iterator[Any]:
     for path in sorted(site.glob(f"*/openshift-{kind}.yaml")):
         yield yaml.safe_load(path.read_text())
@@ -77,7 +68,7 @@ def test_shellcheck_finds_nothing(site: Path) -> None:
     scripts = sorted(map(str, site.glob("*/*.sh")))
     assert len(scripts) == 4 * len(IMAGES)
     done = subprocess.run(
-        [program("shellcheck"), f"--enable={RULES}", *scripts],
+        [tool_of_tests("shellcheck"), f"--enable={RULES}", *scripts],
         capture_output=True,
         text=True,
         check=False,

@@ -25,6 +25,7 @@ LEAVES = {
     "facts",
     "versions",
     "templates",
+    "terminal",
     "home",
     "door",
     "locks",

@@ -56,6 +56,15 @@ def test_yes_is_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.err == ""
 
 
+def test_an_image_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(V100)
+    hostile = Path(path).read_text().replace("sample-1.0", "sample\\u001b[31m")
+    assert "u001b" in hostile
+    Path(path).write_text(hostile)
+    said = Said(capsys, path, SATORI)
+    assert said.out.startswith(r"sample\x1b[31m-debian12")
+
+
 def test_no_is_5_with_reason_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, written(contract("ppc64le", cuda=cuda("11.8"))), SATORI)
     assert said.code == 5

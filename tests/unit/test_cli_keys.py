@@ -67,9 +67,27 @@ def test_on_a_terminal_the_password_is_asked_for_twice(
     assert private_key(str(prefix.with_suffix(".key")), {"COSIGN_PASSWORD": "one"})
 
 
-def test_a_folder_that_is_not_there(prefix: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_there(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(getpass, "getpass", lambda _: pytest.fail("asked in vain"))
+    monkeypatch.delenv("COSIGN_PASSWORD")
     assert generate(prefix / "none" / "key") == 2
     assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_a_terminal_that_ends(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.delenv("COSIGN_PASSWORD")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(getpass, "getpass", ended)
+    assert generate(prefix) == 2
+    assert "no password was given" in capsys.readouterr().err
+    assert list(prefix.parent.iterdir()) == []
 
 
 def test_an_unknown_action_is_named() -> None:

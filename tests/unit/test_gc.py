@@ -167,6 +167,16 @@ def test_packages_and_native_tools_of_long_ago(home: Home, project: Path, capsys
     assert shown["native"] == ["bookworm-ppc64le-0123"]
 
 
+def test_what_pulls_keep(home: Home, project: Path, capsys: Capture) -> None:
+    put(home.pulls / "blobs" / ("a" * 64))
+    put(home.pulls / "blobs" / f"{'b' * 64}.partial")
+    put(home.pulls / "blobs" / ("c" * 64), old=False)
+    put(home.pulls / "blobs" / f".{'a' * 64}.lock", "")
+    record = put(home.pulls / "last" / "record.json")
+    assert found(capsys, project)["pull"] == ["2 blobs"]
+    assert record.exists()
+
+
 IMAGES = [
     {"id": "1", "names": ["base"], "layer": "a", "created": "1970"},
     {"id": "2", "names": None, "layer": "b", "created": "2020"},

@@ -155,7 +155,9 @@ def blobs(store: Store) -> list[str]:
 def test_a_blob_is_fetched_once(tmp_path: Path) -> None:
     store, registry = Store(folder=tmp_path / "blobs"), FakeRegistry()
     assert get(store, registry).read_bytes() == DATA
+    os.utime(store.folder / NAME, (0, 0))
     assert get(store, registry).name == NAME
+    assert (store.folder / NAME).stat().st_mtime > 0  # it was used now
     assert registry.asked == 1
     (store.folder / NAME).write_bytes(b"changed")
     assert get(store, registry).read_bytes() == DATA
