@@ -15,6 +15,7 @@ from builder.nvml.links import read_links
 from builder.nvml.values import LIBRARY_NOT_FOUND, NvmlFault, NvmlReading
 
 _VERSION = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
+_MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI vendor and class: VGA and 3D controllers are 0x03....
 
 
@@ -47,6 +48,13 @@ def kernel_driver(proc: Path = Path("/proc")) -> str:
     """The version of NVIDIA's loaded kernel module, such as 535.104.05; empty without one."""
     found = _VERSION.search(_text(proc / "driver/nvidia/version"))
     return found["version"] if found else ""
+
+
+def gpu_models(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """The models of the GPUs that the kernel module has; empty for one that tells none."""
+    files = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
+    found = [_MODEL.search(_text(file)) for file in files]
+    return tuple(one["model"].strip() if one else "" for one in found)
 
 
 def _text(file: Path) -> str:
