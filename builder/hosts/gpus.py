@@ -9,8 +9,8 @@ from builder.contract import NeededCuda
 from builder.facts import CudaRelease
 from builder.facts.gpus import (
     MIG,
-    TEGRA,
     capability_of,
+    code_for,
     is_data_centre,
     is_desktop,
     last_branch,
@@ -138,7 +138,7 @@ def _runs(case: Case, release: CudaRelease, found: str | None) -> bool:
 def _has_code(release: CudaRelease, capability: int | None) -> bool:
     """Whether nvcc of a release compiles for a GPU; for one that is not known it may."""
     codes = [int(one) for one in release.capabilities]
-    return capability is None or not codes or _code_for(capability, codes) is not None
+    return capability is None or not codes or code_for(capability, codes) is not None
 
 
 def devices(case: Case) -> Finding | None:
@@ -248,23 +248,9 @@ def _judged(case: Case, cuda: NeededCuda, gpu: HostGpu, name: str) -> Finding:
     if not cuda.capabilities:
         reason = f"{shown}, and the image does not say for which it holds code"
         return unknown(rule, reason, "run its check cuda-compute")
-    if code := _code_for(capability, [int(one) for one in cuda.capabilities]):
+    if code := code_for(capability, [int(one) for one in cuda.capabilities]):
         return yes(rule, f"{shown}, and the image holds code for {dotted(code)}")
     return _by_ptx(case, cuda, capability, shown)
-
-
-def _code_for(capability: int, codes: list[int]) -> int | None:
-    """The code that runs on a capability: of its major version, and of no newer minor one.
-
-    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
-    """
-    fitting = [
-        one
-        for one in codes
-        if one == capability
-        or (one // 10 == capability // 10 and one < capability and not {one, capability} & TEGRA)
-    ]
-    return max(fitting, default=None)
 
 
 def _by_ptx(case: Case, cuda: NeededCuda, capability: int, shown: str) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from builder.nvml.asking import ask
 from builder.nvml.library import LIBRARY
-from builder.nvml.reading import gpu_models, kernel_driver, read
+from builder.nvml.reading import gpu_models, kernel_driver, pci_gpus, read
 from builder.nvml.values import (
     LIBRARY_NOT_FOUND,
     EccErrors,
@@ -37,6 +37,7 @@ __all__ = [
     "ask",
     "gpu_models",
     "kernel_driver",
+    "pci_gpus",
     "read",
     "watcher",
 ]

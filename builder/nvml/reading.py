@@ -26,7 +26,7 @@ def read(
 
     A GPU that is lost or asks for a reset has an entry with its fault and what it still says.
     """
-    host = NvmlReading(kernel_driver=kernel_driver(proc), pci_gpus=tuple(_pci_gpus(sys)))
+    host = NvmlReading(kernel_driver=kernel_driver(proc), pci_gpus=pci_gpus(sys))
     try:
         nvml = Nvml(library)
     except OSError as error:
@@ -62,6 +62,11 @@ def _text(file: Path) -> str:
         return file.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def pci_gpus(sys: Path = Path("/sys")) -> tuple[str, ...]:
+    """The addresses on the PCI bus at which NVIDIA's GPUs are, with or without a driver."""
+    return tuple(_pci_gpus(sys))
 
 
 def _pci_gpus(sys: Path) -> Iterator[str]:
