@@ -106,7 +106,7 @@ def _compat(case: Case, cuda: NeededCuda) -> tuple[str, bool] | None:
     return (
         f"cuda-compat {fitting[-1]} is here, and may make up for it on these {kind} GPUs if NVIDIA "
         "lists this driver branch for it: bind it, put it first in LD_LIBRARY_PATH, and run "
-        "the check cuda-compute"
+        "the check gpu-compute"
     ), True
 
 
@@ -247,7 +247,7 @@ def _judged(case: Case, cuda: NeededCuda, gpu: HostGpu, name: str) -> Finding:
         return no(rule, reason, fix)
     if not cuda.capabilities:
         reason = f"{shown}, and the image does not say for which it holds code"
-        return unknown(rule, reason, "run its check cuda-compute")
+        return unknown(rule, reason, "run its check gpu-compute")
     if code := code_for(capability, [int(one) for one in cuda.capabilities]):
         return yes(rule, f"{shown}, and the image holds code for {dotted(code)}")
     return _by_ptx(case, cuda, capability, shown)
