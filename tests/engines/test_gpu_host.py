@@ -102,9 +102,9 @@ def host(small_images: Maker, tools: Tools) -> Iterator[Host]:
         compile_in(folder)
         script(folder / "bin/ch-fromhost", FROMHOST.format(library=folder / "libcuda.so"))
         script(folder / "bin/nvidia-container-cli", "#!/bin/sh\n")
-        for path in (folder, *folder.rglob("*")):
-            if tools.ordinary_user and not path.is_symlink():
-                shutil.chown(path, tools.ordinary_user)
+        for file in (folder, *folder.rglob("*")):
+            if tools.ordinary_user and not file.is_symlink():
+                shutil.chown(file, tools.ordinary_user)
         folder.chmod(0o755)
         tried = ["unshare", "--mount", "sh", "-c", IN_A_NAMESPACE, str(folder / "proc/driver")]
         if subprocess.run([*tried, "true"], check=False, capture_output=True).returncode:
