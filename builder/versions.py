@@ -20,6 +20,7 @@ _MPI = re.compile(r"(?P<family>[^\d=]*?)(?:[-=]?(?P<version>\d.*))?", re.DOTALL)
 _VERSION = re.compile(r"[-=]?(?P<version>\d.*)|", re.DOTALL)
 _NUMBERED = tuple(family for family in facts.MPI_FAMILIES if family[-1].isdigit())
 _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
+_PRINTED = re.compile(r"\d+(?:\.\d+)+")
 # Specifiers and versions that are compared here, number by number. All others are left to
 # `packaging`, whose import takes as long as that of a parser.
 _NUMBERS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
@@ -119,6 +120,12 @@ def version_order(version: str) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
+def first_version(text: str) -> str:
+    """The first version number in what a program prints, such as 5.0.7; empty if there is none."""
+    found = _PRINTED.search(text)
+    return found[0] if found else ""
+
+
 def _specified(axis: str, family: str, specifier: str, value: str) -> bool:
     value_family, version = split_mpi(value) if axis == "mpi" else ("", value)
     return value_family == family and meets(version, specifier)

@@ -27,6 +27,7 @@ from builder.verify import (
     write_evidence,
 )
 from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
+from builder.verify.control import withheld
 from builder.verify.runners import Container, Runner
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
@@ -113,6 +114,7 @@ class _Container:
     """A format that is ready for its checks, or why it is not; `no_gpu` as in the evidence."""
 
     kind: Kind
+    container: Container
     runner: Runner | StepFailed
     no_gpu: str
 
@@ -129,21 +131,20 @@ class _Container:
         """Make it; it is gone when `open_ones` is closed."""
         tools = run.tools
         no_gpu = why_no_gpu(target, kind, host=run.host, tools=tools)
-        opening = kind.open(
-            Container(
-                artifact=artifact,
-                work=work,
-                tools=tools,
-                directory=target.directory,
-                gpu=not no_gpu,
-            )
+        container = Container(
+            artifact=artifact,
+            work=work,
+            tools=tools,
+            directory=target.directory,
+            gpu=not no_gpu,
         )
+        opening = kind.open(container)
         try:
             runner = opening.__enter__()
         except StepFailed as error:
-            return cls(kind=kind, runner=error, no_gpu=no_gpu)
+            return cls(kind=kind, container=container, runner=error, no_gpu=no_gpu)
         open_ones.push(opening)
-        return cls(kind=kind, runner=runner, no_gpu=no_gpu)
+        return cls(kind=kind, container=container, runner=runner, no_gpu=no_gpu)
 
     @property
     def name(self) -> str:
@@ -158,7 +159,10 @@ class _Container:
         if isinstance(runner, StepFailed):
             found = not_started(target, runner)
         else:
-            found = outcomes_in(target, kind, runner, gpu=not self.no_gpu)
+            found = (
+                *outcomes_in(target, kind, runner, gpu=not self.no_gpu),
+                *withheld(target, kind, self.container),
+            )
         if lost := lost_gpus(run.host, host_facts()):
             found = after_a_loss(found, target, lost)
         version = run.versions.get(kind.program) or run.tools.version(kind.program)

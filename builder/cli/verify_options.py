@@ -59,7 +59,10 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
         "--ranks", type=positive_number, metavar="N", help=f"how many (default: {_RANKS})"
     )
     group.add_argument(
-        "--nodes", type=positive_number, metavar="N", help="on so many nodes, and fail on any other"
+        "--nodes",
+        type=positive_number,
+        metavar="N",
+        help="on so many nodes, at most one for each rank, and fail on any other number",
     )
     group.add_argument(
         "--bind-mpi",
@@ -111,10 +114,14 @@ def rank_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
     if others := [name for name in given.runner or () if name not in LAUNCHED]:
         runners = " and ".join(LAUNCHED)
         parser.error(f"--runner {others[0]}: launchers start containers of {runners}")
+    ranks, nodes = given.ranks or _RANKS, given.nodes or 0
+    if nodes > ranks:
+        few = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        parser.error(f"--nodes {nodes}: {few} cannot be on so many; --ranks {nodes} can")
     return RankOptions(
         launchers=tuple(dict.fromkeys(launchers)),
-        ranks=given.ranks or _RANKS,
-        nodes=given.nodes or 0,
+        ranks=ranks,
+        nodes=nodes,
         bind_mpi=given.bind_mpi or "",
         options=tuple(given.launcher_option or ()),
         timeout_s=given.timeout or 0,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from builder import door, facts, native
 from builder.doctor.diagnosis import Item, Roots
-from builder.doctor.programs import SETUP, answer, first_version
+from builder.doctor.programs import SETUP, answer
 from builder.process import Processes
+from builder.versions import first_version
 
 GROUP = "architectures"
 # QEMU 7.2 never ends in Open MPI's configure (a test of a 128-bit compare-and-swap).

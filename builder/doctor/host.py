@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 
+from builder import nvml
 from builder.doctor.diagnosis import Item, Roots
 from builder.doctor.programs import SETUP
-from builder.nvml import kernel_driver
 
 USER, GPU, DISK = "user and kernel", "GPU", "disk"
 KEYRING = "debian-archive-keyring.gpg"
-_MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
 IDS = 65536  # as many as a container may use
 
 
@@ -148,14 +146,12 @@ def driver_version(roots: Roots) -> str | None:
     """The loaded driver's version; empty if it does not say one, None if there is none."""
     if not (roots.proc / "driver/nvidia/version").is_file():
         return None
-    return kernel_driver(roots.proc)
+    return nvml.kernel_driver(roots.proc)
 
 
 def gpu_models(roots: Roots) -> list[str]:
     """The models of the GPUs that the driver has, as it names them."""
-    files = sorted((roots.proc / "driver/nvidia/gpus").glob("*/information"))
-    found = [_MODEL.search("\n".join(_lines(file))) for file in files]
-    return [one["model"].strip() for one in found if one]
+    return [model for model in nvml.gpu_models(roots.proc) if model]
 
 
 def _smi(search_path: str) -> Item:

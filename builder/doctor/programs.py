@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.doctor.diagnosis import Item
+from builder.facts import MPI_FAMILIES
+from builder.facts.mpi import launcher_family
 from builder.process import Completed, Processes
+from builder.versions import first_version
 
 ENGINES, TOOLS, SITE = "engines", "tools", "MPI and Slurm on the host"
 SETUP = "make setup"
 TIMEOUT_S = 5.0
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,11 +147,6 @@ PROGRAMS = (
         setup=False,
     ),
 )
-_MPI = (
-    ("Open MPI", re.compile(r"\(Open MPI\)|OpenRTE|PRRTE")),
-    ("Intel MPI", re.compile(r"Intel\(R\) MPI")),
-    ("MPICH", re.compile(r"HYDRA")),
-)
 
 
 def asked(program: Program, *, processes: Processes, search_path: str) -> Item:
@@ -197,12 +193,6 @@ def answer(processes: Processes, argv: list[str], *, search_path: str) -> Comple
     return f"no answer within {TIMEOUT_S:.0f} s" if done.timed_out else done
 
 
-def first_version(text: str) -> str:
-    """The first version number in a text; empty if there is none."""
-    found = _VERSION.search(text)
-    return found[0] if found else ""
-
-
 def _read(program: Program, done: Completed, path: str) -> Item:
     if program.name == "docker":
         return _docker(program, done, path)
@@ -212,7 +202,8 @@ def _read(program: Program, done: Completed, path: str) -> Item:
         lines = text.strip().splitlines() or [f"exit status {done.returncode}"]
         return _item(program, ok=False, text=f"does not run: {lines[-1]}", path=path)
     if program.name == "mpirun":
-        family = next((name for name, mark in _MPI if mark.search(text)), "unknown family")
+        known = MPI_FAMILIES.get(launcher_family(text))
+        family = known.title if known else "unknown family"
         shown = f"{family} {version}".strip()
         return _item(program, ok=True, text=shown, path=path, version=version, family=family)
     return _item(program, ok=True, text=version or "found", path=path, version=version)

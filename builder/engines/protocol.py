@@ -15,6 +15,7 @@ from builder.errors import MissingPrerequisite, StepFailed
 from builder.home import ORDINARY_USER, Home
 from builder.model import PlannedImage
 from builder.process import Completed, Processes
+from builder.versions import first_version
 
 OnLine = Callable[[str], None]
 
@@ -91,8 +92,7 @@ class Tools:
             check=False,
             timeout_s=20,
         )
-        found = re.search(r"\d+(?:\.\d+)+", done.stdout + done.stderr)
-        return found[0] if found else ""
+        return first_version(done.stdout + done.stderr)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

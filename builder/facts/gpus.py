@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # The last driver branch for GPUs below a compute capability (7.5 is 75):
 # https://docs.nvidia.com/datacenter/tesla/drivers/cuda-toolkit-driver-and-architecture-matrix.html
@@ -70,6 +71,20 @@ def is_data_centre(model: str) -> bool:
 def is_desktop(model: str) -> bool:
     """Whether a model is known to be a desktop's."""
     return any(name.lower() in model.lower() for name in _DESKTOP)
+
+
+def code_for(capability: int, codes: Iterable[int]) -> int | None:
+    """The code that runs on a capability: of its major version, and of no newer minor one.
+
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
+    """
+    fitting = [
+        one
+        for one in codes
+        if one == capability
+        or (one // 10 == capability // 10 and one < capability and not {one, capability} & TEGRA)
+    ]
+    return max(fitting, default=None)
 
 
 def last_branch(capability: int) -> int | None:

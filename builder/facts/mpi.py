@@ -53,7 +53,7 @@ PMIX_MEETS_ALL = "2.1.1"
 
 # What launchers print for --version, by the family whose programs they start. MVAPICH2's is Hydra,
 # too, which is MPICH's.
-LAUNCHER_MARKS = (
+_LAUNCHER_MARKS = (
     ("openmpi", re.compile(r"\(Open MPI\)|Open MPI|OpenRTE|PRRTE")),
     ("intelmpi", re.compile(r"Intel\(R\) MPI")),
     ("mpich", re.compile(r"HYDRA")),
@@ -104,3 +104,8 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
         architectures=("x86_64",),
     ),
 }
+
+
+def launcher_family(said: str) -> str:
+    """The family whose programs a launcher starts, by what it prints; empty if that is none's."""
+    return next((name for name, mark in _LAUNCHER_MARKS if mark.search(said)), "")

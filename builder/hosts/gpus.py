@@ -9,8 +9,8 @@ from builder.contract import NeededCuda
 from builder.facts import CudaRelease
 from builder.facts.gpus import (
     MIG,
-    TEGRA,
     capability_of,
+    code_for,
     is_data_centre,
     is_desktop,
     last_branch,
@@ -106,7 +106,7 @@ def _compat(case: Case, cuda: NeededCuda) -> tuple[str, bool] | None:
     return (
         f"cuda-compat {fitting[-1]} is here, and may make up for it on these {kind} GPUs if NVIDIA "
         "lists this driver branch for it: bind it, put it first in LD_LIBRARY_PATH, and run "
-        "the check cuda-compute"
+        "the check gpu-compute"
     ), True
 
 
@@ -138,7 +138,7 @@ def _runs(case: Case, release: CudaRelease, found: str | None) -> bool:
 def _has_code(release: CudaRelease, capability: int | None) -> bool:
     """Whether nvcc of a release compiles for a GPU; for one that is not known it may."""
     codes = [int(one) for one in release.capabilities]
-    return capability is None or not codes or _code_for(capability, codes) is not None
+    return capability is None or not codes or code_for(capability, codes) is not None
 
 
 def devices(case: Case) -> Finding | None:
@@ -247,24 +247,10 @@ def _judged(case: Case, cuda: NeededCuda, gpu: HostGpu, name: str) -> Finding:
         return no(rule, reason, fix)
     if not cuda.capabilities:
         reason = f"{shown}, and the image does not say for which it holds code"
-        return unknown(rule, reason, "run its check cuda-compute")
-    if code := _code_for(capability, [int(one) for one in cuda.capabilities]):
+        return unknown(rule, reason, "run its check gpu-compute")
+    if code := code_for(capability, [int(one) for one in cuda.capabilities]):
         return yes(rule, f"{shown}, and the image holds code for {dotted(code)}")
     return _by_ptx(case, cuda, capability, shown)
-
-
-def _code_for(capability: int, codes: list[int]) -> int | None:
-    """The code that runs on a capability: of its major version, and of no newer minor one.
-
-    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
-    """
-    fitting = [
-        one
-        for one in codes
-        if one == capability
-        or (one // 10 == capability // 10 and one < capability and not {one, capability} & TEGRA)
-    ]
-    return max(fitting, default=None)
 
 
 def _by_ptx(case: Case, cuda: NeededCuda, capability: int, shown: str) -> Finding:

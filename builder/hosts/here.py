@@ -19,7 +19,6 @@ from builder.hosts.programs import Programs, mpis, runtimes, slurm
 from builder.hosts.record import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.process import Processes
 
-_NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI vendor, and base class of display controllers
 _COMPAT = re.compile(r"cuda-(\d+\.\d+)")
 _CDI = ("etc/cdi", "var/run/cdi")
 _FEATURES = ("flags", "Features")  # of x86_64, of aarch64
@@ -78,7 +77,7 @@ def _gpus(roots: Roots, programs: Programs, ask: Callable[[], nvml.NvmlReading])
     version = driver_version(roots)
     found = HostGpus(
         driver=NONE if version is None else version or None,
-        on_bus=_on_bus(roots.top / "sys/bus/pci/devices"),
+        on_bus=_on_bus(roots.top / "sys"),
         compat=_compat(roots.top / "usr/local"),
         toolkit=programs.find("nvidia-container-cli") is not None,
         cdi=any(list((roots.top / folder).glob("*nvidia*")) for folder in _CDI),
@@ -105,14 +104,9 @@ def _device(gpu: nvml.Gpu) -> HostGpu:
     )
 
 
-def _on_bus(devices: Path) -> int | None:
+def _on_bus(sys: Path) -> int | None:
     """How many GPUs of NVIDIA's are on the PCI bus; None where it is not to be seen."""
-    if not devices.is_dir():
-        return None
-    return sum(
-        _text(one / "vendor") == _NVIDIA and _text(one / "class").startswith(_DISPLAY)
-        for one in devices.iterdir()
-    )
+    return len(nvml.pci_gpus(sys)) if (sys / "bus/pci/devices").is_dir() else None
 
 
 def _compat(folder: Path) -> tuple[str, ...]:

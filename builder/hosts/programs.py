@@ -8,10 +8,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from builder.doctor.programs import answer, first_version
-from builder.facts.mpi import LAUNCHER_MARKS, OPEN_MPI_SYMBOL
+from builder.doctor.programs import answer
+from builder.facts.mpi import OPEN_MPI_SYMBOL, launcher_family
 from builder.hosts.record import HostMpi, HostRuntime, HostSlurm
 from builder.process import Completed, Processes
+from builder.versions import first_version
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
 _FOLDERS = ("lib", "lib64", "lib/release")  # the last is Intel MPI's
@@ -56,7 +57,7 @@ def mpis(programs: Programs) -> tuple[HostMpi, ...] | None:
     paths = {name: path for name in _LAUNCHERS if (path := programs.find(name))}
     for name, path in paths.items():
         said = programs.said(name, "--version")
-        family = next((family for family, mark in LAUNCHER_MARKS if mark.search(said)), "")
+        family = launcher_family(said)
         if family:
             one = _mpi(programs, family, Path(path), said)
             found.setdefault((one.family, one.version), one)

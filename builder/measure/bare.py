@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 
 from builder.measure.values import BARE
 from builder.verify.runners import DATA_AT, Container, Kind, Runner
-from builder.verify.runners.protocol import HOME_IN_CONTAINER, NOBODY, Prefixed, scratch
+from builder.verify.runners.protocol import HOME_IN_CONTAINER, NOBODY, Prefixed
+from builder.verify.runners.sites import unpacked
 
 FORMAT = "charliecloud"  # the artifact that tar unpacks
 _MOUNT_POINTS = ("proc", "sys", "dev", DATA_AT.lstrip("/"))  # an image may lack them
@@ -39,32 +40,22 @@ def how(*, is_root: bool) -> str:
 def bare_runner(container: Container, environment: Mapping[str, str]) -> Iterator[Runner]:
     """The tarball unpacked, and entered with the image's variables and none of the caller's."""
     tools, is_root = container.tools, os.geteuid() == 0
-    with scratch(container) as folder:
-        root = folder / "root"
-        root.mkdir()
-        unpacker = f"--use-compress-program={tools.program('pigz')}"
-        try:
-            tools.processes.capture(
-                ["tar", "-x", unpacker, "-f", str(container.artifact), "-C", str(root)]
-            )
-            for name in _MOUNT_POINTS:
-                (root / name).mkdir(exist_ok=True)
-            yield Prefixed(
-                prefix=tuple(
-                    words(
-                        str(root),
-                        container.shown,
-                        {**environment, "HOME": HOME_IN_CONTAINER},
-                        directory=container.directory,
-                        is_root=is_root,
-                    )
-                ),
-                tools=tools,
-                cwd=folder,
-            )
-        finally:
-            with contextlib.suppress(Exception):  # a leftover goes with the work folder
-                tools.processes.capture(["chmod", "-R", "u+rwX", str(root)], check=False)
+    with unpacked(container, user=None) as root:
+        for name in _MOUNT_POINTS:
+            (root / name).mkdir(exist_ok=True)
+        yield Prefixed(
+            prefix=tuple(
+                words(
+                    str(root),
+                    container.shown,
+                    {**environment, "HOME": HOME_IN_CONTAINER},
+                    directory=container.directory,
+                    is_root=is_root,
+                )
+            ),
+            tools=tools,
+            cwd=root.parent,
+        )
 
 
 def words(

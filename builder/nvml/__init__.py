@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from builder.nvml.asking import ask
 from builder.nvml.library import LIBRARY
-from builder.nvml.reading import kernel_driver, read
+from builder.nvml.reading import gpu_models, kernel_driver, pci_gpus, read
 from builder.nvml.values import (
     LIBRARY_NOT_FOUND,
     EccErrors,
@@ -35,7 +35,9 @@ __all__ = [
     "RemappedRows",
     "RetiredPages",
     "ask",
+    "gpu_models",
     "kernel_driver",
+    "pci_gpus",
     "read",
     "watcher",
 ]

@@ -11,7 +11,6 @@ from typing import Any
 from builder.nvml.values import LIBRARY_NOT_FOUND, NvmlFault
 
 LIBRARY = "libnvidia-ml.so.1"
-SUCCESS = 0
 _TEXT_BYTES = 96  # the largest of the API's text buffers (NVML_DEVICE_NAME_V2_BUFFER_SIZE, UUID)
 MAX_NVLINKS = 18  # NVML_NVLINK_MAX_LINKS
 

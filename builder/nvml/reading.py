@@ -15,6 +15,7 @@ from builder.nvml.links import read_links
 from builder.nvml.values import LIBRARY_NOT_FOUND, NvmlFault, NvmlReading
 
 _VERSION = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
+_MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI vendor and class: VGA and 3D controllers are 0x03....
 
 
@@ -25,7 +26,7 @@ def read(
 
     A GPU that is lost or asks for a reset has an entry with its fault and what it still says.
     """
-    host = NvmlReading(kernel_driver=kernel_driver(proc), pci_gpus=tuple(_pci_gpus(sys)))
+    host = NvmlReading(kernel_driver=kernel_driver(proc), pci_gpus=pci_gpus(sys))
     try:
         nvml = Nvml(library)
     except OSError as error:
@@ -49,11 +50,23 @@ def kernel_driver(proc: Path = Path("/proc")) -> str:
     return found["version"] if found else ""
 
 
+def gpu_models(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """The models of the GPUs that the kernel module has; empty for one that tells none."""
+    files = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
+    found = [_MODEL.search(_text(file)) for file in files]
+    return tuple(one["model"].strip() if one else "" for one in found)
+
+
 def _text(file: Path) -> str:
     try:
         return file.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def pci_gpus(sys: Path = Path("/sys")) -> tuple[str, ...]:
+    """The addresses on the PCI bus at which NVIDIA's GPUs are, with or without a driver."""
+    return tuple(_pci_gpus(sys))
 
 
 def _pci_gpus(sys: Path) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.engines import Tools
@@ -74,7 +74,7 @@ def outcomes_in(
 def not_started(target: Target, error: StepFailed) -> tuple[Outcome, ...]:
     """The outcomes where a container did not start: all checks failed."""
     names = [ENVIRONMENT_CHECK, *(check.name for check in target.checks)]
-    return _all_failed(names, "the container could not be started", error)
+    return all_failed(names, "the container could not be started", error)
 
 
 def why_no_gpu(target: Target, kind: Kind, *, host: HostFacts, tools: Tools) -> str:
@@ -91,9 +91,9 @@ def environment_of(target: Target, kind: Kind, runner: Runner, *, gpu: bool) -> 
     )
 
 
-def outcome_of(check: InImageCheck, runner: Runner) -> Outcome:
-    """Run one check."""
-    done = runner.run([check.script], timeout_s=check.timeout_s)
+def outcome_of(check: InImageCheck, runner: Runner, command: Sequence[str] = ()) -> Outcome:
+    """Run one check: its script, or the `command` that starts it."""
+    done = runner.run(command or [check.script], timeout_s=check.timeout_s)
     outcome, reason = _judged(check, done)
     return Outcome(
         check=check.name,
@@ -124,6 +124,16 @@ def after_a_loss(outcomes: Iterable[Outcome], target: Target, lost: str) -> tupl
     )
 
 
+def all_failed(names: Iterable[str], what: str, error: StepFailed) -> tuple[Outcome, ...]:
+    """Checks that could not be run, since `what`."""
+    said = error.tail[-1] if error.tail else error.message
+    reason = readable(f"{what}: {said}"[:LONGEST])
+    output = end_of(*error.tail)
+    return tuple(
+        Outcome(check=name, outcome=FAILED, reason=reason, output=output) for name in names
+    )
+
+
 def _after_copying(target: Target, runner: CopiesDriver) -> dict[str, Outcome]:
     """The outcomes of the checks that need a GPU, once the driver is in the image."""
     checks = [check for check in target.checks if check.needs_gpu]
@@ -131,18 +141,9 @@ def _after_copying(target: Target, runner: CopiesDriver) -> dict[str, Outcome]:
         runner.copy_driver()
     except StepFailed as error:
         names = [check.name for check in checks]
-        failed = _all_failed(names, "the driver could not be copied into the image", error)
+        failed = all_failed(names, "the driver could not be copied into the image", error)
         return {one.check: one for one in failed}
     return {check.name: outcome_of(check, runner) for check in checks}
-
-
-def _all_failed(names: Iterable[str], what: str, error: StepFailed) -> tuple[Outcome, ...]:
-    said = error.tail[-1] if error.tail else error.message
-    reason = readable(f"{what}: {said}"[:LONGEST])
-    output = end_of(*error.tail)
-    return tuple(
-        Outcome(check=name, outcome=FAILED, reason=reason, output=output) for name in names
-    )
 
 
 def _judged(check: InImageCheck, done: Completed) -> tuple[str, str]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_DRIVER = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
-_MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
+from builder import nvml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +35,8 @@ def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostF
         cpu=_field(proc / "cpuinfo", ":", ("model name", "cpu")),
         cores=os.cpu_count() or 1,
         os=_field(etc / "os-release", "=", ("PRETTY_NAME",)).strip('"'),
-        driver=_driver(proc / "driver/nvidia/version"),
-        gpus=_gpus(proc / "driver/nvidia/gpus"),
+        driver=_driver(proc),
+        gpus=tuple(model or "unknown" for model in nvml.gpu_models(proc)),
     )
 
 
@@ -50,17 +48,10 @@ def lost_gpus(before: HostFacts, after: HostFacts) -> str:
     return f"a GPU disappeared during the run: {', '.join(before.gpus)} before, {left} after"
 
 
-def _driver(file: Path) -> str:
-    if not file.is_file():
+def _driver(proc: Path) -> str:
+    if not (proc / "driver/nvidia/version").is_file():
         return ""
-    found = _DRIVER.search(file.read_text(errors="replace"))
-    return found["version"] if found else "loaded"
-
-
-def _gpus(folder: Path) -> tuple[str, ...]:
-    texts = [file.read_text(errors="replace") for file in sorted(folder.glob("*/information"))]
-    found = [_MODEL.search(text) for text in texts]
-    return tuple(one["model"].strip() if one else "unknown" for one in found)
+    return nvml.kernel_driver(proc) or "loaded"
 
 
 def _field(file: Path, separator: str, names: tuple[str, ...]) -> str:

@@ -165,22 +165,36 @@ def test_mpirun_starts_the_ranks(arch: str, images: dict[str, Path]) -> None:
         assert "vader" in one["data"]["transport"]
 
 
-def test_the_hosts_library_is_loaded_in_the_place_of_the_images(hpc_base: dict[str, Path]) -> None:
+@pytest.mark.parametrize(("launcher", "ranks", "nodes"), [("mpirun", 4, 1), ("srun", 2, 2)])
+def test_the_hosts_library_is_loaded_in_the_place_of_the_images(
+    launcher: str,
+    ranks: int,
+    nodes: int,
+    hpc_base: dict[str, Path],
+    request: pytest.FixtureRequest,
+) -> None:
     """The image has Open MPI 5.0, the host 4.1: the version tells as much as the file does."""
     need_open_mpi_4()
     image = hpc_base[os.uname().machine]
-    done = build_images("verify", image, "--launcher", "mpirun", "--bind-mpi", "auto")
+    words = ("--launcher", launcher, f"--ranks={ranks}", f"--nodes={nodes}", "--bind-mpi", "auto")
+    environment = request.getfixturevalue("two_nodes") if launcher == "srun" else {}
+    done = build_images("verify", image, *words, env=environment)
     assert done.status == 0, done.stdout + done.stderr
-    found = launched(image, "mpi-bind-mpirun")
+    found = launched(image, f"mpi-bind-{launcher}")
     assert sorted(found) == ["charliecloud", "sif"]
     for name, one in found.items():
         assert one["outcome"] == "passed"
+        assert (one["data"]["ranks"], one["data"]["hosts"]) == (ranks, nodes)
         assert one["data"]["library"].startswith("Open MPI v4.1.")
         assert one["data"]["library_file"].startswith("/host-mpi/mpi/libmpi.so.40.")
         assert f"the host's {one['data']['host_library']} is loaded" in one["reason"]
-        own = launched(image, "mpi-hybrid-mpirun")[name]["data"]
+        own = launched(image, f"mpi-hybrid-{launcher}")[name]["data"]
         assert own["library"].startswith("Open MPI v5.0.")
         assert not own["library_file"].startswith("/host-mpi")
+        proof = predicate(image, f"{name}-mpi-bind-{launcher}")
+        assert proof["passedTests"] == [f"mpi-bind-{launcher}"]
+        assert proof["configuration"][0]["annotations"]["launcher"]["name"] == launcher
+    assert not environment or slurm.jobs(environment) == []
 
 
 def test_what_this_host_cannot_do_is_skipped_and_never_passed(images: dict[str, Path]) -> None:

@@ -22,6 +22,7 @@ from builder.model import FAILED, SKIPPED, Outcome
 from builder.process import Completed, Processes
 from builder.verify import DEFAULTS, RUNNERS, InImageCheck, Kind, host_facts
 from builder.verify.checks import environment_of, outcome_of, why_no_gpu
+from builder.verify.control import withheld
 from builder.verify.runners import Container, Runner
 
 NO_IMAGE = "no image was named: pytest tests/images --image out/IDENTIFIER"
@@ -68,6 +69,7 @@ class Inside:
     image: OpenImage
     kind: Kind
     gpu: bool
+    _container: Container
     _runner: Runner
 
     def run(self, *argv: str, timeout_s: float = 60) -> Completed:
@@ -77,6 +79,10 @@ class Inside:
     def environment(self) -> Outcome:
         """The harness's own check of the variables and the working directory."""
         return environment_of(self.image.target, self.kind, self._runner, gpu=self.gpu)
+
+    def withheld(self) -> tuple[Outcome, ...]:
+        """The negative control in a container without the GPUs; none where there are no GPUs."""
+        return withheld(self.image.target, self.kind, self._container)
 
     def check(self, name: str) -> Outcome:
         """Run one of the image's own checks."""
@@ -121,7 +127,7 @@ def inside(request: pytest.FixtureRequest) -> Iterator[Inside]:
         gpu=gpu,
     )
     with kind.open(container) as runner:
-        yield Inside(image=image, kind=kind, gpu=gpu, _runner=runner)
+        yield Inside(image=image, kind=kind, gpu=gpu, _container=container, _runner=runner)
 
 
 @pytest.fixture

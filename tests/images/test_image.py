@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builder.verify import equality, trees_of
 
 
@@ -12,6 +14,14 @@ def test_formats_hold_the_same_tree(image, tools, expect):
 
 def test_environment(inside, expect):
     expect(inside.environment())
+
+
+def test_gpu_withheld(inside, expect):
+    found = inside.withheld()
+    if not found:
+        pytest.skip("no GPU was handed over that could be withheld, or there is no gpu-control")
+    for outcome in found:
+        expect(outcome)
 
 
 def test_check(inside, check, expect):

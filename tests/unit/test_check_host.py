@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import yaml
 from host_samples import (
     DEBIANS_MPICH,
     INTEL_MPI,
@@ -24,6 +26,7 @@ from host_samples import (
     recorded,
     with_gpu,
 )
+from samples import ROOT
 
 from builder.contract import HostContract
 from builder.hosts import NO, UNKNOWN, YES, Host, Verdict, as_text, judge
@@ -889,6 +892,19 @@ def test_the_text_says_all_of_it(one: Outcome) -> None:
         assert " ".join(f"{finding.answer} {finding.rule} {finding.reason}".split()) in text
         if finding.answer != YES:
             assert " ".join(finding.fix.split()) in text
+
+
+def test_checks_that_are_to_be_run_are_there() -> None:
+    """Under the names that `verify` and `run-checks` know them by."""
+    declared = yaml.safe_load((ROOT / "tests/images/checks.yaml").read_text())["checks"]
+    findings = [
+        finding
+        for one in OUTCOMES
+        for finding in (*judged(one).rules, *judged(one).runtimes, *judged(one).launchers)
+    ]
+    texts = " ".join(f"{one.reason} {one.fix}" for one in findings)
+    named = {*re.findall(r"(?:its|the|image's) check ([\w-]+)", texts)}
+    assert {"gpu-compute", "mpi"} <= named <= declared.keys()
 
 
 def test_an_older_cuda_without_code_for_the_gpu_is_no_way_out() -> None:

@@ -294,6 +294,15 @@ def test_an_artifact_that_is_not_there_or_not_the_manifests(
             "--runner docker: launchers start containers of apptainer and charliecloud",
         ),
         (["--launcher=mpirun", "--ranks=0"], "0 is not a positive number"),
+        (
+            ["--launcher=srun", "--ranks=2", "--nodes=3"],
+            "--nodes 3: 2 ranks cannot be on so many; --ranks 3 can",
+        ),
+        (
+            ["--launcher=mpirun", "--nodes=5"],
+            "--nodes 5: 4 ranks cannot be on so many; --ranks 5 can",
+        ),
+        (["--launcher=mpirun", "--ranks=1", "--nodes=2"], "--nodes 2: 1 rank cannot be on so"),
     ],
 )
 def test_bad_usage(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from builder.doctor.gpus.findings import SICK, SOUND, THE_HOST, UNKNOWN, WATCH, Finding
 from builder.doctor.gpus.symptoms import symptoms
 from builder.facts import HOST, IMAGE, CudaRelease
-from builder.facts.gpus import TEGRA
+from builder.facts.gpus import code_for
 from builder.nvml import Gpu, NvmlFault, NvmlReading
 from builder.versions import version_order
 
@@ -132,18 +132,15 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
 def _runs(release: CudaRelease, reading: NvmlReading, capability: str) -> bool:
     """Whether code of all of a release's capabilities, with PTX of the last, runs on a GPU.
 
-    Code runs on its own major capability and on newer minors, Tegra's on its own GPU alone; PTX is
-    compiled for any newer GPU,
-    by a driver that is not older than its release. Minor-version compatibility covers the rest:
+    PTX is compiled for any newer GPU, by a driver that is not older than its release. Minor-version
+    compatibility covers the rest:
     https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
     if version_order(reading.driver_version) < version_order(release.driver):
         return False
     ours = int(capability)
     theirs = [int(one) for one in release.capabilities]
-    if ours in theirs or any(
-        one // 10 == ours // 10 and one <= ours and not TEGRA & {one, ours} for one in theirs
-    ):
+    if code_for(ours, theirs):
         return True
     compiles = version_order(reading.cuda) >= version_order(release.version)
     return bool(theirs) and max(theirs) < ours and compiles

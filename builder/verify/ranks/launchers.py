@@ -15,9 +15,10 @@ from pathlib import Path
 
 from builder.engines import Tools
 from builder.facts import MPI_FAMILIES, MpiFamily
-from builder.facts.mpi import LAUNCHER_MARKS
+from builder.facts.mpi import launcher_family
 from builder.home import Home
 from builder.process import Completed, Processes
+from builder.versions import first_version
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
 
@@ -27,7 +28,6 @@ _NAMES = {
     "mpich": ("mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich", "mpiexec"),
 }
 _HYDRA = "Hydra"  # which starts what any kin of MPICH made
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
 # The caller's variables that a launcher is given: the allocation that it starts ranks in, what
 # tunes MPI and fabric, where Apptainer works.
 _KEPT = re.compile(
@@ -139,7 +139,7 @@ def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher | Unfit:
         program = tools.which(name)
         if program is None:
             continue
-        abi, product, version = _about(_ask(tools, program, "--version"))
+        abi, product, version = _about(ask(tools, program, "--version"))
         if abi == mpi.family.abi:
             return Launcher(
                 name=MPIRUN,
@@ -155,12 +155,11 @@ def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher | Unfit:
 def _about(done: Completed) -> tuple[str, str, str]:
     """The binary interface of the programs that a launcher starts, whose it is, its version."""
     said = done.stdout + done.stderr
-    for name, mark in LAUNCHER_MARKS:
-        if mark.search(said):
-            family, version = MPI_FAMILIES[name], _VERSION.search(said)
-            product = _HYDRA if name == "mpich" else family.title
-            return family.abi, product, version[0] if version else ""
-    return "", "of an MPI that does not name itself", ""
+    family = MPI_FAMILIES.get(launcher_family(said))
+    if family is None:
+        return "", "of an MPI that does not name itself", ""
+    product = _HYDRA if family.name == "mpich" else family.title
+    return family.abi, product, first_version(said)
 
 
 def _ranks(start: Start, family: MpiFamily) -> list[str]:
@@ -196,10 +195,10 @@ def _srun(start: Start, mpi: ImageMpi, tools: Tools, job: str) -> Launcher | Unf
     if not mpi.pmix:
         why = f"srun starts ranks by PMIx, and {mpi.title} brings none: its own launcher is mpirun"
         return Unfit(reason=why)
-    offered = _ask(tools, program, "--mpi=list")
+    offered = ask(tools, program, "--mpi=list")
     if "pmix" not in (offered.stdout + offered.stderr).split():
         return Unfit(reason="this host's srun has no plugin pmix (srun --mpi=list)")
-    ping = _ask(tools, "scontrol", "ping")
+    ping = ask(tools, "scontrol", "ping")
     if " is UP" not in ping.stdout:
         said = (ping.stdout + ping.stderr).strip().splitlines()
         return Unfit(reason=f"no Slurm controller answers: {said[0] if said else 'scontrol ping'}")
@@ -227,19 +226,20 @@ def cancel(job: str, home: Home) -> None:
     An interrupted run starts nothing more by itself, and this is its last.
     """
     tools = Tools(processes=Processes(), home=home)
-    listed = _ask(tools, "squeue", "--noheader", "--steps", f"--name={job}", "--format=%i")
+    listed = ask(tools, "squeue", "--noheader", "--steps", f"--name={job}", "--format=%i")
     steps = listed.stdout.split()
-    _ask(tools, "scancel", "--quiet", f"--name={job}")
+    ask(tools, "scancel", "--quiet", f"--name={job}")
     if steps:
-        _ask(tools, "scancel", "--quiet", *steps)
+        ask(tools, "scancel", "--quiet", *steps)
 
 
-def _ask(tools: Tools, *command: str) -> Completed:
+def ask(tools: Tools, *command: str, timeout_s: float = 20) -> Completed:
+    """What a program of this host says, to an ordinary user; its failure is returned."""
     return tools.processes.capture(
         command,
         env=tools.environment,
         user=tools.ordinary_user,
         cwd=Path("/"),
-        timeout_s=20,
+        timeout_s=timeout_s,
         check=False,
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from builder.engines import Tools
 from builder.facts.mpi import OPEN_MPI_SYMBOL
-from builder.verify.ranks.launchers import ImageMpi, Launcher, Unfit
+from builder.verify.ranks.launchers import ImageMpi, Launcher, Unfit, ask
 from builder.verify.runners import Mount
 
 AUTO = "auto"
@@ -170,7 +170,7 @@ def _plugins(library: Path, tools: Tools) -> list[Path]:
     """The folders of components that the library and its PMIx load when they start."""
     found = [library.parent / "openmpi", library.parent / "pmix"]
     if program := _ompi_info(library):
-        told = _ask(tools, str(program), "--parsable", "--path", "pkglibdir")
+        told = _told(tools, str(program), "--parsable", "--path", "pkglibdir")
         found += [Path(line.rpartition(":")[2]) for line in told.splitlines()[:1]]
     objects = _objects(one for one in found if one.is_dir())
     for name, path in _needed(objects, tools).items():
@@ -204,21 +204,14 @@ def _needed(objects: Iterable[Path], tools: Tools) -> dict[str, Path]:
     if not names:
         return {}
     found: dict[str, Path] = {}
-    for one in _LDD.finditer(_ask(tools, "ldd", *names)):
+    for one in _LDD.finditer(_told(tools, "ldd", *names)):
         found.setdefault(one["name"], Path(one["path"]))  # the library's own come first
     return found
 
 
-def _ask(tools: Tools, *command: str) -> str:
+def _told(tools: Tools, *command: str) -> str:
     """What a program says, as an ordinary user: ldd starts files of folders that a caller named."""
-    return tools.processes.capture(
-        command,
-        env=tools.environment,
-        user=tools.ordinary_user,
-        cwd=Path("/"),
-        timeout_s=120,
-        check=False,
-    ).stdout
+    return ask(tools, *command, timeout_s=120).stdout
 
 
 def _usual_folders() -> list[str]:

@@ -74,7 +74,7 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
     """`ch-run` on a folder into which the tarball is unpacked."""
     tools = container.tools
     cdi = container.gpu and has_cdi(tools)
-    with _unpacked(container) as image:
+    with unpacked(container, user=tools.ordinary_user) as image:
         options = commands.ch_run(
             str(image), directory=container.directory, cdi=cdi, data=container.shown
         )
@@ -93,7 +93,7 @@ def charliecloud_launched(container: Container, around: Around) -> Iterator[Runn
     """`ch-run` on a folder into which the tarball is unpacked, started by a launcher."""
     tools = container.tools
     cdi = container.gpu and has_cdi(tools)
-    with _unpacked(container) as image:
+    with unpacked(container, user=tools.ordinary_user) as image:
         if container.gpu and not cdi:
             _copy_driver(tools, image)
         for mount in around.mounts:  # ch-run mounts on what is there
@@ -111,10 +111,13 @@ def charliecloud_launched(container: Container, around: Around) -> Iterator[Runn
 
 
 @contextlib.contextmanager
-def _unpacked(container: Container) -> Iterator[Path]:
-    """The tarball's tree as a folder of the ordinary user's, below one that he can write to."""
+def unpacked(container: Container, *, user: str | None) -> Iterator[Path]:
+    """The tarball's tree as a user's folder, below one that the ordinary user can write to.
+
+    Without a `user` it is the caller's; root's has the owners that the tarball has.
+    """
     tools = container.tools
-    user, capture = tools.ordinary_user, tools.processes.capture
+    capture = tools.processes.capture
     with scratch(container) as folder:
         image = folder / "image"
         capture(["mkdir", str(image)], user=user)
