@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         # pip sends what its index's URL has, and perhaps past the proxy.
         keys = (self.headers.get("Proxy-Authorization"), self.headers.get("Authorization"))
         if self.cache.key not in (keys if via else keys[:1]):
-            self.send_error(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, "this proxy is for one run")
+            self._want_key()
             return
         if not via and not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
@@ -165,6 +165,19 @@ class _Handler(BaseHTTPRequestHandler):
                 self._pass_on(place)
 
     do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
+
+    def _want_key(self) -> None:
+        """Ask for the run's key: apt and pip send it at once, dnf when it is told how."""
+        text = b"this proxy is for one run\n"
+        self.send_response(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
+        # https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1
+        self.send_header("Proxy-Authenticate", 'Basic realm="one run"')
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
 
     def _give(self, place: Path) -> bool:
         """Answer with the kept file, if it is there."""

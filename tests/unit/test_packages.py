@@ -154,6 +154,17 @@ def test_what_is_not_whole_is_not_kept(
     assert not [one for one in cache.folder.rglob("*") if one.is_file()]
 
 
+def test_clients_are_told_how_to_send_the_key(cache: PackageCache, mirror: str) -> None:
+    """dnf's sends nothing before it is asked: https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1"""
+    session = session_of(cache)
+    session.proxies = {"http": cache.address}
+    answer = session.get(f"{mirror}/a.deb", timeout=10)
+    assert (answer.status_code, answer.headers["Proxy-Authenticate"]) == (
+        407,
+        'Basic realm="one run"',
+    )
+
+
 def test_two_who_want_one_file_fetch_it_once(
     cache: PackageCache, mirror: str, asked: list[str]
 ) -> None:
