@@ -74,7 +74,7 @@ class Packer:
         for stage in self.logs:
             append(stage, log)
         self._tell(f"building with {engine.name}")
-        with self.timer.step("build"):
+        with self.timer.step("build"), self.run.tools.installing():
             if base is not None:
                 engine.provide_base(base, log=log)
             engine.build(

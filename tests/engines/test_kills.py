@@ -14,9 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ from harness import PROJECT, build_images, manifest_of
 
 from builder.artifacts import oci
 from builder.digests import sha256_of_file
-from builder.engines import Tools
 from builder.orphans import MARK
 
 pytestmark = pytest.mark.engines
@@ -66,28 +63,6 @@ def write_recipes(site: Path, number: int) -> None:
     for name, text in (("core", CORE), ("leaf", LEAF)):
         (site / f"recipes/{name}.yaml").write_text(text.format(number=shown(number)))
     (site / "matrix.yaml").write_text(MATRIX)
-
-
-@pytest.fixture(name="home")
-def own_home(tools: Tools) -> Iterator[Path]:
-    """A home with this machine's tools and bases, and nothing built."""
-    folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))
-    folder.chmod(0o755)  # the ordinary user works in it
-    (folder / "tools").symlink_to(tools.home.path / "tools")
-    if tools.home.bases.exists():
-        shutil.copytree(tools.home.bases, folder / "bases", copy_function=linked)
-    yield folder
-    for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
-        if (place := line.split()[4]).startswith(f"{folder}/"):
-            subprocess.run(["umount", "-l", place], check=False)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def linked(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def started(site: Path, home: Path, *arguments: str) -> subprocess.Popen[bytes]:
