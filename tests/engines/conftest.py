@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from docker_engine import docker_engine
-from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, missing
+from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, copy_of_project, missing
 from made_releases import make_images, make_project
 from publishing import RECIPES
 from real_registry import RealRegistry, real_registry
@@ -65,10 +65,7 @@ def python_mpi(hpc_base: dict[str, Path], out: Path) -> dict[str, Path]:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A copy of the project's input files, for a test to change."""
-    for name in ("recipes", "base-images", "tests/images"):
-        shutil.copytree(PROJECT / name, tmp_path / name)
-    shutil.copy(PROJECT / "matrix.yaml", tmp_path)
-    return tmp_path
+    return copy_of_project(tmp_path)
 
 
 @pytest.fixture

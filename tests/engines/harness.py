@@ -56,3 +56,11 @@ def missing(names: Sequence[str]) -> list[str]:
     """Those programs that this machine lacks."""
     path = Home.of_environment().search_path()
     return [name for name in names if shutil.which(name, path=path) is None]
+
+
+def copy_of_project(folder: Path) -> Path:
+    """Copy the project's input files into a folder, for a test to change."""
+    for name in ("recipes", "base-images", "tests/images"):
+        shutil.copytree(PROJECT / name, folder / name)
+    shutil.copy(PROJECT / "matrix.yaml", folder)
+    return folder
