@@ -133,7 +133,7 @@ def compared(folders: Sequence[Path], under: str = UNDER) -> tuple[dict[str, obj
         }
         same_files = len(first.keys() | second.keys()) - len(files)
     inputs = [name for name in _INPUTS if len({_text(one, name) for one in manifests}) > 1]
-    told = {
+    told: dict[str, object] = {
         "images": dict(zip(names, map(str, folders), strict=True)),
         "inputs that differ": inputs,
         **{title: one.as_data(*names) for title, one in found.items()},
