@@ -3,7 +3,8 @@
 Build steps of every image and architecture, and mmdebstrap, are pointed to it by `http_proxy`. It
 keeps files that never change under one name (`.deb`, `.rpm`, `.whl`) and passes everything else
 through: indices and their signatures are always the mirror's own, so package managers verify each
-file as they always do. HTTPS does not go through it, but for pip: `builder.wheels` says how.
+file as they always do. What a step was given that failed is not kept: the package manager may have
+refused it. HTTPS does not go through it, but for pip: `builder.wheels` says how.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from builder import wheels
+from builder.errors import StepFailed
 
 if TYPE_CHECKING:
     import requests
@@ -62,8 +64,10 @@ class PackageCache:
     taken: int = 0
     taken_bytes: int = 0
     fetched: int = 0
+    dropped: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _busy: dict[Path, threading.Lock] = field(default_factory=dict)
+    _given: dict[Path, float] = field(default_factory=dict)  # when, by `time.monotonic`
 
     def place(self, url: str, *, listed: bool = False) -> Path | None:
         """Where a file is kept, `listed` by an index or not; None if it is of no kind that is."""
@@ -81,13 +85,47 @@ class PackageCache:
         with lock:
             yield
 
-    def count(self, *, taken: int = -1) -> None:
-        """Note a file that was taken from the folder, by its size, or one that was fetched."""
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """A step that may install packages; what it was given is dropped if it fails.
+
+        A package manager that refuses a file ends its step, and would be given the same file again
+        for ever. No request says which step it is of, so what steps beside it were given meanwhile
+        is dropped, too: it costs them nothing, and a later one a download.
+        """
+        begun = time.monotonic()
+        try:
+            yield
+        except StepFailed:
+            self._drop(begun)
+            raise
+
+    def _drop(self, since: float) -> None:
+        """Remove what was given since that time; what is on its way still will not be kept."""
         with self._lock:
-            if taken < 0:
+            for place in [one for one, when in self._given.items() if when >= since]:
+                del self._given[place]
+                place.unlink(missing_ok=True)
+                self.dropped += 1
+
+    def begin(self, place: Path) -> None:
+        """Note that somebody is about to be given a file."""
+        with self._lock:
+            self._given[place] = time.monotonic()
+
+    def keep(self, partial: Path, place: Path) -> None:
+        """Keep a file that was fetched, unless the step that it was for has failed meanwhile."""
+        with self._lock:
+            if place in self._given:
+                partial.chmod(0o644)
+                place.parent.mkdir(exist_ok=True)
+                partial.replace(place)
                 self.fetched += 1
-            else:
-                self.taken, self.taken_bytes = self.taken + 1, self.taken_bytes + taken
+
+    def count(self, taken: int) -> None:
+        """Note a file that was taken from the folder, by its size."""
+        with self._lock:
+            self.taken, self.taken_bytes = self.taken + 1, self.taken_bytes + taken
 
 
 @contextlib.contextmanager
@@ -148,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         # pip sends what its index's URL has, and perhaps past the proxy.
         keys = (self.headers.get("Proxy-Authorization"), self.headers.get("Authorization"))
         if self.cache.key not in (keys if via else keys[:1]):
-            self.send_error(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, "this proxy is for one run")
+            self._want_key()
             return
         if not via and not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
@@ -161,10 +199,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._pass_on(None)
             return
         with self.cache.alone(place):
+            self.cache.begin(place)
             if not self._give(place):
                 self._pass_on(place)
 
     do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
+
+    def _want_key(self) -> None:
+        """Ask for the run's key: apt and pip send it at once, dnf when it is told how."""
+        text = b"this proxy is for one run\n"
+        self.send_response(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
+        # https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1
+        self.send_header("Proxy-Authenticate", 'Basic realm="one run"')
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
 
     def _give(self, place: Path) -> bool:
         """Answer with the kept file, if it is there."""
@@ -175,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         with file:
             size = os.fstat(file.fileno()).st_size
             os.utime(place)  # `gc` leaves what was of use lately
-            self.cache.count(taken=size)
+            self.cache.count(size)
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Length", str(size))
             self.send_header("Content-Type", "application/octet-stream")
@@ -280,10 +332,7 @@ class _Handler(BaseHTTPRequestHandler):
                 yield cast("IO[bytes]", _Forgiving(copy))
                 copy.flush()
                 if partial.stat().st_size == size:
-                    partial.chmod(0o644)
-                    place.parent.mkdir(exist_ok=True)
-                    partial.replace(place)
-                    self.cache.count()
+                    self.cache.keep(partial, place)
             finally:
                 partial.unlink(missing_ok=True)
 

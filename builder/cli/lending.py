@@ -40,10 +40,13 @@ def downloading(
         pip = ""
         if any(map(uses_pip, images)):
             pip = held.enter_context(pip_configuration(cache, home.packages, tools.processes))
-        yield dataclasses.replace(tools, proxy=cache.url, pip=pip)
+        yield dataclasses.replace(tools, packages=cache, pip=pip)
     if cache.taken:
         share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
         progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")
+    if cache.dropped:
+        dropped = counted(cache.dropped, "package")
+        progress.say(f"{dropped} of steps that failed will be fetched anew")
 
 
 def uses_pip(image: PlannedImage) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.cli.packing import file_digest
 from builder.cli.run import Run, now
 from builder.errors import StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
@@ -73,10 +74,7 @@ def prove(
             ]
             trees, broken = trees_read()
             containers = [one.result() for one in making]
-        proven = {
-            name: dataclasses.replace(one, tree_digest=trees[name].digest if name in trees else "")
-            for name, one in artifacts.items()
-        }
+        proven = {name: _proven(one, trees.get(name)) for name, one in artifacts.items()}
         equal = equality(trees, broken)
         outcomes: dict[str, tuple[Outcome, ...]] = {}
         evidence: list[Path] = []
@@ -96,6 +94,14 @@ def prove(
             )
     files = tuple(path.relative_to(folder).as_posix() for path in evidence)
     return Proof(artifacts=proven, outcomes=outcomes, equal=equal, evidence=files)
+
+
+def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
+    """An artifact with the digests that reading its tree gave; it may have been damaged before."""
+    if tree is None:
+        return dataclasses.replace(artifact, digest=artifact.digest or file_digest(artifact.path))
+    digest = artifact.digest or tree.artifact
+    return dataclasses.replace(artifact, digest=digest, tree_digest=tree.digest)
 
 
 @contextlib.contextmanager

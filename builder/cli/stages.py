@@ -75,20 +75,21 @@ class Stages:
         run.progress.step(image.identifier, f"base {image.base.name}")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
-        tools = native_tools(run, image, log=log)
-        stored = ensure_base(
-            image.base,
-            image.cell.arch,
-            image.base_image,
-            mirror=run.mirror or find_mirror(),
-            store=run.tools.home.bases,
-            processes=run.tools.processes,
-            log=log,
-            say=lambda text: run.progress.step(image.identifier, text),
-            not_before=run.not_before,
-            environment=run.tools.downloading,
-            native=tools.root if tools else None,
-        )
+        with run.tools.installing():
+            tools = native_tools(run, image, log=log)
+            stored = ensure_base(
+                image.base,
+                image.cell.arch,
+                image.base_image,
+                mirror=run.mirror or find_mirror(),
+                store=run.tools.home.bases,
+                processes=run.tools.processes,
+                log=log,
+                say=lambda text: run.progress.step(image.identifier, text),
+                not_before=run.not_before,
+                environment=run.tools.downloading,
+                native=tools.root if tools else None,
+            )
         os.utime(stored.archive.parent / "base.json")  # `gc` leaves what was of use lately
         with self._lock:
             self.bases[image.base_image] = stored
@@ -165,15 +166,16 @@ class Stages:
             (folder / "Dockerfile").write_text(text)
             if base := self.base(image):
                 run.engine.provide_base(base, log=log)
-            run.engine.build(
-                image,
-                folder,
-                log=log,
-                on_line=lambda line: run.progress.detail(image.identifier, line),
-                cache=run.cache,
-                name=stage.tag,
-                lent=lent_to(run, image, log=log),
-            )
+            with run.tools.installing():
+                run.engine.build(
+                    image,
+                    folder,
+                    log=log,
+                    on_line=lambda line: run.progress.detail(image.identifier, line),
+                    cache=run.cache,
+                    name=stage.tag,
+                    lent=lent_to(run, image, log=log),
+                )
         finally:
             remove(folder)
 

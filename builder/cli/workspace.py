@@ -48,8 +48,8 @@ class Workspace:
     def artifact(self, artifact_format: str, make: Callable[[Path], str]) -> Artifact:
         """The artifact of a format: kept from an earlier run, or made now.
 
-        `make` writes it to the path that it is given, and returns its digest. It is recorded
-        once it is whole, and only what is recorded is ever taken up again.
+        `make` writes it to the path that it is given, and returns its digest if it knows it. The
+        artifact is recorded once it is whole; only what is recorded is ever taken up again.
         """
         target = self.path / FILES[artifact_format]
         known = self._steps().get(artifact_format)

@@ -7,8 +7,7 @@ and containers often withhold.
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +20,8 @@ _SQUASHFS_MAGIC = b"hsqs"
 _SIF_MAGIC = b"SIF_MAGIC"
 _SIF_MAGIC_AT = 32
 _SEARCH_STEP = 4096  # a SIF aligns its partitions to pages
+
+Seen = Callable[[bytes], object]
 
 
 def pack(
@@ -81,25 +82,37 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def tree_of(sif: Path, *, scratch: Path, tools: Tools) -> Iterator[IO[bytes]]:
-    """The root file system of a SIF as a tar stream; works as any user, without mounting."""
+def tree_of(
+    sif: Path, *, scratch: Path, tools: Tools, seen: Seen | None = None
+) -> Iterator[IO[bytes]]:
+    """The root file system of a SIF as a tar stream; works as any user, without mounting.
+
+    `seen` is given the whole file piece by piece, as it is read for that.
+    """
     squashfs = scratch / f"{sif.stem}.squashfs"
     try:
-        _copy_squashfs(sif, squashfs)
+        _copy_squashfs(sif, squashfs, seen)
         with tools.processes.reading_from([tools.program("sqfs2tar"), str(squashfs)]) as stream:
             yield stream
     finally:
         squashfs.unlink(missing_ok=True)
 
 
-def _copy_squashfs(sif: Path, target: Path) -> None:
+def _copy_squashfs(sif: Path, target: Path, seen: Seen | None) -> None:
     with sif.open("rb") as source:
         source.seek(_SIF_MAGIC_AT)
         if source.read(len(_SIF_MAGIC)) != _SIF_MAGIC:
             raise StepFailed(f"{sif}: not a SIF")
-        source.seek(_squashfs_offset(source, sif))
+        offset = _squashfs_offset(source, sif)
+        source.seek(0)
+        head = source.read(offset)
+        if seen:
+            seen(head)
         with target.open("wb") as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
+            while piece := source.read(1 << 20):
+                sink.write(piece)
+                if seen:
+                    seen(piece)
 
 
 def _squashfs_offset(source: IO[bytes], sif: Path) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from builder.bases import StoredBase
 from builder.errors import MissingPrerequisite, StepFailed
@@ -16,6 +18,9 @@ from builder.home import ORDINARY_USER, Home
 from builder.model import PlannedImage
 from builder.process import Completed, Processes
 from builder.versions import first_version
+
+if TYPE_CHECKING:
+    from builder.packages import PackageCache
 
 OnLine = Callable[[str], None]
 
@@ -26,7 +31,7 @@ class Tools:
 
     processes: Processes
     home: Home
-    proxy: str = ""  # the URL through which packages are downloaded
+    packages: PackageCache | None = None  # through which packages are downloaded
     pip: str = ""  # a folder with the configuration that leads pip through the proxy
 
     def which(self, name: str) -> str | None:
@@ -55,7 +60,11 @@ class Tools:
     @property
     def downloading(self) -> dict[str, str]:
         """What commands that download packages are given besides."""
-        return {"http_proxy": self.proxy} if self.proxy else {}
+        return {"http_proxy": self.packages.url} if self.packages else {}
+
+    def installing(self) -> AbstractContextManager[None]:
+        """The time of a step that may install packages: `PackageCache.step`."""
+        return self.packages.step() if self.packages else contextlib.nullcontext()
 
     @property
     def ordinary_user(self) -> str | None:

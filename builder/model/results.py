@@ -12,7 +12,8 @@ from typing import Any
 class Artifact:
     """A built thing on disk. `format` is oci, sif or charliecloud; `size` counts bytes.
 
-    `digest` is `sha256:…`: of the manifest for an OCI layout, of the file for the others.
+    `digest` is `sha256:…`: of the manifest for an OCI layout, of the file for the others. Empty is
+    that of a SIF which has yet to be read for its proof.
     `tree_digest` is the hash over the root file system in it.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -37,14 +38,19 @@ _KEEP_OWNERS = frozenset(["oci", "charliecloud"])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatTree:
-    """The entries of one format that count, and the digest over them."""
+    """The entries of one format that count, and the digest over them.
+
+    `artifact` is that of the file which they were read from, `sha256:…`: of a SIF alone, which
+    this reading is the first of. The others were hashed while they were written.
+    """
 
     entries: Mapping[str, Entry]
     digest: str
+    artifact: str = ""
 
     @classmethod
-    def of(cls, entries: Mapping[str, Entry]) -> FormatTree:
-        return cls(entries=entries, digest=tree_digest(entries))
+    def of(cls, entries: Mapping[str, Entry], artifact: str = "") -> FormatTree:
+        return cls(entries=entries, digest=tree_digest(entries), artifact=artifact)
 
 
 def trees_of(
@@ -90,15 +96,23 @@ def tree_of_artifact(
 def _tree(artifact_format: str, artifact: Path, *, work: Path, tools: Tools) -> FormatTree:
     if artifact_format == "oci":
         return FormatTree.of(comparable(flatten.entries_of_layout(oci.read_layout(artifact))))
-    with _as_tar(artifact_format, artifact, work=work, tools=tools) as stream:
-        return FormatTree.of(comparable(entries_of_tar(stream)))
+    whole = hashlib.sha256()
+    with _as_tar(artifact_format, artifact, work=work, tools=tools, seen=whole.update) as stream:
+        entries = comparable(entries_of_tar(stream))
+    is_sif = artifact_format == "sif"
+    return FormatTree.of(entries, f"sha256:{whole.hexdigest()}" if is_sif else "")
 
 
 def _as_tar(
-    artifact_format: str, artifact: Path, *, work: Path, tools: Tools
+    artifact_format: str,
+    artifact: Path,
+    *,
+    work: Path,
+    tools: Tools,
+    seen: apptainer.Seen | None = None,
 ) -> AbstractContextManager[IO[bytes]]:
     if artifact_format == "sif":
-        return apptainer.tree_of(artifact, scratch=work, tools=tools)
+        return apptainer.tree_of(artifact, scratch=work, tools=tools, seen=seen)
     unpack = [tools.program("pigz"), "--decompress", "--stdout", str(artifact)]
     return tools.processes.reading_from(unpack)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from docker_engine import docker_engine
-from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, missing
+from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, copy_of_project, missing
 from made_releases import make_images, make_project
 from publishing import RECIPES
 from real_registry import RealRegistry, real_registry
 from small_images import Maker, maker_in
 
+from builder.cli.workspace import link_or_copy
 from builder.engines import Tools
 from builder.home import Home
 from builder.process import Processes
@@ -62,15 +65,27 @@ def python_mpi(hpc_base: dict[str, Path], out: Path) -> dict[str, Path]:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A copy of the project's input files, for a test to change."""
-    for name in ("recipes", "base-images", "tests/images"):
-        shutil.copytree(PROJECT / name, tmp_path / name)
-    shutil.copy(PROJECT / "matrix.yaml", tmp_path)
-    return tmp_path
+    return copy_of_project(tmp_path)
 
 
 @pytest.fixture
 def shared_folder(tools: Tools) -> Iterator[Path]:
     """A folder that the ordinary user can write to, on the file system of the builder's home."""
+    with folder_of_the_user(tools) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def unpacked(tools: Tools, hpc_base: dict[str, Path]) -> Iterator[Path]:
+    """The x86_64 tarball's tree as the ordinary user's, which no test changes."""
+    with folder_of_the_user(tools) as folder:
+        words = ["tar", "-xzf", str(hpc_base["x86_64"] / "image.tar.gz"), "-C", str(folder)]
+        tools.processes.capture(words, user=tools.ordinary_user)
+        yield folder
+
+
+@contextlib.contextmanager
+def folder_of_the_user(tools: Tools) -> Iterator[Path]:
     tools.home.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="test-") as name:
         folder = Path(name)
@@ -115,6 +130,21 @@ def project(made: Path, tmp_path: Path) -> Path:
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home of the test's own, without tools."""
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def home(tools: Tools) -> Iterator[Path]:
+    """A home with this machine's tools and bases, and nothing built."""
+    folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))
+    folder.chmod(0o755)  # the ordinary user works in it
+    (folder / "tools").symlink_to(tools.home.path / "tools")
+    if tools.home.bases.exists():
+        shutil.copytree(tools.home.bases, folder / "bases", copy_function=link_or_copy)
+    yield folder
+    for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
+        if (place := line.split()[4]).startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", place], check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

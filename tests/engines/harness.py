@@ -67,3 +67,11 @@ def tool_of_tests(name: str) -> str:
     if not found:
         pytest.skip(f"missing on this machine: {name}")
     return found
+
+
+def copy_of_project(folder: Path) -> Path:
+    """Copy the project's input files into a folder, for a test to change."""
+    for name in ("recipes", "base-images", "tests/images"):
+        shutil.copytree(PROJECT / name, folder / name)
+    shutil.copy(PROJECT / "matrix.yaml", folder)
+    return folder

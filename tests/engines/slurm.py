@@ -109,6 +109,22 @@ def users(environment: dict[str, str]) -> set[str]:
     return set(re.findall(r"\bUserId=([^\s(]+)", told))
 
 
+def exit_code(job: str, environment: dict[str, str], timeout_s: float) -> int:
+    """Wait for a batch job; the exit code of its script.
+
+    `sbatch --wait` asks after 2, 10 and 42 seconds, and then every 32: jobs here take some.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        told = _ask(["scontrol", "show", "job", job, "--oneliner"], environment)
+        if re.search(r"\bJobState=(PENDING|CONFIGURING|RUNNING|COMPLETING)\b", told) is None:
+            found = re.search(r"\bExitCode=(\d+):(\d+)", told)
+            assert found, f"Slurm does not know of job {job}: {told}"
+            return int(found[1]) or int(found[2])
+        time.sleep(0.3)
+    raise AssertionError(f"Slurm: job {job} did not end in {timeout_s} s")
+
+
 def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 

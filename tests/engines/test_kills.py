@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -13,15 +14,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import PROJECT, build_images, manifest_of
 
-from builder.engines import Tools
+from builder.artifacts import oci
+from builder.digests import sha256_of_file
 from builder.orphans import MARK
 
 pytestmark = pytest.mark.engines
@@ -51,35 +51,18 @@ runtime:
 MATRIX = "axes:\n  arch: [x86_64]\n  base: [debian13]\n  cuda: [none]\n  mpi: [none]\n"
 
 
+def shown(number: int) -> str:
+    """A number as recipes have it: of one width, so that no size depends on it."""
+    return f"{number:04}"
+
+
 def write_recipes(site: Path, number: int) -> None:
-    """Other instructions for the same files: everything is built anew, and nothing differs."""
+    """Other instructions for the same files: all is built anew, and the history alone differs."""
     for recipe in (site / "recipes").glob("*.yaml"):
         recipe.unlink()
-    (site / "recipes/core.yaml").write_text(CORE.format(number=number))
-    (site / "recipes/leaf.yaml").write_text(LEAF.format(number=number))
+    for name, text in (("core", CORE), ("leaf", LEAF)):
+        (site / f"recipes/{name}.yaml").write_text(text.format(number=shown(number)))
     (site / "matrix.yaml").write_text(MATRIX)
-
-
-@pytest.fixture(name="home")
-def own_home(tools: Tools) -> Iterator[Path]:
-    """A home with this machine's tools and bases, and nothing built."""
-    folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))
-    folder.chmod(0o755)  # the ordinary user works in it
-    (folder / "tools").symlink_to(tools.home.path / "tools")
-    if tools.home.bases.exists():
-        shutil.copytree(tools.home.bases, folder / "bases", copy_function=linked)
-    yield folder
-    for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
-        if (place := line.split()[4]).startswith(f"{folder}/"):
-            subprocess.run(["umount", "-l", place], check=False)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def linked(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def started(site: Path, home: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -101,14 +84,43 @@ def finished(site: Path, home: Path, *arguments: str) -> float:
     return time.monotonic() - start
 
 
-def digests(out: Path) -> dict[str, str]:
-    """The tree digest of each image; all of them verified, in three equal formats."""
-    found = {name: manifest_of(out / name) for name in CELLS}
-    for one in found.values():
-        assert one["outcome"] == "verified"
-        assert one["formats_equal"] is True
-        assert {a["tree_digest"] for a in one["artifacts"].values()} == {one["tree_digest"]}
-    return {name: one["tree_digest"] for name, one in found.items()}
+def digests(out: Path, number: int) -> dict[str, dict[str, str]]:
+    """The digests of each image, all verified: those of its formats, of its tree and its layers.
+
+    The OCI layout's is that which it would have with the instructions of `write_recipes(site, 0)`,
+    byte for byte. A SIF has the time of its making in it: of it there is the tree's.
+    """
+    found = {}
+    for name in CELLS:
+        manifest, layout = manifest_of(out / name), oci.read_layout(out / name / "image.oci")
+        artifacts = manifest["artifacts"]
+        assert manifest["outcome"] == "verified"
+        assert manifest["formats_equal"] is True
+        assert {a["tree_digest"] for a in artifacts.values()} == {manifest["tree_digest"]}
+        assert layout.digest == artifacts["oci"]["digest"]
+        tarball = sha256_of_file(out / name / "image.tar.gz")
+        assert f"sha256:{tarball}" == artifacts["charliecloud"]["digest"]
+        sif = sha256_of_file(out / name / "image.sif")
+        assert f"sha256:{sif}" == artifacts["sif"]["digest"]
+        found[name] = {
+            "tree": manifest["tree_digest"],
+            "layers": " ".join(blob.name for blob in layout.layers),
+            "oci": as_number_0(layout, number),
+            "charliecloud": tarball,
+        }
+    return found
+
+
+def as_number_0(layout: oci.Layout, number: int) -> str:
+    """The digest of a layout as if its history had the number 0: nothing else of it is changed."""
+    manifest = oci.blob_path(layout.path, layout.digest).read_bytes()
+    name = json.loads(manifest)["config"]["digest"]
+    config = oci.blob_path(layout.path, name).read_bytes()
+    there = f"true {shown(number)};".encode()
+    assert there in config
+    changed = config.replace(there, f"true {shown(0)};".encode())
+    digest = hashlib.sha256(changed).hexdigest()
+    return hashlib.sha256(manifest.replace(name[7:].encode(), digest.encode())).hexdigest()
 
 
 def marked(home: Path) -> list[int]:
@@ -127,7 +139,7 @@ def marked(home: Path) -> list[int]:
 def test_killed_at_any_moment(site: Path, home: Path) -> None:
     write_recipes(site, 0)
     full_s = finished(site, home)
-    wanted = digests(site / "out")
+    wanted = digests(site / "out", 0)
     seed = random.randrange(1 << 32)
     print(f"seed {seed}, a whole run takes {full_s:.1f} s")
     chance = random.Random(seed)
@@ -148,7 +160,7 @@ def test_killed_at_any_moment(site: Path, home: Path) -> None:
                 in_a_row = MOST_IN_A_ROW
         if in_a_row >= MOST_IN_A_ROW or kills == KILLS:
             finished(site, home)
-            assert digests(site / "out") == wanted
+            assert digests(site / "out", number) == wanted
             assert not marked(home)
             number, in_a_row = number + 1, 0
             write_recipes(site, number)
@@ -204,7 +216,7 @@ def test_two_builders_share_a_store_and_build_a_stage_once(site: Path, home: Pat
         assert child.returncode == 0, stderr.decode()
     logs = list((home / "stages").glob("core-development-*/*.log"))
     assert len(logs) == 1
-    assert logs[0].read_text().count("STEP 2/2: RUN echo 0") == 1
+    assert logs[0].read_text().count(f"STEP 2/2: RUN echo {shown(0)} ") == 1
     kept = json.loads(next((home / "stages").glob("core-development-*/*.json")).read_text())
     for name in ("core", "leaf"):
         manifest = manifest_of(site / name / f"{name}-1.0-debian13-x86_64")

@@ -17,8 +17,8 @@ about: GNU hello from Debian's source package
 sources:
   hello: debian-source:hello/2.10
 development:
-  - gnu: {}
-  - packages: {ospackages: [make]}
+  - gnu: {cc: true, cxx: false, fortran: false}
+  - packages: {ospackages: [libc6-dev, make]}
   - generic_autotools:
       url: "{{ sources.hello.url }}"
       directory: hello-2.10

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
-import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
-from harness import build_images, manifest_of
+from harness import build_images, copy_of_project, manifest_of
 
 from builder import door
 from builder.artifacts import oci
@@ -80,32 +82,131 @@ checks: [architecture]
 """
 
 
-@pytest.fixture
-def project(site: Path) -> Path:
-    shutil.rmtree(site / "recipes")
-    (site / "recipes").mkdir()
-    quoted = ("'" + line.replace("'", "''") + "'" for line in STEPS.strip().splitlines())
-    commands = "\n".join(f"        - {line}" for line in quoted)
-    (site / "recipes" / "lent.yaml").write_text(RECIPE % commands)
-    return site
+# The image's own nvcc, without the 2 GB of what it depends on. A copy of a program at another path
+# has no twin, and runs under QEMU. What they write is compared, but
+# for x.cudafe1.gpu, which is for people to read and spells numbers otherwise.
+NVCC = r"""
+sed 's/ main$/ non-free/' /etc/apt/sources.list > /etc/apt/sources.list.d/nvcc.list
+mkdir -p /opt/nvcc/own && cd /opt/nvcc
+apt-get update -q && apt-get download nvidia-cuda-toolkit
+dpkg-deb --extract ./*.deb cuda && cp cuda/usr/bin/fatbinary cuda/usr/bin/nvlink own
+cp cuda/usr/bin/ptxas cuda/usr/lib/nvidia-cuda-toolkit/bin/cicc own
+mkdir -p /usr/lib/nvidia-cuda-toolkit/bin && cp own/cicc /usr/lib/nvidia-cuda-toolkit/bin
+cp own/fatbinary own/nvlink own/ptxas /usr/bin && rm -r cuda ./*.deb
+libraries() { LD_TRACE_LOADED_OBJECTS=1 "$1"; }
+lent() { libraries "$1" | grep -F /.native/usr/lib/; }
+own() { libraries "$1" | grep -F /lib/powerpc64le-linux-gnu/; }
+lent /usr/bin/fatbinary && lent /usr/bin/nvlink && lent /usr/bin/ptxas
+lent /usr/lib/nvidia-cuda-toolkit/bin/cicc
+own own/fatbinary && own own/nvlink && own own/ptxas && own own/cicc
+echo '__attribute__((device)) float half(float x) { return x * 0.5f + 1e-3f; }' > x.ii
+echo 'template <class T> __attribute__((device)) T twice(T x) { return x + x; }' >> x.ii
+echo '__attribute__((global)) void f(int n, float a, const float *x, float *y, double *z) {' >> x.ii
+echo '  for (int i = 0; i < n; i++) { y[i] = a * half(x[i]) + twice(y[i]);' >> x.ii
+echo '    z[i] = 1.0 / (z[i] + 0.1); } }' >> x.ii
+cicc() { "$1"/cicc --c++17 --orig_src_file_name x.cu -tused -arch compute_70 $OPTIONS; }
+OPTIONS="--gnu_version=140200 -m64 --allow_managed --no-version-ident"
+OPTIONS="$OPTIONS -ftz=0 -prec_div=1 -prec_sqrt=1 -fmad=1 x.ii -o x.ptx"
+ptxas() { "$1"/ptxas -c -arch=sm_70 -m64 x.ptx -o x.cubin; }
+nvlink() { "$1"/nvlink --arch=sm_70 -m64 x.cubin -o linked.cubin; }
+bin() { "$1"/fatbinary --create=x.fatbin -64 --image3=kind=elf,sm=70,file=linked.cubin $PTX; }
+PTX=--image3=kind=ptx,sm=70,file=x.ptx
+code() { cicc "$2" && ptxas "$1" && nvlink "$1" && bin "$1"; }
+all() { mkdir "$1" && cd "$1" && cp ../x.ii . && code "$2" "$3"; }
+(all by-lent /usr/bin /usr/lib/nvidia-cuda-toolkit/bin)
+(all by-own /opt/nvcc/own /opt/nvcc/own)
+grep -F '.visible .entry _Z1fifPKfPfPd(' by-own/x.ptx
+rm -f by-*/*.gpu && diff -r by-lent by-own && test -s by-own/x.fatbin
+rm -r /opt/nvcc /var/lib/apt/lists/*
+"""
+NVCC_RECIPE = """\
+recipe: nvcc
+version: "1.0"
+about: What nvcc's passes make, lent and the image's own
+development:
+  - shell:
+      commands:
+%s
+"""
+
+
+Building = dict[str, Future[Path]]
+
+
+@pytest.fixture(scope="module", name="building")
+def all_building(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Building]:
+    """The images of this file by name, built at once: emulation takes one core for each.
+
+    What is given is the folder of an image that was built well.
+    """
+    del tools
+    assert door.is_open("ppc64le"), "make setup registers the interpreter"
+    with ThreadPoolExecutor() as pool:
+        yield {
+            name: pool.submit(build, tmp_path_factory.mktemp(name))
+            for name, build in BUILDS.items()
+        }
+
+
+def written(site: Path, text: str, matrix: str) -> tuple[str | Path, ...]:
+    """Make a folder a project of one recipe; the arguments that build it."""
+    copy_of_project(site)
+    for recipe in (site / "recipes").glob("*.yaml"):
+        recipe.unlink()
+    name = text.partition("\n")[0].removeprefix("recipe: ")
+    (site / f"recipes/{name}.yaml").write_text(text)
+    (site / "matrix.yaml").write_text(matrix)
+    return ("--project", site, "--format", "oci", "--flavour", "development", "--no-cache")
+
+
+def commands(steps: str) -> str:
+    """Lines of shell as a recipe lists them."""
+    quoted = ("'" + line.replace("'", "''") + "'" for line in steps.strip().splitlines())
+    return "\n".join(f"        - {line}" for line in quoted)
+
+
+def nvcc(site: Path) -> Path:
+    matrix = (MATRIX % "debian13").replace("[lent]", "[nvcc]")
+    done = build_images(*written(site, NVCC_RECIPE % commands(NVCC), matrix), "--no-verify")
+    assert done.status == 0, done.stderr
+    [folder] = (site / "out").glob("nvcc-*")
+    return folder
+
+
+def lent(base: str, site: Path) -> Path:
+    done = build_images(*written(site, RECIPE % commands(STEPS), MATRIX % base))
+    assert done.status == 0, done.stderr
+    [folder] = (site / "out").glob("lent-*")
+    return folder
+
+
+def same(site: Path) -> Path:
+    matrix = (MATRIX % "debian13").replace("[lent]", "[same]")
+    done = build_images(*written(site, SAME, matrix), "--no-verify")
+    assert done.status == 0, done.stderr
+    [folder] = (site / "out").glob("same-*")
+    again = build_images("reproduce", folder, "--project", site, "--no-native-tools")
+    assert again.status == 0, again.stdout + again.stderr
+    return folder
+
+
+BUILDS: dict[str, Callable[[Path], Path]] = {
+    "same": same,  # the longest comes first
+    "debian12": partial(lent, "debian12"),
+    "debian13": partial(lent, "debian13"),
+    "nvcc": nvcc,
+}
 
 
 @pytest.mark.engines
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
 @pytest.mark.parametrize("base", ["debian12", "debian13"])
 def test_steps_run_native_tools_and_nothing_of_them_stays(
-    base: str, project: Path, tools: Tools
+    base: str, building: Building, tmp_path: Path
 ) -> None:
-    del tools
-    assert door.is_open("ppc64le"), "make setup registers the interpreter"
-    (project / "matrix.yaml").write_text(MATRIX % base)
-    arguments = ("--project", project, "--format", "oci", "--flavour", "development")
-    done = build_images(*arguments, "--output", project / "lent", "--no-cache")
-    log = next((project / "lent").glob("*/build.log")).read_text()
-    assert done.status == 0, log[-3000:]
-    folder = next((project / "lent").glob("lent-*"))
+    folder = building[base].result()
     assert manifest_of(folder)["outcome"] == "verified"
-    plain = unpack(oci.read_layout(folder / "image.oci"), project / "plain")
+    plain = unpack(oci.read_layout(folder / "image.oci"), tmp_path / "plain")
     nodes = flattened(plain.layout)
     assert "usr/bin/gcc" in nodes
     assert not [path for path in nodes if path.startswith(".native")]
@@ -113,14 +214,15 @@ def test_steps_run_native_tools_and_nothing_of_them_stays(
 
 @pytest.mark.engines
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
-def test_the_image_is_the_same_without_them(project: Path, tools: Tools) -> None:
-    del tools
-    (project / "recipes" / "lent.yaml").unlink()
-    (project / "recipes" / "same.yaml").write_text(SAME)
-    (project / "matrix.yaml").write_text((MATRIX % "debian13").replace("[lent]", "[same]"))
-    arguments = ("--project", project, "--format", "oci", "--flavour", "development")
-    done = build_images(*arguments, "--no-cache", "--no-verify")
-    assert done.status == 0, done.stderr
-    [folder] = (project / "out").glob("same-*")
-    again = build_images("reproduce", folder, "--project", project, "--no-native-tools")
-    assert again.status == 0, again.stdout + again.stderr
+def test_the_image_is_the_same_without_them(building: Building) -> None:
+    """Byte for byte: `reproduce` says so of what was built again under plain QEMU."""
+    assert manifest_of(building["same"].result())["inputs"]["native_tools"]
+
+
+@pytest.mark.engines
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
+def test_passes_of_nvcc_make_the_same_code(building: Building) -> None:
+    """PTX, cubin, linked cubin and fatbin, of Debian 13's nvcc 12.4; the build compares them."""
+    log = (building["nvcc"].result() / "build.log").read_text()
+    for libraries in ("/.native/usr/lib/x86_64-linux-gnu", "/lib/powerpc64le-linux-gnu"):
+        assert log.count(f"libpthread.so.0 => {libraries}/") == 4

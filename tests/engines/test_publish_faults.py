@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,17 +99,33 @@ FOR_GOOD = {
 }
 
 
-@pytest.mark.parametrize("name", FOR_GOOD)
-def test_what_does_not_pass_sets_no_tag(name: str, made: Path, registry: RealRegistry) -> None:
+@pytest.fixture(scope="module", name="refusals")
+def all_refusals(
+    made: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
+    """What each of them is to lead to, looked at all at once: attempts are seconds apart."""
+    folders = {name: tmp_path_factory.mktemp("refused") for name in FOR_GOOD}
+    with ThreadPoolExecutor(len(FOR_GOOD)) as pool:
+        yield {name: pool.submit(refused, name, made, folders[name]) for name in FOR_GOOD}
+
+
+def refused(name: str, made: Path, folder: Path) -> None:
     pattern, fault, status = FOR_GOOD[name]
-    with once(registry.host, pattern, fault, times=10_000) as proxy:
-        done = publish(made, proxy.host)
-    assert done.status == status, done.stderr
-    assert "Traceback" not in done.stderr
-    for recipe in RECIPES:
-        assert own_tags(repository(registry.host, recipe)) == set()
-    assert publish(made, registry.host).status == 0
-    assert unproven(registry.host) == []
+    env = {"BUILD_IMAGES_HOME": str(folder / "home")}
+    with real_registry(folder / "registry") as registry:
+        with once(registry.host, pattern, fault, times=10_000) as proxy:
+            done = publish(made, proxy.host, env=env)
+        assert done.status == status, done.stderr
+        assert "Traceback" not in done.stderr
+        for recipe in RECIPES:
+            assert own_tags(repository(registry.host, recipe)) == set()
+        assert publish(made, registry.host, env=env).status == 0
+        assert unproven(registry.host) == []
+
+
+@pytest.mark.parametrize("name", FOR_GOOD)
+def test_what_does_not_pass_sets_no_tag(name: str, refusals: dict[str, Future[None]]) -> None:
+    refusals[name].result()
 
 
 def test_a_wrong_byte_on_the_way_to_a_mirror(

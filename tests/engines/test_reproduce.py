@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, Ended, build_images, manifest_of
+from harness import Ended, build_images, copy_of_project, manifest_of
 from test_faults import write_tiny
 
 from builder.engines import Tools
@@ -26,9 +25,7 @@ IMAGES = {name: f"{name}-1.0-debian13-x86_64" for name in ("steady", "unsteady")
 @pytest.fixture(name="built", scope="module")
 def built_site(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
     del tools
-    site = tmp_path_factory.mktemp("site")
-    for name in ("recipes", "base-images", "tests/images"):
-        shutil.copytree(PROJECT / name, site / name)
+    site = copy_of_project(tmp_path_factory.mktemp("site"))
     write_tiny(site, STEADY, name="steady")
     recipe = site / "recipes/steady.yaml"  # what pip installs is copied into the last stage
     pip = "development:\n  - pip: {packages: [six], venv: /opt/venv}\n"

@@ -12,6 +12,9 @@ import pytest
 from harness import ARCHITECTURES, FORMATS, build_images, manifest_of
 from small_images import Maker, Small, Thing, artifact_of, sound
 
+from builder.cli.packing import file_digest
+from builder.verify.trees import tree_of_artifact
+
 pytestmark = pytest.mark.engines
 SEED = 7
 
@@ -126,6 +129,12 @@ def test_a_stub_of_libcuda_first_on_the_path(small_images: Maker) -> None:
         outcome, reason = found["cuda-clean"]
         assert outcome == "failed"
         assert "LD_LIBRARY_PATH has stubs: " in reason
+
+
+def test_a_sif_is_hashed_while_its_tree_is_read(small_images: Maker) -> None:
+    sif = small_images.make(an_image("hashed")) / "image.sif"
+    tree = tree_of_artifact("sif", sif, work=small_images.work, tools=small_images.tools)
+    assert tree.artifact == file_digest(sif)
 
 
 def test_a_damaged_artifact_has_an_outcome_and_the_other_formats_go_on(

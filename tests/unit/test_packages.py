@@ -20,6 +20,7 @@ import pytest
 import requests
 
 from builder import wheels
+from builder.errors import Interrupted, StepFailed
 from builder.packages import PackageCache, package_cache, pip_configuration
 from builder.process import Completed, Processes
 
@@ -152,6 +153,53 @@ def test_what_is_not_whole_is_not_kept(
             assert answer.status_code == (404 if "missing" in name else 200)
     assert len(asked) == 2
     assert not [one for one in cache.folder.rglob("*") if one.is_file()]
+
+
+def install(cache: PackageCache, urls: Sequence[str], error: Exception) -> None:
+    """A step that downloads and then fails."""
+    with cache.step():
+        for url in urls:
+            get(cache, url)
+        raise error
+
+
+def test_what_a_failed_step_was_given_is_fetched_anew(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    """The package manager may have refused it; what was given before the step stays."""
+    get(cache, f"{mirror}/before.deb")
+    get(cache, f"{mirror}/taken.deb")
+    names = [f"{mirror}/{name}.deb" for name in ("taken", "fetched")]
+    with pytest.raises(StepFailed, match="refused"):
+        install(cache, names, StepFailed("refused"))
+    assert cache.dropped == 2
+    for name in ("before", "taken", "fetched"):
+        get(cache, f"{mirror}/{name}.deb")
+    counted = [asked.count(f"/{name}.deb") for name in ("before", "taken", "fetched")]
+    assert counted == [1, 2, 2]
+
+
+def test_a_step_that_ends_well_or_is_interrupted_drops_nothing(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    with cache.step():
+        get(cache, f"{mirror}/a.deb")
+    with pytest.raises(Interrupted):
+        install(cache, [f"{mirror}/a.deb"], Interrupted("Ctrl-C"))
+    get(cache, f"{mirror}/a.deb")
+    assert asked == ["/a.deb"]
+    assert cache.dropped == 0
+
+
+def test_clients_are_told_how_to_send_the_key(cache: PackageCache, mirror: str) -> None:
+    """dnf's sends nothing before it is asked: https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1"""
+    session = session_of(cache)
+    session.proxies = {"http": cache.address}
+    answer = session.get(f"{mirror}/a.deb", timeout=10)
+    assert (answer.status_code, answer.headers["Proxy-Authenticate"]) == (
+        407,
+        'Basic realm="one run"',
+    )
 
 
 def test_two_who_want_one_file_fetch_it_once(

@@ -1,0 +1,185 @@
+"""The cache of packages before real package managers: what they refuse does not stay in it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from harness import Ended, build_images, missing
+from test_faults import write_tiny
+
+from builder.errors import StepFailed
+from builder.packages import PackageCache, package_cache
+
+pytestmark = pytest.mark.engines
+
+SPEC = """\
+Name: tiny
+Version: 1.0
+Release: 1
+Summary: A file
+License: MIT
+BuildArch: noarch
+%description
+A file.
+%install
+mkdir -p %{buildroot}/opt
+seq 99 > %{buildroot}/opt/tiny
+%files
+/opt/tiny
+"""
+PACKAGE = "tiny-1.0-1.noarch.rpm"
+
+
+class Repository(SimpleHTTPRequestHandler):
+    """Serves a folder, and notes what was asked for."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path.rpartition("/")[2])
+        super().do_GET()
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture(name="repository", scope="module")
+def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of one package."""
+    if absent := missing(["dnf", "rpmbuild", "createrepo_c"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)} (make setup-test)")
+    folder = tmp_path_factory.mktemp("rpm")
+    (folder / "tiny.spec").write_text(SPEC)
+    made = folder / "made"
+    where = [f"--define=_topdir {folder}", f"--define=_rpmdir {made}"]
+    run = functools.partial(subprocess.run, check=True, capture_output=True)
+    run(["rpmbuild", "-bb", *where, folder / "tiny.spec"])
+    run(["createrepo_c", made])
+    return made
+
+
+@pytest.fixture(name="asked")
+def names_asked_for() -> list[str]:
+    return []
+
+
+@pytest.fixture(name="mirror")
+def served(repository: Path, asked: list[str]) -> Iterator[str]:
+    handler = type("Handler", (Repository,), {"asked": asked})
+    made = functools.partial(handler, directory=str(repository))
+    with ThreadingHTTPServer(("127.0.0.1", 0), made) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture(name="cache")
+def own_cache(tmp_path: Path) -> Iterator[PackageCache]:
+    with package_cache(tmp_path / "packages") as cache:
+        yield cache
+
+
+def install(root: Path, mirror: str, cache: PackageCache) -> str:
+    """Install the package into a root of its own, as a build step does; what dnf says."""
+    told = [f"--installroot={root}", "--releasever=1", f"--setopt=cachedir={root}/cache"]
+    sources = [f"--repofrompath=here,{mirror}", "--repo=here", "--setopt=reposdir=/nonexistent"]
+    with cache.step():
+        done = subprocess.run(
+            [
+                "dnf",
+                "--assumeyes",
+                "--noplugins",
+                "--nogpgcheck",
+                *told,
+                *sources,
+                "install",
+                "tiny",
+            ],
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C", "http_proxy": cache.url},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise StepFailed(done.stdout + done.stderr)
+    assert (root / "opt/tiny").read_text().startswith("1\n2\n")
+    return done.stdout
+
+
+def kept(cache: PackageCache) -> list[Path]:
+    return [one for one in cache.folder.rglob("*") if one.is_file()]
+
+
+def test_dnf_downloads_a_package_once(
+    mirror: str, asked: list[str], cache: PackageCache, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        assert "Complete!" in install(tmp_path / name, mirror, cache)
+    assert asked.count(PACKAGE) == 1
+    assert asked.count("repomd.xml") == 2, "what says which packages there are is never kept"
+    assert (cache.fetched, cache.taken, cache.dropped) == (1, 1, 0)
+
+
+def test_dnf_refuses_what_was_damaged_in_the_cache_and_the_next_step_is_given_another(
+    mirror: str, asked: list[str], cache: PackageCache, tmp_path: Path
+) -> None:
+    install(tmp_path / "one", mirror, cache)
+    [package] = kept(cache)
+    damage(package)
+    with pytest.raises(StepFailed, match="checksum doesn't match"):
+        install(tmp_path / "two", mirror, cache)
+    assert asked.count(PACKAGE) == 1
+    assert not kept(cache)
+    install(tmp_path / "three", mirror, cache)
+    assert asked.count(PACKAGE) == 2
+
+
+def test_dnf_refuses_a_wrong_file_under_the_right_name_and_it_is_not_kept(
+    repository: Path, mirror: str, asked: list[str], cache: PackageCache, tmp_path: Path
+) -> None:
+    package = repository / "noarch" / PACKAGE
+    sound = package.read_bytes()
+    damage(package)
+    with pytest.raises(StepFailed, match="checksum doesn't match"):
+        install(tmp_path / "one", mirror, cache)
+    assert PACKAGE in asked
+    assert not kept(cache)
+    package.write_bytes(sound)
+    install(tmp_path / "two", mirror, cache)
+    assert len(kept(cache)) == 1
+
+
+def test_a_build_whose_packages_are_damaged_here_fails_once(site: Path, home: Path) -> None:
+    """apt refuses what lies in the home, by the command that users run: the next run goes well."""
+    said = []
+    for number in range(3):
+        write_tiny(
+            site,
+            f'"true {number}", "apt-get update", "apt-get install -y --no-install-recommends tree"',
+        )
+        if number == 1:
+            [package] = (home / "packages").rglob("*-tree_*.deb")
+            damage(package)
+        said.append(built(site, home))
+    assert [one.status for one in said] == [0, 1, 0]
+    assert "1 package of steps that failed will be fetched anew" in said[1].stderr
+    assert "Hash Sum mismatch" in said[1].stderr
+
+
+def built(site: Path, home: Path) -> Ended:
+    env = {"BUILD_IMAGES_HOME": str(home)}
+    return build_images("--project", site, "--all", "--format=oci", "--no-verify", env=env)
+
+
+def damage(file: Path) -> None:
+    """Change a byte in the middle: its size stays."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
