@@ -22,7 +22,7 @@ def catalog(options: Options) -> int:
     if given.registry:
         Place(registry=given.registry, folder=given.folder)
     source = given.images or options.project / "out"
-    out = options.out if options.has_output else options.out / "catalog"
+    out = options.out
     found = dict(_images(source))
     if not found:
         hint = "build some, or name their folder: --images-in DIR"

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.cli.dispatch import COMMANDS
 from builder.cli.parser import make_parser
 from builder.cli.pull_options import PullOptions, pull_options
-from builder.cli.site_options import SiteOptions, site_options
+from builder.cli.site_options import FOLDERS, SiteOptions, site_options
 from builder.cli.verify_options import REPEATS, RankOptions, rank_options
 from builder.model import FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
 
@@ -58,8 +58,7 @@ class Options:
     source: str = ""
     key: str = ""
     plain_http: tuple[str, ...] = ()
-    pull: PullOptions | None = None
-    has_output: bool = False
+    pull: PullOptions = field(default_factory=PullOptions)
     site: SiteOptions = field(default_factory=SiteOptions)
 
 
@@ -68,13 +67,11 @@ def parse(argv: Sequence[str]) -> Options:
     parser = make_parser()
     given = parser.parse_args(_with_command(argv))
     verbose, quiet = getattr(given, "verbose", False), getattr(given, "quiet", False)
-    project = given.project
-    output = getattr(given, "output", None)
     return Options(
         command=given.command,
         selection=_selection(given),
-        project=project,
-        out=output or project / "out",
+        project=given.project,
+        out=getattr(given, "output", None) or given.project / FOLDERS.get(given.command, "out"),
         level=2 if verbose else 0 if quiet else 1,
         json=getattr(given, "json", False),
         engine=getattr(given, "engine", "buildah"),
@@ -111,7 +108,6 @@ def parse(argv: Sequence[str]) -> Options:
         runners=_distinct(getattr(given, "runner", None) or []),
         ranks=rank_options(parser, given),
         pull=pull_options(given),
-        has_output=bool(output),
         site=site_options(given),
     )
 

@@ -62,7 +62,6 @@ class PullOptions:
     policy: Path | None = None
     output: Path | None = None
     cases: Path = Path()
-    plain_http: tuple[str, ...] = ()
     explain: bool = False
 
 
@@ -114,10 +113,10 @@ def declare(commands: Commands) -> None:
     policy.add_argument("--json", action="store_true", help="as JSON")
 
 
-def pull_options(given: argparse.Namespace) -> PullOptions | None:
-    """The value of what was parsed; None for other commands."""
+def pull_options(given: argparse.Namespace) -> PullOptions:
+    """What was given; the defaults for commands that have other options."""
     if given.command not in {"pull", "policy"}:
-        return None
+        return PullOptions()
     return PullOptions(
         reference=getattr(given, "reference", ""),
         format=getattr(given, "format", ""),
@@ -125,6 +124,5 @@ def pull_options(given: argparse.Namespace) -> PullOptions | None:
         policy=given.policy,
         output=getattr(given, "output", None),
         cases=getattr(given, "cases", Path()),
-        plain_http=tuple(getattr(given, "plain_http", None) or ()),
         explain=given.explain,
     )

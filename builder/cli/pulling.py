@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 def pull_image(options: Options) -> int:
     """Judge an image, and bring it if it is proven."""
     given = options.pull
-    assert given is not None
     reference = Reference.parse(given.reference)
     wanted = _wanted(options, given, reference)
     processes = Processes()
     credentials = Credentials(processes=processes)
-    registry = connect(reference, credentials, plain_http=given.plain_http)
+    registry = connect(reference, credentials, plain_http=options.plain_http)
     folder = Home.of_environment().pulls
     last = Last(folder=folder / "last")
     try:
@@ -59,7 +58,6 @@ def pull_image(options: Options) -> int:
 def _brought(
     options: Options, wanted: Wanted, judged: Judged, registry: Registry, folder: Path, last: Last
 ) -> int:
-    assert options.pull is not None
     output = options.pull.output or Path.cwd() / _name(wanted)
     done = pull(
         wanted,
@@ -170,7 +168,6 @@ def _name(wanted: Wanted) -> str:
 def try_policy(options: Options) -> int:
     """Try a policy on recorded cases; 1 if it judges one of them otherwise than expected."""
     given = options.pull
-    assert given is not None
     policy = read_policy(given.policy) if given.policy else None
     tried = [try_case(one, policy) for one in read_cases(given.cases)]
     wrong = [one for one in tried if one.wrong]

@@ -23,7 +23,7 @@ def write_site_files(options: Options) -> int:
     place = Place(registry=given.registry, folder=given.folder, gpus=given.gpus)
     images = load_plan(options).images
     digests = _digests(images, given.images or options.project / "out")
-    folder = options.out if options.has_output else options.out / "site"
+    folder = options.out
     texts = site_files([site_image(image, place, digests) for image in images])
     for name, text in texts.items():
         _write(folder / name, text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from builder.cli.arguments import Commands, a_path, command, not_empty, output, positive_number
 
 SYSTEMS = ("github", "gitlab")
+FOLDERS = {"site-files": "out/site", "catalog": "out/catalog"}  # where else than in `out`
 
 SITE_FILES = """\
 Write what a site needs to run the selected images, ready to use: for each image batch scripts for
@@ -79,7 +80,7 @@ def add_site_commands(
         metavar="N",
         help="GPUs of a node, for images with CUDA (default: 4)",
     )
-    output(files, "where to write them (default: PROJECT/out/site)")
+    output(files, f"where to write them (default: PROJECT/{FOLDERS['site-files']})")
     _images_in(files, "take the digests of images that are built from here")
     about = "print a pipeline for the images, for a CI system"
     pipeline = command(commands, "ci", about, [selectors, common])
@@ -101,7 +102,7 @@ def add_site_commands(
         metavar="HOST/NAMESPACE",
         help="where the images are published, if they are",
     )
-    output(catalog, "where to write it (default: PROJECT/out/catalog)")
+    output(catalog, f"where to write it (default: PROJECT/{FOLDERS['catalog']})")
     _images_in(catalog, "the folder of the images' folders")
 
 
