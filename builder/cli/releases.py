@@ -22,7 +22,7 @@ from builder.model import (
     Selection,
 )
 from builder.plan import make_plan
-from builder.publish import NotReady, Ready, Release, ready, tag_of
+from builder.publish import NotReady, Ready, Release, ready
 from builder.spec import COMPILER, limit_reason
 
 
@@ -69,7 +69,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
     return [
         Declared(
             recipe=cell.recipe,
-            tag=tag_of(cell),
+            tag=cell.tag,
             floating=tuple(one.tag for one in project.matrix.tags if _means(one, cell)),
             images=tuple(sorted(images, key=lambda one: one.cell.arch)),
             relatives=_relatives(project, cell),
@@ -106,7 +106,7 @@ def ready_releases(releases: Sequence[Declared], out: Path) -> tuple[list[Releas
 def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
     """The recipe's ancestors, the nearest first, each with the tag of the same cell."""
     return tuple(
-        (one.name, tag_of(dataclasses.replace(cell, recipe_version=one.version)))
+        (one.name, dataclasses.replace(cell, recipe_version=one.version).tag)
         for one in reversed(project.chain(cell.recipe)[:-1])
     )
 

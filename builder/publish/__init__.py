@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builder.publish.mirroring import Mirror, found_release
 from builder.publish.pushing import Attached, Done, Prove, Publisher
-from builder.publish.releases import Blob, NotReady, Ready, Release, ready, tag_of
+from builder.publish.releases import Blob, NotReady, Ready, Release, ready
 
 __all__ = [
     "Attached",
@@ -18,5 +18,4 @@ __all__ = [
     "Release",
     "found_release",
     "ready",
-    "tag_of",
 ]

@@ -15,7 +15,7 @@ from typing import Any
 from builder import facts
 from builder.artifacts.oci import blob_path, read_layout
 from builder.errors import StepFailed
-from builder.model import Cell, PlannedImage
+from builder.model import PlannedImage
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 
@@ -73,11 +73,6 @@ class NotReady(Exception):
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("; ".join(reasons))
         self.reasons = tuple(reasons)
-
-
-def tag_of(cell: Cell) -> str:
-    """`1.0-debian13-cuda12.4-openmpi5.0`: a cell without recipe and architecture."""
-    return cell.tag
 
 
 def ready(image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None) -> Ready:

@@ -6,7 +6,7 @@ docs/sites.md shows each file.
 
 from __future__ import annotations
 
-from builder.sites.names import tag_of, tag_of_identifier
+from builder.sites.names import tag_of_identifier
 from builder.sites.rendering import site_files
 from builder.sites.values import Place, SiteImage, needs_of, site_image
 
@@ -16,6 +16,5 @@ __all__ = [
     "needs_of",
     "site_files",
     "site_image",
-    "tag_of",
     "tag_of_identifier",
 ]

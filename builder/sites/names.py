@@ -5,23 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 
-from builder.model import Cell
-
 # A Job's name is a label of its pods, and gets six characters more there: RFC 1123, 63 characters.
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 _LONGEST = 57
 
 
-def tag_of(cell: Cell) -> str:
-    """The tag that a cell has in its recipe's repository, whatever its architecture.
-
-    `1.0-debian13-openmpi5.0`: the image identifier without recipe and architecture.
-    """
-    return cell.tag
-
-
 def tag_of_identifier(identifier: str, *, recipe: str, arch: str) -> str:
-    """The same, of an image identifier and what it begins and ends with."""
+    """A cell's tag, of its image identifier and what that begins and ends with."""
     return identifier.removeprefix(f"{recipe}-").removesuffix(f"-{arch}")
 
 

@@ -13,7 +13,7 @@ from builder.contract import HostContract, contract_of
 from builder.errors import BadInput
 from builder.facts.runtimes import RUNTIMES
 from builder.model import GENERIC, PlannedImage
-from builder.sites.names import kubernetes_name, tag_of
+from builder.sites.names import kubernetes_name
 
 IN_IMAGE = "/opt/build-images"
 # A registry's host and namespace: https://github.com/distribution/reference/blob/main/regexp.go
@@ -168,7 +168,7 @@ def needs_of(contract: HostContract) -> str:
 
 def site_image(image: PlannedImage, place: Place, digests: Mapping[str, str]) -> SiteImage:
     """An image at a site; `digests` maps image identifiers to digests, where they are built."""
-    cell, tag = image.cell, tag_of(image.cell)
+    cell, tag = image.cell, image.cell.tag
     repository = f"{place.registry}/{cell.recipe}"
     digest = digests.get(image.identifier, "")
     return SiteImage(

@@ -13,7 +13,6 @@ from builder.cli.releases import declared_releases, ready_releases
 from builder.errors import BadInput
 from builder.load import load_project
 from builder.model import Cell, FloatingTag, Project, Selection, Where
-from builder.publish import tag_of
 
 
 @pytest.fixture(scope="module", name="project")
@@ -81,11 +80,11 @@ def test_the_tag_of_a_cell_is_its_identifier_without_recipe_and_architecture() -
         mpi="openmpi5.0",
         arch="ppc64le",
     )
-    assert tag_of(cell) == "2.6-debian13-cuda12.4-openmpi5.0"
+    assert cell.tag == "2.6-debian13-cuda12.4-openmpi5.0"
     made = dataclasses.replace(cell, mpi="none", flavour="development", cpu="power9le")
-    assert tag_of(made) == "2.6-debian13-cuda12.4-development-power9le"
+    assert made.tag == "2.6-debian13-cuda12.4-development-power9le"
     for one in (cell, made):
-        assert f"pytorch-{tag_of(one)}-ppc64le" == one.identifier
+        assert f"pytorch-{one.tag}-ppc64le" == one.identifier
 
 
 @pytest.mark.parametrize(

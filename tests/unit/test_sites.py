@@ -19,7 +19,7 @@ from builder.cli import main
 from builder.errors import BadInput
 from builder.model import Cell, PlannedImage
 from builder.sites import Place, SiteImage, site_files, site_image
-from builder.sites.names import kubernetes_name, tag_of
+from builder.sites.names import kubernetes_name
 from builder.sites.rendering import lua
 
 PLACE = Place(registry="quay.io/site", folder="/opt/images")
@@ -220,8 +220,8 @@ def test_tags_are_identifiers_without_recipe_and_architecture() -> None:
         mpi="openmpi5.0",
         arch="ppc64le",
     )
-    assert tag_of(cell) == "2.6-debian13-cuda12.4-openmpi5.0"
-    assert tag_of(dataclasses.replace(cell, flavour="development")).endswith("-development")
+    assert cell.tag == "2.6-debian13-cuda12.4-openmpi5.0"
+    assert dataclasses.replace(cell, flavour="development").tag.endswith("-development")
 
 
 def test_names_in_kubernetes_are_labels_and_stay_different() -> None:
