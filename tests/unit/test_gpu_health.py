@@ -419,6 +419,8 @@ def failing(reason: str, name: str = "gpu-compute") -> dict[str, Any]:
         ("sum 3 is 4, not 5", "gpu-compute", True, "host", SICK),
         ("sum 3 is 4, not 5", "gpu-compute", False, "image", UNKNOWN),
         ("of the driver: libcuda.so.1", "cuda-clean", True, "image", UNKNOWN),
+        ("without a GPU cuda-compute passes", "gpu-control", True, "image", UNKNOWN),
+        ("without a GPU cuda-compute passes", "gpu-withheld", True, "image", UNKNOWN),
     ],
 )
 def test_whose_matter_a_failed_check_is(
