@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,13 +50,15 @@ def pull(
     name: str = "site/tool:1.0",
     policy: Path | None = None,
     apart: bool = False,
+    also: Sequence[str] = (),
 ) -> Ended:
     """Pull as a site does; the builder's home is the site's own.
 
     It is for the host of a record: asking this machine's programs takes longer than all the rest.
-    It runs in this process, which has all modules already, unless it is to be `apart`.
+    `also` are more references. It runs in this process, which has all modules already, unless it
+    is to be `apart`.
     """
-    given: list[str | Path] = ["pull", f"{host or site.registry}/{name}"]
+    given: list[str | Path] = ["pull", f"{host or site.registry}/{name}", *also]
     given += ["--format", artifact_format, "--policy", policy or site.policy()]
     if "--output" not in more:
         given += ["--output", site.place / "out"]
