@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import Ended, build_images, missing
+from outside import outside_signals
 from real_registry import real_registry
 from registry_site import Proxy, Published, Site
 
@@ -76,7 +77,9 @@ def pull(
     ):
         for key, value in environment.items():
             patch.setenv(key, value)
-        status = main([str(one) for one in given])
+        with outside_signals() as signals:
+            status = main([str(one) for one in given])
+            signals.check()
     return Ended(status=status, stdout=out.getvalue(), stderr=err.getvalue())
 
 
