@@ -41,7 +41,8 @@ class Proxy:
     host: str = ""
     decide: Decide = lambda _request, _number: None
     requests: list[str] = field(default_factory=list)
-    received: int = 0
+    received: int = 0  # bytes of the bodies of requests
+    answered: int = 0  # and of answers
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next(self, request: str) -> Fault | None:
@@ -71,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         upstream = http.client.HTTPConnection(proxy.upstream, timeout=60)
         with contextlib.closing(upstream):
-            upstream.request(self.command, self.path, body or None, dict(self.headers.items()))
+            upstream.request(self.command, self.path, body or None, self._asked_with())
             answer = upstream.getresponse()
             content = answer.read()
         if fault.lost:
@@ -82,6 +83,13 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in {"transfer-encoding", "connection", "date"}
         }
         self._answer(answer.status, headers, content, fault)
+
+    def _asked_with(self) -> dict[str, str]:
+        """The headers of a request; of one that is there several times, all values."""
+        found: dict[str, str] = {}
+        for name, value in self.headers.items():
+            found[name] = f"{found[name]}, {value}" if name in found else value
+        return found
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes, fault: Fault) -> None:
         if fault.changed and body:
@@ -98,6 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
+        proxy: Proxy = self.server.proxy  # type: ignore[attr-defined]
+        with proxy.lock:
+            proxy.answered += len(body)
         if 0 <= fault.got < len(body):
             self.wfile.write(body[: fault.got])
             self.wfile.flush()

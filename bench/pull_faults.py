@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from outside import outside_signals
 from real_registry import real_registry
 from registry_site import Content, Fault, Proxy, Published, Site
 
@@ -60,10 +61,11 @@ def outcome(site: Site, published: Published, form: str, status: int, said: str)
         return f"wrong: refused, and left {left}" if left else "refused, and nothing is left"
     if status != _GOOD or left != ["out"]:
         return f"wrong: status {status}, left {left}"
-    return "accepted, and whole" if _is_whole(out, published, form) else "wrong: accepted"
+    return "accepted, and whole" if is_whole(out, published, form) else "wrong: accepted"
 
 
-def _is_whole(out: Path, published: Published, form: str) -> bool:
+def is_whole(out: Path, published: Published, form: str) -> bool:
+    """Whether an output is what was published, in a format."""
     receipt = read_receipt(out)
     if receipt is None or receipt["image"]["digest"] != published.image:
         return False
@@ -89,12 +91,14 @@ def run(number: int, seed: int) -> Counter[str]:
         published = site.publish(Content())
         proxy = Proxy(registry)
         ends.callback(proxy.close)
+        signals = ends.enter_context(outside_signals())
         os.environ["BUILD_IMAGES_HOME"] = str(site.place / "home")
         for one in range(number):
             rng = random.Random(f"{seed}-{one}")
             form = rng.choice(FORMATS)
             proxy.faults[:] = [random_fault(rng, published) for _ in range(rng.randint(1, 3))]
             status, said = _pull(site, proxy.host, form)
+            signals.check()
             came = outcome(site, published, form, status, said)
             found[came] += 1
             if came.startswith("wrong"):

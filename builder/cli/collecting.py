@@ -237,9 +237,10 @@ def _pulls(home: Home, since: float) -> Iterator[Garbage]:
     """What `pull` keeps to go on with. Its record of the last pulls stays: it is what refuses
     an older image.
     """
-    old = [one for one in (home.pulls / "blobs").glob("[!.]*") if one.stat().st_mtime < since]
-    if old:
-        yield _files("pull", counted(len(old), "blob"), sorted(old), "no pull took it lately")
+    for folder, what in (("blobs", "blob"), ("layers", "note")):
+        old = [one for one in (home.pulls / folder).glob("[!.]*") if one.stat().st_mtime < since]
+        if old:
+            yield _files("pull", counted(len(old), what), sorted(old), "no pull took it lately")
 
 
 def _sources(options: Options, home: Home, since: float) -> Iterator[Garbage]:

@@ -37,10 +37,12 @@ exit codes:
   2  bad input or bad usage: no such policy, or one with faults; another image is at that place
   4  the registry cannot be reached or does not let us, or there is no space
   5  refused: a line for each rule that refuses, with the reason and what can be done
+Of several references, all are tried, and the highest of their codes is given.
 
 examples:
   build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif
   build-images pull REFERENCE --format directory --policy policy.yaml --explain
+  build-images pull REFERENCE REFERENCE REFERENCE --format oci        layers that they share once
   build-images pull REFERENCE --format oci --dry-run --explain       only judge it
   build-images pull REFERENCE --format sif --arch ppc64le --host node.json
 """
@@ -56,7 +58,7 @@ receipt of every pull holds one. A case that brings a policy of its own is judge
 class PullOptions:
     """What was asked of `pull` or `policy test`. An empty `arch` is this machine's."""
 
-    reference: str = ""
+    references: tuple[str, ...] = ()
     format: str = ""
     arch: str = ""
     policy: Path | None = None
@@ -71,12 +73,19 @@ def declare(commands: Commands) -> None:
     pull = command(commands, "pull", about, [common_options(), progress_options()])
     pull.description, pull.epilog = PULL, PULL_CODES
     pull.add_argument(
-        "reference", metavar="REFERENCE", help="HOST/NAMESPACE/NAME:TAG, or @sha256:…"
+        "references",
+        metavar="REFERENCE",
+        nargs="+",
+        help="HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is judged by itself",
     )
     pull.add_argument("--format", choices=FORMATS, required=True, help="what is to be on disk")
     pull.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
     pull.add_argument("--arch", type=not_empty, metavar="ARCH", help="default: that of the host")
-    output(pull, "the folder that is made (default: NAME-TAG-ARCH-FORMAT, here)")
+    output(
+        pull,
+        "the folder that is made (default: NAME-TAG-ARCH-FORMAT, here); of several references, "
+        "the one in which theirs are made",
+    )
     pull.add_argument(
         "--host",
         type=a_path,
@@ -118,7 +127,7 @@ def pull_options(given: argparse.Namespace) -> PullOptions:
     if given.command not in {"pull", "policy"}:
         return PullOptions()
     return PullOptions(
-        reference=getattr(given, "reference", ""),
+        references=tuple(getattr(given, "references", ())),
         format=getattr(given, "format", ""),
         arch=getattr(given, "arch", None) or "",
         policy=given.policy,

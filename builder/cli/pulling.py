@@ -6,13 +6,14 @@ import datetime as dt
 import json
 import os
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import facts, hosts
 from builder.cli.pull_options import POLICY, PullOptions
-from builder.errors import BadInput, counted
+from builder.errors import BadInput, BuildImagesError, Interrupted, counted
 from builder.home import Home
 from builder.hosts.record import Host
 from builder.load.facts import read_facts
@@ -24,82 +25,132 @@ from builder.policy.render import as_lines
 from builder.policy.values import Policy
 from builder.process import Processes
 from builder.proof import TrustedKey, public_key
+from builder.pull.contents import Contents
 from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
 from builder.pull.receipts import Last
 from builder.pull.store import Store
 from builder.registry import Credentials, Reference, Registry, connect
-from builder.terminal import printable
+from builder.terminal import printable, printable_lines
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
 
 
 def pull_image(options: Options) -> int:
-    """Judge an image, and bring it if it is proven."""
+    """Judge images, and bring those that are proven; the highest of their exit codes."""
     given = options.pull
-    reference = Reference.parse(given.reference)
-    wanted = _wanted(options, given, reference)
-    processes = Processes()
-    credentials = Credentials(processes=processes)
-    registry = connect(reference, credentials, plain_http=options.plain_http)
+    references = _parsed(given.references)
+    several = len(references) > 1
+    wanted = _wanted(options, given, references[0])
+    worst = 0
+    for reference in references:
+        try:
+            _pull_one(options, replace(wanted, reference=reference), several=several)
+        except Interrupted:
+            raise
+        except BuildImagesError as error:
+            if not several:
+                raise
+            print(printable_lines(f"build-images: {error}"), file=sys.stderr)
+            worst = max(worst, error.exit_code)
+    return worst
+
+
+def _parsed(given: Sequence[str]) -> list[Reference]:
+    """The references, each once; all that are none are told at once."""
+    found: dict[str, Reference] = {}
+    faults = []
+    for one in given:
+        try:
+            found[one] = Reference.parse(one)
+        except BadInput as fault:
+            if len(given) == 1:
+                raise
+            faults.append(str(fault))
+    if faults:
+        raise BadInput("\n".join(faults))
+    return list(found.values())
+
+
+def _pull_one(options: Options, wanted: Wanted, *, several: bool) -> None:
+    given = options.pull
+    credentials = Credentials(processes=Processes())
+    registry = connect(wanted.reference, credentials, plain_http=options.plain_http)
     folder = Home.of_environment().pulls
     last = Last(folder=folder / "last")
+    shown = _Shown(options=options, several=several)
     try:
         judged = look(wanted, registry, last)
         if options.dry_run:
-            return _only_judged(options, wanted, judged)
-        return _brought(options, wanted, judged, registry, folder, last)
+            _only_judged(shown, wanted, judged)
+        else:
+            _brought(shown, wanted, judged, registry, folder, last)
     except NotProven as refusal:
         if given.explain or options.json:
-            _print_rules(options, given.reference, refusal.rulings)
+            shown.rules(str(wanted.reference), refusal.rulings)
         raise
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """How results are told: of several references, JSON is a line each."""
+
+    options: Options
+    several: bool
+
+    def rules(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
+        if self.options.json:
+            self.json({"reference": reference, "rules": [asdict(one) for one in rulings]})
+            return
+        if self.several:
+            print(printable(reference))
+        print("\n".join(as_lines(rulings, fixes=False)))
+
+    def json(self, document: dict[str, Any]) -> None:
+        print(json.dumps(document, indent=None if self.several else 1), flush=True)
+
+    def say(self, text: str) -> None:
+        if self.options.level:
+            print(printable(text), file=sys.stderr)
+
+
 def _brought(
-    options: Options, wanted: Wanted, judged: Judged, registry: Registry, folder: Path, last: Last
-) -> int:
-    output = options.pull.output or Path.cwd() / _name(wanted)
+    shown: _Shown, wanted: Wanted, judged: Judged, registry: Registry, folder: Path, last: Last
+) -> None:
+    options = shown.options
     done = pull(
         wanted,
         judged,
         registry,
         store=Store(folder=folder / "blobs"),
+        contents=Contents(folder=folder / "layers", check=registry.transport.sleep.check),
         last=last,
-        output=output,
-        say=lambda text: _say(options, text),
+        output=_output(options.pull, wanted, several=shown.several),
+        say=shown.say,
     )
     if options.json:
-        print(json.dumps({**done.receipt, "at": str(done.path)}, indent=1))
-        return 0
+        shown.json({**done.receipt, "at": str(done.path)})
+        return
     if options.pull.explain:
         print("\n".join(as_lines(done.rulings)))
     if not done.fresh:
-        _say(options, "it is there already, and whole")
+        shown.say("it is there already, and whole")
     for what, some in done.receipt["changes"].items() if done.fresh else ():
-        _say(options, f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
-    print(done.path)
-    return 0
+        shown.say(f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
+    print(done.path, flush=True)
 
 
-def _only_judged(options: Options, wanted: Wanted, judged: Judged) -> int:
+def _output(given: PullOptions, wanted: Wanted, *, several: bool) -> Path:
+    if given.output and not several:
+        return given.output
+    return (given.output or Path.cwd()) / _name(wanted)
+
+
+def _only_judged(shown: _Shown, wanted: Wanted, judged: Judged) -> None:
     rulings = judged.judgement.rulings
     if judged.judgement.refused:
         raise NotProven(str(wanted.reference), rulings)
-    _print_rules(options, str(wanted.reference), rulings)
-    return 0
-
-
-def _print_rules(options: Options, reference: str, rulings: tuple[Ruling, ...]) -> None:
-    if options.json:
-        rules = [asdict(one) for one in rulings]
-        print(json.dumps({"reference": reference, "rules": rules}, indent=1))
-    else:
-        print("\n".join(as_lines(rulings, fixes=False)))
-
-
-def _say(options: Options, text: str) -> None:
-    if options.level:
-        print(printable(text), file=sys.stderr)
+    shown.rules(str(wanted.reference), rulings)
 
 
 def _wanted(options: Options, given: PullOptions, reference: Reference) -> Wanted:

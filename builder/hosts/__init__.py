@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from builder.hosts.here import this_host
+from typing import Any
+
 from builder.hosts.images import contract_in
 from builder.hosts.judging import judge
 from builder.hosts.record import Host
 from builder.hosts.records import as_record, read_record
 from builder.hosts.render import as_json, as_text
 from builder.hosts.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict
+from builder.process import Processes
+
+
+def this_host(processes: Processes, *, search_path: str, **more: Any) -> Host:
+    """See `builder.hosts.here`. Whoever has a record of a host need not wait for its imports."""
+    from builder.hosts import here  # noqa: PLC0415
+
+    return here.this_host(processes, search_path=search_path, **more)
+
 
 __all__ = [
     "LAUNCHERS",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from builder.errors import Refused
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
@@ -22,6 +24,11 @@ class Limits:
     name: int = 255  # bytes; NAME_MAX
     depth: int = 200
     layers: int = 1000
+
+    def check_entries(self, number: int) -> None:
+        """Raise `Refused` for more entries than an image has."""
+        if number > self.entries:
+            raise Refused(f"this looks like a bomb: more than {self.entries:,} entries")
 
 
 LIMITS = Limits()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tarfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from builder.errors import Refused
 from builder.pull.limits import LIMITS, Limits
+from builder.pull.streams import Plain
 from builder.terminal import printable
 
-_CHUNK = 1 << 16
 _EXTENDED = frozenset(
     [
         tarfile.XHDTYPE,
@@ -21,6 +22,8 @@ _EXTENDED = frozenset(
         tarfile.GNUTYPE_LONGLINK,
     ]
 )
+# A member, its path below the root, and its content: to be read, or its SHA-256.
+Laid = tuple[tarfile.TarInfo, str, IO[bytes] | str]
 # What tarfile lets out for what is no tar, or ends too early.
 BROKEN = (tarfile.TarError, RecursionError, EOFError, ValueError, OverflowError)
 
@@ -54,24 +57,49 @@ def _sparse() -> Refused:
     return Refused("a sparse file: layers of this project have none")
 
 
-def members(stream: IO[bytes], limits: Limits) -> Iterator[tuple[tarfile.TarInfo, str, IO[bytes]]]:
+@contextlib.contextmanager
+def named(digest: str) -> Iterator[None]:
+    """For whatever reads a layer: what is wrong with it is refused, with whose layer it is."""
+    try:
+        yield
+    except Refused as error:
+        said = str(error)
+        reason = said if digest in said else f"layer {digest[:19]}: {said}"
+        raise Refused(reason, hint="nothing of it was kept") from error
+    except BROKEN as error:
+        reason = f"layer {digest[:19]}: this is no whole tar ({shown(str(error))})"
+        raise Refused(reason, hint="nothing of it was kept") from error
+
+
+def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, str, IO[bytes]]]:
     """Each member with its path below the root, and its content (empty unless it is a file).
 
     Raises `Refused` for paths that lead elsewhere: one that would have to be normalized is refused.
     Raises one of `BROKEN` for what is no tar, also where a content is read.
     """
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK, tarinfo=_Member) as archive:
+    with tarfile.TarFile(fileobj=cast("IO[bytes]", stream), tarinfo=_Member) as archive:
         while (member := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined] # else all that were seen are kept
+            if member.size < 0:
+                raise Refused(f"{shown(member.name)}: a size below nothing")
             path = checked_path(member.name, limits)
-            yield member, path, _content(archive, member)
+            content = _Content(stream, member.size) if member.isreg() else io.BytesIO()
+            yield member, path, cast("IO[bytes]", content)
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    if member.size < 0:
-        raise Refused(f"{shown(member.name)}: a size below nothing")
-    found = archive.extractfile(member) if member.isreg() else None
-    return found or io.BytesIO()
+class _Content:
+    """The content of the member that the stream is at: it is read before the next one is."""
+
+    def __init__(self, stream: Plain, size: int) -> None:
+        self._stream, self._left = stream, size
+
+    def read(self, size: int) -> memoryview:
+        """At most `size` bytes; none at the end."""
+        piece = self._stream.some(min(size, self._left))
+        if self._left and not piece:
+            raise tarfile.ReadError("unexpected end of data")
+        self._left -= len(piece)
+        return piece
 
 
 def shown(path: str) -> str:
@@ -81,17 +109,22 @@ def shown(path: str) -> str:
 
 def checked_path(name: str, limits: Limits) -> str:
     """A member's name as a path below the root, empty for the root; raises `Refused`."""
-    said = f'"{shown(name)}"'
-    if name.startswith("/"):
-        raise Refused(f"{said}: an absolute path in a layer")
     parts = [part for part in name.rstrip("/").split("/") if part not in {"", "."}]
+    if wrong := _wrong_with(name, parts, limits):
+        raise Refused(f'"{shown(name)}": {wrong}')
+    return "/".join(parts)
+
+
+def _wrong_with(name: str, parts: list[str], limits: Limits) -> str:
+    if name.startswith("/"):
+        return "an absolute path in a layer"
     if ".." in parts:
-        raise Refused(f"{said}: a path with .. in a layer")
+        return "a path with .. in a layer"
     if "\0" in name:
-        raise Refused(f"{said}: a path with a null byte in a layer")
+        return "a path with a null byte in a layer"
     sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
     if max(sizes, default=0) > limits.name or sum(sizes) + len(sizes) > limits.path:
-        raise Refused(f"{said}: a path that is too long")
+        return "a path that is too long"
     if len(parts) > limits.depth:
-        raise Refused(f"{said}: a path of {len(parts)} levels, at most {limits.depth} are read")
-    return "/".join(parts)
+        return f"a path of {len(parts)} levels, at most {limits.depth} are read"
+    return ""

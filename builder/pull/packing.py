@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from builder.artifacts.oci import CONFIG, blob_path, start_layout
 from builder.artifacts.sif import is_sif
 from builder.errors import Refused
 from builder.pull.ahead import ahead
+from builder.pull.contents import Contents, noted
 from builder.pull.finding import Found
 from builder.pull.members import shown
 from builder.pull.receipts import write_json
@@ -28,6 +29,7 @@ NAMES = {
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 _AT_ONCE = 4  # blobs that are fetched
+T = TypeVar("T")
 
 
 def environment_of(found: Found) -> bytes:
@@ -55,6 +57,7 @@ class Packer:
 
     registry: Registry
     store: Store
+    contents: Contents
     found: Found
     artifact: Descriptor | None
     tag: str = ""
@@ -70,7 +73,7 @@ class Packer:
 
     def _directory(self, target: Path) -> Packed:
         target.mkdir()
-        with self._layers() as layers:
+        with self._layers(self._fetch) as layers:
             unpacked = unpack(
                 layers,
                 target,
@@ -87,8 +90,8 @@ class Packer:
                 f"{shown(found.config_descriptor.media_type)} is no image's configuration"
             )
         start_layout(target)
-        with self._layers(into=target) as layers:
-            unpacked = unpack(layers, None)
+        with self._layers(self._fetch_and_note) as layers:
+            unpacked = unpack(self._placed(layers, target), None, reader=noted)
         for descriptor, content in (
             (found.config_descriptor, found.config),
             (found.manifest, found.content),
@@ -111,7 +114,8 @@ class Packer:
         blob = self.store.get(self.registry, self.artifact)
         unpacked = None
         if artifact_format == "charliecloud":
-            unpacked = unpack([(blob, self.artifact.digest)], None)
+            note = self.contents.note(blob, self.artifact.digest)
+            unpacked = unpack([(note, self.artifact.digest)], None, reader=noted)
         elif not is_sif(blob):
             raise Refused(f"{self.artifact.digest}: what was published as a SIF is none")
         self.store.give(blob, target)
@@ -119,11 +123,18 @@ class Packer:
         return Packed(name=target.name, digest=self.artifact.digest, unpacked=unpacked, given=blob)
 
     @contextmanager
-    def _layers(self, into: Path | None = None) -> Iterator[Iterator[tuple[Path, str]]]:
-        """The layers, the lowest first, each when it has come; the others come meanwhile."""
-        coming, end = ahead(self._fetch, self.found.layers, threads=_AT_ONCE)
+    def _layers(self, bring: Callable[[Descriptor], T]) -> Iterator[Iterator[tuple[T, str]]]:
+        """What is brought for each layer and its digest, the lowest first, each when it has come.
+
+        The others come meanwhile.
+        """
+        layers = self.found.layers
+        coming, end = ahead(bring, layers, threads=_AT_ONCE)
         try:
-            yield self._in_order(coming, into)
+            yield (
+                (future.result(), layer.digest)
+                for layer, future in zip(layers, coming, strict=True)
+            )
         except BaseException:
             self.registry.transport.sleep.stop()
             end()
@@ -132,12 +143,17 @@ class Packer:
     def _fetch(self, layer: Descriptor) -> Path:
         return self.store.get(self.registry, layer)
 
-    def _in_order(
-        self, coming: list[Future[Path]], into: Path | None
+    def _fetch_and_note(self, layer: Descriptor) -> tuple[Path, Path]:
+        """A layer's blob, and the note on what is in it."""
+        blob = self._fetch(layer)
+        return blob, self.contents.note(blob, layer.digest)
+
+    def _placed(
+        self, layers: Iterator[tuple[tuple[Path, Path], str]], layout: Path
     ) -> Iterator[tuple[Path, str]]:
-        for layer, future in zip(self.found.layers, coming, strict=True):
-            blob = future.result()
-            shown = blob_path(into, layer.digest) if into else None
-            if shown and not shown.exists():
+        """The notes on layers whose blobs are in the layout by then."""
+        for (blob, note), digest in layers:
+            shown = blob_path(layout, digest)
+            if not shown.exists():
                 self.store.place(blob, shown)
-            yield shown or blob, layer.digest
+            yield note, digest

@@ -22,6 +22,7 @@ from builder.policy.rules import tree
 from builder.policy.values import Policy
 from builder.proof import TrustedKey
 from builder.pull.artifacts import published
+from builder.pull.contents import Contents
 from builder.pull.finding import Found, find
 from builder.pull.fitting import contract_of, pulled_for
 from builder.pull.packing import Packed, Packer, environment_of
@@ -126,6 +127,7 @@ def pull(
     registry: Registry,
     *,
     store: Store,
+    contents: Contents,
     last: Last,
     output: Path,
     say: Callable[[str], object],
@@ -139,6 +141,7 @@ def pull(
             packer = Packer(
                 registry=registry,
                 store=store,
+                contents=contents,
                 found=judged.found,
                 artifact=judged.artifact,
                 tag=wanted.reference.tag,

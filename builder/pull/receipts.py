@@ -67,9 +67,9 @@ class Last:
 
 
 def write_json(file: Path, document: Mapping[str, Any]) -> None:
-    """Write a file that is there whole, or as it was before."""
+    """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial = file.with_name(f".{file.name}.partial")
     try:
         with partial.open("w") as opened:
             opened.write(json.dumps(document, indent=1) + "\n")

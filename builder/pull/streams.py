@@ -8,14 +8,14 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from builder.artifacts.oci import is_gzipped
 from builder.errors import Refused
 from builder.pull.limits import Limits
 
-_CHUNK = 1 << 18
-_PLAIN = 1 << 20
+_CHUNK = 1 << 17
+_PLAIN = 1 << 18  # what is hashed then is in the processor's cache still
 _WITH_HEADER = 16 + zlib.MAX_WBITS  # gzip's header and checksum, too
 
 
@@ -41,54 +41,71 @@ class _Packed(io.RawIOBase):
         return data
 
 
-class _Plain(io.RawIOBase):
-    """The bytes of a plain file, or of the members of a gzip file, within limits."""
+class Plain:
+    """The bytes of a plain file, or of the members of a gzip file, within limits.
+
+    It goes forward only, and is as much of a file as `tarfile.TarFile` needs.
+    """
 
     def __init__(self, packed: _Packed, limits: Limits, *, gzipped: bool, shown: str) -> None:
-        super().__init__()
         self._packed, self._limits, self._shown = packed, limits, shown
         self._inflater = zlib.decompressobj(_WITH_HEADER) if gzipped else None
-        self._rest, self._ready = b"", b""
+        self._rest, self._ready = b"", memoryview(b"")
         self._size = 0
 
-    def readable(self) -> bool:
-        return True
+    def tell(self) -> int:
+        """How many bytes were taken."""
+        return self._size - len(self._ready)
 
-    def read(self, size: int = -1) -> bytes:
+    def seek(self, position: int) -> None:
+        """Go forward, at most to the end."""
+        left = position - self.tell()
+        if left < 0:
+            raise ValueError("a tar that leads back")
+        while left and (piece := self.some(left)):
+            left -= len(piece)
+
+    def read(self, size: int) -> bytes:
         """At most `size` bytes, fewer only at the end."""
-        parts, wanted = [], size
-        while wanted:
-            if not self._ready and not self._more():
-                break
-            part, self._ready = self._ready[:wanted], self._ready[wanted:]
-            parts.append(part)
-            wanted -= len(part)
+        first = self.some(size)
+        if len(first) == size or not first:
+            return bytes(first)
+        parts, wanted = [first], size - len(first)
+        while wanted and (piece := self.some(wanted)):
+            parts.append(piece)
+            wanted -= len(piece)
         return b"".join(parts)
 
-    def _more(self) -> bool:
-        """Get the next plain bytes ready; False at the end."""
+    def some(self, size: int) -> memoryview:
+        """At most `size` bytes, as many as are ready, without a copy; none at the end."""
+        if not self._ready:
+            self._more()
+        part, self._ready = self._ready[:size], self._ready[size:]
+        return part
+
+    def _more(self) -> None:
+        """Get the next plain bytes ready; none at the end."""
         while not self._ready:
             data = self._rest or self._packed.read(_CHUNK)
             self._rest = b""
             if self._inflater is None:
-                self._ready = data
+                self._ready = memoryview(data)
             elif data:
                 self._inflate(data)
                 continue
             elif not self._inflater.eof:
                 raise Refused(f"{self._shown}: the compressed data break off")
             if not self._ready:
-                return False
+                return
         self._size += len(self._ready)
         self._check()
-        return True
 
     def _inflate(self, data: bytes) -> None:
         assert self._inflater is not None
         if self._inflater.eof:
             self._inflater = zlib.decompressobj(_WITH_HEADER)
         try:
-            self._ready = self._inflater.decompress(data, _PLAIN)
+            self._ready = memoryview(self._inflater.decompress(data, _PLAIN))
         except zlib.error as error:
             raise Refused(f"{self._shown}: the compressed data are damaged ({error})") from error
         self._rest = self._inflater.unconsumed_tail or self._inflater.unused_data
@@ -103,12 +120,12 @@ class _Plain(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(blob: Path, digest: str, limits: Limits) -> Iterator[IO[bytes]]:
+def opened(blob: Path, digest: str, limits: Limits) -> Iterator[Plain]:
     """The plain bytes of a layer. Raises `Refused` at the end unless the blob has its digest."""
     gzipped = is_gzipped(blob)
     with blob.open("rb") as file:
         packed = _Packed(file)
-        yield cast("IO[bytes]", _Plain(packed, limits, gzipped=gzipped, shown=digest))
+        yield Plain(packed, limits, gzipped=gzipped, shown=digest)
         while packed.read(_CHUNK):
             pass
     if packed.digest != digest:

@@ -12,7 +12,7 @@ import dataclasses
 import io
 import stat
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -22,11 +22,12 @@ from builder.artifacts.tree import Entry, comparable, entry_of_special, is_allow
 from builder.digests import sha256_of
 from builder.errors import Refused
 from builder.pull.limits import LIMITS, Limits
-from builder.pull.members import BROKEN, checked_path, members, shown
+from builder.pull.members import Laid, checked_path, members, named, shown
 from builder.pull.roots import Root, kept_mode
 from builder.pull.streams import opened
 
 _SHOWN = 20
+Reader = Callable[[Path, str, Limits], Iterator[Laid]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +52,11 @@ def unpack(
     *,
     files: Mapping[str, bytes] | None = None,
     folders: Iterable[str] = (),
+    reader: Reader | None = None,
 ) -> Unpacked:
     """Lay layers, each a blob and its digest, over each other, the lowest first.
+
+    `reader` gives the members of a layer in place of its blob (`builder.pull.contents`).
 
     They are written to an empty folder, or only read if there is none. `files` are laid over them,
     and `folders` are made unless something is there. Raises `Refused` for what must not be
@@ -63,15 +67,9 @@ def unpack(
     try:
         for blob, digest in layers:
             laying.fresh = set()
-            try:
-                _lay(laying, blob, digest, limits)
-            except Refused as error:
-                said = str(error)
-                reason = said if digest in said else f"layer {digest[:19]}: {said}"
-                raise Refused(reason, hint="nothing of it was kept") from error
-            except BROKEN as error:
-                reason = f"layer {digest[:19]}: this is no whole tar ({shown(str(error))})"
-                raise Refused(reason, hint="nothing of it was kept") from error
+            with named(digest):
+                for member, path, content in (reader or read)(blob, digest, limits):
+                    laying.lay(member, path, content)
         laying.fresh = set()
         for path in folders:
             laying.lay_folder(path)
@@ -85,10 +83,10 @@ def unpack(
             root.close()
 
 
-def _lay(laying: _Laying, blob: Path, digest: str, limits: Limits) -> None:
+def read(blob: Path, digest: str, limits: Limits) -> Iterator[Laid]:
+    """The members of a layer's blob, one after the other."""
     with opened(blob, digest, limits) as stream:
-        for member, path, content in members(stream, limits):
-            laying.lay(member, path, content)
+        yield from members(stream, limits)
 
 
 class _Laying:
@@ -108,12 +106,11 @@ class _Laying:
         self._changes: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
 
-    def lay(self, member: tarfile.TarInfo, path: str, content: IO[bytes]) -> None:
+    def lay(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> None:
         """Lay one member over what is there."""
         self._seen += 1
         self._size += member.size
-        if self._seen > self._limits.entries:
-            raise Refused(f"this looks like a bomb: more than {self._limits.entries:,} entries")
+        self._limits.check_entries(self._seen)
         if self._size > self._limits.plain:
             raise Refused(f"this looks like a bomb: more than {self._limits.plain:,} bytes")
         folder, _, name = path.rpartition("/")
@@ -134,7 +131,7 @@ class _Laying:
             member.type, member.mode = tarfile.DIRTYPE, 0o755
             self.lay(member, path, io.BytesIO())
 
-    def _place(self, member: tarfile.TarInfo, path: str, content: IO[bytes]) -> None:
+    def _place(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> None:
         if member.isdev() and not member.isfifo():
             self._device(path)
             return
@@ -156,7 +153,7 @@ class _Laying:
         self._below.setdefault(path.rpartition("/")[0], set()).add(path)
         self.fresh.add(path)
 
-    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes]) -> Entry:
+    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> Entry:
         mode = stat.S_IMODE(member.mode)
         on_disk = kept_mode(mode, folder=member.isdir())
         if self._root and not member.issym():
@@ -174,9 +171,11 @@ class _Laying:
         return entry_of_special(member, path)
 
     def _make_file(
-        self, member: tarfile.TarInfo, path: str, content: IO[bytes], mode: int, on_disk: int
+        self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str, mode: int, on_disk: int
     ) -> Entry:
-        if self._root:
+        if isinstance(content, str):  # read before: nothing is written then
+            digest = content
+        elif self._root:
             digest = self._root.file(path, content, member.size, on_disk, member.mtime)
         else:
             digest = sha256_of(content)

@@ -64,8 +64,9 @@ class Transport:
         self._wait = wait or self.sleep
         self._plain_http = plain_http
         self._threads = threading.local()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._base = ""
+        self._tls: ssl.SSLContext | None = None
         self._authorization = Authorization(registry, credentials, self._token)
 
     def patience(self) -> Patience:
@@ -185,12 +186,18 @@ class Transport:
         found: requests.Session | None = getattr(self._threads, "session", None)
         if found is None:
             found = requests.Session()
-            found.mount("https://", _secure_adapter())
+            found.mount("https://", _Adapter(self._context()))
             found.mount("http://", _Adapter())
             found.headers["User-Agent"] = "build-images"
             found.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
             self._threads.session = found
         return found
+
+    def _context(self) -> ssl.SSLContext:
+        """What all threads' connections with TLS are made by: reading authorities takes long."""
+        with self._lock:
+            self._tls = self._tls or _secure_context()
+            return self._tls
 
     def _follow(
         self,
@@ -320,15 +327,15 @@ class _Adapter(requests.adapters.HTTPAdapter):
         super().init_poolmanager(connections, maxsize, block, **more)
 
 
-def _secure_adapter() -> _Adapter:
-    """Connections that take the authorities of SSL_CERT_FILE, too, where both files are named."""
+def _secure_context() -> ssl.SSLContext:
+    """One that takes the authorities of SSL_CERT_FILE, too, where both files are named."""
     context, file = create_urllib3_context(), os.environ.get("SSL_CERT_FILE")
     if file:
         try:
             context.load_verify_locations(cafile=file)
         except OSError as error:
             raise BadInput(f"SSL_CERT_FILE: {file}: no certificates can be read there") from error
-    return _Adapter(context)
+    return context
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:

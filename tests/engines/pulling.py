@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from harness import Ended, build_images, missing
+from outside import outside_signals
 from real_registry import real_registry
 from registry_site import Proxy, Published, Site
 
@@ -50,13 +51,15 @@ def pull(
     name: str = "site/tool:1.0",
     policy: Path | None = None,
     apart: bool = False,
+    also: Sequence[str] = (),
 ) -> Ended:
     """Pull as a site does; the builder's home is the site's own.
 
     It is for the host of a record: asking this machine's programs takes longer than all the rest.
-    It runs in this process, which has all modules already, unless it is to be `apart`.
+    `also` are more references. It runs in this process, which has all modules already, unless it
+    is to be `apart`.
     """
-    given: list[str | Path] = ["pull", f"{host or site.registry}/{name}"]
+    given: list[str | Path] = ["pull", f"{host or site.registry}/{name}", *also]
     given += ["--format", artifact_format, "--policy", policy or site.policy()]
     if "--output" not in more:
         given += ["--output", site.place / "out"]
@@ -74,7 +77,9 @@ def pull(
     ):
         for key, value in environment.items():
             patch.setenv(key, value)
-        status = main([str(one) for one in given])
+        with outside_signals() as signals:
+            status = main([str(one) for one in given])
+            signals.check()
     return Ended(status=status, stdout=out.getvalue(), stderr=err.getvalue())
 
 

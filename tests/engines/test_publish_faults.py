@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from faulty_proxy import Fault, proxy_before
+from faulty_proxy import Fault
 from harness import build_images
 from publishing import (
     RECIPES,
@@ -33,40 +30,6 @@ def test_two_publishes_at_once(made: Path, registry: RealRegistry) -> None:
     assert [one.returncode for one in both] == [0, 0], ended
     assert unproven(registry.host) == []
     assert own_tags(repository(registry.host, "app")) == {TAG, "latest"}
-
-
-def test_killed_at_every_step_and_run_again(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the last request was, no tag is there before its proof, and a rerun ends well."""
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    with real_registry(tmp_path / "whole") as whole, proxy_before(whole.host) as proxy:
-        assert publish(made, proxy.host).status == 0
-        number = len(proxy.requests)
-    for last in [*range(0, number - 8, max(1, number // 8)), *range(number - 8, number, 2)]:
-        with real_registry(tmp_path / f"killed-{last}") as registry:
-            killed_at(last, made, registry.host)
-            assert unproven(registry.host) == [], f"killed at request {last} of {number}"
-            again = publish(made, registry.host)
-            assert again.status == 0, again.stderr
-            assert unproven(registry.host) == []
-            for recipe in RECIPES:
-                assert own_tags(repository(registry.host, recipe)) == {TAG, "latest"}
-        shutil.rmtree(tmp_path / f"killed-{last}")
-
-
-def killed_at(last: int, project: Path, upstream: str) -> None:
-    """Publish, and kill it when it has sent its request of that number."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def decide(_request: str, number: int) -> Fault | None:
-        if number == last:
-            running[0].send_signal(signal.SIGKILL)
-        return Fault(status=503) if number > last else None
-
-    with proxy_before(upstream, decide) as proxy:
-        running.append(start(project, proxy.host))
-        running[0].communicate()
 
 
 FAULTS = {

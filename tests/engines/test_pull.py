@@ -8,7 +8,7 @@ import stat
 import pytest
 from harness import build_images
 from pulling import known_images, left_behind, one_registry, proxy, pull, site
-from registry_site import Content, Site
+from registry_site import HERE, Content, Proxy, Site
 
 from builder.artifacts.oci import read_layout
 from builder.digests import sha256_of_file
@@ -61,6 +61,28 @@ def test_what_is_there_and_whole_is_left_alone(site: Site) -> None:
     assert changed.status == 5
     assert "changed since" in changed.stderr
     assert pull(site, "oci").status == 2
+
+
+def test_several_are_pulled_and_what_they_share_once(site: Site, proxy: Proxy) -> None:
+    """One that is refused does not stop the others, and its code is the command's."""
+    site.publish(Content(note="first"), tag="first")
+    site.publish(Content(note="stranger"), tag="unsigned", proof=False)
+    second = site.publish(Content(note="second"), tag="second")
+    others = [f"{proxy.host}/site/tool:{tag}" for tag in ("unsigned", "second", "first")]
+    done = pull(site, "oci", "--json", also=others, host=proxy.host, name="site/tool:first")
+    assert done.status == 5, done.stderr
+    assert "tool:unsigned: refused" in done.stderr
+    assert left_behind(site) == ["out"]
+    names = [f"tool-{tag}-{HERE}-oci" for tag in ("first", "second")]
+    assert sorted(one.name for one in (site.place / "out").iterdir()) == names
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one.get("path", "refused") for one in printed] == ["image.oci", "refused", "image.oci"]
+    assert printed[2]["tree"] == second.tree
+    for layer in second.layers:
+        asked = [one for one in proxy.requests if one.endswith(layer)]
+        assert len(asked) == 1
+    notes = {one.stem for one in (site.place / "home/pulls/layers").glob("*.jsonl")}
+    assert notes == {layer[7:] for layer in second.layers}
 
 
 def test_it_runs_as_a_program_and_for_this_very_host(site: Site) -> None:

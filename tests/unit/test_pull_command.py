@@ -34,4 +34,12 @@ def test_a_key_that_is_named_twice(
     assert "the same key as a.pub" in capsys.readouterr().err
 
 
+def test_all_references_that_are_none_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["pull", "Not A Reference", "quay.io/site/tool:1", "quay.io/site/tool@sha256:1"]
+    assert main([*words, "--format", "sif"]) == 2
+    said = capsys.readouterr().err
+    assert "Not A Reference" in said
+    assert "sha256:1" in said
+
+
 PEM = generated().public.pem

@@ -1,0 +1,284 @@
+"""Pulling five images with shared layers, against `skopeo copy`, `ch-image` and `apptainer pull`.
+
+    python bench/pulls.py [--rounds 5] [--megabytes 40] [--only oci|directory|sif]
+
+The images have 2 to 4 layers of files of this machine's own /usr; the lowest two are shared. Each
+is signed and proven, and a pull applies the whole policy to it, reads every byte, and computes the
+tree digest. Each contender starts with nothing of it on this machine, and they take turns; the
+medians are told. Bytes are those of the registry's answers. `skopeo copy` writes the same five
+OCI layouts, which checks the digests of blobs; with `--dest-shared-blob-dir` it fetches what they
+share once. Charliecloud wants TLS: that comparison has it on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from faulty_proxy import proxy_before
+from real_registry import PASSWORD, USER, RealRegistry, real_registry
+from registry_site import HERE, Content, Site, file, layer_of
+
+from builder.engines import Tools, apptainer
+from builder.home import Home
+from builder.process import Processes
+
+PROJECT = Path(__file__).resolve().parents[1]
+LAYERS = ((0, 1), (0, 1, 2), (0, 1, 3, 4), (0, 1, 5), (0, 1, 6, 7))
+NAME = "site/tool"
+QUIET = subprocess.DEVNULL
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """Five published images, and a folder that the ordinary user can write to."""
+
+    site: Site
+    registry: RealRegistry
+    secured: RealRegistry
+    folder: Path
+    tools: Tools
+
+    def ours(self, host: str, form: str, *tags: str, env: Mapping[str, str] | None = None) -> None:
+        """One command for all tags, into folders of their own."""
+        words = ["pull", "-q", *(f"{host}/{NAME}:{one}" for one in tags), "--format", form]
+        words += ["--policy", str(self.site.policy()), "--host", str(self.site.record())]
+        subprocess.run(
+            [sys.executable, "-m", "builder", *words, "--output", str(self._out(len(tags)))],
+            cwd=PROJECT,
+            env={**os.environ, **(env or {}), "BUILD_IMAGES_HOME": str(self.folder / "home")},
+            stdout=QUIET,
+            check=True,
+        )
+
+    def _out(self, number: int) -> Path:
+        out = self.folder / "out"
+        return out if number > 1 else out / f"one-{time.monotonic_ns()}"
+
+    def one_by_one(self, host: str) -> None:
+        """A command for each image."""
+        for tag in tags():
+            self.ours(host, "oci", tag)
+
+    def skopeo(self, host: str, *more: str) -> None:
+        """The same layouts by skopeo."""
+        for tag in tags():
+            source = f"docker://{host}/{NAME}:{tag}"
+            target = f"oci:{self.folder}/out/{tag}:{tag}"
+            words = ["skopeo", "copy", "-q", "--src-tls-verify=false", *more, source, target]
+            subprocess.run(words, check=True)
+
+    def charliecloud(self) -> None:
+        """`ch-image pull`, and `ch-convert` of what it has to a folder."""
+        env = {
+            **os.environ,
+            "PATH": "/usr/bin:/bin",  # it needs the system's own python3
+            "USER": os.environ.get("USER", "root"),
+            "CH_IMAGE_STORAGE": str(self.folder / "out/storage"),
+            "CH_IMAGE_USERNAME": USER,
+            "CH_IMAGE_PASSWORD": PASSWORD,
+            "REQUESTS_CA_BUNDLE": str(self.secured.authority),
+        }
+        name = f"{self.secured.host}/{NAME}:{tags()[-1]}"
+        pull = ["ch-image", "pull", "--auth", "--no-cache", name]
+        convert = ["ch-convert", "-i", "ch-image", "-o", "dir", name, f"{self.folder}/out/dir"]
+        for words in (pull, convert):
+            done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{words[0]}: {done.stderr}")
+
+    def apptainer_pull(self, source: str) -> None:
+        """`apptainer pull` as the ordinary user, its cache switched off."""
+        out = self.folder / "out"
+        self.tools.processes.logged(
+            [
+                *(self.tools.program("apptainer"), "pull", "--no-https", "--disable-cache"),
+                *(out / "theirs.sif", source),
+            ],
+            log=self.folder / "log",
+            env={**self.tools.environment, **apptainer.environment(out)},
+            user=self.tools.ordinary_user,
+            cwd=out,
+        )
+
+    def fresh(self, *, known: bool = False) -> None:
+        """Nothing of it on this machine; `known` keeps what a pull keeps in its home."""
+        for name in ["out", *([] if known else ["home"])]:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / "out").mkdir(mode=0o777)
+        (self.folder / "out").chmod(0o777)
+
+
+def tags() -> list[str]:
+    return [f"image-{number}" for number in range(len(LAYERS))]
+
+
+def files_of_usr() -> Iterator[Path]:
+    """What layers are filled with: programs, libraries and texts, none larger than 8 MB."""
+    for top in ("lib", "share", "bin"):
+        for folder, _, names in os.walk(f"/usr/{top}"):
+            for name in sorted(names):
+                one = Path(folder, name)
+                if one.is_file() and not one.is_symlink() and one.stat().st_size < 8 << 20:
+                    yield one
+
+
+def layers(megabytes: int) -> list[bytes]:
+    """Layers of so many plain megabytes each, gzipped as most tools do."""
+    found: list[bytes] = []
+    source = files_of_usr()
+    for _ in range(1 + max(max(one) for one in LAYERS)):
+        members, size = [], 0
+        while size < megabytes * 1_000_000 and (one := next(source, None)):
+            data = one.read_bytes()
+            members.append(file(f"srv/{len(found)}{one}", data, mode=one.stat().st_mode & 0o777))
+            size += len(data)
+        found.append(layer_of(members, level=6))
+    return found
+
+
+def made(site: Site, folder: Path, megabytes: int, tools: Tools) -> None:
+    """Publish the images; the last one with a SIF that Apptainer made of it."""
+    blobs = layers(megabytes)
+    for number, some in enumerate(LAYERS):
+        content = Content(layers=tuple(blobs[one] for one in some))
+        if number == len(LAYERS) - 1 and tools.has("apptainer"):
+            site.publish(content, name=NAME, tag="without", proof=False)
+            content = Content(layers=content.layers, sif=sif_of(site, folder, tools))
+        site.publish(content, name=NAME, tag=f"image-{number}")
+    sizes = sum(map(len, blobs)) / 1e6
+    print(f"{len(LAYERS)} images, {len(blobs)} layers, {sizes:.0f} MB packed, each one once")
+
+
+def sif_of(site: Site, folder: Path, tools: Tools) -> bytes:
+    """The SIF of what is under the tag `without`."""
+    work = folder / "sif"
+    work.mkdir(mode=0o777)
+    work.chmod(0o777)
+    layout, target = work / "layout", work / "made.sif"
+    source = f"docker://{site.registry}/{NAME}:without"
+    words = ["skopeo", "copy", "-q", "--src-tls-verify=false", source, f"oci:{layout}:latest"]
+    subprocess.run(words, check=True)
+    apptainer.pack(layout, target, [], arch=HERE, tools=tools, log=work / "log")
+    return target.read_bytes()
+
+
+Contender = tuple[str, Callable[[], None], bool]  # its name, what it does, what it has already
+
+
+def measured(bench: Bench, contenders: list[Contender], rounds: int) -> dict[str, float]:
+    """The median of each, in seconds."""
+    taken: dict[str, list[float]] = {name: [] for name, _, _ in contenders}
+    for _ in range(rounds):
+        for name, work, known in contenders:
+            bench.fresh(known=known)
+            os.sync()
+            start = time.monotonic()
+            work()
+            taken[name].append(time.monotonic() - start)
+    for name, some in taken.items():
+        spread = f"{min(some):.2f} to {max(some):.2f}"
+        print(f"  {name:52} {statistics.median(some):7.2f} s   ({spread})")
+    return {name: statistics.median(some) for name, some in taken.items()}
+
+
+def answered(bench: Bench, work: Callable[[str], None]) -> float:
+    """The megabytes that a registry answers with, to somebody who has nothing."""
+    bench.fresh()
+    with proxy_before(bench.registry.host) as proxy:
+        work(proxy.host)
+    return proxy.answered / 1e6
+
+
+def layouts(bench: Bench, rounds: int) -> None:
+    """Five OCI layouts."""
+    host, shared = bench.registry.host, f"--dest-shared-blob-dir={bench.folder}/out/blobs"
+    ours, theirs = "build-images pull, five at once", "skopeo copy, five times"
+    contenders: list[Contender] = [
+        (ours, lambda: bench.ours(host, "oci", *tags()), False),
+        (f"{ours}, its layers known", lambda: bench.ours(host, "oci", *tags()), True),
+        (theirs, lambda: bench.skopeo(host), False),
+        (f"{theirs}, sharing blobs", lambda: bench.skopeo(host, shared), False),
+        ("build-images pull, five times", lambda: bench.one_by_one(host), False),
+    ]
+    found = measured(bench, contenders, rounds)
+    print(f"  ratio: {found[ours] / found[theirs]:.2f}; sharing: ", end="")
+    print(f"{found[ours] / found[f'{theirs}, sharing blobs']:.2f}; layers known: ", end="")
+    print(f"{found[f'{ours}, its layers known'] / found[theirs]:.2f}   (reach: 1.15)")
+    for name, work in {
+        ours: lambda host: bench.ours(host, "oci", *tags()),
+        theirs: bench.skopeo,
+        f"{theirs}, sharing blobs": lambda host: bench.skopeo(host, shared),
+    }.items():
+        print(f"  {name:52} {answered(bench, work):7.1f} MB of answers")
+
+
+def directories(bench: Bench, rounds: int) -> None:
+    """The last image as a folder for Charliecloud."""
+    ours, theirs = "build-images pull --format directory", "ch-image pull, ch-convert"
+    env = bench.secured.environment
+    contenders: list[Contender] = [
+        (ours, lambda: bench.ours(bench.secured.host, "directory", tags()[-1], env=env), False),
+        (theirs, bench.charliecloud, False),
+    ]
+    found = measured(bench, contenders, rounds)
+    print(f"  ratio: {found[ours] / found[theirs]:.2f}   (reach: below 1)")
+
+
+def sifs(bench: Bench, rounds: int) -> None:
+    """The SIF of the last image: as it was published, and made anew by Apptainer."""
+    host, tag = bench.registry.host, tags()[-1]
+    registry = bench.site.repository(NAME)
+    image = registry.document(tag)[1]["manifests"][0]["digest"]
+    [sif] = [one for one in registry.referrers(image) if "sif" in one.artifact_type]
+    ours, theirs = "build-images pull --format sif", "apptainer pull oras://"
+    made_anew = "apptainer pull docker://"
+    contenders: list[Contender] = [
+        (ours, lambda: bench.ours(host, "sif", tag), False),
+        (theirs, lambda: bench.apptainer_pull(f"oras://{host}/{NAME}@{sif.digest}"), False),
+        (made_anew, lambda: bench.apptainer_pull(f"docker://{host}/{NAME}:{tag}"), False),
+    ]
+    found = measured(bench, contenders, rounds)
+    print(f"  ratio: {found[ours] / found[theirs]:.2f}; {made_anew}: ", end="")
+    print(f"{found[ours] / found[made_anew]:.2f}   (reach: 1)")
+
+
+def main() -> int:
+    """Measure, and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=40, help="plain ones of a layer")
+    measures = {"oci": layouts, "directory": directories, "sif": sifs}
+    parser.add_argument("--only", choices=measures, action="append")
+    given = parser.parse_args()
+    tools = Tools(processes=Processes(), home=Home.of_environment())
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="bench-pulling-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "secured").mkdir()
+        (folder / "secured/store").symlink_to(folder / "plain/store")
+        with (
+            real_registry(folder / "plain") as plain,
+            real_registry(folder / "secured", secured=True) as secured,
+        ):
+            site = Site(registry=plain.host, place=folder / "site", known={})
+            site.place.mkdir()
+            made(site, folder, given.megabytes, tools)
+            bench = Bench(site=site, registry=plain, secured=secured, folder=folder, tools=tools)
+            for form in given.only or measures:
+                print(f"{form}, medians of {given.rounds}:", flush=True)
+                measures[form](bench, given.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

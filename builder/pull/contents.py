@@ -1,0 +1,139 @@
+"""What layers hold, noted once: one that was read before is not inflated again.
+
+What a blob of a given digest unpacks to never changes. So the members of a layer, each file with
+its SHA-256, are noted when it was read to its end without a fault, and the tree of the next image
+that has the layer is made from that. A note is this user's own: it is believed only where nobody
+else may write, is of this very version of the program, and has its own checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from builder import __version__
+from builder.digests import sha256_of
+from builder.locks import locked
+from builder.pull.limits import LIMITS, Limits
+from builder.pull.members import Laid, members, named
+from builder.pull.streams import opened
+
+SCHEMA = "build-images/layer/v1"
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_END = len(hashlib.sha256().hexdigest()) + 1  # the last line: a checksum of all above it
+_NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """A folder of notes, one a layer; several pulls use it at once.
+
+    `check` is called for each member that is read, and raises what is to end that.
+    """
+
+    folder: Path
+    check: Callable[[], object] = lambda: None
+
+    def note(self, blob: Path, digest: str, limits: Limits = LIMITS) -> Path:
+        """The note on a layer whose blob is known to have its digest; written if there is none.
+
+        Raises `Refused` for what must not be unpacked. Of that nothing is noted.
+        """
+        note = self.folder / f"{digest.partition(':')[2]}.jsonl"
+        header = _header(digest, limits)
+        if _is_believed(note, header):
+            note.touch()  # what no pull takes for long is garbage
+            return note
+        with locked(self.folder, note.stem):
+            if not _is_believed(note, header):
+                self._write(note, header, blob, digest, limits)
+        return note
+
+    def _write(self, note: Path, header: bytes, blob: Path, digest: str, limits: Limits) -> None:
+        self.folder.chmod(0o700)
+        partial = note.with_suffix(".partial")
+        try:
+            with partial.open("wb") as file:
+                written = hashlib.sha256(header)
+                file.write(header)
+                for line in self._lines(blob, digest, limits):
+                    written.update(line)
+                    file.write(line)
+                file.write(f"{written.hexdigest()}\n".encode())
+            partial.chmod(0o600)
+            partial.rename(note)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _lines(self, blob: Path, digest: str, limits: Limits) -> Iterator[bytes]:
+        with named(digest), opened(blob, digest, limits) as stream:
+            for number, (member, path, content) in enumerate(members(stream, limits), 1):
+                self.check()
+                limits.check_entries(number)
+                found = sha256_of(content) if member.isreg() else ""
+                kind = member.type.decode("latin-1")
+                fields = [path, kind, member.mode, member.size, member.linkname, found]
+                yield json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def noted(note: Path, _digest: str, _limits: Limits) -> Iterator[Laid]:
+    """What a layer's note says: each member as the layer itself has it, its content by digest."""
+    with _opened(note) as file:
+        next(file)  # the header
+        for line in file:
+            if not line.startswith(b"["):
+                return
+            member, path = tarfile.TarInfo(), ""
+            path, kind, member.mode, member.size, member.linkname, content = json.loads(line)
+            member.name, member.type = path, kind.encode("latin-1")
+            yield member, path, content
+
+
+def _header(digest: str, limits: Limits) -> bytes:
+    """What a note begins with; one that was made by other rules is made anew."""
+    fields: dict[str, Any] = {
+        "schema": SCHEMA,
+        "build-images": __version__,
+        "layer": digest,
+        "limits": asdict(limits),
+    }
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _is_believed(note: Path, header: bytes) -> bool:
+    """Whether a note is this user's own, of this layer, and whole."""
+    try:
+        if not _is_ours(note.parent.lstat()):
+            return False
+        with _opened(note) as file:
+            status = os.fstat(file.fileno())
+            if not (stat.S_ISREG(status.st_mode) and _is_ours(status)):
+                return False
+            if file.readline(len(header)) != header:
+                return False
+            return _has_its_checksum(file, status.st_size, header)
+    except OSError:
+        return False
+
+
+def _has_its_checksum(file: IO[bytes], size: int, header: bytes) -> bool:
+    found, left = hashlib.sha256(header), size - len(header) - _END
+    while left > 0 and (data := file.read(min(left, 1 << 20))):
+        found.update(data)
+        left -= len(data)
+    return left == 0 and file.read() == f"{found.hexdigest()}\n".encode()
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+
+
+def _opened(note: Path) -> IO[bytes]:
+    return os.fdopen(os.open(note, _NOTED), "rb")
