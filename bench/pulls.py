@@ -7,7 +7,8 @@ is signed and proven, and a pull applies the whole policy to it, reads every byt
 tree digest. Each contender starts with nothing of it on this machine, and they take turns; the
 medians are told. Bytes are those of the registry's answers. `skopeo copy` writes the same five
 OCI layouts, which checks the digests of blobs; with `--dest-shared-blob-dir` it fetches what they
-share once. Charliecloud wants TLS: that comparison has it on both sides.
+share once. Charliecloud wants TLS: that comparison has it on both sides. `busy` is the processor
+time of the programs themselves, which says more on a machine that others use.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from faulty_proxy import proxy_before
 from real_registry import PASSWORD, USER, RealRegistry, real_registry
 from registry_site import HERE, Content, Site, file, layer_of
+from timing import processor_seconds
 
 from builder.engines import Tools, apptainer
 from builder.home import Home
@@ -176,18 +178,21 @@ Contender = tuple[str, Callable[[], None], bool]  # its name, what it does, what
 
 
 def measured(bench: Bench, contenders: list[Contender], rounds: int) -> dict[str, float]:
-    """The median of each, in seconds."""
+    """The median of each, in seconds; its processor time is told beside it."""
     taken: dict[str, list[float]] = {name: [] for name, _, _ in contenders}
+    busy: dict[str, list[float]] = {name: [] for name, _, _ in contenders}
     for _ in range(rounds):
         for name, work, known in contenders:
             bench.fresh(known=known)
             os.sync()
             start = time.monotonic()
-            work()
+            busy[name].append(processor_seconds(work))
             taken[name].append(time.monotonic() - start)
     for name, some in taken.items():
         spread = f"{min(some):.2f} to {max(some):.2f}"
-        print(f"  {name:52} {statistics.median(some):7.2f} s   ({spread})")
+        processor = statistics.median(busy[name])
+        print(f"  {name:52} {statistics.median(some):7.2f} s ({spread}), {processor:6.2f} s busy")
+    sys.stdout.flush()
     return {name: statistics.median(some) for name, some in taken.items()}
 
 
