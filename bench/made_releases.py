@@ -18,12 +18,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from builder import __version__, facts
-from builder.artifacts.oci import Layer, blob_path, finish_layout, start_layout
+from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.cli.manifests import SCHEMA, size_of
 from builder.cli.packing import file_digest
 from builder.load import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.plan import make_plan
+from builder.pull.unpacking import unpack
 from builder.spec import COMPILER, block_faults, limit_reason
 from builder.verify import Setting, host_facts, write_evidence
 
@@ -228,3 +229,21 @@ def _manifest(
         "sbom": "sbom.cdx.json",
         "in_image_checks": [],
     }
+
+
+def correct_evidence(project: Path) -> None:
+    """Have the evidence of made images name their trees, and say what was emulated."""
+    for folder in (project / "out").iterdir():
+        if not (folder / "image.oci").is_dir():
+            continue
+        layout = read_layout(folder / "image.oci")
+        tree = unpack([(blob, f"sha256:{blob.name}") for blob in layout.layers], None).tree
+        for file in (folder / "evidence").glob("*.json"):
+            statement = json.loads(file.read_text())
+            for subject in statement["subject"]:
+                if subject["name"].endswith("/tree"):
+                    subject["digest"] = {"sha256": tree.partition(":")[2]}
+            run = statement["predicate"]["configuration"][0]["annotations"]
+            if not folder.name.endswith(run["host"]["arch"]):
+                run |= {"emulated": True, "emulator": "qemu"}
+            file.write_text(json.dumps(statement))

@@ -6,6 +6,7 @@ from builder.bases.mirror import Mirror, find_mirror
 from builder.bases.store import (
     StoredBase,
     ensure_base,
+    kept_base,
     keyring_of,
     source_lines,
     staging,
@@ -17,6 +18,7 @@ __all__ = [
     "StoredBase",
     "ensure_base",
     "find_mirror",
+    "kept_base",
     "keyring_of",
     "source_lines",
     "staging",

@@ -110,6 +110,23 @@ def stored_base(
         return None
 
 
+def kept_base(name: str, *, store: Path) -> StoredBase | None:
+    """The newest base that specs call by a name, from whichever mirror; None if there is none.
+
+    For where no mirror is: a base that was brought is of the mirror of those who made it.
+    """
+    found = []
+    for record in store.glob("*/base.json"):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if json.loads(record.read_text())["name"] == name:
+                found.append(_read(record, name))
+    return max((one for one in found if one.archive.is_file()), key=_made, default=None)
+
+
+def _made(base: StoredBase) -> str:
+    return base.made
+
+
 def base_tag(digest: str) -> str:
     """What engines keep the base of a digest under."""
     return f"localhost/build-images/base:{digest.removeprefix('sha256:')[:32]}"

@@ -135,7 +135,10 @@ def progress_options() -> argparse.ArgumentParser:
 
 def offline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--offline", action="store_true", help="fetch no source: what is not in the store is named"
+        "--offline",
+        action="store_true",
+        help="fetch no source: what is not in the store is named. Bases and packages that the home "
+        "has, as `load --home` brings them, are asked of nobody",
     )
 
 

@@ -15,7 +15,7 @@ from builder import doctor as examination
 from builder import native
 from builder.artifacts.settled import epoch_of
 from builder.artifacts.sharing import shared_layers
-from builder.bases import find_mirror
+from builder.bases import find_mirror, kept_base
 from builder.cli import linting, show
 from builder.cli.at_work import at_work
 from builder.cli.commands import compiled, load_plan, states_of_stages
@@ -32,7 +32,7 @@ from builder.engines import ENGINES, Tools
 from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
-from builder.model import FORMATS, Plan, Spec
+from builder.model import FORMATS, Plan, PlannedImage, Spec
 from builder.process import Processes
 from builder.verify import host_facts
 
@@ -141,17 +141,19 @@ def _run(
             home=home.path,
             out=options.out,
             need_bytes=NEEDED_BYTES * min(todo, options.jobs),
-            bases=bootstrapped,
+            bases=any(_needs_base(options, home, image) for image in made.images),
             lent=lent,
         )
         for item in (diagnosis.items[f"native:{arch}"] for arch in lent):
             if not item.ok:
                 progress.say(f"{item.title}: {item.text} ({item.remedy})")
-        tools = held.enter_context(downloading(tools, home, made.images, progress))
+        tools = held.enter_context(
+            downloading(tools, home, made.images, progress, offline=options.offline)
+        )
     return Run(
         tools=tools,
         engine=ENGINES[options.engine](tools),
-        mirror=find_mirror() if bootstrapped and todo else None,
+        mirror=find_mirror() if bootstrapped and todo and not options.offline else None,
         out=options.out,
         progress=progress,
         host=host_facts(),
@@ -162,8 +164,16 @@ def _run(
         cache=options.cache and not options.refresh,
         verify=options.verify,
         native_tools=options.native_tools,
+        offline=options.offline,
         declared=project_digests(options.project) if todo else {},
     )
+
+
+def _needs_base(options: Options, home: Home, image: PlannedImage) -> bool:
+    """Whether the base of an image may have to be made here."""
+    if not image.is_bootstrapped:
+        return False
+    return not (options.offline and kept_base(image.base_image, store=home.bases))
 
 
 def _to_be_lent(options: Options, made: Plan) -> list[str]:

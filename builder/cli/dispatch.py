@@ -38,6 +38,8 @@ COMMANDS = {
     "verify": Command("verifying", "verify"),
     "reproduce": Command("reproducing", "reproduce"),
     "publish": Command("publishing", "publish"),
+    "bundle": Command("bundling", "bundle"),
+    "load": Command("loading", "load"),
     "doctor": Command("examining", "doctor"),
     "check-host": Command("checking", "check_host"),
     "gc": Command("collecting", "collect"),

@@ -30,6 +30,7 @@ examples:
   build-images gc                                what the store holds in vain
   build-images doctor                            what this machine can build, run and verify
   build-images publish --to quay.io/site         proven images, with their proof, to a registry
+  build-images bundle --output site.tar          the same in one file, to be carried
   build-images check-host image.sif              whether an image runs on this machine
   build-images verify DIR --launcher srun        whether Slurm starts the ranks of an image
 

@@ -15,32 +15,42 @@ from builder.engines import Lent, Tools
 from builder.errors import counted
 from builder.home import LENT_AT, PIP_AT, Home
 from builder.model import PlannedImage
-from builder.packages import package_cache, pip_configuration
+from builder.proxy import package_cache, pip_configuration
 
 
-def lent_to(run: Run, image: PlannedImage, *, log: Path) -> tuple[Lent, ...]:
-    """What the build steps of an image are lent."""
+def lent_to(run: Run, image: PlannedImage, *, log: Path, name: str) -> tuple[Lent, ...]:
+    """What build steps of an image are lent; `name` is what the engine will call the result."""
     if not run.engine.lends:
         return ()
     lent: list[Lent] = []
     if tools := native_tools(run, image, log=log):
         lent.append(Lent(path=tools.root, at=LENT_AT))
-    if run.tools.pip and uses_pip(image):
-        lent.append(Lent(path=Path(run.tools.pip), at=PIP_AT))
+    if uses_pip(image) and (pip := run.tools.pip_for(name)):
+        lent.append(Lent(path=pip, at=PIP_AT))
     return tuple(lent)
 
 
 @contextlib.contextmanager
 def downloading(
-    tools: Tools, home: Home, images: Sequence[PlannedImage], progress: Progress
+    tools: Tools,
+    home: Home,
+    images: Sequence[PlannedImage],
+    progress: Progress,
+    *,
+    offline: bool = False,
+    noted: bool = True,
 ) -> Iterator[Tools]:
-    """Tools whose downloads go through the cache of packages in a home, and what that saved."""
+    """Tools whose downloads go through the cache of packages in a home, and what that saved.
+
+    With `noted`, journals say what each build was given.
+    """
     with contextlib.ExitStack() as held:
-        cache = held.enter_context(package_cache(home.packages))
+        cache = held.enter_context(package_cache(home.packages, offline=offline))
         pip = ""
         if any(map(uses_pip, images)):
             pip = held.enter_context(pip_configuration(cache, home.packages, tools.processes))
-        yield dataclasses.replace(tools, packages=cache, pip=pip)
+        journals = cache.journals if noted else None
+        yield dataclasses.replace(tools, packages=cache, pip=pip, journals=journals)
     if cache.taken:
         share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
         progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.cli.bundle_options import BundleOptions, bundle_options
 from builder.cli.dispatch import COMMANDS
 from builder.cli.parser import make_parser
 from builder.cli.pull_options import PullOptions, pull_options
@@ -59,6 +60,7 @@ class Options:
     key: str = ""
     plain_http: tuple[str, ...] = ()
     pull: PullOptions = field(default_factory=PullOptions)
+    bundle: BundleOptions | None = None
     site: SiteOptions = field(default_factory=SiteOptions)
 
 
@@ -100,7 +102,7 @@ def parse(argv: Sequence[str]) -> Options:
         repeats=getattr(given, "repeats", None) or REPEATS,
         prometheus=getattr(given, "prometheus", None),
         gpu=getattr(given, "gpu", False),
-        to=getattr(given, "to", ""),
+        to=getattr(given, "to", "") or "",
         source=getattr(given, "source", None) or "",
         key=getattr(given, "key", None) or "",
         plain_http=_distinct(getattr(given, "plain_http", None) or []),
@@ -108,6 +110,7 @@ def parse(argv: Sequence[str]) -> Options:
         runners=_distinct(getattr(given, "runner", None) or []),
         ranks=rank_options(parser, given),
         pull=pull_options(given),
+        bundle=bundle_options(parser, given),
         site=site_options(given),
     )
 

@@ -18,6 +18,7 @@ from builder.cli.run import Run, Timer
 from builder.cli.workspace import Workspace, remove
 from builder.digests import sha256_of_file
 from builder.engines import apptainer, charliecloud
+from builder.engines.protocol import tag
 from builder.errors import StepFailed
 from builder.model import Artifact, LockedSource, PlannedImage
 from builder.spec.driver import singularity_sections
@@ -85,7 +86,7 @@ class Packer:
                 on_line=lambda line: self.run.progress.detail(name, line),
                 cache=self.run.cache,
                 file=self.file,
-                lent=lent_to(self.run, self.image, log=log),
+                lent=lent_to(self.run, self.image, log=log, name=tag(self.image)),
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from builder import __version__
-from builder.cli import keys_options, publishing_options, pull_options
+from builder.cli import bundle_options, keys_options, publishing_options, pull_options
 from builder.cli.arguments import (
     Commands,
     Parser,
@@ -94,6 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_verify_options(verify)
     _reproduce_command(commands, [common, progress])
     publishing_options.declare(commands)
+    bundle_options.declare(commands)
     _doctor_command(commands, common)
     _check_host_command(commands)
     _gc_command(commands)

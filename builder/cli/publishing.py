@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from builder.cli.options import Options
 
 _BUILD_HINT = "build-images, with the same selectors, builds and verifies what is missing"
-_NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
-_DRY = "dry run, nothing was sent: "
+NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
+DRY = "dry run, nothing was sent: "
 _WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
 
 
@@ -41,20 +41,24 @@ def publish(options: Options) -> int:
     say = Progress(level=options.level).say
     processes = Processes()
     publisher = Publisher(
-        to, _prove(options, releases, processes), jobs=options.jobs, say=say, stop=processes.stop
+        to,
+        prove_with(options, releases, processes),
+        jobs=options.jobs,
+        say=say,
+        stop=processes.stop,
     )
     if reasons := publisher.narrowed(releases):
-        raise refusal(reasons, declared, hint=_NARROW_HINT)
+        raise refusal(reasons, declared, hint=NARROW_HINT)
     if options.dry_run:
         planned = [publisher.described(one) for one in releases]
-        _tell(options, planned, publisher.missing(releases), before=_DRY)
+        tell(options, planned, publisher.missing(releases), before=DRY)
         return 0
     done, traffic = publisher.publish(releases)
-    _tell(options, done, traffic)
+    tell(options, done, traffic)
     return 0
 
 
-def _prove(options: Options, releases: Sequence[Release], processes: Processes) -> Prove:
+def prove_with(options: Options, releases: Sequence[Release], processes: Processes) -> Prove:
     """Makes the proof: signed with a key, if one is named."""
     if not options.key:
         return unsigned
@@ -79,13 +83,13 @@ def _copied(
     releases = [release for release, _ in found if release]
     mirror = Mirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
     if reasons := mirror.narrowed(releases):
-        raise refusal(reasons, declared, hint=_NARROW_HINT)
+        raise refusal(reasons, declared, hint=NARROW_HINT)
     if options.dry_run:
         planned = [mirror.described(one) for one in releases]
-        _tell(options, planned, mirror.missing(releases), before=_DRY)
+        tell(options, planned, mirror.missing(releases), before=DRY)
         return 0
     done, traffic = mirror.copy(releases)
-    _tell(options, done, traffic)
+    tell(options, done, traffic)
     return 0
 
 
@@ -111,15 +115,19 @@ def namespace(
 
 
 def refusal(
-    reasons: Sequence[str], declared: Sequence[Declared], *, hint: str = _BUILD_HINT
+    reasons: Sequence[str],
+    declared: Sequence[Declared],
+    *,
+    hint: str = _BUILD_HINT,
+    done: str = "published",
 ) -> Refused:
-    """The error that lists why nothing was published."""
+    """The error that lists why nothing was done."""
     count = counted(len(declared), "release")
-    lines = [f"{count} asked for; nothing was published:", *reasons]
+    lines = [f"{count} asked for; nothing was {done}:", *reasons]
     return Refused("\n".join(lines), hint=hint)
 
 
-def _tell(options: Options, done: Sequence[Done], traffic: Traffic, *, before: str = "") -> None:
+def tell(options: Options, done: Sequence[Done], traffic: Traffic, *, before: str = "") -> None:
     """What was done."""
     if options.json:
         published = [

@@ -41,7 +41,7 @@ def pull_image(options: Options) -> int:
     given = options.pull
     references = _parsed(given.references)
     several = len(references) > 1
-    wanted = _wanted(options, given, references[0])
+    wanted = wanted_of(options, given, references[0])
     worst = 0
     for reference in references:
         try:
@@ -143,7 +143,7 @@ def _brought(
 def _output(given: PullOptions, wanted: Wanted, *, several: bool) -> Path:
     if given.output and not several:
         return given.output
-    return (given.output or Path.cwd()) / _name(wanted)
+    return (given.output or Path.cwd()) / folder_name(wanted)
 
 
 def _only_judged(shown: _Shown, wanted: Wanted, judged: Judged) -> None:
@@ -153,7 +153,8 @@ def _only_judged(shown: _Shown, wanted: Wanted, judged: Judged) -> None:
     shown.rules(str(wanted.reference), rulings)
 
 
-def _wanted(options: Options, given: PullOptions, reference: Reference) -> Wanted:
+def wanted_of(options: Options, given: PullOptions, reference: Reference) -> Wanted:
+    """What is asked for: by which policy, on which host, for which architecture."""
     file = given.policy or POLICY
     if given.policy is None and not file.exists():
         raise BadInput(
@@ -208,7 +209,7 @@ def _architecture(named: str, host: Host) -> str:
     return known.name
 
 
-def _name(wanted: Wanted) -> str:
+def folder_name(wanted: Wanted) -> str:
     """`hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
     reference = wanted.reference
     version = reference.tag or reference.digest[7:19] or "latest"

@@ -199,7 +199,12 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
     with (
         living(home.builders) as mark,  # whoever builds next ends what this leaves if it is killed
         downloading(
-            Tools(processes=processes, home=scratch), home, [spec.image], progress
+            Tools(processes=processes, home=scratch),
+            home,
+            [spec.image],
+            progress,
+            offline=options.offline,
+            noted=False,
         ) as tools,
     ):
         processes.mark[MARK] = mark

@@ -27,9 +27,9 @@ class Run:
     """One run of the main job: where things are, what does the work, who is told.
 
     `refresh` makes everything anew, bases included; without `cache`, finished build steps and
-    artifacts are not taken up again. No time in an image is later than `epoch`. `sources` are the
-    files of the store by URL, `declared` the digests of the project's files by path, `layers` those
-    that its images have in common.
+    artifacts are not taken up again; `offline`, what the home has is asked of nobody. No time in an
+    image is later than `epoch`. `sources` are the files of the store by URL, `declared` the digests
+    of the project's files by path, `layers` those that its images have in common.
     """
 
     tools: Tools
@@ -46,6 +46,7 @@ class Run:
     cache: bool = True
     verify: bool = True
     native_tools: bool = True
+    offline: bool = False
     sources: Mapping[str, Path] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     layers: SharedLayers | None = None

@@ -21,7 +21,7 @@ from builder.proof import (
 from builder.proof import Descriptor as Subject
 from builder.proof.keyless import KEYLESS
 from builder.publish import Prove, Ready, Release
-from builder.registry import INDEX, Descriptor, NotThere, Registry
+from builder.registry import INDEX, Descriptor, NotThere, Source
 
 
 def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
@@ -38,7 +38,7 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
     }
 
     def prove(
-        registry: Registry, image: Descriptor, images: Sequence[Ready]
+        registry: Source, image: Descriptor, images: Sequence[Ready]
     ) -> tuple[Attachment, ...]:
         own = () if image.media_type == INDEX else statements[images[0].identifier]
         subject = Subject(media_type=image.media_type, digest=image.digest, size=image.size)
@@ -62,7 +62,7 @@ def _statements(image: Ready) -> tuple[bytes, ...]:
     return found
 
 
-def _there(registry: Registry, digest: str) -> Mapping[str, Attachment]:
+def _there(registry: Source, digest: str) -> Mapping[str, Attachment]:
     """What the registry has in the classic format, by tag: it is added to."""
     found = {}
     for tag in (signature_tag(digest), attestation_tag(digest)):

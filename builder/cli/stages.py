@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from builder.bases import StoredBase, ensure_base, find_mirror
+from builder.bases import StoredBase, ensure_base, find_mirror, kept_base
 from builder.cli.lending import lent_to, native_tools
 from builder.cli.packing import append
 from builder.cli.records import ENGINES, Records, noted_engines, program, read_record
@@ -77,7 +77,7 @@ class Stages:
         log.unlink(missing_ok=True)
         with run.tools.installing():
             tools = native_tools(run, image, log=log)
-            stored = ensure_base(
+            stored = self._kept_base(image) or ensure_base(
                 image.base,
                 image.cell.arch,
                 image.base_image,
@@ -96,6 +96,12 @@ class Stages:
             if tools:
                 self.native[image.base_image] = tools
         return stored.made >= run.started
+
+    def _kept_base(self, image: PlannedImage) -> StoredBase | None:
+        """Offline, the base that the store has, from whichever mirror."""
+        if not self.run.offline or self.run.refresh:
+            return None
+        return kept_base(image.base_image, store=self.run.tools.home.bases)
 
     def base_log(self, image: PlannedImage) -> Path:
         return self.run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
@@ -174,7 +180,7 @@ class Stages:
                     on_line=lambda line: run.progress.detail(image.identifier, line),
                     cache=run.cache,
                     name=stage.tag,
-                    lent=lent_to(run, image, log=log),
+                    lent=lent_to(run, image, log=log, name=stage.tag),
                 )
         finally:
             remove(folder)

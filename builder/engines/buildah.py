@@ -11,6 +11,7 @@ from builder import facts
 from builder.bases import StoredBase
 from builder.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.errors import StepFailed
+from builder.journals import who_of
 from builder.locks import locked
 from builder.model import PlannedImage
 from builder.process import Processes
@@ -97,6 +98,9 @@ class Buildah:
         lent: Sequence[Lent] = (),
     ) -> None:
         steps = Instructions(_STEP, on_line)
+        name = name or tag(image)
+        if journals := self._tools.journals:
+            journals.begin(who_of(name), fresh=not cache)
         pull = "never" if image.is_bootstrapped else "missing"
         try:
             self._tools.logged(
@@ -112,17 +116,23 @@ class Buildah:
                     f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
                     *limits(),
                     *[one.option for one in lent],
-                    f"--tag={name or tag(image)}",
+                    f"--tag={name}",
                     f"--file={context / file}",
                     str(context),
                 ),
                 log=log,
                 what="buildah build",
-                env={**self.environment, **self._tools.downloading},
+                env={**self.environment, **self._tools.downloading_for(name)},
                 on_line=steps,
             )
         except StepFailed as error:
+            self._end(name, steps, well=False)
             raise steps.failed(error) from error
+        self._end(name, steps, well=True)
+
+    def _end(self, name: str, steps: Instructions, *, well: bool) -> None:
+        if journals := self._tools.journals:
+            journals.end(who_of(name), built=steps.built, taken=steps.taken, well=well)
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         self._tools.logged(

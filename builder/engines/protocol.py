@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from builder.bases import StoredBase
 from builder.errors import MissingPrerequisite, StepFailed
 from builder.home import ORDINARY_USER, Home
+from builder.journals import Journals, as_build, pip_as_build, who_of
 from builder.model import PlannedImage
 from builder.process import Completed, Processes
 from builder.versions import first_version
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from builder.packages import PackageCache
 
 OnLine = Callable[[str], None]
+_LAYER = re.compile(r"--> (?P<taken>Using cache )?(?P<id>[0-9a-f]{11})")  # Buildah says it so
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +35,7 @@ class Tools:
     home: Home
     packages: PackageCache | None = None  # through which packages are downloaded
     pip: str = ""  # a folder with the configuration that leads pip through the proxy
+    journals: Journals | None = None  # where it is noted what builds are given, if it is
 
     def which(self, name: str) -> str | None:
         """The path of a program; None if it is not on this machine."""
@@ -65,6 +68,18 @@ class Tools:
     def installing(self) -> AbstractContextManager[None]:
         """The time of a step that may install packages: `PackageCache.step`."""
         return self.packages.step() if self.packages else contextlib.nullcontext()
+
+    def downloading_for(self, name: str) -> dict[str, str]:
+        """The same for a build: what it is given is noted under the name of what is built."""
+        if not self.journals:
+            return self.downloading
+        return {key: as_build(url, who_of(name)) for key, url in self.downloading.items()}
+
+    def pip_for(self, name: str) -> Path | None:
+        """The folder with pip's configuration for a build; None if there is none."""
+        if self.pip and self.journals:
+            return pip_as_build(self.pip, who_of(name))
+        return Path(self.pip) if self.pip else None
 
     @property
     def ordinary_user(self) -> str | None:
@@ -172,8 +187,13 @@ class Instructions:
         self._pattern = pattern
         self._on_line = on_line
         self.current = ""
+        self.built: set[str] = set()  # layers, by the first digits of what engines call them
+        self.taken: set[str] = set()  # those of an earlier build
 
     def __call__(self, line: str) -> None:
+        if layer := _LAYER.search(line):
+            (self.taken if layer["taken"] else self.built).add(layer["id"])
+            self.built -= self.taken
         if found := self._pattern.search(line):
             self.current = found["instruction"].strip()
             self._on_line(found[0].strip())

@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.publish.threads import in_threads
-from builder.registry import Descriptor, Registry
+from builder.registry import Descriptor, Registry, Source
 
 THERE, MOUNTED, SENT, MISSING = "there", "mounted", "sent", "missing"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """A blob that a repository has to have: a file's, bytes, or another registry's.
+    """A blob that a repository has to have: a file's, bytes, or another place's.
 
     `relatives` are repositories of the same registry that may have it.
     """
 
     registry: Registry
     blob: Descriptor
-    origin: Path | bytes | Registry
+    origin: Path | bytes | Source
     relatives: tuple[str, ...] = ()
 
     def send(self) -> None:
         """Upload it; the repository is known not to have it."""
-        if not isinstance(self.origin, Registry):
+        if not isinstance(self.origin, Source):
             self.registry.write_blob(self.origin, digest=self.blob.digest, missing=True)
             return
         with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
@@ -38,9 +38,9 @@ class Wanted:
 
     def stop(self) -> None:
         """End what is under way with its registries."""
-        self.registry.transport.sleep.stop()
-        if isinstance(self.origin, Registry):
-            self.origin.transport.sleep.stop()
+        self.registry.stop()
+        if isinstance(self.origin, Source):
+            self.origin.stop()
 
 
 @dataclass(kw_only=True, slots=True)

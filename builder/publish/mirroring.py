@@ -1,4 +1,4 @@
-"""Releases from one registry to another, with everything that refers to them.
+"""Releases from one registry, or an archive, to another, with everything that refers to them.
 
 Each byte is checked against its digest on the way. `skopeo copy` and most mirrors drop what refers
 to an image, and the proof with it.
@@ -16,7 +16,7 @@ from builder.errors import Refused
 from builder.publish.blobs import Traffic, Wanted, send_all
 from builder.publish.pushing import Done, check_listed, lost_architectures
 from builder.publish.threads import in_threads
-from builder.registry import INDEXES, Descriptor, NotThere, Registry, WrongContent
+from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
 _CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
@@ -59,7 +59,7 @@ class Mirrored:
 
 
 def found_release(
-    source: Registry, recipe: str, tags: Sequence[str], architectures: Sequence[str]
+    source: Source, recipe: str, tags: Sequence[str], architectures: Sequence[str]
 ) -> tuple[Mirrored | None, list[str]]:
     """A release as the source has it, and why it may not be copied, a line a reason.
 
@@ -96,14 +96,14 @@ def found_release(
     return release, reasons
 
 
-def _is_at(source: Registry, tag: str, index: Descriptor) -> bool:
+def _is_at(source: Source, tag: str, index: Descriptor) -> bool:
     try:
         return source.resolve(tag).digest == index.digest
     except NotThere:
         return False
 
 
-def _referring(source: Registry, image: Descriptor) -> list[Copied]:
+def _referring(source: Source, image: Descriptor) -> list[Copied]:
     """What refers to an image, and to that in turn, in the order in which it can be written."""
     found: dict[str, Copied] = {}
     todo = [image.digest]
@@ -125,7 +125,7 @@ def _referring(source: Registry, image: Descriptor) -> list[Copied]:
     return list(found.values())
 
 
-def _tagged(source: Registry, tag: str) -> dict[str, Copied]:
+def _tagged(source: Source, tag: str) -> dict[str, Copied]:
     try:
         descriptor, content = source.read(tag)
     except NotThere:
@@ -143,7 +143,7 @@ class Mirror:
 
     def __init__(
         self,
-        source: Callable[[str], Registry],
+        source: Callable[[str], Source],
         target: Callable[[str], Registry],
         *,
         jobs: int,
@@ -180,8 +180,7 @@ class Mirror:
     def _wanted(self, releases: Sequence[Mirrored]) -> Iterator[Wanted]:
         for release in releases:
             source, target = self._source(release.recipe), self._target(release.recipe)
-            same = source.transport.registry == target.transport.registry
-            relatives = (source.repository,) if same else ()
+            relatives = _to_mount_from(source, target)
             for one in release.everything:
                 for blob in one.blobs():
                     yield Wanted(registry=target, blob=blob, origin=source, relatives=relatives)
@@ -195,7 +194,7 @@ class Mirror:
             lambda one: self._attach(target, one),
             release.proof,
             jobs=self._jobs,
-            stop=target.transport.sleep.stop,
+            stop=target.stop,
         )
         for subject in dict.fromkeys(one.subject for one in release.proof if one.subject):
             attached = [one.descriptor for one in release.proof if one.subject == subject]
@@ -226,6 +225,13 @@ class Mirror:
             digest=release.index.descriptor.digest,
             images=images,
         )
+
+
+def _to_mount_from(source: Source, target: Registry) -> tuple[str, ...]:
+    """The source's repository, if it is on the same registry as the target."""
+    if isinstance(source, Registry) and source.transport.registry == target.transport.registry:
+        return (source.repository,)
+    return ()
 
 
 def _check_kept(target: Registry, tag: str, one: Copied) -> None:

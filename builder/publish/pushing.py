@@ -12,7 +12,7 @@ from builder.locks import locked
 from builder.publish.blobs import Traffic, Wanted, send_all
 from builder.publish.releases import Ready, Release
 from builder.publish.threads import in_threads
-from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, digest_of
+from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, Source, digest_of
 from builder.registry.kinds import (
     ARTIFACT_TYPES,
     EMPTY,
@@ -42,8 +42,8 @@ class Attached(Protocol):
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Makes the proof of an image, or of an index with all of its images.
-Prove = Callable[[Registry, Descriptor, Sequence[Ready]], Sequence[Attached]]
+# Makes the proof of an image, or of an index with all of its images; the place may have some.
+Prove = Callable[[Source, Descriptor, Sequence[Ready]], Sequence[Attached]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class Publisher:
             repository=self._repository(release.recipe).name,
             tag=release.tag,
             floating=release.floating,
-            digest=digest_of(_index_of(release)),
+            digest=digest_of(index_of(release)),
             images={
                 one.arch: {
                     "oci": one.image.digest,
@@ -182,12 +182,12 @@ class Publisher:
 
     def _index(self, release: Release) -> None:
         registry = self._repository(release.recipe)
-        index = registry.write_manifest(_index_of(release), INDEX)
+        index = registry.write_manifest(index_of(release), INDEX)
         self._attach(registry, index, release.images)
 
     def _tag(self, release: Release) -> None:
         """Set the tags of a release whose index is there; the floating ones follow its own."""
-        registry, content = self._repository(release.recipe), _index_of(release)
+        registry, content = self._repository(release.recipe), index_of(release)
         for tag in (release.tag, *release.floating):
             self._say(f"{registry.name}:{tag}: {digest_of(content)}")
             registry.write_manifest(content, INDEX, tag)
@@ -248,7 +248,8 @@ def check_listed(registry: Registry, digest: str, attached: Sequence[Descriptor]
         )
 
 
-def _index_of(release: Release) -> bytes:
+def index_of(release: Release) -> bytes:
+    """The index of a release's images."""
     return as_bytes(
         {
             "schemaVersion": 2,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.publish.releases import Ready
-from builder.registry import Descriptor, Registry
+from builder.registry import Descriptor, Source
 from builder.registry.kinds import CYCLONEDX, INDEX, PREDICATE_TYPE, STATEMENT, referrer
 
 
@@ -20,7 +20,7 @@ class Attachment:
     tag: str = ""
 
 
-def unsigned(_registry: Registry, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
+def unsigned(_registry: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
     """The statements of an image and its bill, one manifest each; nothing for an index."""
     if image.media_type == INDEX:
         return []

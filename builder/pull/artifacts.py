@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from builder.errors import Refused
-from builder.registry import Descriptor, NotThere, Registry, WrongContent
+from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
 _MOST = 1000
 
 
-def published(registry: Registry, digest: str, artifact_format: str) -> tuple[Descriptor, ...]:
+def published(registry: Source, digest: str, artifact_format: str) -> tuple[Descriptor, ...]:
     """The files of a format that refer to an image; an image that was packed again has several.
 
     Whoever may write to the repository can make anything refer to an image: what is damaged, or has
@@ -28,7 +28,7 @@ def published(registry: Registry, digest: str, artifact_format: str) -> tuple[De
     return tuple(one for one in found.values() if one.media_type == kind)
 
 
-def _files(registry: Registry, digest: str, refer: tuple[Descriptor, ...]) -> Iterator[Descriptor]:
+def _files(registry: Source, digest: str, refer: tuple[Descriptor, ...]) -> Iterator[Descriptor]:
     for one in refer:
         try:
             _, document = registry.document(one)

@@ -13,7 +13,7 @@ from builder.policy.gathered import Image
 from builder.policy.statements import time_of
 from builder.pull.limits import LIMITS
 from builder.pull.members import shown
-from builder.registry import INDEX, MANIFEST, Descriptor, Registry
+from builder.registry import INDEX, MANIFEST, Descriptor, Source
 
 CREATED = "org.opencontainers.image.created"
 _CONFIG_LIMIT = 4 << 20
@@ -38,7 +38,7 @@ class Found:
     environment: tuple[str, ...] = ()
 
 
-def find(registry: Registry, target: str, arch: str) -> Found:
+def find(registry: Source, target: str, arch: str) -> Found:
     """The image for an architecture under a tag or a digest.
 
     Raises `BadInput` if there is none for it, and `Refused` for what is no image.

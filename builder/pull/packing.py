@@ -18,7 +18,7 @@ from builder.pull.members import shown
 from builder.pull.receipts import write_json
 from builder.pull.store import Store
 from builder.pull.unpacking import Unpacked, unpack
-from builder.registry import MANIFEST, Descriptor, Registry
+from builder.registry import MANIFEST, Descriptor, Source
 
 NAMES = {
     "oci": "image.oci",
@@ -55,7 +55,7 @@ class Packed:
 class Packer:
     """Brings the blobs of an image from a registry, and makes one format of them."""
 
-    registry: Registry
+    registry: Source
     store: Store
     contents: Contents
     found: Found
@@ -136,7 +136,7 @@ class Packer:
                 for layer, future in zip(layers, coming, strict=True)
             )
         except BaseException:
-            self.registry.transport.sleep.stop()
+            self.registry.stop()
             end()
             raise
 

@@ -17,7 +17,7 @@ from builder.proof import (
     signature_tag,
     verified,
 )
-from builder.registry import Descriptor, NotThere, Registry, WrongContent
+from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
 _MOST = 1000  # things that refer to one image
@@ -26,7 +26,7 @@ _ONE = 32 << 20
 
 
 def proofs_of(
-    registry: Registry, digests: Sequence[str], trusted: Sequence[TrustedKey], now: dt.datetime
+    registry: Source, digests: Sequence[str], trusted: Sequence[TrustedKey], now: dt.datetime
 ) -> tuple[Proof, ...]:
     """What is said of an image's digests, and by whom; what counts for nothing has a fault."""
     found: list[Proof] = []
@@ -61,7 +61,7 @@ def _judged(
         yield Proof(kind=OTHER, fault=rejected.reason, digest=rejected.source)
 
 
-def _attached(registry: Registry, digest: str) -> Iterator[Attachment | Proof]:
+def _attached(registry: Source, digest: str) -> Iterator[Attachment | Proof]:
     """The proof that refers to a digest, and that under cosign's tags.
 
     What is damaged is a proof with a fault, which stops nothing: anybody who may write to the
@@ -81,7 +81,7 @@ def _attached(registry: Registry, digest: str) -> Iterator[Attachment | Proof]:
 
 
 def _attachment(
-    registry: Registry, target: Descriptor | str, artifact_type: str
+    registry: Source, target: Descriptor | str, artifact_type: str
 ) -> Attachment | Proof:
     source = target if isinstance(target, str) else target.digest
     try:

@@ -31,7 +31,7 @@ from builder.pull.proving import proofs_of
 from builder.pull.receipts import NAME, SCHEMA, Last, write_json
 from builder.pull.store import Store
 from builder.pull.there import Expected, already_there
-from builder.registry import Descriptor, Reference, Registry
+from builder.registry import Descriptor, Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
 
 _NO_TREE = "a SIF is the file that the evidence is about; its tree was compared when that was made"
@@ -91,7 +91,7 @@ class NotProven(Refused):
         self.rulings = rulings
 
 
-def look(wanted: Wanted, registry: Registry, last: Last) -> Judged:
+def look(wanted: Wanted, registry: Source, last: Last) -> Judged:
     """Find an image, gather what is said of it, and judge that; nothing is written."""
     found = find(registry, wanted.reference.digest or wanted.reference.tag or "latest", wanted.arch)
     image = found.image
@@ -124,7 +124,7 @@ def look(wanted: Wanted, registry: Registry, last: Last) -> Judged:
 def pull(
     wanted: Wanted,
     judged: Judged,
-    registry: Registry,
+    registry: Source,
     *,
     store: Store,
     contents: Contents,

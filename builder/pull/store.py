@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.digests import sha256_of_file
 from builder.locks import locked
-from builder.registry import Descriptor, Registry
+from builder.registry import Descriptor, Source
 
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
 
@@ -26,7 +26,7 @@ class Store:
     folder: Path
     on_bytes: Callable[[int], object] = lambda _: None
 
-    def get(self, registry: Registry, wanted: Descriptor) -> Path:
+    def get(self, registry: Source, wanted: Descriptor) -> Path:
         """A blob, fetched unless it is here. What is here is read again before it is believed."""
         name = wanted.digest.partition(":")[2]
         whole = self.folder / name

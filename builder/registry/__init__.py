@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from builder.registry.client import (
     INDEXES,
-    LARGEST_MANIFEST,
     MANIFESTS,
     Registry,
     connect,
@@ -19,6 +18,7 @@ from builder.registry.failures import (
 )
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+from builder.registry.source import LARGEST_MANIFEST, Source
 
 __all__ = [
     "INDEX",
@@ -34,6 +34,7 @@ __all__ = [
     "Reference",
     "Registry",
     "RegistryFailed",
+    "Source",
     "Unreachable",
     "WrongContent",
     "connect",

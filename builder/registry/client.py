@@ -19,9 +19,10 @@ from builder.registry import downloads, referring, uploads
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import PULL, PUSH, Scope
 from builder.registry.credentials import Credentials
-from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
+from builder.registry.failures import NotThere, Passing, RegistryFailed
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+from builder.registry.source import LARGEST_MANIFEST, Source
 from builder.registry.transport import Transport
 from builder.web import printable
 
@@ -30,7 +31,6 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 INDEXES = (INDEX, DOCKER_LIST)
 MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
 OCTETS = "application/octet-stream"
-LARGEST_MANIFEST = 4 << 20  # bytes; what the specification asks registries to take at least
 _ACCEPT = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
 # What a registry says of blobs that it has, while another client writes the same ones; that of
 # Debian 12 says the first of an entry that it reads half written.
@@ -39,7 +39,7 @@ _NEXT = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
 _MOST_PAGES = 1000
 
 
-class Registry:
+class Registry(Source):
     """A repository. One value serves all threads; `sibling` shares its connections and logins.
 
     Every method may raise `Unreachable`, `Denied` or `RegistryFailed` (builder.registry.failures),
@@ -54,15 +54,15 @@ class Registry:
         """`quay.io/site/pytorch`."""
         return f"{self.transport.registry}/{self.repository}"
 
+    def stop(self) -> None:
+        """End all requests and waits of this registry."""
+        self.transport.sleep.stop()
+
     def sibling(self, repository: str) -> Registry:
         """Another repository of the same registry."""
         return Registry(self.transport, repository)
 
     # Manifests
-
-    def resolve(self, target: str) -> Descriptor:
-        """What a tag or a digest is now: of the manifest's bytes, never by the registry's word."""
-        return self.read(target)[0]
 
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
         """A manifest by tag, digest or descriptor, and its bytes.
@@ -80,23 +80,6 @@ class Registry:
         if wanted and wanted.size != found.size:
             raise self.wrong(name, f"it has {found.size} bytes, and is said to have {wanted.size}")
         return found, content
-
-    def manifest(self, target: str | Descriptor) -> bytes:
-        """The bytes of a manifest; see `read`."""
-        return self.read(target)[1]
-
-    def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
-        """A manifest or index as JSON; of what it says of itself, the media type is checked."""
-        found, content = self.read(target)
-        try:
-            parsed = json.loads(content, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            raise self.wrong(found.digest, "it is not JSON that can be relied on") from error
-        if not isinstance(parsed, dict):
-            raise self.wrong(found.digest, "it is no manifest")
-        if parsed.get("mediaType", found.media_type) != found.media_type:
-            raise self.wrong(found.digest, "its media type is not the one it is served with")
-        return found, parsed
 
     def has_manifest(self, digest: str) -> bool:
         """Whether the repository has a manifest."""
@@ -289,18 +272,6 @@ class Registry:
         if len(content) > limit:
             raise self.wrong(what, f"it has more than {limit} bytes")
         return content
-
-    def wrong(self, what: str, why: str) -> WrongContent:
-        """The refusal of what the registry gives."""
-        return WrongContent(f"{self.name}: {what}: {why}")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a key that is there twice, readers take different ones: `ValueError`."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found
 
 
 def connect(

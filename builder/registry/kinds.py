@@ -20,6 +20,11 @@ SIF = "application/vnd.sylabs.sif.layer.v1.sif"
 TARBALL = "application/vnd.build-images.charliecloud.v1.tar+gzip"
 STATEMENT = "application/vnd.in-toto+json"
 CYCLONEDX = "application/vnd.cyclonedx+json"
+# What an archive of `bundle` has besides images: docs/air-gap.md.
+PROJECT = "application/vnd.build-images.project.v1"
+BASE = "application/vnd.build-images.base.v1"
+SOURCES = "application/vnd.build-images.sources.v1"
+PACKAGES = "application/vnd.build-images.packages.v1"
 ARTIFACT_TYPES: Mapping[str, str] = {"sif": SIF, "charliecloud": TARBALL}  # by format
 TITLE = "org.opencontainers.image.title"
 PREDICATE_TYPE = "in-toto.io/predicate-type"

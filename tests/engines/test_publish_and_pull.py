@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from harness import Ended, build_images
+from made_releases import correct_evidence
 from publishing import TAG, publish
 from real_registry import PASSWORD, RealRegistry
 
 from builder.artifacts.oci import read_layout
-from builder.pull.unpacking import unpack
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 
@@ -28,7 +28,7 @@ def published_for(project: Path, registry: RealRegistry, folder: Path) -> Path:
     """
     key, env = folder / "site", {"COSIGN_PASSWORD": "", **registry.environment}
     assert build_images("keys", "generate", "--output", str(key), env=env).status == 0
-    _correct_evidence(project)
+    correct_evidence(project)
     done = publish(project, registry.host, "--key", f"{key}.key", env=env)
     assert done.status == 0, done.stderr
     path = folder / "policy.yaml"
@@ -41,24 +41,6 @@ def published_for(project: Path, registry: RealRegistry, folder: Path) -> Path:
     }
     path.write_text(json.dumps(document))
     return path
-
-
-def _correct_evidence(project: Path) -> None:
-    """Made images name trees that nobody has looked at, and a host of the wrong architecture."""
-    for folder in (project / "out").iterdir():
-        if not (folder / "image.oci").is_dir():
-            continue
-        layout = read_layout(folder / "image.oci")
-        tree = unpack([(blob, f"sha256:{blob.name}") for blob in layout.layers], None).tree
-        for file in (folder / "evidence").glob("*.json"):
-            statement = json.loads(file.read_text())
-            for subject in statement["subject"]:
-                if subject["name"].endswith("/tree"):
-                    subject["digest"] = {"sha256": tree.partition(":")[2]}
-            run = statement["predicate"]["configuration"][0]["annotations"]
-            if not folder.name.endswith(run["host"]["arch"]):
-                run |= {"emulated": True, "emulator": "qemu"}
-            file.write_text(json.dumps(statement))
 
 
 def pull(host: str, policy: Path, artifact_format: str, output: Path, *more: str) -> Ended:

@@ -21,8 +21,9 @@ import requests
 
 from builder import wheels
 from builder.errors import Interrupted, StepFailed
-from builder.packages import PackageCache, package_cache, pip_configuration
+from builder.packages import PackageCache
 from builder.process import Completed, Processes
+from builder.proxy import package_cache, pip_configuration
 
 CONTENT = bytes(range(256)) * 1000
 

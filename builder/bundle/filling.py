@@ -1,0 +1,173 @@
+"""Inputs from an archive into the builder's home, and a project's files into a folder.
+
+What was signed says what each file is; where it goes is worked out here, and never read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from builder.bases.store import staging
+from builder.bundle.contents import INPUTS
+from builder.bundle.inputs import TAG
+from builder.bundle.layout import Bundle, Repository, blobs_of
+from builder.errors import MissingPrerequisite
+from builder.home import Home
+from builder.journals import Given, Journals, is_file, is_who
+from builder.locks import locked
+from builder.registry import Descriptor, NotThere, WrongContent
+from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_BASE_KEYS = ("name", "arch", "key", "digest", "made")
+_MOST_CONFIG = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """One artifact: its kind, its document, and its files by title."""
+
+    kind: str
+    about: Mapping[str, Any]
+    files: Mapping[str, Descriptor]
+
+
+@dataclass(kw_only=True, slots=True)
+class Filled:
+    """How much was put into a home: what was there already counts, too."""
+
+    bases: int = 0
+    sources: int = 0
+    packages: set[str] = field(default_factory=set)
+    builds: int = 0
+    project: list[str] = field(default_factory=list)
+
+
+def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
+    """The index that names an archive's inputs. Raises `MissingPrerequisite` if it has none."""
+    repository = bundle.repository(INPUTS)
+    try:
+        return repository, repository.resolve(TAG)
+    except NotThere as error:
+        raise MissingPrerequisite(
+            f"{bundle.archive.path}: it holds images alone: no bases, sources and packages",
+            hint="make it without --no-inputs, on the machine that built the images",
+        ) from error
+
+
+def inputs_of(repository: Repository, index: Descriptor) -> list[Input]:
+    """What an index names. Raises `WrongContent` for what is none of our artifacts."""
+    _, document = repository.document(index)
+    found = []
+    for entry in document.get("manifests") or []:
+        where = Descriptor.read(entry, repository.name)
+        _, manifest = repository.document(where.bare())
+        config, *layers = blobs_of(manifest, where.digest)
+        about = json.loads(repository.small_blob(config, _MOST_CONFIG))
+        files = {one.annotations.get(TITLE, ""): one for one in layers}
+        if not isinstance(about, dict) or len(files) != len(layers):
+            raise repository.wrong(where.digest, "it is no artifact of an input")
+        found.append(Input(kind=str(manifest.get("artifactType")), about=about, files=files))
+    return found
+
+
+def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled:
+    """Put bases, sources and packages where builds look for them."""
+    done = Filled()
+    ways: dict[str, Callable[[Repository, Input, Home, Filled], None]] = {
+        BASE: _base,
+        SOURCES: _sources,
+        PACKAGES: _packages,
+    }
+    for one in inputs:
+        if way := ways.get(one.kind):
+            way(repository, one, home, done)
+    return done
+
+
+def write_project(repository: Repository, inputs: list[Input], folder: Path) -> list[str]:
+    """Write a project's files into an empty folder; their paths."""
+    written = []
+    for one in inputs:
+        for name, blob in one.files.items() if one.kind == PROJECT else ():
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+                raise repository.wrong(blob.digest, f"{name!r} is no path of a project")
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            repository.read_blob(blob, target)
+            written.append(name)
+    return written
+
+
+def _base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
+    record = {key: str(one.about.get(key, "")) for key in _BASE_KEYS}
+    [(title, blob)] = one.files.items() if len(one.files) == 1 else [("", None)]
+    names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
+    if blob is None or not all(_NAME.fullmatch(name) for name in names):
+        raise repository.wrong(str(record["digest"]), "it is no base image")
+    folder = "-".join(names)
+    with locked(home.bases, folder):
+        if not (home.bases / folder / "base.json").exists():
+            with staging(home.bases, folder) as partial:
+                repository.read_blob(blob, partial / title)
+                text = json.dumps({**record, "archive": str(partial / title)}, indent=1)
+                (partial / "base.json").write_text(text)
+    done.bases += 1
+
+
+def _sources(repository: Repository, one: Input, home: Home, done: Filled) -> None:
+    for sha256, blob in one.files.items():
+        if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
+            raise repository.wrong(blob.digest, "it is no source")
+        with locked(home.sources, sha256):
+            _bring(repository, blob, home.sources / "sha256" / sha256)
+        done.sources += 1
+
+
+def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> None:
+    who, journals = str(one.about.get("build", "")), Journals(cache=home.packages)
+    given = list(_given(one))
+    if not is_who(who) or {entry.file for entry in given} != one.files.keys():
+        raise repository.wrong(who, "it is no journal of a build")
+    with locked(home.packages, who):
+        for file, blob in one.files.items():
+            _bring(repository, blob, home.packages / file)
+        journals.begin(who, fresh=True)
+        journals.note(who, given)
+        journals.end(who, built=(), taken=(), well=True)
+    if index := one.about.get("index"):
+        journals.note_index(str(index))
+    done.packages |= one.files.keys()
+    done.builds += 1
+
+
+def _given(one: Input) -> Iterator[Given]:
+    for entry in one.about.get("given") or []:
+        try:
+            given = Given(url=entry["url"], file=entry["file"], kind=entry["kind"])
+        except (LookupError, TypeError) as error:
+            raise WrongContent("a line of a journal is none") from error
+        if not is_file(str(given.file)):
+            raise WrongContent(f"a journal names the file {given.file!r}")
+        yield given
+
+
+def _bring(repository: Repository, blob: Descriptor, target: Path) -> None:
+    """A file that is there whole or not at all; one of its size is there already."""
+    if target.is_file() and target.stat().st_size == blob.size:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        repository.read_blob(blob, partial)
+        partial.chmod(0o644)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,239 @@
+"""An image layout with several repositories in it, each a `Source` as one of a registry is.
+
+Every manifest that has a tag, or refers to another, is listed in `index.json`: its repository is in
+the annotation `build-images.repository`, its tag in `org.opencontainers.image.ref.name`, as
+`REPOSITORY:TAG`. So other clients find it by that name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
+from builder.errors import BadInput
+from builder.registry import (
+    LARGEST_MANIFEST,
+    Descriptor,
+    NotThere,
+    Source,
+    WrongContent,
+    digest_of,
+    is_digest,
+)
+
+REPOSITORY = "build-images.repository"
+REF_NAME = "org.opencontainers.image.ref.name"
+BUNDLE = "application/vnd.build-images.bundle.v1"  # the artifactType of index.json
+_LARGEST_INDEX = 64 << 20
+_MOST = 100_000  # manifests
+_DEPTH = 2  # of indexes; none that is made here has another below it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """A manifest of `index.json`: `subject` is what it refers to, `tag` under which it is."""
+
+    descriptor: Descriptor
+    repository: str
+    tag: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundle:
+    """An archive whose manifests were read, and whose blobs are all there."""
+
+    archive: Archive
+    listed: tuple[Listed, ...]
+
+    def repository(self, name: str) -> Repository:
+        """One of its repositories; an empty one if there is none of that name."""
+        return Repository(
+            self.archive, name, [one for one in self.listed if one.repository == name]
+        )
+
+    def check(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
+        """Read every blob against its digest."""
+        for digest in self.archive.blobs:
+            for piece in self.archive.pieces(digest):
+                on_bytes(len(piece))
+
+
+@dataclass(slots=True)
+class Repository(Source):
+    """A repository in an archive."""
+
+    archive: Archive
+    repository: str
+    listed: list[Listed]
+    _tags: dict[str, Descriptor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tags = {one.tag: one.descriptor for one in self.listed if one.tag}
+
+    @property
+    def name(self) -> str:
+        return f"{self.archive.path.name}/{self.repository}"
+
+    def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
+        if isinstance(target, Descriptor):
+            return target, self.small_blob(target)
+        wanted = self._named(target)
+        return wanted, self.small_blob(wanted)
+
+    def _named(self, target: str) -> Descriptor:
+        """The descriptor of a tag or a digest; a manifest's type is what it says of itself."""
+        if found := self._tags.get(target):
+            return found
+        if not is_digest(target) or target not in self.archive.blobs:
+            raise NotThere(f"{self.name}: {target} is not in the archive")
+        content = small(self.archive, target)
+        return Descriptor.of(content, str(parsed(content, target).get("mediaType", "")))
+
+    def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
+        size = self._place_of(wanted)
+        if size > limit:
+            raise self.wrong(wanted.digest, f"it has {size} bytes, at most {limit} are read")
+        return b"".join(self.archive.pieces(wanted.digest))
+
+    def read_blob(
+        self,
+        wanted: Descriptor,
+        path: Path,
+        *,
+        on_bytes: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._place_of(wanted)
+        try:
+            with path.open("wb") as file:
+                for piece in self.archive.pieces(wanted.digest):
+                    file.write(piece)
+                    on_bytes(len(piece))
+        except WrongContent:
+            path.unlink(missing_ok=True)
+            raise
+
+    def _place_of(self, wanted: Descriptor) -> int:
+        size = self.archive.place(wanted.digest).size
+        if size != wanted.size:
+            raise self.wrong(wanted.digest, f"it has {size} bytes, and is to have {wanted.size}")
+        return size
+
+    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+        found = [one.descriptor for one in self.listed if one.subject == digest]
+        return tuple(one for one in found if artifact_type in {"", one.artifact_type})
+
+    def stop(self) -> None:
+        self.archive.stop()
+
+
+def opened(path: Path) -> Bundle:
+    """An archive of `bundle`, with every manifest of it read and every blob looked for.
+
+    Raises `BadInput` for what is no such archive, and `WrongContent` for one that is damaged.
+    """
+    archive = open_archive(path)
+    if json_of(archive, LAYOUT).get("imageLayoutVersion") != "1.0.0":
+        raise BadInput(f"{path}: its {LAYOUT} names no version of image layouts that is known")
+    index = json_of(archive, INDEX_FILE)
+    if index.get("artifactType") != BUNDLE:
+        hint = "build-images bundle writes them; skopeo copies other archives"
+        raise BadInput(f"{path}: this is no bundle, but another image layout", hint=hint)
+    entries = index.get("manifests")
+    if not isinstance(entries, list) or len(entries) > _MOST:
+        raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
+    known: set[str] = set()  # manifests that were looked at
+    listed = tuple(_listed(archive, one, known) for one in entries)
+    seen: dict[tuple[str, str], str] = {}
+    for one in listed:
+        key = one.repository, one.tag
+        if one.tag and seen.setdefault(key, one.descriptor.digest) != one.descriptor.digest:
+            raise archive.wrong(f"{one.repository}:{one.tag} is in it twice")
+    return Bundle(archive=archive, listed=listed)
+
+
+def _listed(archive: Archive, entry: object, known: set[str]) -> Listed:
+    found = Descriptor.read(entry, f"{archive.path}: {INDEX_FILE}")
+    repository = found.annotations.get(REPOSITORY, "")
+    ref = found.annotations.get(REF_NAME, "")
+    name, _, tag = ref.rpartition(":")
+    if not repository or (ref and name != repository):
+        raise archive.wrong(f"{INDEX_FILE}: {found.digest} is of no repository")
+    manifest = _checked(archive, found, known)
+    subject = manifest.get("subject")
+    notes = manifest.get("annotations")
+    return Listed(
+        descriptor=dataclasses.replace(
+            found.bare(),
+            artifact_type=str(manifest.get("artifactType") or ""),
+            annotations=dict(notes) if isinstance(notes, dict) else {},
+        ),
+        repository=repository,
+        tag=tag,
+        subject=Descriptor.read(subject, found.digest).digest if subject else "",
+    )
+
+
+def _checked(
+    archive: Archive, wanted: Descriptor, known: set[str], depth: int = 0
+) -> dict[str, Any]:
+    """A manifest whose blobs are there; those of the images that an index names, too."""
+    if depth > _DEPTH:
+        raise archive.wrong(f"{wanted.digest} is below more than {_DEPTH} indexes")
+    manifest = parsed(small(archive, wanted.digest, wanted.size), wanted.digest)
+    for one in blobs_of(manifest, wanted.digest):
+        if (size := archive.place(one.digest).size) != one.size:
+            raise archive.wrong(f"the blob {one.digest} has {size} bytes, not {one.size}")
+    for entry in _some(manifest, "manifests", wanted.digest):
+        below = Descriptor.read(entry, wanted.digest)
+        if below.digest not in known:
+            _checked(archive, below, known, depth + 1)
+    known.add(wanted.digest)
+    return manifest
+
+
+def blobs_of(manifest: Mapping[str, Any], where: str) -> Iterator[Descriptor]:
+    """The blobs that a manifest names; none of an index."""
+    some = [*([manifest["config"]] if "config" in manifest else [])]
+    for one in [*some, *_some(manifest, "layers", where)]:
+        yield Descriptor.read(one, where)
+
+
+def _some(manifest: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    found = manifest.get(key) or []
+    if not isinstance(found, list):
+        raise WrongContent(f"{where}: its {key} are no list")
+    return found
+
+
+def small(archive: Archive, digest: str, size: int | None = None) -> bytes:
+    """A manifest's bytes, of the size that it is said to have."""
+    place = archive.place(digest)
+    if place.size > LARGEST_MANIFEST:
+        raise archive.wrong(f"the manifest {digest} has more than {LARGEST_MANIFEST} bytes")
+    if size is not None and place.size != size:
+        raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
+    content = b"".join(archive.pieces(digest))
+    assert digest_of(content) == digest
+    return content
+
+
+def json_of(archive: Archive, name: str) -> dict[str, Any]:
+    """One of the two files of a layout that are no blobs."""
+    return parsed(archive.file(name, _LARGEST_INDEX), f"{archive.path}: {name}")
+
+
+def parsed(content: bytes, where: str) -> dict[str, Any]:
+    """A JSON object; raises `WrongContent`."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise WrongContent(f"{where}: it is not JSON") from error
+    if not isinstance(found, dict):
+        raise WrongContent(f"{where}: it is no JSON object")
+    return found

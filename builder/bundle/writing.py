@@ -1,0 +1,167 @@
+"""Writes an archive: the same contents give the same bytes, and it is there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from builder.bundle.archive import BLOCK, INDEX_FILE, LAYOUT
+from builder.bundle.contents import Contents, Origin
+from builder.errors import BadInput, MissingPrerequisite
+from builder.registry import Descriptor, Source, WrongContent
+
+_VERSION = b'{"imageLayoutVersion":"1.0.0"}'
+_PIECE = 1 << 20
+_END = bytes(2 * BLOCK)
+_FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
+OnBytes = Callable[[int], object]
+
+
+def write_archive(
+    target: Path, contents: Contents, *, on_bytes: OnBytes = lambda _: None
+) -> tuple[int, str]:
+    """Write an archive, and give it its name when it is whole; its size and SHA-256.
+
+    What is at `target` already is replaced then. `on_bytes` is told how many bytes of blobs were
+    written. Raises `MissingPrerequisite` when the disk is full, `WrongContent` for a file that is
+    not what it has to be; nothing is left then.
+    """
+    index = contents.index()
+    _check_space(target, size_of(contents, index))
+    try:
+        with _partial(target) as file:
+            hashed = _Hashed(file)
+            _add(hashed, LAYOUT, len(_VERSION), [_VERSION])
+            _add(hashed, INDEX_FILE, len(index), [index])
+            for digest, (blob, origin) in sorted(contents.blobs.items()):
+                name = f"blobs/sha256/{digest.partition(':')[2]}"
+                _add(hashed, name, blob.size, _checked(blob, origin, target.parent, on_bytes))
+            hashed.write(_END)
+            return hashed.size, hashed.digest
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _full(target, size_of(contents, index)) from error
+        raise
+
+
+def size_of(contents: Contents, index: bytes) -> int:
+    """The bytes of an archive."""
+    sizes = [len(_VERSION), len(index), *(blob.size for blob, _ in contents.blobs.values())]
+    return sum(BLOCK + -(-size // BLOCK) * BLOCK for size in sizes) + len(_END)
+
+
+class _Hashed:
+    """A file that is written from start to end, counted and hashed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._hash, self.size = file, hashlib.sha256(), 0
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+
+def _add(archive: _Hashed, name: str, size: int, pieces: Iterator[bytes] | list[bytes]) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o644
+    archive.write(member.tobuf(tarfile.GNU_FORMAT))
+    for piece in pieces:
+        archive.write(piece)
+    archive.write(bytes(-size % BLOCK))
+
+
+def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) -> Iterator[bytes]:
+    """The bytes of a blob, which have its size; raises `WrongContent` for another digest."""
+    found, left = hashlib.sha256(), blob.size
+    for piece in _pieces(blob, origin, folder):
+        left -= len(piece)
+        if left < 0:
+            break
+        found.update(piece)
+        yield piece
+        on_bytes(len(piece))
+    if left or f"sha256:{found.hexdigest()}" != blob.digest:
+        shown = origin if isinstance(origin, Path) else blob.digest
+        raise WrongContent(f"{shown}: it is not what it has to be, {blob.digest}; nothing is left")
+
+
+def _pieces(blob: Descriptor, origin: Origin, folder: Path) -> Iterator[bytes]:
+    if isinstance(origin, bytes):
+        yield origin
+        return
+    with contextlib.ExitStack() as held:
+        if isinstance(origin, Source):
+            place = held.enter_context(tempfile.TemporaryDirectory(prefix=".bundle-", dir=folder))
+            file = Path(place) / "blob"
+            origin.read_blob(blob, file)
+        else:
+            file = origin
+        opened = held.enter_context(file.open("rb"))
+        while piece := opened.read(_PIECE):
+            yield piece
+
+
+@contextlib.contextmanager
+def _partial(target: Path) -> Iterator[IO[bytes]]:
+    """A file beside `target` that becomes it at the end, and that one alone writes."""
+    partial = target.with_name(f".{target.name}.partial")
+    if target.is_dir():
+        raise BadInput(f"{target}: a folder is there", hint="name a file with --output")
+    try:
+        file = partial.open("ab")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BadInput(f"{target.parent}: there is no such folder") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _written(target) from error
+        if not _is_at(file, partial):  # another one has just given it its name, or removed it
+            raise _written(target)
+        try:
+            file.truncate(0)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def _written(target: Path) -> BadInput:
+    return BadInput(f"{target}: another build-images writes it", hint="wait until it is done")
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _check_space(target: Path, size: int) -> None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # told of when it is opened
+        if shutil.disk_usage(target.parent).free < size:
+            raise _full(target, size)
+
+
+def _full(target: Path, size: int) -> MissingPrerequisite:
+    return MissingPrerequisite(
+        f"{target}: the disk is full; the archive has {size / 1e9:.2f} GB, nothing is left of it",
+        hint="name a place with more room with --output, or fewer images",
+    )

@@ -1,0 +1,91 @@
+"""What images were built from, looked up in their folders, the project and the builder's home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.bundle.inputs import BaseFile, Build, Inputs
+from builder.cli.declared import project_digests
+from builder.errors import MissingPrerequisite
+from builder.home import Home
+from builder.journals import Journals, who_of
+from builder.publish import Ready
+from builder.sources import Store
+
+_CHECKS = "tests/images"
+_OWN = "site.yaml"  # says what this machine's site has; another has its own
+_BASE = ("key", "digest", "made")
+
+
+def inputs_of(project: Path, images: Sequence[Ready], inputs: Inputs) -> None:
+    """Gather the inputs of images; raises `MissingPrerequisite` that names all that is not here."""
+    home = Home.of_environment()
+    lacking: list[str] = []
+    for image in images:
+        record = image.record.get("inputs") or {}
+        lacking += _base(image, record.get("base") or {}, inputs)
+        lacking += _sources(image, record.get("sources") or {}, Store(path=home.sources), inputs)
+        lacking += _builds(image, record.get("stages") or {}, Journals(cache=home.packages), inputs)
+    if lacking:
+        lines = ["what these images were built from is not here; nothing was written:", *lacking]
+        raise MissingPrerequisite(
+            "\n".join(dict.fromkeys(lines)),
+            hint="build-images --no-cache builds them anew, and notes it; --no-inputs does without",
+        )
+    inputs.project |= {name: project / name for name in _declaring(project)}
+
+
+def _declaring(project: Path) -> Iterator[str]:
+    yield from (name for name in project_digests(project) if name != _OWN)
+    for path in sorted((project / _CHECKS).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(project).as_posix()
+
+
+def _base(image: Ready, base: dict[str, Any], inputs: Inputs) -> Iterator[str]:
+    if not base.get("digest"):
+        yield f"{image.identifier}: its base is of a registry, and was not made here"
+        return
+    archive = image.folder / f"{base['name']}-{image.arch}.oci.tar"
+    if not archive.is_file():
+        yield f"{image.identifier}: its base, {archive.name}, does not lie in its folder"
+        return
+    record = {key: str(base[key]) for key in _BASE}
+    record |= {"name": str(base["image"]), "arch": image.arch}
+    inputs.bases[f"{archive.name} {base['digest']}"] = BaseFile(record=record, archive=archive)
+
+
+def _sources(image: Ready, sources: dict[str, str], store: Store, inputs: Inputs) -> Iterator[str]:
+    for url, digest in sources.items():
+        sha256 = digest.partition(":")[2]
+        if store.place(sha256).is_file():
+            inputs.sources[sha256] = store.place(sha256)
+        else:
+            yield f"{image.identifier}: its source {url} is not in the store"
+
+
+def _builds(
+    image: Ready, stages: dict[str, str], journals: Journals, inputs: Inputs
+) -> Iterator[str]:
+    """The builds of an image's stages; the last one is kept under the image's own name."""
+    last = str(image.record["cell"]["flavour"])
+    if last not in stages:
+        yield f"{image.identifier}: an earlier version built it, and did not note its stages"
+        return
+    names = {target: f"localhost/build-images/stage:{key[:32]}" for target, key in stages.items()}
+    key = str(image.record["content_key"])[:12]
+    names[last] = f"localhost/build-images/{image.identifier}:{key}"
+    for target, name in names.items():
+        who = who_of(name)
+        given = list(journals.of(who).values())
+        absent = [one.url for one in given if not (journals.cache / one.file).is_file()]
+        if not journals.is_complete(who):
+            yield f"{image.identifier}: {target}: it was not noted what its build downloaded"
+        elif absent:
+            yield f"{image.identifier}: {target}: {len(absent)} packages were removed since"
+        else:
+            inputs.builds[who] = Build(
+                who=who, given=given, cache=journals.cache, index=journals.index
+            )

@@ -1,0 +1,139 @@
+"""`build-images bundle`: proven images, and what they are built from, as one archive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from builder.bundle import Contents, write_archive
+from builder.bundle.contents import Nothing
+from builder.bundle.inputs import Inputs, add_inputs, add_proof
+from builder.bundle.writing import size_of
+from builder.cli.bundle_inputs import inputs_of
+from builder.cli.progress import Progress
+from builder.cli.publishing import namespace, prove_with, refusal
+from builder.cli.releases import Declared, declared_releases, ready_releases
+from builder.errors import BadInput, counted
+from builder.load import load_project
+from builder.process import Processes
+from builder.publish import Prove, Release, found_release
+from builder.publish.mirroring import Mirrored
+from builder.spec import block_faults
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+_FIRST_HINT = "publish them there first"
+_STEP = 1 << 30  # bytes after which it is told how far it is
+
+
+def bundle(options: Options) -> int:
+    """Write the selected releases; refuse all of them if one is not proven."""
+    if options.source and options.key:
+        raise BadInput("--from copies proof as it is: it takes no --key")
+    project = load_project(options.project, block_faults=block_faults)
+    declared = declared_releases(project, options.selection)
+    contents, inputs = Contents(), Inputs()
+    if options.source:
+        releases: Sequence[Release | Mirrored] = _of_registry(options, declared, contents)
+    else:
+        releases = _of_folder(options, declared, contents, inputs)
+    return _written(options, releases, contents, inputs)
+
+
+def _of_registry(
+    options: Options, declared: Sequence[Declared], contents: Contents
+) -> list[Mirrored]:
+    source = namespace(options.source, options.plain_http)
+    found = [
+        found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
+        for one in declared
+    ]
+    if reasons := [reason for _, some in found for reason in some]:
+        raise refusal(reasons, declared, hint=_FIRST_HINT, done="written")
+    releases = [release for release, _ in found if release]
+    for one in releases:
+        contents.add_mirrored(one, source(one.recipe))
+    return releases
+
+
+def _of_folder(
+    options: Options, declared: Sequence[Declared], contents: Contents, inputs: Inputs
+) -> list[Release]:
+    assert options.bundle is not None
+    releases, reasons = ready_releases(declared, options.out)
+    if reasons:
+        raise refusal(reasons, declared, done="written")
+    prove = prove_with(options, releases, Processes())
+    for one in releases:
+        contents.add_release(one, prove)
+    if options.bundle.inputs:
+        images = [image for one in releases for image in one.images]
+        inputs_of(options.project, images, inputs)
+        _sign(contents, prove, releases, inputs)
+    return releases
+
+
+def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs: Inputs) -> None:
+    """Add the inputs; without a key nobody has signed them."""
+    images = [image for one in releases for image in one.images]
+    index = add_inputs(contents, inputs)
+    add_proof(contents, prove(Nothing("build-images-inputs"), index, images))
+
+
+def _written(
+    options: Options, releases: Sequence[Release | Mirrored], contents: Contents, inputs: Inputs
+) -> int:
+    assert options.bundle is not None
+    target = options.bundle.archive
+    names = [f"{one.recipe}:{_tag(one)}" for one in releases]
+    report: dict[str, Any] = {
+        "archive": str(target),
+        "releases": names,
+        "inputs": {
+            "bases": len(inputs.bases),
+            "sources": len(inputs.sources),
+            "builds": len(inputs.builds),
+            "packages": len({one.file for b in inputs.builds.values() for one in b.given}),
+            "project": len(inputs.project),
+        },
+        "blobs": len(contents.blobs),
+        "bytes": size_of(contents, contents.index()),
+    }
+    if not options.dry_run:
+        told = _Told(options, report["bytes"])
+        report["bytes"], report["digest"] = write_archive(target, contents, on_bytes=told)
+    if options.json:
+        print(json.dumps(report, indent=1))
+        return 0
+    for name in names:
+        print(name)
+    if options.bundle.inputs:
+        some = {"bases": "base", "sources": "source", "packages": "package"}
+        parts = [counted(report["inputs"][key], word) for key, word in some.items()]
+        print(f"  built from {', '.join(parts)}")
+    size = f"{counted(len(contents.blobs), 'blob')}, {report['bytes'] / 1e6:.1f} MB"
+    if options.dry_run:
+        print(f"dry run, nothing was written: {size}")
+    else:
+        print(f"{target}  {size}  {report['digest']}")
+    return 0
+
+
+def _tag(release: Release | Mirrored) -> str:
+    return release.tag if isinstance(release, Release) else release.tags[0]
+
+
+class _Told:
+    """Says how far an archive is, now and then."""
+
+    def __init__(self, options: Options, whole: int) -> None:
+        self._progress, self._whole = Progress(level=options.level), whole
+        self._done = self._told = 0
+
+    def __call__(self, size: int) -> None:
+        self._done += size
+        if self._done - self._told >= _STEP:
+            self._told = self._done
+            self._progress.say(f"{self._done / 1e9:.1f} of {self._whole / 1e9:.1f} GB")

@@ -1,0 +1,236 @@
+"""`build-images load`: an archive of `bundle` into a registry, a folder or the builder's home."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import facts
+from builder.bundle import Bundle, opened, releases_of
+from builder.bundle.filling import fill_home, index_of_inputs, inputs_of, write_project
+from builder.cli.at_work import using
+from builder.cli.progress import Progress
+from builder.cli.publishing import DRY, NARROW_HINT, namespace, tell
+from builder.cli.pull_options import PullOptions
+from builder.cli.pulling import folder_name, wanted_of
+from builder.errors import BadInput, Refused, counted
+from builder.home import Home
+from builder.policy.gathered import Gathered, Image
+from builder.policy.outcomes import REFUSED, Ruling
+from builder.policy.render import as_lines
+from builder.policy.rules import dates, signature
+from builder.publish import Mirror, found_release
+from builder.publish.mirroring import Mirrored
+from builder.pull.artifacts import published
+from builder.pull.contents import Contents
+from builder.pull.placing import made_whole
+from builder.pull.proving import proofs_of
+from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
+from builder.pull.receipts import Last
+from builder.pull.store import Store
+from builder.registry import Descriptor, Reference, Source
+from builder.registry.kinds import ARTIFACT_TYPES
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+_NOWHERE = "bundle"  # what stands for the registry of an archive's images
+_HINT = "the archive is not taken for proven: ask those who made it, or change the policy"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """One image in one format, with what the policy says of it."""
+
+    wanted: Wanted
+    judged: Judged
+    source: Source
+
+
+def load(options: Options) -> int:
+    """Judge everything in an archive, and bring it only if nothing of it is refused."""
+    given = options.bundle
+    assert given is not None
+    archive = opened(given.archive)
+    if options.dry_run:
+        archive.check()
+    pulled = PullOptions(policy=given.policy, arch=given.arch, format=given.format or "oci")
+    site = wanted_of(options, pulled, Reference(registry=_NOWHERE, repository="x"))
+    if given.home:
+        return _into_home(options, archive, site)
+    if given.folder:
+        return _into_folder(options, archive, site, given.folder)
+    return _into_registry(options, archive, site)
+
+
+def _last() -> Last:
+    return Last(folder=Home.of_environment().pulls / "last")
+
+
+# Into a registry
+
+
+def _into_registry(options: Options, archive: Bundle, site: Wanted) -> int:
+    to = namespace(options.to, options.plain_http, own=True)
+    # Whether an image runs on a host is asked of those who pull it from there.
+    site = replace(site, policy=replace(site.policy, host_contract=False))
+    asked: list[_Asked] = []
+    releases: list[Mirrored] = []
+    reasons: list[str] = []
+    for (recipe, digest), tags in releases_of(archive).items():
+        source, target = archive.repository(recipe), to(recipe)
+        at = Reference(registry=target.transport.registry, repository=target.repository)
+        for number, tag in enumerate(tags):
+            for arch in _architectures(source, digest):
+                wanted = replace(site, reference=at.at(tag), arch=arch)
+                asked += _each_format(wanted, source, everything=number == 0)
+        found, why = found_release(source, recipe, tags, ())
+        releases += [found] if found else []
+        reasons += why
+    _refuse(options, asked, reasons)
+    mirror = Mirror(
+        archive.repository, to, jobs=options.jobs, say=Progress(level=options.level).say
+    )
+    if narrowed := mirror.narrowed(releases):
+        raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
+    if options.dry_run:
+        planned = [mirror.described(one) for one in releases]
+        tell(options, planned, mirror.missing(releases), before=DRY)
+        return 0
+    done, traffic = mirror.copy(releases)
+    for one in asked:
+        if one.wanted.format == "oci":
+            _last().write(one.wanted.remembered, one.judged.gathered, one.wanted.policy)
+    tell(options, done, traffic)
+    return 0
+
+
+def _architectures(source: Source, index: str) -> list[str]:
+    """Those of an index, as this project spells them; what is none that is known is refused."""
+    names = []
+    for entry in source.document(index)[1].get("manifests") or []:
+        name = Descriptor.read(entry, source.name).platform.get("architecture", "")
+        known = facts.architecture(name)
+        if known is None:
+            raise source.wrong(index, "it is for an architecture that is not known")
+        names.append(known.name)
+    return names
+
+
+def _each_format(wanted: Wanted, source: Source, *, everything: bool) -> Iterator[_Asked]:
+    """An image as OCI image, and as the files that the archive has of it."""
+    first = _ask(wanted, source, "oci")
+    yield first
+    for name in ARTIFACT_TYPES if everything else ():
+        if published(source, first.judged.found.image.digest, name):
+            yield _ask(wanted, source, name)
+
+
+def _ask(wanted: Wanted, source: Source, name: str) -> _Asked:
+    asked = replace(wanted, format=name)
+    return _Asked(wanted=asked, judged=look(asked, source, _last()), source=source)
+
+
+# Into a folder
+
+
+def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) -> int:
+    asked = []
+    for (recipe, digest), tags in releases_of(archive).items():
+        source = archive.repository(recipe)
+        if site.arch in _architectures(source, digest):
+            at = Reference(registry=_NOWHERE, repository=recipe, tag=tags[0])
+            asked.append(_ask(replace(site, reference=at), source, site.format))
+    if not asked:
+        raise BadInput(f"{archive.archive.path}: no image in it is for {site.arch}", hint="--arch")
+    _refuse(options, asked, [])
+    if options.dry_run:
+        print("\n".join(f"{one.wanted.reference}: proven" for one in asked))
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = Home.of_environment().pulls
+    store = Store(folder=kept / "blobs")
+    contents = Contents(folder=kept / "layers", check=archive.archive.go_on)
+    done = [
+        pull(
+            one.wanted,
+            one.judged,
+            one.source,
+            store=store,
+            contents=contents,
+            last=_last(),
+            output=folder / folder_name(one.wanted),
+            say=Progress(level=options.level).say,
+        )
+        for one in asked
+    ]
+    if options.json:
+        print(json.dumps([{**one.receipt, "at": str(one.path)} for one in done], indent=1))
+    else:
+        print("\n".join(str(one.path) for one in done))
+    return 0
+
+
+# Into the builder's home
+
+
+def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
+    given = options.bundle
+    assert given is not None
+    repository, index = index_of_inputs(archive)
+    image = Image(digest=index.digest, architecture=site.arch, asked=site.arch)
+    gathered = Gathered(
+        reference=repository.name,
+        format="oci",
+        now=site.now,
+        image=image,
+        proofs=proofs_of(repository, [index.digest], site.trusted, site.now),
+    )
+    rulings = (signature(site.policy, gathered), dates(site.policy, gathered))
+    _show(options, repository.name, rulings)
+    if any(one.result == REFUSED for one in rulings):
+        raise NotProven(repository.name, rulings)
+    inputs = inputs_of(repository, index)
+    if options.dry_run:
+        print(f"dry run, nothing was loaded: {counted(len(inputs), 'input')}, signed")
+        return 0
+    home, progress = Home.of_environment(), Progress(level=options.level)
+    with using(home, given.checkout or options.project, progress.say):
+        done = fill_home(repository, inputs, home)
+    if given.checkout:
+        with made_whole(given.checkout) as folder:
+            if folder is None:
+                raise BadInput(f"{given.checkout} is there already", hint="name another folder")
+            done.project = write_project(repository, inputs, folder)
+    if options.json:
+        counts = {**asdict(done), "packages": len(done.packages)}
+        print(json.dumps({"home": str(home.path), **counts}, indent=1))
+        return 0
+    some = {"base": done.bases, "source": done.sources, "package": len(done.packages)}
+    parts = [counted(number, word) for word, number in some.items()]
+    print(f"{', '.join(parts)} in {home.path}")
+    if given.checkout:
+        print(f"{counted(len(done.project), 'file')} of the project in {given.checkout}")
+    return 0
+
+
+def _refuse(options: Options, asked: Sequence[_Asked], reasons: Sequence[str]) -> None:
+    """Show the rules, if that is wanted, and raise one error for all that is refused."""
+    lines: list[str] = []
+    for one in asked:
+        name = f"{one.wanted.reference} ({one.wanted.arch}, {one.wanted.format})"
+        rulings = one.judged.judgement.rulings
+        _show(options, name, rulings)
+        if refused := one.judged.judgement.refused:
+            lines += [f"{name}: refused", *as_lines(refused)]
+    lines += reasons
+    if lines:
+        raise Refused("\n".join(["nothing was loaded:", *lines]), hint=_HINT)
+
+
+def _show(options: Options, name: str, rulings: Sequence[Ruling]) -> None:
+    if options.bundle and options.bundle.explain and not options.json:
+        print("\n".join([f"{name}:", *as_lines(rulings, fixes=False)]))

@@ -1,0 +1,186 @@
+"""What each build was given by the cache of packages, noted so that it can be given again.
+
+A journal is a file of JSON lines in `packages/journals`: a URL, the file that answered it (its path
+below `packages`) and its media type; of a URL that is there twice, the last line counts. Its name
+is made of the name under which the engine keeps what was built. Files that may change under their
+URL, as indices do, are kept by their SHA-256 in `packages/answers`. A line is written in one piece,
+so whatever ends a build, those before it stay. The last line says which layers were built, and
+whether all that they needed is noted: a layer that was taken from an earlier build brings what that
+one was given.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from builder import wheels
+
+ANSWERS = "answers"
+_FOLDER = "journals"
+_INDEX = "index"
+_WHO = re.compile(r"[0-9a-f]{32}")
+_FILE = re.compile(r"(?:[0-9a-f]{2}|answers)/[A-Za-z0-9+_~-][A-Za-z0-9.+_~-]*")
+
+
+def who_of(name: str) -> str:
+    """How the cache knows the build of a name: 32 hexadecimal digits."""
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """What answered a URL: `file` is its path below the cache, `kind` its media type."""
+
+    url: str
+    file: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Journals:
+    """The journals in a cache's folder."""
+
+    cache: Path
+
+    def path(self, who: str) -> Path:
+        return self.cache / _FOLDER / f"{who}.jsonl"
+
+    def note(self, who: str, given: Iterable[Given]) -> None:
+        """Add lines to a journal; nothing for who is none."""
+        if not is_who(who):
+            return
+        self._append(who, [asdict(one) for one in given])
+
+    def begin(self, who: str, *, fresh: bool) -> None:
+        """A build begins; a fresh one takes up no layer of an earlier one."""
+        if fresh:
+            self.path(who).unlink(missing_ok=True)
+        self._append(who, [{"complete": False}])
+
+    def end(self, who: str, *, built: Iterable[str], taken: Iterable[str], well: bool) -> None:
+        """A build ended, `well` or not: which layers it built, which it took from earlier ones."""
+        own = self.of(who)
+        known = self._built(who) | {*built}
+        inherited: dict[str, Given] = {}
+        for layer in {*taken} - known:
+            other = self._builder_of(layer)
+            well = well and bool(other)
+            inherited |= self.of(other)
+        # An index that changed between two builds would be one of the two for both.
+        well = well and all(own.get(url, one).file == one.file for url, one in inherited.items())
+        self.note(who, [one for url, one in inherited.items() if url not in own])
+        self._append(who, [{"complete": well, "built": sorted(known)}])
+
+    def _builder_of(self, layer: str) -> str:
+        """The build that made a layer; empty if none is known."""
+        paths = (self.cache / _FOLDER).glob("*.jsonl")
+        return next((one.stem for one in paths if layer in self._built(one.stem)), "")
+
+    def _built(self, who: str) -> set[str]:
+        found: set[str] = set()
+        for line in self._lines(who):
+            if isinstance(some := line.get("built"), list):
+                found |= {one for one in some if isinstance(one, str)}
+        return found
+
+    def _append(self, who: str, lines: Iterable[Mapping[str, object]]) -> None:
+        text = "".join(json.dumps(one, sort_keys=True) + "\n" for one in lines)
+        path = self.path(who)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(handle, text.encode())
+        finally:
+            os.close(handle)
+
+    def of(self, who: str) -> dict[str, Given]:
+        """What a build was given, by URL; nothing of a build that is not known."""
+        return {one.url: one for line in self._lines(who) if (one := _given(line))}
+
+    def is_complete(self, who: str) -> bool:
+        """Whether a build ended well, and all that it needed is noted."""
+        ends = [line["complete"] for line in self._lines(who) if "complete" in line]
+        return bool(ends) and ends[-1] is True
+
+    def _lines(self, who: str) -> list[dict[str, object]]:
+        """The lines; what was cut short is left out, and noted by the next build."""
+        if not is_who(who):
+            return []
+        try:
+            text = self.path(who).read_text()
+        except OSError:
+            return []
+        found = []
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [one for one in found if isinstance(one, dict)]
+
+    def newest_first(self) -> Iterator[Mapping[str, Given]]:
+        """The journals of all builds."""
+        found = sorted((self.cache / _FOLDER).glob("*.jsonl"), key=lambda one: -one.stat().st_mtime)
+        return (self.of(path.stem) for path in found)
+
+    @property
+    def index(self) -> str:
+        """The index that pip was last led to; empty if it never was."""
+        try:
+            return (self.cache / _FOLDER / _INDEX).read_text().strip()
+        except OSError:
+            return ""
+
+    def note_index(self, url: str) -> None:
+        """Note which index pip is led to."""
+        path = self.cache / _FOLDER / _INDEX
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(url + "\n")
+
+
+def is_who(text: str) -> bool:
+    """Whether a text can be a build's."""
+    return _WHO.fullmatch(text) is not None
+
+
+def is_file(text: str) -> bool:
+    """Whether a text is the path of a kept file below the cache, and leads nowhere else."""
+    return _FILE.fullmatch(text) is not None
+
+
+def _given(line: Mapping[str, object]) -> Given | None:
+    """What a line notes of a URL; None if it notes something else."""
+    url, file, kind = (line.get(key) for key in ("url", "file", "kind"))
+    if not (isinstance(url, str) and isinstance(file, str) and isinstance(kind, str)):
+        return None
+    return Given(url=url, file=file, kind=kind) if is_file(file) else None
+
+
+def as_build(text: str, who: str) -> str:
+    """A text with the cache's URL, as that of a build: what it is given is noted."""
+    return text.replace("//run:", f"//{who}:")
+
+
+def pip_as_build(folder: str, who: str) -> Path:
+    """The folder with pip's configuration, as that of a build."""
+    config = Path(folder) / Path(wheels.CONFIG).name
+    own = Path(folder) / who
+    own.mkdir(exist_ok=True)
+    (own / config.name).write_text(as_build(config.read_text(), who))
+    return own
+
+
+def user_and_key(header: str) -> tuple[str, str]:
+    """The name and the password of a header of Basic authorization; empty if it is none."""
+    try:
+        text = base64.b64decode(header.removeprefix("Basic ")).decode("ascii")
+    except ValueError:
+        return "", ""
+    user, _, key = text.partition(":")
+    return user, key

@@ -1,0 +1,325 @@
+"""Packages that are downloaded once: a caching HTTP proxy for the time of one run.
+
+Build steps of every image and architecture, and mmdebstrap, are pointed to it by `http_proxy`. It
+keeps files that never change under one name (`.deb`, `.rpm`, `.whl`) and passes everything else
+through: indices and their signatures are always the mirror's own, so package managers verify each
+file as they always do. What a step was given that failed is not kept: the package manager may have
+refused it. HTTPS does not go through it, but for pip: `builder.wheels` says how.
+What each build was given is noted (`builder.journals`); `offline`, a build that is known is given
+the same again, and any other what was given last where no server answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hmac
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from builder import wheels
+from builder.digests import sha256_of_file
+from builder.journals import ANSWERS, Given, is_who, user_and_key
+from builder.packages import PackageCache
+from builder.web import without_users
+
+if TYPE_CHECKING:
+    import requests
+
+    from builder.process import Processes
+
+_TIMEOUT_S = 60.0
+_LONG_S = 86_400.0
+_CHUNK = 1 << 16
+# https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+_HOP_BY_HOP = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+    *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+}
+
+
+@contextlib.contextmanager
+def package_cache(folder: Path, *, offline: bool = False) -> Iterator[PackageCache]:
+    """A proxy on loopback that keeps packages in `folder`, until the end of the context."""
+    cache = PackageCache(folder=folder, offline=offline)
+    folder.mkdir(parents=True, exist_ok=True)
+    for partial in folder.glob("partial-*"):  # of a killed run, and not of another one
+        with contextlib.suppress(FileNotFoundError):
+            if partial.stat().st_mtime < time.time() - _LONG_S:
+                partial.unlink()
+    handler = type("Handler", (_Handler,), {"cache": cache})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        secret = secrets.token_hex(16)
+        cache.address = f"http://127.0.0.1:{server.server_address[1]}"
+        cache.url = cache.address.replace("//", f"//run:{secret}@")
+        cache.key = "Basic " + base64.b64encode(f"run:{secret}".encode()).decode()
+        cache.secret = secret
+        thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
+        thread.start()
+        try:
+            yield cache
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -> Iterator[str]:
+    """A folder, made in `folder`, with a configuration that leads pip through the cache.
+
+    Empty where this machine has no pip that could say what its index is.
+    """
+    index = (cache.offline and cache.journals.index) or wheels.own_index(processes)
+    if not index:
+        yield ""
+        return
+    parts = urlsplit(index)
+    if parts.username:
+        login = (parts.username, parts.password or "")
+        cache.logins[parts.netloc.rpartition("@")[2]] = login
+    folder.mkdir(parents=True, exist_ok=True)
+    cache.journals.note_index(without_users(index))
+    with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as made:
+        config = Path(made) / Path(wheels.CONFIG).name
+        config.write_text(f"[global]\nindex-url = {wheels.via(index, cache.url)}\n")
+        yield made
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD requests for absolute URLs, as proxies do."""
+
+    cache: PackageCache
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        via = wheels.target(self.path, self.cache.address)
+        self._url = via or self.path
+        # pip sends what its index's URL has, and perhaps past the proxy.
+        names = ("Proxy-Authorization", "Authorization")[: 2 if via else 1]
+        keys = [user_and_key(self.headers.get(name, "")) for name in names]
+        known = [who for who, key in keys if hmac.compare_digest(key, self.cache.secret)]
+        if not known:
+            self._want_key()
+            return
+        if not via and not self.path.startswith("http://"):
+            self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
+            return
+        if via:
+            del self.headers["Authorization"]
+        self._who = known[-1]
+        if self.command == "GET" and (given := self.cache.again(self._who, self._url)):
+            self._give(self.cache.folder / given.file, given.kind)
+            return
+        place = self.cache.place(self._url, listed=self._is_via)
+        if place is None or self.command != "GET" or self._is_own:
+            self._pass_on(None)
+            return
+        with self.cache.alone(place):
+            self.cache.begin(place)
+            if self._give(place):
+                self._note(place)
+            else:
+                self._pass_on(place)
+
+    do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
+
+    def _want_key(self) -> None:
+        """Ask for the run's key: apt and pip send it at once, dnf when it is told how."""
+        text = b"this proxy is for one run\n"
+        self.send_response(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
+        # https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1
+        self.send_header("Proxy-Authenticate", 'Basic realm="one run"')
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def _note(self, place: Path, kind: str = "") -> None:
+        """Note that this answered the request."""
+        given = Given(url=self._url, file=str(place.relative_to(self.cache.folder)), kind=kind)
+        self.cache.journals.note(self._who, [given])
+
+    def _give(self, place: Path, kind: str = "") -> bool:
+        """Answer with the kept file, if it is there."""
+        try:
+            file = place.open("rb")
+        except OSError:
+            return False
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            os.utime(place)  # `gc` leaves what was of use lately
+            self.cache.count(size)
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Length", str(size))
+            self.send_header("Content-Type", kind or "application/octet-stream")
+            self.end_headers()
+            shutil.copyfileobj(file, self.wfile, _CHUNK)
+        return True
+
+    def _pass_on(self, place: Path | None) -> None:
+        """Answer as the server does; keep the file at `place` if all of it came."""
+        import requests  # noqa: PLC0415 - commands that build nothing start without it
+
+        given = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in _HOP_BY_HOP | {"host", "accept-encoding"}
+        }
+        given["Accept-Encoding"] = "identity"
+        if self._is_via:
+            given["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
+        try:
+            session = requests.Session()
+            # And not with what the user's .netrc says.
+            session.auth = self.cache.logins.get(urlsplit(self._url).netloc) or _as_given
+            answer = session.request(
+                self.command,
+                self._url,
+                headers=given,
+                data=self._body(),
+                stream=True,
+                allow_redirects=self._is_via,
+                timeout=_TIMEOUT_S,
+            )
+        except requests.RequestException as error:
+            if self.command == "GET" and (last := self.cache.last(self._url)):
+                self._give(self.cache.folder / last.file, last.kind)
+                return
+            # Offline that is the last word: package managers do without what they need not have.
+            status = HTTPStatus.NOT_FOUND if self.cache.offline else HTTPStatus.BAD_GATEWAY
+            self.send_error(status, f"{type(error).__name__} at the server")
+            return
+        with answer:
+            self._copy(answer, place)
+
+    @property
+    def _is_via(self) -> bool:
+        return self._url != self.path
+
+    def _body(self) -> bytes | Iterator[bytes] | None:
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            return self._chunks()
+        length = self.headers.get("Content-Length", "")
+        return self.rfile.read(int(length)) if length.isdecimal() else None
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The pieces of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1"""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+
+    def _copy(self, answer: requests.Response, place: Path | None) -> None:
+        length = answer.headers.get("Content-Length", "")
+        if self._is_via and _is_page(answer) and self.command == "GET":
+            page = wheels.leading_through(answer.content, answer.url)
+            if answer.status_code == HTTPStatus.OK:
+                with self._kept(None, len(page), "text/html") as copy:
+                    if copy:
+                        copy.write(page)
+            self._give_page(page)
+            return
+        has_body = self.command != "HEAD" and answer.status_code not in {204, 304}
+        self.send_response(answer.status_code, answer.reason)
+        for name, value in answer.headers.items():
+            if name.lower() not in _HOP_BY_HOP | {"date", "server"}:
+                self.send_header(name, value)
+        if has_body and not length:
+            self.send_header("Connection", "close")  # the end of the body is that of the stream
+            self.close_connection = True
+        self.end_headers()
+        if not has_body:
+            return
+        whole = answer.status_code == HTTPStatus.OK and length.isdecimal()
+        kind = answer.headers.get("Content-Type", "")
+        place = None if _is_page(answer) else place
+        with self._kept(place, int(length) if whole else -1, kind) as copy:
+            for piece in answer.raw.stream(_CHUNK, decode_content=False):
+                self.wfile.write(piece)
+                if copy:
+                    copy.write(piece)
+
+    def _give_page(self, page: bytes) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    @contextlib.contextmanager
+    def _kept(self, place: Path | None, size: int, kind: str) -> Iterator[IO[bytes] | None]:
+        """A file that becomes `place` if it gets `size` bytes long, and is noted then.
+
+        Without a place it is kept by its SHA-256, for a build that is noted; what has no size is
+        not. A disk that is full, or a server that breaks off, costs the copy and nothing else.
+        """
+        if size < 0 or not (place or self._is_noted):
+            yield None
+            return
+        with tempfile.NamedTemporaryFile(
+            dir=self.cache.folder, prefix="partial-", delete=False
+        ) as copy:
+            partial = Path(copy.name)
+            try:
+                yield cast("IO[bytes]", _Forgiving(copy))
+                copy.flush()
+                if partial.stat().st_size == size:
+                    kept = place or self.cache.folder / ANSWERS / sha256_of_file(partial)
+                    if self.cache.keep(partial, kept, always=place is None):
+                        self._note(kept, kind)
+            finally:
+                partial.unlink(missing_ok=True)
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether the answer is for a build, and for every client alike."""
+        return self.command == "GET" and is_who(self._who) and not self._is_own
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the answer is for one client alone."""
+        return any(map(self.headers.get, ("Range", "Authorization", "Cookie")))
+
+    def handle(self) -> None:
+        # A client that goes away, or a server that breaks off, ends this connection alone.
+        with contextlib.suppress(Exception):
+            super().handle()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Say nothing: what goes wrong, the client says."""
+
+
+def _is_page(answer: requests.Response) -> bool:
+    return answer.headers.get("Content-Type", "").startswith("text/html")
+
+
+def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+class _Forgiving:
+    """A file that takes no more once a write failed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._failed = file, False
+
+    def write(self, data: bytes) -> None:
+        if not self._failed:
+            try:
+                self._file.write(data)
+            except OSError:
+                self._failed = True

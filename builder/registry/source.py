@@ -1,0 +1,89 @@
+"""Where images and their proof come from: a repository of a registry, or one in an archive."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from builder.registry.failures import WrongContent
+from builder.registry.references import Descriptor
+
+LARGEST_MANIFEST = 4 << 20  # bytes; what the specification asks registries to take at least
+
+
+class Source(ABC):
+    """A repository that is read: manifests, blobs and referrers, each checked against its digest.
+
+    Every method may raise `NotThere` and `WrongContent`, and what the place itself can fail with.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """How errors name it: `quay.io/site/pytorch`."""
+
+    @abstractmethod
+    def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
+        """A manifest by tag, digest or descriptor, and its bytes.
+
+        Raises `WrongContent` when it has another digest or size than the one named, or more than
+        4 MiB.
+        """
+
+    @abstractmethod
+    def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
+        """The bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
+
+    @abstractmethod
+    def read_blob(
+        self,
+        wanted: Descriptor,
+        path: Path,
+        *,
+        on_bytes: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Write a blob to a file, and check its digest; raises `WrongContent` without the file."""
+
+    @abstractmethod
+    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+        """What refers to a manifest by its `subject`; of one artifact type, if one is named."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End what is under way in other threads; they raise `Interrupted`."""
+
+    def resolve(self, target: str) -> Descriptor:
+        """What a tag or a digest is now: of the manifest's bytes, never by anybody's word."""
+        return self.read(target)[0]
+
+    def manifest(self, target: str | Descriptor) -> bytes:
+        """The bytes of a manifest; see `read`."""
+        return self.read(target)[1]
+
+    def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
+        """A manifest or index as JSON; of what it says of itself, the media type is checked."""
+        found, content = self.read(target)
+        try:
+            parsed = json.loads(content, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            raise self.wrong(found.digest, "it is not JSON that can be relied on") from error
+        if not isinstance(parsed, dict):
+            raise self.wrong(found.digest, "it is no manifest")
+        if parsed.get("mediaType", found.media_type) != found.media_type:
+            raise self.wrong(found.digest, "its media type is not the one it is served with")
+        return found, parsed
+
+    def wrong(self, what: str, why: str) -> WrongContent:
+        """The refusal of what is there."""
+        return WrongContent(f"{self.name}: {what}: {why}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that is there twice, readers take different ones: `ValueError`."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
