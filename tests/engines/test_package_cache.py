@@ -15,7 +15,8 @@ from harness import Ended, build_images, missing
 from test_faults import write_tiny
 
 from builder.errors import StepFailed
-from builder.packages import PackageCache, package_cache
+from builder.packages import PackageCache
+from builder.proxy import package_cache
 
 pytestmark = pytest.mark.engines
 
