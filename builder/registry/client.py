@@ -73,8 +73,7 @@ class Registry:
         wanted = target if isinstance(target, Descriptor) else None
         name = wanted.digest if wanted else str(target)
         content, said = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
-        kind = said.get("Content-Type", "").partition(";")[0].strip()
-        found = Descriptor.of(content, wanted.media_type if wanted else kind)
+        found = Descriptor.of(content, wanted.media_type if wanted else _type_of(said))
         if is_digest(name) and found.digest != name:
             raise self.wrong(name, f"the registry gives {found.digest}")
         if wanted and wanted.size != found.size:
@@ -239,10 +238,16 @@ class Registry:
         what = f"{self.repository}: {shown}"
         return {"method": method, "path": own, "scope": scope, "what": what, **more}
 
-    def pages(self, path: str, what: str) -> Iterator[dict[str, Any]]:
-        """The JSON objects of a list that may come in pages."""
+    def pages(self, path: str, what: str, *, media_type: str = "") -> Iterator[dict[str, Any]]:
+        """The JSON objects of a list that may come in pages.
+
+        With a `media_type`, the list is one that a registry need not keep: raises `NotThere`
+        unless it answers with that type.
+        """
         for _ in range(_MOST_PAGES):
-            content, said = self._fetch(path, what)
+            content, said = self._fetch(path, what, optional=bool(media_type))
+            if media_type and _type_of(said) != media_type:
+                raise NotThere(f"{self.name}: {what}: what the registry gives is no such list")
             link = _NEXT.search(said.get("Link", ""))
             try:
                 page = json.loads(content)
@@ -268,12 +273,14 @@ class Registry:
         what: str,
         limit: int = LARGEST_MANIFEST,
         headers: Mapping[str, str] | None = None,
+        *,
+        optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
         """A small thing whole, and the headers that came with it."""
         patience = self.transport.patience()
         while True:
             try:
-                with self.once("GET", path, headers=headers) as answer:
+                with self.once("GET", path, headers=headers, optional=optional) as answer:
                     return self._whole(answer, what, limit), answer.headers
             except Passing as passing:
                 patience.after(passing)
@@ -293,6 +300,11 @@ class Registry:
     def wrong(self, what: str, why: str) -> WrongContent:
         """The refusal of what the registry gives."""
         return WrongContent(f"{self.name}: {what}: {why}")
+
+
+def _type_of(headers: Mapping[str, str]) -> str:
+    """The media type of an answer, without its parameters."""
+    return headers.get("Content-Type", "").partition(";")[0].strip()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def test_a_manifest_with_a_key_twice_is_refused(fake: Fake) -> None:
 def test_a_list_of_referrers_without_end_is_not_kept(fake: Fake) -> None:
     entries = [{"mediaType": "x", "digest": BLOB.digest, "size": 1}] * 600
     body = json.dumps({"manifests": entries}).encode()
-    link = {"Link": f'</v2/site/a/referrers/{BLOB.digest}>; rel="next"'}
+    link = {"Link": f'</v2/site/a/referrers/{BLOB.digest}>; rel="next"', "Content-Type": INDEX}
     fake.faults = [Fault(pattern="referrers", status=200, body=body, headers=link, times=99)]
     with pytest.raises(RegistryFailed, match="more than 1000 refer to"):
         client(fake).referrers(BLOB.digest)
