@@ -6,12 +6,11 @@ to an image, and the proof with it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder import facts
+from builder import exact_json, facts
 from builder.errors import Refused
 from builder.publish.blobs import Traffic, Wanted, send_all
 from builder.publish.pushing import Done, check_listed, lost_architectures
@@ -248,9 +247,9 @@ def _layers(one: Copied) -> list[Descriptor]:
 
 def _parsed(content: bytes, digest: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise WrongContent(f"{digest}: it is not JSON") from error
+        parsed = exact_json.parsed(content)
+    except ValueError as error:
+        raise WrongContent(f"{digest}: it is not JSON that can be relied on") from error
     if not isinstance(parsed, dict):
         raise WrongContent(f"{digest}: it is no manifest")
     return parsed

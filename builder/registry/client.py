@@ -6,7 +6,6 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import urlencode
 
 import requests
 
+from builder import exact_json
 from builder.registry import downloads, referring, uploads
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import PULL, PUSH, Scope
@@ -87,12 +87,7 @@ class Registry:
     def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
         """A manifest or index as JSON; of what it says of itself, the media type is checked."""
         found, content = self.read(target)
-        try:
-            parsed = json.loads(content, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            raise self.wrong(found.digest, "it is not JSON that can be relied on") from error
-        if not isinstance(parsed, dict):
-            raise self.wrong(found.digest, "it is no manifest")
+        parsed = self._object(content, found.digest, "manifest")
         if parsed.get("mediaType", found.media_type) != found.media_type:
             raise self.wrong(found.digest, "its media type is not the one it is served with")
         return found, parsed
@@ -249,13 +244,7 @@ class Registry:
             if media_type and _type_of(said) != media_type:
                 raise NotThere(f"{self.name}: {what}: what the registry gives is no such list")
             link = _NEXT.search(said.get("Link", ""))
-            try:
-                page = json.loads(content)
-            except (ValueError, RecursionError) as error:
-                raise self.wrong(what, "it is not JSON") from error
-            if not isinstance(page, dict):
-                raise self.wrong(what, "it is no list")
-            yield page
+            yield self._object(content, what, "list")
             if not link:
                 return
             path = link[1]
@@ -297,6 +286,15 @@ class Registry:
             raise self.wrong(what, f"it has more than {limit} bytes")
         return content
 
+    def _object(self, content: bytes, what: str, kind: str) -> dict[str, Any]:
+        try:
+            found = exact_json.parsed(content)
+        except ValueError as error:
+            raise self.wrong(what, "it is not JSON that can be relied on") from error
+        if not isinstance(found, dict):
+            raise self.wrong(what, f"it is no {kind}")
+        return found
+
     def wrong(self, what: str, why: str) -> WrongContent:
         """The refusal of what the registry gives."""
         return WrongContent(f"{self.name}: {what}: {why}")
@@ -305,14 +303,6 @@ class Registry:
 def _type_of(headers: Mapping[str, str]) -> str:
     """The media type of an answer, without its parameters."""
     return headers.get("Content-Type", "").partition(";")[0].strip()
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a key that is there twice, readers take different ones: `ValueError`."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found
 
 
 def connect(

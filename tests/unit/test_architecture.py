@@ -20,6 +20,7 @@ LEAVES = {
     "supervisor",
     "digests",
     "errors",
+    "exact_json",
     "model",
     "process",
     "facts",

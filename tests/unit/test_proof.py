@@ -281,6 +281,7 @@ STATEMENTS: dict[str, tuple[bytes, str]] = {
     "half a character": (evidence().replace(b"libraries", b"\\ud800"), values.MALFORMED),
     "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', values.MALFORMED),
     "not a number": (evidence()[:-1] + b',"a":NaN}', values.MALFORMED),
+    "a number without a bound": (evidence()[:-1] + b',"a":1e999}', values.MALFORMED),
     "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), values.WRONG_TYPE),
     "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), values.MALFORMED),
     "a predicate that is a text": (

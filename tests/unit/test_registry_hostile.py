@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
 
+from builder.errors import Refused
+from builder.pull.finding import find
 from builder.registry import (
     INDEX,
     MANIFEST,
@@ -23,6 +25,7 @@ from builder.registry import (
     connect,
 )
 from builder.registry.addresses import joined, origin
+from builder.sources.registry import Registries, RegistryFails
 
 CONTENT = b"some bytes"
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
@@ -208,6 +211,27 @@ def test_a_manifest_with_a_key_twice_is_refused(fake: Fake) -> None:
     fake.manifests["site/a", "1.0"] = (b'{"layers": [], "layers": [1]}', MANIFEST)
     with pytest.raises(RegistryFailed, match="not JSON that can be relied on"):
         client(fake).document("1.0")
+
+
+def test_a_list_with_a_key_twice_is_refused(fake: Fake) -> None:
+    fake.faults = [Fault(pattern="tags/list", status=200, body=b'{"tags": [], "tags": ["1.0"]}')]
+    with pytest.raises(RegistryFailed, match="tags/list: it is not JSON that can be relied on"):
+        client(fake).tags()
+
+
+@pytest.mark.parametrize("config", [b'{"os": "a", "os": "b"}', b'{"a": 1e999}', b'{"a": NaN}'])
+def test_a_configuration_that_two_would_read_differently_is_refused(
+    config: bytes, fake: Fake
+) -> None:
+    registry = client(fake)
+    blob = registry.write_blob(config, media_type="application/vnd.oci.image.config.v1+json")
+    content = {"mediaType": MANIFEST, "config": blob.as_json(), "layers": []}
+    registry.write_manifest(json.dumps(content).encode(), MANIFEST, "1.0")
+    with pytest.raises(Refused, match="its configuration is no image's"):
+        find(registry, "1.0", "x86_64")
+    asked = Registries(credentials=Credentials(files=()))
+    with pytest.raises(RegistryFails, match="cannot be pinned"):
+        asked.digest(f"{fake.host}/site/a:1.0", "x86_64")
 
 
 def test_a_list_of_referrers_without_end_is_not_kept(fake: Fake) -> None:
