@@ -145,7 +145,7 @@ class Descriptor:
             digest=str(digest),
             size=size,
             artifact_type=_text(value.get("artifactType")),
-            platform=_texts(value.get("platform")),
+            platform=_words(value.get("platform")),
             annotations=_texts(value.get("annotations")),
         )
 
@@ -175,3 +175,8 @@ def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {key: one for key, one in value.items() if isinstance(one, str)}
+
+
+def _words(value: object) -> dict[str, str]:
+    """The same of what people are shown: what would steer a terminal names no platform."""
+    return {key: one for key, one in _texts(value).items() if one.isprintable()}

@@ -11,6 +11,7 @@ import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
 
 from builder.errors import Refused
+from builder.publish import found_release
 from builder.pull.finding import find
 from builder.registry import (
     INDEX,
@@ -250,3 +251,18 @@ def test_a_fallbacks_list_may_be_null(fake: Fake) -> None:
     fake.manifests["site/a", tag] = (b'{"manifests": null}', INDEX)
     content = json.dumps({"subject": image.as_json(), "artifactType": "a/b"}).encode()
     assert client(fake).attach(content) in client(fake).referrers(image.digest)
+
+
+STEERING = "\x1b]0;title\x07\x9b31mred\u202e\ud800"
+
+
+def test_an_architecture_that_steers_a_terminal_is_none(fake: Fake) -> None:
+    """Those of a mirrored index are shown, on standard output as well."""
+    source = client(fake)
+    image = source.write_manifest(b'{"layers": []}', MANIFEST).as_json()
+    entry = {**image, "platform": {"os": "linux", "architecture": f"amd64{STEERING}"}}
+    source.write_manifest(json.dumps({"manifests": [entry]}).encode(), INDEX, "1.0")
+    release, reasons = found_release(source, "a", ["1.0"], ["amd64"])
+    assert release is not None
+    assert list(release.images) == ["unknown"]
+    assert all(one.isprintable() for one in reasons)
