@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.errors import BadInput, Refused
+from builder.predicates import BUNDLE_NOTE, CLASSIC_NOTE
 from builder.proof import envelopes, strict
 from builder.proof.envelopes import Envelope, as_bytes
 from builder.proof.keys import PublicKey, Signer
@@ -122,7 +123,7 @@ def bundle(image: Descriptor, content: bytes, predicate_type: str, *, created: s
         "annotations": {
             CREATED: created,
             "dev.sigstore.bundle.content": "dsse-envelope",
-            "dev.sigstore.bundle.predicateType": predicate_type,
+            BUNDLE_NOTE: predicate_type,
         },
     }
     return Attachment(
@@ -163,7 +164,7 @@ def classic_attestations(
     for envelope in sealed:
         content = as_bytes(envelope.as_json)
         # Its signature is in the envelope; cosign wants the annotation all the same.
-        notes = {SIGNATURE_NOTE: "", "predicateType": predicate_type_of(envelope.payload)}
+        notes = {SIGNATURE_NOTE: "", CLASSIC_NOTE: predicate_type_of(envelope.payload)}
         layers.append((_layer(DSSE, content, notes), content))
     return _classic(attestation_tag(digest), layers, before)
 

@@ -16,11 +16,10 @@ from builder import facts
 from builder.artifacts.oci import blob_path, read_layout
 from builder.errors import StepFailed
 from builder.model import PlannedImage
+from builder.predicates import STATEMENT, TEST_RESULT
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 
-_STATEMENT = "https://in-toto.io/Statement/v1"
-_TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
 
@@ -195,7 +194,7 @@ def _wrong(
     statement: Mapping[str, Any], image: PlannedImage, artifacts: Mapping[str, Any]
 ) -> list[str]:
     """What stands against one statement."""
-    if (statement["_type"], statement["predicateType"]) != (_STATEMENT, _TEST_RESULT):
+    if (statement["_type"], statement["predicateType"]) != (STATEMENT, TEST_RESULT):
         return ["it is no test result"]
     predicate, reasons = statement["predicate"], []
     if predicate["result"] not in _NOT_FAILED or predicate["failedTests"]:

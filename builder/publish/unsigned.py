@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from builder.predicates import UNSIGNED_NOTE
 from builder.publish.releases import Ready
 from builder.registry import Descriptor, Registry
-from builder.registry.kinds import CYCLONEDX, INDEX, PREDICATE_TYPE, STATEMENT, referrer
+from builder.registry.kinds import CYCLONEDX, INDEX, STATEMENT, referrer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,7 @@ def unsigned(_registry: Registry, image: Descriptor, images: Sequence[Ready]) ->
         return []
     [ready] = images
     kinds = [
-        (one, STATEMENT, {PREDICATE_TYPE: str(json.loads(one)["predicateType"])})
+        (one, STATEMENT, {UNSIGNED_NOTE: str(json.loads(one)["predicateType"])})
         for one in ready.statements
     ]
     return [

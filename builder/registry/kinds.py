@@ -22,7 +22,6 @@ STATEMENT = "application/vnd.in-toto+json"
 CYCLONEDX = "application/vnd.cyclonedx+json"
 ARTIFACT_TYPES: Mapping[str, str] = {"sif": SIF, "charliecloud": TARBALL}  # by format
 TITLE = "org.opencontainers.image.title"
-PREDICATE_TYPE = "in-toto.io/predicate-type"
 
 
 def referrer(

@@ -20,11 +20,9 @@ from loopback import INDEX, MANIFEST, Registry, running_registry
 
 from builder.errors import StepFailed
 from builder.home import Home
+from builder.predicates import CYCLONEDX, SLSA, TEST_RESULT
 from builder.process import Processes
 from builder.proof import (
-    CYCLONEDX,
-    PROVENANCE,
-    TEST_RESULT,
     Attachment,
     Descriptor,
     PrivateKey,
@@ -63,7 +61,7 @@ RESULT = {
 PREDICATES: dict[str, dict[str, Any]] = {
     TEST_RESULT: RESULT,
     CYCLONEDX: {"bomFormat": "CycloneDX", "specVersion": "1.5", "components": []},
-    PROVENANCE: {
+    SLSA: {
         "buildDefinition": {"buildType": "x:y", "externalParameters": {}},
         "runDetails": {"builder": {"id": "x:z"}},
     },

@@ -10,6 +10,7 @@ from typing import Any
 
 from samples import ROOT
 
+from builder.predicates import TEST_RESULT
 from builder.proof import (
     Attachment,
     Descriptor,
@@ -20,7 +21,7 @@ from builder.proof import (
     proofs,
     verified,
 )
-from builder.proof.envelopes import TEST_RESULT, statement
+from builder.proof.envelopes import statement
 from builder.proof.keys import generated
 from builder.proof.values import MANIFEST, digest_of
 

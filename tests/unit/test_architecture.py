@@ -34,6 +34,7 @@ LEAVES = {
     "orphans",
     "places",
     "packages",
+    "predicates",
     "web",
     "wheels",
 }
