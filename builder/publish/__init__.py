@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from builder.publish.attaching import Attached
 from builder.publish.mirroring import Mirror, found_release
-from builder.publish.pushing import Attached, Done, Prove, Publisher
+from builder.publish.pushing import Done, Prove, Publisher
 from builder.publish.releases import Blob, NotReady, Ready, Release, ready
 
 __all__ = [
