@@ -6,9 +6,9 @@ beside an image, `verifying` says what trusted keys vouch for among those that w
 
 from builder.proof.envelopes import SIGN
 from builder.proof.folders import statements_of
-from builder.proof.keyless import keyless_proofs
+from builder.proof.keyless import keyless_attestations, keyless_proofs
 from builder.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
-from builder.proof.making import attestation_tag, proofs, signature_tag
+from builder.proof.making import attestation_tag, attestations, proofs, signature_tag
 from builder.proof.provenance import builder_of, provenance
 from builder.proof.reading import layers_of
 from builder.proof.signers import signer_of
@@ -37,7 +37,9 @@ __all__ = [
     "Unusable",
     "Verdict",
     "attestation_tag",
+    "attestations",
     "builder_of",
+    "keyless_attestations",
     "keyless_proofs",
     "layers_of",
     "private_key",

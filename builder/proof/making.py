@@ -62,22 +62,43 @@ def proofs(
     """An image's signature and the attestations of some statements, in both formats.
 
     `reference` is the image's name (`registry/repository`, with a tag or without); the classic
-    signature states it. `created` is the time, ISO 8601 in UTC, that the bundles' manifests state.
-    `before` has the classic manifests that are there already, by tag: what they hold is kept.
-    Raises `BadInput` where a statement is not about the image.
+    signature states it. For the rest, see `attestations`.
+    """
+    made = attestations(image, statements, signer, created=created, before=before)
+    signature = envelopes.sealed(envelopes.signature_statement(image.digest), signer)
+    there = (before or {}).get(signature_tag(image.digest))
+    return (
+        _bundle_of(image, signature, signer, created),
+        classic_signature(image.digest, reference, signer, before=there),
+        *made,
+    )
+
+
+def attestations(
+    image: Descriptor,
+    statements: Sequence[bytes],
+    signer: Signer,
+    *,
+    created: str,
+    before: Mapping[str, Attachment] | None = None,
+) -> tuple[Attachment, ...]:
+    """The attestations of some statements about an image, in both formats.
+
+    `created` is the time, ISO 8601 in UTC, that the bundles' manifests state. `before` has the
+    classic manifests that are there already, by tag: what they hold is kept. Raises `BadInput`
+    where a statement is not about the image.
     """
     sealed = [envelopes.sealed(about(one, image.digest), signer) for one in statements]
-    signature = envelopes.sealed(envelopes.signature_statement(image.digest), signer)
-    there = before or {}
-    at, att = signature_tag(image.digest), attestation_tag(image.digest)
-    classic = [classic_signature(image.digest, reference, signer, before=there.get(at))]
-    if sealed:
-        classic.append(classic_attestations(image.digest, sealed, before=there.get(att)))
-    bundles = [
-        bundle(image, bundled(one, signer.public), predicate_type_of(one.payload), created=created)
-        for one in (signature, *sealed)
-    ]
-    return (*bundles, *classic)
+    if not sealed:
+        return ()
+    bundles = [_bundle_of(image, one, signer, created) for one in sealed]
+    there = (before or {}).get(attestation_tag(image.digest))
+    return (*bundles, classic_attestations(image.digest, sealed, before=there))
+
+
+def _bundle_of(image: Descriptor, envelope: Envelope, signer: Signer, created: str) -> Attachment:
+    kind = predicate_type_of(envelope.payload)
+    return bundle(image, bundled(envelope, signer.public), kind, created=created)
 
 
 def about(statement: bytes, digest: str) -> bytes:

@@ -21,18 +21,22 @@ class Attachment:
     tag: str = ""
 
 
-def unsigned(_registry: Registry, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
+def unsigned(registry: Registry, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
     """The statements of an image and its bill, one manifest each; nothing for an index."""
     if image.media_type == INDEX:
         return []
     [ready] = images
-    kinds = [
-        (one, STATEMENT, {UNSIGNED_NOTE: str(json.loads(one)["predicateType"])})
-        for one in ready.statements
-    ]
+    statements = unsigned_statements(registry, image, ready.statements, ready.proven)
+    return [*statements, _attachment(ready.bill, image, CYCLONEDX, {})]
+
+
+def unsigned_statements(
+    _registry: Registry, image: Descriptor, statements: Sequence[bytes], _created: str
+) -> list[Attachment]:
+    """Statements about an image, one manifest each."""
     return [
-        _attachment(content, image, kind, notes)
-        for content, kind, notes in [*kinds, (ready.bill, CYCLONEDX, {})]
+        _attachment(one, image, STATEMENT, {UNSIGNED_NOTE: str(json.loads(one)["predicateType"])})
+        for one in statements
     ]
 
 
