@@ -16,6 +16,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from builder.digests import digest_of
 from builder.errors import BadInput, Refused
 from builder.predicates import BUNDLE_NOTE, CLASSIC_NOTE
 from builder.proof import envelopes, strict
@@ -33,7 +34,6 @@ from builder.proof.values import (
     Attachment,
     Descriptor,
     Unusable,
-    digest_of,
 )
 
 EMPTY = "application/vnd.oci.empty.v1+json"

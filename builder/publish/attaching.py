@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from builder.digests import digest_of
 from builder.errors import Refused
 from builder.home import Home
 from builder.locks import locked
-from builder.registry import MANIFEST, Descriptor, Registry, RegistryFailed, digest_of
+from builder.registry import MANIFEST, Descriptor, Registry, RegistryFailed
 
 
 class Attached(Protocol):

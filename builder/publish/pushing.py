@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from builder.digests import digest_of
 from builder.publish.attaching import Attached, attach
 from builder.publish.blobs import Traffic, Wanted, send_all
 from builder.publish.releases import Ready, Release
 from builder.publish.threads import in_threads
-from builder.registry import Descriptor, NotThere, Registry, digest_of
+from builder.registry import Descriptor, NotThere, Registry
 from builder.registry.kinds import (
     ARTIFACT_TYPES,
     EMPTY,

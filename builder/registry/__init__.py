@@ -18,7 +18,7 @@ from builder.registry.failures import (
     WrongContent,
 )
 from builder.registry.kinds import INDEX, MANIFEST
-from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+from builder.registry.references import Descriptor, Reference, is_digest
 
 __all__ = [
     "INDEX",
@@ -37,6 +37,5 @@ __all__ = [
     "Unreachable",
     "WrongContent",
     "connect",
-    "digest_of",
     "is_digest",
 ]

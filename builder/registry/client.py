@@ -15,13 +15,14 @@ from urllib.parse import urlencode
 import requests
 
 from builder import exact_json
+from builder.digests import digest_of
 from builder.registry import downloads, referring, uploads
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import PULL, PUSH, Scope
 from builder.registry.credentials import Credentials
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
 from builder.registry.kinds import INDEX, MANIFEST
-from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+from builder.registry.references import Descriptor, Reference, is_digest
 from builder.registry.transport import Transport
 from builder.web import printable
 

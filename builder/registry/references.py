@@ -6,12 +6,12 @@ Descriptors: https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry.failures import WrongContent
 
@@ -35,11 +35,6 @@ def is_digest(text: object) -> bool:
 def is_tag(text: str) -> bool:
     """Whether a text can be a tag."""
     return _TAG.fullmatch(text) is not None
-
-
-def digest_of(content: bytes) -> str:
-    """`sha256:...` of some bytes."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,11 +14,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from builder.digests import digest_of
 from builder.home import Home
 from builder.locks import locked
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
-from builder.registry.kinds import INDEX
-from builder.registry.references import Descriptor, digest_of
+from builder.registry.kinds import INDEX, as_bytes
+from builder.registry.references import Descriptor
 
 if TYPE_CHECKING:
     from builder.registry.client import Registry
@@ -98,8 +99,7 @@ def _add(registry: Registry, subject: str, entries: Sequence[Descriptor]) -> Non
             return
         new = {one.digest: one.as_json() for one in entries if one.digest not in there}
         index["manifests"] = [*(index.get("manifests") or []), *new.values()]
-        content = json.dumps(index, sort_keys=True, separators=(",", ":")).encode()
-        registry.write_manifest(content, INDEX, fallback_tag(subject))
+        registry.write_manifest(as_bytes(index), INDEX, fallback_tag(subject))
         now = _fallback(registry, subject) or {}
         if wanted <= {one.digest for one in _entries(registry, subject, now)}:
             return

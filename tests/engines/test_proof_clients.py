@@ -18,6 +18,7 @@ import requests
 from harness import Ended, build_images, missing
 from loopback import INDEX, MANIFEST, Registry, running_registry
 
+from builder.digests import digest_of
 from builder.errors import StepFailed
 from builder.home import Home
 from builder.predicates import CYCLONEDX, SLSA, TEST_RESULT
@@ -40,7 +41,6 @@ from builder.proof import (
     verified,
 )
 from builder.proof.signers import by_cosign
-from builder.proof.values import digest_of
 
 pytestmark = pytest.mark.engines
 PASSWORD = "correct horse"

@@ -10,6 +10,7 @@ from typing import Any
 
 from samples import ROOT
 
+from builder.digests import digest_of
 from builder.predicates import TEST_RESULT
 from builder.proof import (
     Attachment,
@@ -23,7 +24,7 @@ from builder.proof import (
 )
 from builder.proof.envelopes import statement
 from builder.proof.keys import generated
-from builder.proof.values import MANIFEST, digest_of
+from builder.proof.values import MANIFEST
 
 VECTORS = ROOT / "tests" / "data" / "proof"
 PASSWORD = "correct horse"

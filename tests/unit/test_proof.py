@@ -26,6 +26,7 @@ from proof_samples import (
     trusted,
 )
 
+from builder.digests import digest_of
 from builder.errors import BadInput, Refused
 from builder.predicates import TEST_RESULT
 from builder.proof import (
@@ -44,7 +45,6 @@ from builder.proof import (
     verified,
 )
 from builder.proof.making import bundle, bundled, classic_attestations
-from builder.proof.values import digest_of
 
 
 def by_cosign() -> tuple[str, list[Attachment]]:
