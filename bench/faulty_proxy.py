@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Fault:
     """What goes wrong with one request.
 
     `status` answers so in the registry's place. `lost` does all that was asked, and resets the
     connection in the place of an answer. `sent` resets it after so many bytes of the request's
-    body, `got` after so many of the answer's; `changed` changes a byte of the answer's body.
+    body, `got` after so many of the answer's; `changed` changes a byte of the answer's body, and
+    `replace` is another one. `body` is how that comes: cut (half of it, and the connection ends),
+    reset (half of it), slow (half of it, and no more for a while), huge (a gigabyte).
+
+    In a proxy's list it goes wrong with good answers to requests of a `method` whose path matches:
+    `times` says how often, and `seen` how often it was.
     """
 
     status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
     lost: bool = False
     sent: int = -1
     got: int = -1
     changed: bool = False
+    replace: bytes | None = None
+    body: str = ""
+    path: str = ""
+    method: str = "GET"
+    times: int = 1_000_000
+    seen: int = 0
+
+    def meets(self, request: str) -> bool:
+        """Whether one of a list is for a request, `METHOD PATH`."""
+        method, _, path = request.partition(" ")
+        left = self.seen < self.times and method == self.method
+        return left and re.search(self.path, path) is not None
 
 
 Decide = Callable[[str, int], "Fault | None"]  # from `METHOD PATH` and its number, from 0 on
@@ -35,11 +54,12 @@ Decide = Callable[[str, int], "Fault | None"]  # from `METHOD PATH` and its numb
 
 @dataclass
 class Proxy:
-    """A proxy that runs. `decide` is asked before each request."""
+    """A proxy that runs. `decide` is asked before each request that none of `faults` is for."""
 
     upstream: str
     host: str = ""
     decide: Decide = lambda _request, _number: None
+    faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     received: int = 0  # bytes of the bodies of requests
     answered: int = 0  # and of answers
@@ -50,7 +70,10 @@ class Proxy:
         with self.lock:
             self.requests.append(request)
             number = len(self.requests) - 1
-        return self.decide(request, number)
+            found = next((one for one in self.faults if one.meets(request)), None)
+            if found:
+                found.seen += 1
+        return found or self.decide(request, number)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -67,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         with proxy.lock:
             proxy.received += len(body)
-        if fault.status:
+        if fault.status and not fault.path:
             self._answer(fault.status, dict(fault.headers), b"", fault)
             return
         upstream = http.client.HTTPConnection(proxy.upstream, timeout=60)
@@ -82,7 +105,14 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in answer.getheaders()
             if name.lower() not in {"transfer-encoding", "connection", "date"}
         }
-        self._answer(answer.status, headers, content, fault)
+        if fault.path and answer.status >= HTTPStatus.BAD_REQUEST:
+            fault = Fault()
+        if fault.status or fault.replace is not None:
+            content = b"" if fault.replace is None else fault.replace
+            headers["Content-Length"] = str(len(content))
+        if fault.body == "huge":
+            headers["Content-Length"] = str(1 << 30)
+        self._answer(fault.status or answer.status, {**headers, **fault.headers}, content, fault)
 
     def _asked_with(self) -> dict[str, str]:
         """The headers of a request; of one that is there several times, all values."""
@@ -114,7 +144,21 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             time.sleep(0.1)  # a reset takes with it what the client has not read
             self._reset()
-        self.wfile.write(body)
+        self._write(body, fault.body)
+
+    def _write(self, body: bytes, how: str) -> None:
+        if how == "huge":
+            for _ in range(1 << 10):
+                self.wfile.write(b" " * (1 << 20))
+            return
+        self.wfile.write(body[: len(body) // 2] if how else body)
+        self.wfile.flush()
+        self.close_connection = self.close_connection or bool(how)
+        if how == "slow":
+            time.sleep(30)
+        if how == "reset":
+            time.sleep(0.1)  # a reset takes with it what the client has not read
+            self._reset()
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

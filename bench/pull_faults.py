@@ -18,10 +18,12 @@ import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from faulty_proxy import Fault, proxy_before
 from outside import outside_signals
 from real_registry import real_registry
-from registry_site import Content, Fault, Proxy, Published, Site
+from registry_site import Content, Published, Site
 
 from builder.artifacts.oci import read_layout
 from builder.cli import main as build_images
@@ -32,7 +34,7 @@ from builder.pull.unpacking import unpack
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 STATUSES = (401, 403, 404, 429, 500, 502, 503)
-BODIES = ("flip", "cut", "reset")
+BODIES: tuple[dict[str, Any], ...] = ({"changed": True}, {"body": "cut"}, {"body": "reset"})
 PLACES = ("/manifests/", "/blobs/", "/referrers/", r"\.sig$", r"\.att$", "/manifests/1.0$", "/v2/$")
 RUBBISH = (b"", b"{}", b"[]", b"null", b"\xff" * 100, b"<html>no</html>")
 _GOOD, _REFUSED = 0, (1, 4, 5)
@@ -48,7 +50,7 @@ def random_fault(rng: random.Random, published: Published) -> Fault:
         return Fault(path=path, status=rng.choice(STATUSES), times=times)
     if kind == "rubbish":
         return Fault(path=path, replace=rng.choice(RUBBISH), times=times)
-    return Fault(path=path, body=rng.choice(BODIES), times=times)
+    return Fault(path=path, times=times, **rng.choice(BODIES))
 
 
 def outcome(site: Site, published: Published, form: str, status: int, said: str) -> str:
@@ -89,8 +91,7 @@ def run(number: int, seed: int) -> Counter[str]:
         site = Site(registry=registry, place=place / "site", known={})
         site.place.mkdir()
         published = site.publish(Content())
-        proxy = Proxy(registry)
-        ends.callback(proxy.close)
+        proxy = ends.enter_context(proxy_before(registry))
         signals = ends.enter_context(outside_signals())
         os.environ["BUILD_IMAGES_HOME"] = str(site.place / "home")
         for one in range(number):

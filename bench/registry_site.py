@@ -1,18 +1,13 @@
-"""A registry on loopback, small images in it with their proof, and a proxy that injects faults."""
+"""Small images with their proof in a registry on loopback, and a site that pulls them."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import http.client
-import http.server
 import io
 import json
 import platform
-import re
-import socket
 import tarfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,133 +33,6 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 SLSA = "https://slsa.dev/provenance/v1"
 BILL = "https://cyclonedx.org/bom"
-
-# The proxy
-
-
-@dataclass(kw_only=True)
-class Fault:
-    """What happens to answers whose path matches: `status`, or something with the body.
-
-    `body` is one of: flip (a byte in the middle), cut (it ends early, and says nothing), reset (the
-    connection is reset in the middle), huge (a gigabyte comes), slow (half of it, and no more for a
-    while). `times` counts how often, and `seen` how often it was.
-    """
-
-    path: str
-    status: int = 0
-    body: str = ""
-    replace: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    times: int = 1_000_000
-    method: str = "GET"
-    seen: int = 0
-
-
-class Proxy:
-    """Stands before a registry; `faults` are injected, `requests` has the paths that were asked."""
-
-    def __init__(self, upstream: str) -> None:
-        self.upstream, self.faults, self.requests = upstream, list[Fault](), list[str]()
-        proxy = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                proxy.answer(self)
-
-            do_HEAD = do_GET  # noqa: N815 - the name is the base class's
-
-            def log_message(self, *_given: Any) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.host = f"127.0.0.1:{self._server.server_address[1]}"
-        self._lock = threading.Lock()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def answer(self, asked: http.server.BaseHTTPRequestHandler) -> None:
-        with self._lock:
-            self.requests.append(f"{asked.command} {asked.path}")
-            fault = next((one for one in self.faults if self._hits(one, asked)), None)
-            if fault:
-                fault.seen += 1
-        status, headers, body = self._upstream(asked)
-        if fault and status < 400:
-            status = fault.status or status
-            if fault.status:
-                body = b'{"errors":[{"code":"FAULT","message":"injected"}]}'
-            if fault.replace is not None:
-                body = fault.replace
-            headers = {**headers, **fault.headers}
-        self._send(asked, status, headers, body, fault.body if fault and status < 400 else "")
-
-    def _hits(self, fault: Fault, asked: http.server.BaseHTTPRequestHandler) -> bool:
-        return (
-            fault.seen < fault.times
-            and asked.command == fault.method
-            and re.search(fault.path, asked.path) is not None
-        )
-
-    def _upstream(
-        self, asked: http.server.BaseHTTPRequestHandler
-    ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.upstream, timeout=30)
-        sent = {key: value for key, value in asked.headers.items() if key.lower() != "host"}
-        connection.request(asked.command, asked.path, headers=sent)
-        answer = connection.getresponse()
-        body = answer.read()
-        kept = ("content-type", "docker-content-digest", "content-range", "link", "content-length")
-        headers = {key: value for key, value in answer.getheaders() if key.lower() in kept}
-        connection.close()
-        return answer.status, headers, body
-
-    def _send(
-        self,
-        asked: http.server.BaseHTTPRequestHandler,
-        status: int,
-        headers: dict[str, str],
-        body: bytes,
-        how: str,
-    ) -> None:
-        if asked.command != "HEAD":
-            headers = {k: v for k, v in headers.items() if k.lower() != "content-length"}
-            headers["Content-Length"] = str(1 << 30 if how == "huge" else len(body))
-        if how == "flip":
-            middle = len(body) // 2
-            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-        asked.send_response(status)
-        for key, value in headers.items():
-            asked.send_header(key, value)
-        asked.end_headers()
-        try:
-            self._write(asked, body, how)
-        except OSError:  # the client has had enough
-            asked.close_connection = True
-
-    def _write(self, asked: http.server.BaseHTTPRequestHandler, body: bytes, how: str) -> None:
-        if how in {"cut", "reset", "slow"}:
-            asked.wfile.write(body[: len(body) // 2])
-            asked.wfile.flush()
-            asked.close_connection = True
-            if how == "slow":
-                time.sleep(30)
-            if how == "reset":
-                linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
-                asked.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                asked.connection.close()
-        elif how == "huge":
-            for _ in range(1 << 10):
-                asked.wfile.write(b" " * (1 << 20))
-        elif asked.command != "HEAD":
-            asked.wfile.write(body)
-
 
 # What is published
 

@@ -1,4 +1,4 @@
-"""SHA-256 of what is read, in one place."""
+"""SHA-256 of what there is in memory, in streams and in files, in one place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import IO
 
 _CHUNK = 1 << 20
+
+
+def digest_of(data: bytes) -> str:
+    """`sha256:...` of some bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def sha256_of(data: IO[bytes]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from builder.artifacts.gzips import Gzip, threads
+from builder.digests import digest_of
 from builder.errors import StepFailed
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -88,7 +89,7 @@ def _blob(layout: Path, digest: str) -> bytes:
         data = blob_path(layout, digest).read_bytes()
     except OSError as error:
         raise StepFailed(f"{layout}: not an OCI image layout ({error})") from error
-    found = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    found = digest_of(data)
     if found != digest:
         raise StepFailed(f"{layout}: blob {digest} holds {found}")
     return data
@@ -254,7 +255,7 @@ def _write_layer(rootfs: Path, layout: Path) -> Layer:
 
 def _put(layout: Path, value: Mapping[str, Any], media_type: str) -> dict[str, Any]:
     data = _json(value).encode()
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    digest = digest_of(data)
     blob_path(layout, digest).write_bytes(data)
     return {"mediaType": media_type, "digest": digest, "size": len(data)}
 

@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from builder.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle, blobs_of, parsed
 from builder.publish import Prove, Release
+from builder.publish.attaching import Attached
 from builder.publish.mirroring import Mirrored
-from builder.publish.pushing import Attached, file_manifests, index_of
+from builder.publish.pushing import file_manifests, index_of
 from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, NotThere, Source
 from builder.registry.kinds import EMPTY, EMPTY_CONTENT, as_bytes
 
@@ -112,7 +113,8 @@ class Contents:
         index = release.index
         self.list_manifest(index.content, index.descriptor.media_type, name, release.tags)
         for one in release.proof:
-            self.list_manifest(one.content, one.descriptor.media_type, name, one.tags)
+            tags = (one.tag,) if one.tag else ()
+            self.list_manifest(one.content, one.descriptor.media_type, name, tags)
 
     def index(self) -> bytes:
         """The bytes of `index.json`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from builder.bundle.contents import INPUTS, Contents, artifact
 from builder.digests import sha256_of_file
 from builder.journals import Given
-from builder.publish.pushing import Attached
+from builder.publish.attaching import Attached
 from builder.registry import INDEX, Descriptor
 from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE, as_bytes
 

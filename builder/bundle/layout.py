@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
+from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry import (
     LARGEST_MANIFEST,
@@ -22,7 +23,6 @@ from builder.registry import (
     NotThere,
     Source,
     WrongContent,
-    digest_of,
     is_digest,
 )
 

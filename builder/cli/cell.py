@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 import time
@@ -29,6 +28,7 @@ from builder.cli.workspace import (
     write_atomically,
     write_spec,
 )
+from builder.digests import digest_of
 from builder.engines.protocol import tag
 from builder.errors import StepFailed
 from builder.model import Artifact, PlannedImage, Spec
@@ -281,18 +281,14 @@ def _inputs(image: PlannedImage, stages: Stages, spec: Spec) -> dict[str, Any]:
         },
         "stages": {one.target: one.key for one in stages.of(image)},
         "specs": {
-            "Dockerfile": _sha256(spec.dockerfile),
-            "Singularity.def": _sha256(spec.singularity),
-            **{name: _sha256(text) for name, text in spec.files.items()},
+            "Dockerfile": digest_of(spec.dockerfile.encode()),
+            "Singularity.def": digest_of(spec.singularity.encode()),
+            **{name: digest_of(text.encode()) for name, text in spec.files.items()},
         },
         "sources": {one.url: f"sha256:{one.sha256}" for one in spec.sources},
         "compiler": COMPILER,
         "build-images": __version__,
     }
-
-
-def _sha256(text: str) -> str:
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _json(value: Any) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from builder.cli.failures import told_of_failures
 from builder.cli.progress import Progress
 from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.errors import BadInput, Refused, counted
@@ -36,10 +37,11 @@ def publish(options: Options) -> int:
     if options.source:
         return _copied(options, declared, namespace(options.source, options.plain_http), to)
     releases, reasons = ready_releases(declared, options.out)
-    if reasons:
-        raise refusal(reasons, declared)
-    say = Progress(level=options.level).say
     processes = Processes()
+    if reasons:
+        told = told_of_failures(options, declared, to, processes)
+        raise refusal(reasons, declared, told=told)
+    say = Progress(level=options.level).say
     publisher = Publisher(
         to,
         prove_with(options, releases, processes),
@@ -118,13 +120,14 @@ def refusal(
     reasons: Sequence[str],
     declared: Sequence[Declared],
     *,
+    told: Sequence[str] = (),
     hint: str = _BUILD_HINT,
     done: str = "published",
 ) -> Refused:
-    """The error that lists why nothing was done."""
+    """The error that lists why nothing was done, and what the registry was told instead."""
     count = counted(len(declared), "release")
-    lines = [f"{count} asked for; nothing was {done}:", *reasons]
-    return Refused("\n".join(lines), hint=hint)
+    what = "no image was published, and no tag was set" if told else f"nothing was {done}"
+    return Refused("\n".join([f"{count} asked for; {what}:", *reasons, *told]), hint=hint)
 
 
 def tell(options: Options, done: Sequence[Done], traffic: Traffic, *, before: str = "") -> None:

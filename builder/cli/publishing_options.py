@@ -19,7 +19,8 @@ Publish the selected images with their proof: one repository a recipe, one tag a
 architecture, an index of all architectures that the matrix declares for it. Blobs go first, then
 images by digest, then SIF, tarball and proof, which refer to them; tags are set when all of that is
 there. An image that is not built, not verified, or whose evidence is of other digests is refused,
-with its tag. What a registry has is not sent again: after any failure, run the same command again.
+with its tag; evidence that it failed is attached if the registry has that very image. What a
+registry has is not sent again: after any failure, run the same command again.
 
 Credentials come from the files of podman login and docker login, from credential helpers, or from
 BUILD_IMAGES_REGISTRY_USER and BUILD_IMAGES_REGISTRY_PASSWORD. With --from nothing of this machine

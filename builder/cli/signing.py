@@ -10,8 +10,11 @@ from builder.home import Home
 from builder.process import Processes
 from builder.proof import (
     Attachment,
+    Signer,
     attestation_tag,
+    attestations,
     builder_of,
+    keyless_attestations,
     keyless_proofs,
     proofs,
     signature_tag,
@@ -20,7 +23,7 @@ from builder.proof import (
 )
 from builder.proof import Descriptor as Subject
 from builder.proof.keyless import KEYLESS
-from builder.publish import Prove, Ready, Release
+from builder.publish import Attest, Prove, Ready, Release
 from builder.registry import INDEX, Descriptor, NotThere, Source
 
 
@@ -31,8 +34,7 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
     once, so that what cannot be proven is known before anything is sent. Raises `BadInput` for a
     key or a statement that is none.
     """
-    path = Home.of_environment().search_path()
-    signer = None if key == KEYLESS else signer_of(key, os.environ, processes, path=path)
+    path, signer = _signer(key, processes)
     statements = {
         one.identifier: _statements(one) for release in releases for one in release.images
     }
@@ -41,7 +43,7 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
         registry: Source, image: Descriptor, images: Sequence[Ready]
     ) -> tuple[Attachment, ...]:
         own = () if image.media_type == INDEX else statements[images[0].identifier]
-        subject = Subject(media_type=image.media_type, digest=image.digest, size=image.size)
+        subject = _subject(image)
         created = max(one.proven for one in images)
         if signer is None:
             return keyless_proofs(subject, own, processes, created=created, path=path)
@@ -50,6 +52,32 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
         return proofs(subject, own, signer, reference=name, created=created, before=there)
 
     return prove
+
+
+def attesting(key: str, processes: Processes) -> Attest:
+    """Signs statements about images with a key, as `signed` does, and not the images."""
+    path, signer = _signer(key, processes)
+
+    def attest(
+        registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
+    ) -> tuple[Attachment, ...]:
+        subject = _subject(image)
+        if signer is None:
+            return keyless_attestations(subject, statements, processes, created=created, path=path)
+        there = _there(registry, image.digest)
+        return attestations(subject, statements, signer, created=created, before=there)
+
+    return attest
+
+
+def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
+    """Where programs are looked for, and what signs: None for the identity of a job."""
+    path = Home.of_environment().search_path()
+    return path, None if key == KEYLESS else signer_of(key, os.environ, processes, path=path)
+
+
+def _subject(image: Descriptor) -> Subject:
+    return Subject(media_type=image.media_type, digest=image.digest, size=image.size)
 
 
 def _statements(image: Ready) -> tuple[bytes, ...]:

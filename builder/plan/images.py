@@ -112,7 +112,7 @@ def declared_key(base: BaseImage, arch: str) -> str:
     made = base.bootstrap
     assert made is not None
     declared = [base.name, arch, made.suite, made.components, made.pockets, made.packages]
-    return _sha256([_BASE_FORMAT, *declared])
+    return sha256_of_json([_BASE_FORMAT, *declared])
 
 
 def _use_json(use: BlockUse) -> str:
@@ -132,5 +132,6 @@ def _array(items: list[str]) -> str:
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _sha256(content: list[Any]) -> str:
+def sha256_of_json(content: Any) -> str:
+    """The SHA-256 of a value, in hexadecimal: of its JSON with keys in order and without spaces."""
     return hashlib.sha256(_json(content).encode()).hexdigest()

@@ -9,13 +9,12 @@ run-time stage says (environment, labels, descriptions) is no part of the other 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from builder import __version__
 from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
+from builder.plan.images import sha256_of_json
 from builder.plan.rendering import Memo
 
 FORMAT = "1"  # raised when the same parts would make another stage
@@ -61,7 +60,7 @@ class DeclaredStages:
         here["native"] = native
         for target, name, own in self.stages:
             parts = {"before": made[-1].key if made else "", **here, **self.common, **own}
-            key = _sha256(parts)
+            key = sha256_of_json(parts)
             made.append(KeyedStage(target=target, name=name, parts=parts, key=key))
         return tuple(made)
 
@@ -83,7 +82,7 @@ class StageKeys:
             base=image.base_image if image.is_bootstrapped else image.base_reference,
             made_here=image.is_bootstrapped,
             native=f"{base.bootstrap.suite}-{cell.arch}" if base.bootstrap else "",
-            common={"cell": _sha256(about), "compiler": self._compiler},
+            common={"cell": sha256_of_json(about), "compiler": self._compiler},
             stages=tuple(self._stages(image)),
         )
 
@@ -98,7 +97,7 @@ class StageKeys:
             checks = [self._memo.of(_check, one) for one in own]
             sources = [[one.url, one.sha256] for one in image.sources if stage.name in one.recipes]
             parts = {"recipe": blocks, "checks": checks, "sources": sources}
-            digests = {name: _sha256(value) for name, value in parts.items()}
+            digests = {name: sha256_of_json(value) for name, value in parts.items()}
             yield f"{stage.name}-{DEVELOPMENT}", cell.identifier, digests
         yield image.cell.flavour, image.identifier, {"recipe": image.content_key}
 
@@ -109,13 +108,8 @@ def why_changed(before: Mapping[str, Any], now: Mapping[str, str]) -> str:
 
 
 def _block(use: BlockUse) -> str:
-    return _sha256([use.name, use.arguments, dict(use.files)])
+    return sha256_of_json([use.name, use.arguments, dict(use.files)])
 
 
 def _check(check: StageCheck) -> str:
-    return _sha256([check.name, dict(check.sources), check.build])
-
-
-def _sha256(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_of_json([check.name, dict(check.sources), check.build])

@@ -25,12 +25,9 @@ from builder.policy.gathered import (
     Proof,
     Provenance,
 )
+from builder.predicates import CYCLONEDX, SLSA, TEST_RESULT
 
-# As builder.verify.evidence writes it; importing that would import all engines, too.
-TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
-SLSA = "https://slsa.dev/provenance/v1"
-CYCLONE_DX = "https://cyclonedx.org/bom"
-TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONE_DX: BILL}
+TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: BILL}
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program
 _LISTS = {PASSED: "passedTests", SKIPPED: "warnedTests", FAILED: "failedTests"}
 

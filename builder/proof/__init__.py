@@ -4,12 +4,12 @@ Made with local keys, and checked, without the cosign program. `making` gives ma
 beside an image, `verifying` says what trusted keys vouch for among those that were found there.
 """
 
-from builder.proof.envelopes import CYCLONEDX, SIGN, TEST_RESULT
+from builder.proof.envelopes import SIGN
 from builder.proof.folders import statements_of
-from builder.proof.keyless import keyless_proofs
+from builder.proof.keyless import keyless_attestations, keyless_proofs
 from builder.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
-from builder.proof.making import attestation_tag, proofs, signature_tag
-from builder.proof.provenance import PROVENANCE, builder_of, provenance
+from builder.proof.making import attestation_tag, attestations, proofs, signature_tag
+from builder.proof.provenance import builder_of, provenance
 from builder.proof.reading import layers_of
 from builder.proof.signers import signer_of
 from builder.proof.values import (
@@ -24,10 +24,7 @@ from builder.proof.values import (
 from builder.proof.verifying import TrustedKey, verified
 
 __all__ = [
-    "CYCLONEDX",
-    "PROVENANCE",
     "SIGN",
-    "TEST_RESULT",
     "Attachment",
     "Attestation",
     "Descriptor",
@@ -40,7 +37,9 @@ __all__ = [
     "Unusable",
     "Verdict",
     "attestation_tag",
+    "attestations",
     "builder_of",
+    "keyless_attestations",
     "keyless_proofs",
     "layers_of",
     "private_key",

@@ -1,7 +1,6 @@
 """in-toto statements, and the DSSE envelopes that they are signed in.
 
 https://github.com/secure-systems-lab/dsse/blob/master/envelope.md
-https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.predicates import STATEMENT
 from builder.proof import strict
 from builder.proof.keys import PublicKey, Signer
 from builder.proof.values import (
@@ -22,12 +22,9 @@ from builder.proof.values import (
     Unusable,
 )
 
-STATEMENT = "https://in-toto.io/Statement/v1"
 STATEMENT_V0 = "https://in-toto.io/Statement/v0.1"  # what `cosign attest` makes
 IN_TOTO = "application/vnd.in-toto+json"
 SIGN = "https://sigstore.dev/cosign/sign/v1"  # the predicate of a signature in a bundle
-CYCLONEDX = "https://cyclonedx.org/bom"
-TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 _MAX_SIGNATURES = 16
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BadInput
-from builder.proof.envelopes import CYCLONEDX, statement
+from builder.predicates import CYCLONEDX
+from builder.proof.envelopes import statement
 from builder.proof.provenance import provenance
 
 

@@ -30,14 +30,28 @@ def keyless_proofs(
     path: str | None = None,
     options: Sequence[str | Path] = (),
 ) -> tuple[Attachment, ...]:
-    """An image's signature and the attestations of some statements, signed through cosign.
+    """An image's signature and the attestations of some statements; see `keyless_attestations`."""
+    some = (envelopes.signature_statement(image.digest), *statements)
+    return keyless_attestations(image, some, processes, created=created, path=path, options=options)
+
+
+def keyless_attestations(
+    image: Descriptor,
+    statements: Sequence[bytes],
+    processes: Processes,
+    *,
+    created: str,
+    path: str | None = None,
+    options: Sequence[str | Path] = (),
+) -> tuple[Attachment, ...]:
+    """The attestations of some statements about an image, signed through cosign.
 
     `options` are given to `cosign attest-blob` as well. Raises `BadInput` where a statement is not
     about the image, `MissingPrerequisite` without cosign, `StepFailed` where it did not sign.
     """
     environment = {} if path is None else {"PATH": path}
     found = []
-    for payload in (envelopes.signature_statement(image.digest), *statements):
+    for payload in statements:
         about(payload, image.digest)
         content = _signed(payload, processes, environment, options)
         kind = predicate_type_of(payload)

@@ -16,7 +16,9 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from builder.digests import digest_of
 from builder.errors import BadInput, Refused
+from builder.predicates import BUNDLE_NOTE, CLASSIC_NOTE
 from builder.proof import envelopes, strict
 from builder.proof.envelopes import Envelope, as_bytes
 from builder.proof.keys import PublicKey, Signer
@@ -32,7 +34,6 @@ from builder.proof.values import (
     Attachment,
     Descriptor,
     Unusable,
-    digest_of,
 )
 
 EMPTY = "application/vnd.oci.empty.v1+json"
@@ -61,22 +62,43 @@ def proofs(
     """An image's signature and the attestations of some statements, in both formats.
 
     `reference` is the image's name (`registry/repository`, with a tag or without); the classic
-    signature states it. `created` is the time, ISO 8601 in UTC, that the bundles' manifests state.
-    `before` has the classic manifests that are there already, by tag: what they hold is kept.
-    Raises `BadInput` where a statement is not about the image.
+    signature states it. For the rest, see `attestations`.
+    """
+    made = attestations(image, statements, signer, created=created, before=before)
+    signature = envelopes.sealed(envelopes.signature_statement(image.digest), signer)
+    there = (before or {}).get(signature_tag(image.digest))
+    return (
+        _bundle_of(image, signature, signer, created),
+        classic_signature(image.digest, reference, signer, before=there),
+        *made,
+    )
+
+
+def attestations(
+    image: Descriptor,
+    statements: Sequence[bytes],
+    signer: Signer,
+    *,
+    created: str,
+    before: Mapping[str, Attachment] | None = None,
+) -> tuple[Attachment, ...]:
+    """The attestations of some statements about an image, in both formats.
+
+    `created` is the time, ISO 8601 in UTC, that the bundles' manifests state. `before` has the
+    classic manifests that are there already, by tag: what they hold is kept. Raises `BadInput`
+    where a statement is not about the image.
     """
     sealed = [envelopes.sealed(about(one, image.digest), signer) for one in statements]
-    signature = envelopes.sealed(envelopes.signature_statement(image.digest), signer)
-    there = before or {}
-    at, att = signature_tag(image.digest), attestation_tag(image.digest)
-    classic = [classic_signature(image.digest, reference, signer, before=there.get(at))]
-    if sealed:
-        classic.append(classic_attestations(image.digest, sealed, before=there.get(att)))
-    bundles = [
-        bundle(image, bundled(one, signer.public), predicate_type_of(one.payload), created=created)
-        for one in (signature, *sealed)
-    ]
-    return (*bundles, *classic)
+    if not sealed:
+        return ()
+    bundles = [_bundle_of(image, one, signer, created) for one in sealed]
+    there = (before or {}).get(attestation_tag(image.digest))
+    return (*bundles, classic_attestations(image.digest, sealed, before=there))
+
+
+def _bundle_of(image: Descriptor, envelope: Envelope, signer: Signer, created: str) -> Attachment:
+    kind = predicate_type_of(envelope.payload)
+    return bundle(image, bundled(envelope, signer.public), kind, created=created)
 
 
 def about(statement: bytes, digest: str) -> bytes:
@@ -122,7 +144,7 @@ def bundle(image: Descriptor, content: bytes, predicate_type: str, *, created: s
         "annotations": {
             CREATED: created,
             "dev.sigstore.bundle.content": "dsse-envelope",
-            "dev.sigstore.bundle.predicateType": predicate_type,
+            BUNDLE_NOTE: predicate_type,
         },
     }
     return Attachment(
@@ -163,7 +185,7 @@ def classic_attestations(
     for envelope in sealed:
         content = as_bytes(envelope.as_json)
         # Its signature is in the envelope; cosign wants the annotation all the same.
-        notes = {SIGNATURE_NOTE: "", "predicateType": predicate_type_of(envelope.payload)}
+        notes = {SIGNATURE_NOTE: "", CLASSIC_NOTE: predicate_type_of(envelope.payload)}
         layers.append((_layer(DSSE, content, notes), content))
     return _classic(attestation_tag(digest), layers, before)
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.errors import BadInput
-from builder.proof.envelopes import STATEMENT, as_bytes
+from builder.predicates import SLSA, STATEMENT
+from builder.proof.envelopes import as_bytes
 
-PROVENANCE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "pkg:generic/build-images#image/v1"
 PROGRAM = "pkg:generic/build-images"
 
@@ -57,7 +57,7 @@ def _statement(manifest: Mapping[str, Any], builder_id: str) -> dict[str, Any]:
             {"name": f"{name}/{form}", "digest": _digest(one["digest"])}
             for form, one in sorted(manifest["artifacts"].items())
         ],
-        "predicateType": PROVENANCE,
+        "predicateType": SLSA,
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.digests import digest_of
 from builder.proof import strict
 from builder.proof.values import (
     BUNDLE,
@@ -16,7 +17,6 @@ from builder.proof.values import (
     Attachment,
     Descriptor,
     Unusable,
-    digest_of,
 )
 
 # Tuples: what is looked for in them may be anything, also what no set can be asked for.

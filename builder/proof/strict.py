@@ -1,8 +1,4 @@
-"""Reading what others wrote: JSON and Base64 that mean one thing only.
-
-Of a key that is there twice one reader takes the first and another the last, so that a signature
-could be checked of one and the other be believed: such JSON is refused.
-"""
+"""Reading what others wrote: JSON and Base64 that mean one thing only."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from builder import exact_json
 from builder.proof.values import MALFORMED, TOO_LARGE, Descriptor, Unusable
 
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
@@ -23,25 +20,14 @@ def json_object(data: bytes, what: str, *, limit: int) -> dict[str, Any]:
     if len(data) > limit:
         raise Unusable(TOO_LARGE, f"{what} has {len(data)} bytes; at most {limit} are read")
     try:
-        found = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+        found = exact_json.parsed(data)
         if b"\\u" in data:
             json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be shown
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Unusable(MALFORMED, f"{what} is not JSON that can be relied on") from error
     if not isinstance(found, dict):
         raise Unusable(MALFORMED, f"{what} is not a JSON object")
     return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found
-
-
-def _refuse(name: str) -> object:
-    raise ValueError(name)  # NaN and the infinities are not JSON
 
 
 def base64_bytes(text: object, what: str) -> bytes:

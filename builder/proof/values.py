@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from builder.digests import digest_of
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -30,11 +31,6 @@ KEYLESS = "keyless"
 OTHER_SUBJECT = "other subject"
 WRONG_TYPE = "wrong payload type"
 TOO_LARGE = "too large"
-
-
-def digest_of(data: bytes) -> str:
-    """`sha256:…` of bytes."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from builder.publish.attaching import Attached
+from builder.publish.failing import Attest, Failing, attach_failing, failing, published_image
 from builder.publish.mirroring import Mirror, found_release
-from builder.publish.pushing import Attached, Done, Prove, Publisher
+from builder.publish.pushing import Done, Prove, Publisher
 from builder.publish.releases import Blob, NotReady, Ready, Release, ready
 
 __all__ = [
     "Attached",
+    "Attest",
     "Blob",
     "Done",
+    "Failing",
     "Mirror",
     "NotReady",
     "Prove",
     "Publisher",
     "Ready",
     "Release",
+    "attach_failing",
+    "failing",
     "found_release",
+    "published_image",
     "ready",
 ]

@@ -6,41 +6,57 @@ to an image, and the proof with it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder import facts
+from builder import exact_json, facts
 from builder.errors import Refused
+from builder.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
+from builder.publish.attaching import check_listed, our_turn, write_tagged
 from builder.publish.blobs import Traffic, Wanted, send_all
-from builder.publish.pushing import Done, check_listed, lost_architectures
+from builder.publish.pushing import Done, lost_architectures
 from builder.publish.threads import in_threads
 from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
 _CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
-_STATEMENTS = ("in-toto", "sigstore", "dsse")  # in the types of what may be evidence
+_NOTES = (UNSIGNED_NOTE, BUNDLE_NOTE, CLASSIC_NOTE)
 _MOST_REFERRERS = 1000  # of one image
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copied:
-    """A manifest of the source; `tags` are under which, none for what is known by digest alone."""
+    """A manifest of the source. Proof has the digest that it is of as `subject`.
+
+    `tag` is where the classic format keeps it; what has none says itself what it refers to.
+    """
 
     descriptor: Descriptor
     content: bytes
-    tags: tuple[str, ...] = ()
     subject: str = ""
+    tag: str = ""
 
     def blobs(self) -> Iterator[Descriptor]:
         """The blobs that it names; none for an index."""
         parsed = _parsed(self.content, self.descriptor.digest)
-        layers = parsed.get("layers") or []
+        if "config" in parsed:
+            yield Descriptor.read(parsed["config"], self.descriptor.digest)
+        yield from self.layers()
+
+    def layers(self) -> Iterator[Descriptor]:
+        """Those of its blobs that are its layers."""
+        layers = _parsed(self.content, self.descriptor.digest).get("layers") or []
         if not isinstance(layers, list):
             raise WrongContent(f"{self.descriptor.digest}: its layers are no list")
-        for one in [*([parsed["config"]] if "config" in parsed else []), *layers]:
+        for one in layers:
             yield Descriptor.read(one, self.descriptor.digest)
+
+    def predicate_types(self) -> set[str]:
+        """Of which statements it says that it holds some."""
+        notes = _parsed(self.content, self.descriptor.digest).get("annotations")
+        some = [notes if isinstance(notes, dict) else {}, *(o.annotations for o in self.layers())]
+        return {one[name] for one in some for name in _NOTES if isinstance(one.get(name), str)}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -88,7 +104,7 @@ def found_release(
             raise WrongContent(f"{where}: it names two images for {arch}")
         release.images[arch] = Copied(descriptor=image.bare(), content=source.manifest(image))
         proof = _referring(source, image)
-        if not any(_may_be_evidence(one) for one in proof):
+        if not any(TEST_RESULT in one.predicate_types() for one in proof):
             reasons.append(f"{where}: {arch}: no evidence refers to it")
         release.proof += proof
     if lost := sorted({*architectures} - release.images.keys()):
@@ -110,7 +126,8 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
     while todo:
         digest = todo.pop()
         for tag in (f"{digest.replace(':', '-')}{suffix}" for suffix in _CLASSIC):
-            found |= _tagged(source, tag)
+            if there := _tagged(source, tag, digest):
+                found[tag] = there
         for one in source.referrers(digest):
             if one.digest in found:
                 continue
@@ -125,17 +142,13 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
     return list(found.values())
 
 
-def _tagged(source: Source, tag: str) -> dict[str, Copied]:
+def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
+    """What is under a tag of the proof of a digest."""
     try:
         descriptor, content = source.read(tag)
     except NotThere:
-        return {}
-    return {tag: Copied(descriptor=descriptor, content=content, tags=(tag,))}
-
-
-def _may_be_evidence(one: Copied) -> bool:
-    kinds = [one.descriptor.artifact_type, *(blob.media_type for blob in one.blobs())]
-    return any(word in kind for kind in kinds for word in _STATEMENTS)
+        return None
+    return Copied(descriptor=descriptor, content=content, subject=digest, tag=tag)
 
 
 class Mirror:
@@ -196,16 +209,18 @@ class Mirror:
             jobs=self._jobs,
             stop=target.stop,
         )
-        for subject in dict.fromkeys(one.subject for one in release.proof if one.subject):
-            attached = [one.descriptor for one in release.proof if one.subject == subject]
+        referring = [one for one in release.proof if not one.tag]
+        for subject in dict.fromkeys(one.subject for one in referring):
+            attached = [one.descriptor for one in referring if one.subject == subject]
             check_listed(target, subject, attached)
 
     def _attach(self, target: Registry, one: Copied) -> None:
-        if one.subject:
+        if not one.tag:
             target.attach(one.content, one.descriptor.media_type)
-        for tag in one.tags:
-            _check_kept(target, tag, one)
-            target.write_manifest(one.content, one.descriptor.media_type, tag)
+            return
+        with our_turn(target, one.subject):
+            _check_kept(target, one)
+            write_tagged(target, one.content, one.descriptor.media_type, one.tag)
 
     def described(self, release: Mirrored) -> Done:
         """What a release is in the target, or would be."""
@@ -234,29 +249,23 @@ def _to_mount_from(source: Source, target: Registry) -> tuple[str, ...]:
     return ()
 
 
-def _check_kept(target: Registry, tag: str, one: Copied) -> None:
+def _check_kept(target: Registry, one: Copied) -> None:
     """Refuse to write over proof that the source does not have."""
-    there = _tagged(target, tag).get(tag)
-    if there and (lost := {b.digest for b in _layers(there)} - {b.digest for b in _layers(one)}):
+    there = _tagged(target, one.tag, one.subject)
+    old = {layer.digest for layer in there.layers()} if there else set()
+    if lost := old - {layer.digest for layer in one.layers()}:
+        where = f"{target.name}:{one.tag}"
         raise Refused(
-            f"{target.name}:{tag}: there is proof that the source lacks: {', '.join(sorted(lost))}",
+            f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",
             hint="remove the tag there, or copy into another namespace",
         )
 
 
-def _layers(one: Copied) -> list[Descriptor]:
-    parsed = _parsed(one.content, one.descriptor.digest)
-    layers = parsed.get("layers") or []
-    if not isinstance(layers, list):
-        raise WrongContent(f"{one.descriptor.digest}: its layers are no list")
-    return [Descriptor.read(layer, one.descriptor.digest) for layer in layers]
-
-
 def _parsed(content: bytes, digest: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise WrongContent(f"{digest}: it is not JSON") from error
+        parsed = exact_json.parsed(content)
+    except ValueError as error:
+        raise WrongContent(f"{digest}: it is not JSON that can be relied on") from error
     if not isinstance(parsed, dict):
         raise WrongContent(f"{digest}: it is no manifest")
     return parsed

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from builder.errors import Refused
-from builder.home import Home
-from builder.locks import locked
+from builder.digests import digest_of
+from builder.publish.attaching import Attached, attach
 from builder.publish.blobs import Traffic, Wanted, send_all
 from builder.publish.releases import Ready, Release
 from builder.publish.threads import in_threads
-from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, Source, digest_of
+from builder.registry import Descriptor, NotThere, Registry, Source
 from builder.registry.kinds import (
     ARTIFACT_TYPES,
     EMPTY,
@@ -23,21 +22,6 @@ from builder.registry.kinds import (
     as_bytes,
     referrer,
 )
-
-
-class Attached(Protocol):
-    """Proof as it is pushed: a manifest, the blobs that it names, and a tag if it has one.
-
-    What has no tag names an image as its `subject`.
-    """
-
-    @property
-    def manifest(self) -> bytes: ...
-    @property
-    def blobs(self) -> Mapping[str, bytes]: ...
-    @property
-    def tag(self) -> str: ...
-
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -164,21 +148,7 @@ class Publisher:
         images: Sequence[Ready],
         files: Sequence[bytes] = (),
     ) -> None:
-        """Attach files and proof to an image or an index, and see that the registry lists them.
-
-        What has a tag may hold what was there before: publishers of this machine take turns.
-        """
-        referring = [*files]
-        name = digest_of(f"proof of {registry.name}@{image.digest}".encode()).partition(":")[2]
-        with locked(Home.of_environment().path / "registries", name):
-            for one in self._prove(registry, image.bare(), images):
-                for digest, content in one.blobs.items():
-                    registry.write_blob(content, digest=digest)
-                if one.tag:
-                    _write_tagged(registry, one)
-                else:
-                    referring.append(one.manifest)
-            check_listed(registry, image.digest, registry.attach_all(referring))
+        attach(registry, image.digest, lambda: self._prove(registry, image.bare(), images), files)
 
     def _index(self, release: Release) -> None:
         registry = self._repository(release.recipe)
@@ -191,15 +161,6 @@ class Publisher:
         for tag in (release.tag, *release.floating):
             self._say(f"{registry.name}:{tag}: {digest_of(content)}")
             registry.write_manifest(content, INDEX, tag)
-
-
-def _write_tagged(registry: Registry, one: Attached) -> None:
-    written = registry.write_manifest(one.manifest, MANIFEST, one.tag)
-    if registry.resolve(one.tag).digest != written.digest:
-        raise RegistryFailed(
-            f"{registry.name}:{one.tag}: another client wrote over this proof; no tag was set",
-            hint="run the same command again",
-        )
 
 
 def file_manifests(image: Ready) -> dict[str, bytes]:
@@ -235,17 +196,6 @@ def _architectures(registry: Registry, tag: str) -> set[str]:
     found = manifests if isinstance(manifests, list) else []
     platforms = [Descriptor.read(one, f"{registry.name}:{tag}").platform for one in found]
     return {one["architecture"] for one in platforms if "architecture" in one}
-
-
-def check_listed(registry: Registry, digest: str, attached: Sequence[Descriptor]) -> None:
-    """Refuse to go on unless all that was attached is found by who looks for it."""
-    there = {one.digest for one in registry.referrers(digest)} if attached else set()
-    if lost := [one.digest for one in attached if one.digest not in there]:
-        raise Refused(
-            f"{registry.name}@{digest}: the registry does not list what was attached: "
-            f"{', '.join(lost)}; no tag was set",
-            hint="run the same command again",
-        )
 
 
 def index_of(release: Release) -> bytes:

@@ -16,11 +16,10 @@ from builder import facts
 from builder.artifacts.oci import blob_path, read_layout
 from builder.errors import StepFailed
 from builder.model import PlannedImage
+from builder.predicates import STATEMENT, TEST_RESULT
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 
-_STATEMENT = "https://in-toto.io/Statement/v1"
-_TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
 
@@ -108,7 +107,7 @@ def ready(image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None)
         files=files,
         statements=tuple(statements),
         bill=bill.read_bytes(),
-        proven=max(map(_finished, statements)),
+        proven=max(map(finished, statements)),
     )
 
 
@@ -182,7 +181,7 @@ def _proven(
             statement = json.loads(content)
             reasons += [f"{name}: {reason}" for reason in _wrong(statement, image, artifacts)]
             formats.add(statement["predicate"]["configuration"][0]["annotations"]["format"])
-            _finished(content)
+            finished(content)
             statements.append(content)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             reasons.append(f"{name}: this evidence is missing, or cannot be read")
@@ -195,21 +194,36 @@ def _wrong(
     statement: Mapping[str, Any], image: PlannedImage, artifacts: Mapping[str, Any]
 ) -> list[str]:
     """What stands against one statement."""
-    if (statement["_type"], statement["predicateType"]) != (_STATEMENT, _TEST_RESULT):
+    if not is_test_result(statement):
         return ["it is no test result"]
     predicate, reasons = statement["predicate"], []
-    if predicate["result"] not in _NOT_FAILED or predicate["failedTests"]:
+    if has_failed(predicate):
         reasons.append(f"{predicate['result']}: {', '.join(predicate['failedTests'])}")
     elif not predicate["passedTests"]:
         reasons.append("no check passed")
-    subjects = {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+    subjects = digests_in(statement)
     for name, artifact in artifacts.items():
         if (found := subjects.get(f"{image.identifier}/{name}")) != artifact["digest"]:
             reasons.append(f"it is about {found or 'no'} {name}, not about {artifact['digest']}")
     return reasons
 
 
-def _finished(statement: bytes) -> str:
+def is_test_result(statement: Mapping[str, Any]) -> bool:
+    """Whether a statement is evidence of a run of checks."""
+    return (statement["_type"], statement["predicateType"]) == (STATEMENT, TEST_RESULT)
+
+
+def has_failed(predicate: Mapping[str, Any]) -> bool:
+    """Whether a test result says that a check failed."""
+    return predicate["result"] not in _NOT_FAILED or bool(predicate["failedTests"])
+
+
+def digests_in(statement: Mapping[str, Any]) -> dict[str, str]:
+    """What a statement is about, by its names."""
+    return {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+
+
+def finished(statement: bytes) -> str:
     """When a run of checks ended, ISO 8601."""
     run = json.loads(statement)["predicate"]["configuration"][0]
     return str(run["annotations"]["finished"])

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from builder.predicates import UNSIGNED_NOTE
 from builder.publish.releases import Ready
 from builder.registry import Descriptor, Source
-from builder.registry.kinds import CYCLONEDX, INDEX, PREDICATE_TYPE, STATEMENT, referrer
+from builder.registry.kinds import CYCLONEDX, INDEX, STATEMENT, referrer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,18 +21,22 @@ class Attachment:
     tag: str = ""
 
 
-def unsigned(_registry: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
+def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
     """The statements of an image and its bill, one manifest each; nothing for an index."""
     if image.media_type == INDEX:
         return []
     [ready] = images
-    kinds = [
-        (one, STATEMENT, {PREDICATE_TYPE: str(json.loads(one)["predicateType"])})
-        for one in ready.statements
-    ]
+    statements = unsigned_statements(source, image, ready.statements, ready.proven)
+    return [*statements, _attachment(ready.bill, image, CYCLONEDX, {})]
+
+
+def unsigned_statements(
+    _source: Source, image: Descriptor, statements: Sequence[bytes], _created: str
+) -> list[Attachment]:
+    """Statements about an image, one manifest each."""
     return [
-        _attachment(content, image, kind, notes)
-        for content, kind, notes in [*kinds, (ready.bill, CYCLONEDX, {})]
+        _attachment(one, image, STATEMENT, {UNSIGNED_NOTE: str(json.loads(one)["predicateType"])})
+        for one in statements
     ]
 
 

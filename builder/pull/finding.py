@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder import facts
+from builder import exact_json, facts
 from builder.errors import BadInput, Refused
 from builder.policy.gathered import Image
 from builder.policy.statements import time_of
@@ -80,12 +79,12 @@ def _found(
     where: str,
 ) -> Found:
     try:
-        said: Any = json.loads(config)
+        said: Any = exact_json.parsed(config)
         inner = said.get("config") or {}
         labels = {str(key): str(text) for key, text in (inner.get("Labels") or {}).items()}
         environment = tuple(str(one) for one in inner.get("Env") or [])
         known = facts.architecture(str(said.get("architecture")))
-        notes = json.loads(content).get("annotations") or {}
+        notes = exact_json.parsed(content).get("annotations") or {}
         created = notes.get(CREATED) or said.get("created")
         image = Image(
             digest=manifest.digest,
@@ -94,7 +93,7 @@ def _found(
             index=index.digest if index else "",
             created=time_of(created) if created else None,
         )
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise Refused(f"{where}: its configuration is no image's ({shown(str(error))})") from error
     return Found(
         manifest=manifest,

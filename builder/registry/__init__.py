@@ -17,7 +17,7 @@ from builder.registry.failures import (
     WrongContent,
 )
 from builder.registry.kinds import INDEX, MANIFEST
-from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+from builder.registry.references import Descriptor, Reference, is_digest
 from builder.registry.source import LARGEST_MANIFEST, Source
 
 __all__ = [
@@ -38,6 +38,5 @@ __all__ = [
     "Unreachable",
     "WrongContent",
     "connect",
-    "digest_of",
     "is_digest",
 ]

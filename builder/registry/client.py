@@ -6,7 +6,6 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,13 +14,14 @@ from urllib.parse import urlencode
 
 import requests
 
+from builder.digests import digest_of
 from builder.registry import downloads, referring, uploads
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import PULL, PUSH, Scope
 from builder.registry.credentials import Credentials
 from builder.registry.failures import NotThere, Passing, RegistryFailed
 from builder.registry.kinds import INDEX, MANIFEST
-from builder.registry.references import Descriptor, Reference, digest_of, is_digest
+from builder.registry.references import Descriptor, Reference, is_digest
 from builder.registry.source import LARGEST_MANIFEST, Source
 from builder.registry.transport import Transport
 from builder.web import printable
@@ -73,8 +73,7 @@ class Registry(Source):
         wanted = target if isinstance(target, Descriptor) else None
         name = wanted.digest if wanted else str(target)
         content, said = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
-        kind = said.get("Content-Type", "").partition(";")[0].strip()
-        found = Descriptor.of(content, wanted.media_type if wanted else kind)
+        found = Descriptor.of(content, wanted.media_type if wanted else _type_of(said))
         if is_digest(name) and found.digest != name:
             raise self.wrong(name, f"the registry gives {found.digest}")
         if wanted and wanted.size != found.size:
@@ -222,18 +221,18 @@ class Registry(Source):
         what = f"{self.repository}: {shown}"
         return {"method": method, "path": own, "scope": scope, "what": what, **more}
 
-    def pages(self, path: str, what: str) -> Iterator[dict[str, Any]]:
-        """The JSON objects of a list that may come in pages."""
+    def pages(self, path: str, what: str, *, media_type: str = "") -> Iterator[dict[str, Any]]:
+        """The JSON objects of a list that may come in pages.
+
+        With a `media_type`, the list is one that a registry need not keep: raises `NotThere`
+        unless it answers with that type.
+        """
         for _ in range(_MOST_PAGES):
-            content, said = self._fetch(path, what)
+            content, said = self._fetch(path, what, optional=bool(media_type))
+            if media_type and _type_of(said) != media_type:
+                raise NotThere(f"{self.name}: {what}: what the registry gives is no such list")
             link = _NEXT.search(said.get("Link", ""))
-            try:
-                page = json.loads(content)
-            except (ValueError, RecursionError) as error:
-                raise self.wrong(what, "it is not JSON") from error
-            if not isinstance(page, dict):
-                raise self.wrong(what, "it is no list")
-            yield page
+            yield self.object_of(content, what, "list")
             if not link:
                 return
             path = link[1]
@@ -251,12 +250,14 @@ class Registry(Source):
         what: str,
         limit: int = LARGEST_MANIFEST,
         headers: Mapping[str, str] | None = None,
+        *,
+        optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
         """A small thing whole, and the headers that came with it."""
         patience = self.transport.patience()
         while True:
             try:
-                with self.once("GET", path, headers=headers) as answer:
+                with self.once("GET", path, headers=headers, optional=optional) as answer:
                     return self._whole(answer, what, limit), answer.headers
             except Passing as passing:
                 patience.after(passing)
@@ -272,6 +273,11 @@ class Registry(Source):
         if len(content) > limit:
             raise self.wrong(what, f"it has more than {limit} bytes")
         return content
+
+
+def _type_of(headers: Mapping[str, str]) -> str:
+    """The media type of an answer, without its parameters."""
+    return headers.get("Content-Type", "").partition(";")[0].strip()
 
 
 def connect(

@@ -27,7 +27,6 @@ SOURCES = "application/vnd.build-images.sources.v1"
 PACKAGES = "application/vnd.build-images.packages.v1"
 ARTIFACT_TYPES: Mapping[str, str] = {"sif": SIF, "charliecloud": TARBALL}  # by format
 TITLE = "org.opencontainers.image.title"
-PREDICATE_TYPE = "in-toto.io/predicate-type"
 
 
 def referrer(

@@ -6,12 +6,12 @@ Descriptors: https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry.failures import WrongContent
 
@@ -35,11 +35,6 @@ def is_digest(text: object) -> bool:
 def is_tag(text: str) -> bool:
     """Whether a text can be a tag."""
     return _TAG.fullmatch(text) is not None
-
-
-def digest_of(content: bytes) -> str:
-    """`sha256:...` of some bytes."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +140,7 @@ class Descriptor:
             digest=str(digest),
             size=size,
             artifact_type=_text(value.get("artifactType")),
-            platform=_texts(value.get("platform")),
+            platform=_words(value.get("platform")),
             annotations=_texts(value.get("annotations")),
         )
 
@@ -175,3 +170,8 @@ def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {key: one for key, one in value.items() if isinstance(one, str)}
+
+
+def _words(value: object) -> dict[str, str]:
+    """The same of what people are shown: what would steer a terminal names no platform."""
+    return {key: one for key, one in _texts(value).items() if one.isprintable()}

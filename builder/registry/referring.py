@@ -1,9 +1,10 @@
 """What refers to a manifest by its `subject`: proof, SIF and tarball of an image.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#listing-referrers. A
-registry without such a list has an index under the tag `sha256-...` in its place. Clients keep that
-up: a read and a write, so those of this machine take turns, and each looks whether others of other
-machines wrote over its entry meanwhile.
+registry without such a list has an index under the tag `sha256-...` in its place; so has one that
+does not say that it took note of a subject. Clients keep that up: a read and a write, so those of
+this machine take turns, and each looks whether others of other machines wrote over its entry
+meanwhile.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from builder.digests import digest_of
 from builder.home import Home
 from builder.locks import locked
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
-from builder.registry.kinds import INDEX
-from builder.registry.references import Descriptor, digest_of
+from builder.registry.kinds import INDEX, as_bytes
+from builder.registry.references import Descriptor
 
 if TYPE_CHECKING:
     from builder.registry.client import Registry
@@ -32,26 +34,35 @@ def fallback_tag(digest: str) -> str:
 
 def referrers(registry: Registry, digest: str, artifact_type: str) -> tuple[Descriptor, ...]:
     """See `Registry.referrers`."""
-    found = None
-    if registry.transport.lists_referrers is not False:  # found out when something was attached
-        found = _listed(registry, digest)
-    if found is None:
-        found = _fallback(registry, digest)[1]
+    transport = registry.transport
+    found = _listed(registry, digest) if transport.lists_referrers else None
+    if not found:  # or a list of nothing, of a registry that keeps none and does not say so
+        kept = _entries(registry, digest, _fallback(registry, digest) or {})
+        if kept and found is None:  # the repository is there, and the registry has no lists
+            transport.lists_referrers = False
+        found = kept
     return tuple(one for one in found if artifact_type in {"", one.artifact_type})
 
 
-def _listed(registry: Registry, digest: str) -> tuple[Descriptor, ...] | None:
-    """The registry's own list; None if it keeps none."""
+def _listed(registry: Registry, digest: str) -> list[Descriptor] | None:
+    """The registry's own list; None if it keeps none: only an index is one.
+
+    GHCR leads to a page of GitHub's, which answers 404 or 429
+    (https://github.com/artifacthub/hub/issues/4785); others answer 200 with a page of their own
+    (https://github.com/google/go-containerregistry/pull/1968).
+    """
     path = f"/v2/{registry.repository}/referrers/{digest}"
+    found: list[Descriptor] = []
     try:
-        found: list[Descriptor] = []
-        for page in registry.pages(path, f"referrers/{digest}"):
+        for page in registry.pages(path, f"referrers/{digest}", media_type=INDEX):
             found += _entries(registry, digest, page)
             if len(found) > MOST:
                 raise WrongContent(f"{registry.name}: more than {MOST} refer to {digest}")
     except NotThere:
+        if found:  # a list that breaks off is not one that is not kept
+            raise
         return None
-    return tuple(found)
+    return found
 
 
 def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> list[Descriptor]:
@@ -65,7 +76,7 @@ def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> li
         kind = parsed.get("artifactType") or parsed.get("config", {}).get("mediaType", "")
         notes = parsed.get("annotations") or {}
         written.append(dataclasses.replace(found, artifact_type=kind, annotations=notes))
-        if not noted and not _lists(registry, subject):
+        if not noted:  # the specification asks for the tag's list then, whatever lists there are
             unlisted.setdefault(subject, []).append(written[-1])
     folder = Home.of_environment().path / "registries"
     for subject, entries in unlisted.items():
@@ -75,46 +86,38 @@ def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> li
     return written
 
 
-def _lists(registry: Registry, digest: str) -> bool:
-    """Whether the registry keeps lists of referrers."""
-    transport = registry.transport
-    if transport.lists_referrers is None:
-        path = f"/v2/{registry.repository}/referrers/{digest}"
-        try:
-            next(registry.pages(path, f"referrers/{digest}"))
-        except NotThere:
-            transport.lists_referrers = False
-        else:
-            transport.lists_referrers = True
-    return transport.lists_referrers
-
-
 def _add(registry: Registry, subject: str, entries: Sequence[Descriptor]) -> None:
     """Enter referrers into the index under the fallback's tag, until they are there to stay."""
     patience, wanted = registry.transport.patience(), {one.digest for one in entries}
     while True:
-        index, known = _fallback(registry, subject)
-        there = {one.digest for one in known}
+        index = _fallback(registry, subject)
+        if index is None:
+            where = f"{registry.name}:{fallback_tag(subject)}"
+            raise RegistryFailed(f"{where}: there has to be a list of referrers, and is none")
+        there = {one.digest for one in _entries(registry, subject, index)}
         if wanted <= there:
             return
         new = {one.digest: one.as_json() for one in entries if one.digest not in there}
         index["manifests"] = [*(index.get("manifests") or []), *new.values()]
-        content = json.dumps(index, sort_keys=True, separators=(",", ":")).encode()
-        registry.write_manifest(content, INDEX, fallback_tag(subject))
-        if wanted <= {one.digest for one in _fallback(registry, subject)[1]}:
+        registry.write_manifest(as_bytes(index), INDEX, fallback_tag(subject))
+        now = _fallback(registry, subject) or {}
+        if wanted <= {one.digest for one in _entries(registry, subject, now)}:
             return
         lost = f"{registry.name}: another client wrote over the list of what refers to {subject}"
         patience.after(Passing(RegistryFailed(lost, hint="run the same command again")))
 
 
-def _fallback(registry: Registry, digest: str) -> tuple[dict[str, Any], tuple[Descriptor, ...]]:
-    """The index under the fallback's tag, and what is in it."""
-    tag = fallback_tag(digest)
+def _fallback(registry: Registry, digest: str) -> dict[str, Any] | None:
+    """The index under the fallback's tag, an empty one if there is none; None for anything else.
+
+    GitLab's registry takes such a tag for the digest, and gives what is referred to
+    (https://github.com/oras-project/oras-go/issues/1396).
+    """
     try:
-        index = registry.document(tag)[1]
+        found, index = registry.document(fallback_tag(digest))
     except NotThere:
-        return {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}, ()
-    return index, tuple(_entries(registry, digest, index))
+        return {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}
+    return index if found.media_type == INDEX and found.digest != digest else None
 
 
 def _entries(registry: Registry, digest: str, page: dict[str, Any]) -> list[Descriptor]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from builder import exact_json
 from builder.registry.failures import WrongContent
 from builder.registry.references import Descriptor
 
@@ -66,24 +66,21 @@ class Source(ABC):
     def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
         """A manifest or index as JSON; of what it says of itself, the media type is checked."""
         found, content = self.read(target)
-        try:
-            parsed = json.loads(content, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            raise self.wrong(found.digest, "it is not JSON that can be relied on") from error
-        if not isinstance(parsed, dict):
-            raise self.wrong(found.digest, "it is no manifest")
+        parsed = self.object_of(content, found.digest, "manifest")
         if parsed.get("mediaType", found.media_type) != found.media_type:
             raise self.wrong(found.digest, "its media type is not the one it is served with")
         return found, parsed
 
+    def object_of(self, content: bytes, what: str, kind: str) -> dict[str, Any]:
+        """A JSON object; raises `WrongContent` for what `exact_json` refuses, and for no object."""
+        try:
+            found = exact_json.parsed(content)
+        except ValueError as error:
+            raise self.wrong(what, "it is not JSON that can be relied on") from error
+        if not isinstance(found, dict):
+            raise self.wrong(what, f"it is no {kind}")
+        return found
+
     def wrong(self, what: str, why: str) -> WrongContent:
         """The refusal of what is there."""
         return WrongContent(f"{self.name}: {what}: {why}")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a key that is there twice, readers take different ones: `ValueError`."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found

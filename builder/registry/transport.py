@@ -26,7 +26,7 @@ from builder.registry.addresses import joined, origin
 from builder.registry.answers import TLS_HINT, broken, failure, lost
 from builder.registry.authorization import Authorization, Scope
 from builder.registry.credentials import Credentials
-from builder.registry.failures import Denied, Passing, RegistryFailed, Unreachable
+from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
 from builder.registry.patience import Patience, Sleep
 from builder.registry.references import DOCKER_HUB
 from builder.web import TRANSIENT, cause_of
@@ -36,6 +36,8 @@ _PIECE = 1 << 20  # bytes of a body that are written at once
 _REDIRECTS = 5
 _SMALL = 1 << 16
 _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
+# How registries answer what they do not know; some by leading to a web site, whatever that says.
+_UNKNOWN = (400, 404, 405, 406)
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
 Body = Callable[[], Any]  # makes what is sent: bytes, or a file at the place to go on from
@@ -60,7 +62,7 @@ class Transport:
         self.registry, self.timeout_s = registry, timeout_s
         self.sleep = Sleep()
         self.sent_bytes = 0
-        self.lists_referrers: bool | None = None  # not known yet
+        self.lists_referrers = True  # as far as is known
         self._wait = wait or self.sleep
         self._plain_http = plain_http
         self._threads = threading.local()
@@ -100,11 +102,13 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         body: Body | None = None,
         good: Collection[int] = (200,),
+        optional: bool = False,
     ) -> requests.Response:
         """The answer to one request; `path` begins with /v2/, or is a URL that the registry gave.
 
         `what` names the thing in errors. Raises `Passing` for what may pass by itself, and
-        `NotThere`, `Denied`, `Unreachable` or `RegistryFailed` for any status not in `good`.
+        `NotThere`, `Denied`, `Unreachable` or `RegistryFailed` for any status not in `good`. What
+        is `optional` a registry need not know: `NotThere` is raised for each way of saying so.
         """
         self.sleep.check()
         with self.guarded(what):
@@ -114,6 +118,8 @@ class Transport:
                 _drain(answer)
             return answer
         with answer, self.guarded(what):
+            if optional and (answer.status_code in _UNKNOWN or not self._is_home(answer.url)):
+                raise NotThere(f"{self._at(what)}: the registry does not know this request")
             raise failure(answer, self._at(what))
 
     def _answer(

@@ -5,7 +5,6 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pushing-
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 import requests
 
+from builder.digests import sha256_of_file
 from builder.errors import StepFailed
 from builder.registry.failures import Passing, RegistryFailed, WrongContent
 from builder.registry.references import Descriptor
@@ -60,11 +60,7 @@ def _size(source: Path | bytes) -> int:
 def _described(source: Path | bytes, media_type: str) -> Descriptor:
     if isinstance(source, bytes):
         return Descriptor.of(source, media_type)
-    found = hashlib.sha256()
-    with source.open("rb") as file:
-        while piece := file.read(_READ):
-            found.update(piece)
-    digest = f"sha256:{found.hexdigest()}"
+    digest = f"sha256:{sha256_of_file(source)}"
     return Descriptor(media_type=media_type, digest=digest, size=_size(source))
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder import facts
+from builder import exact_json, facts
 from builder.errors import MissingPrerequisite
 from builder.model.inputs import at_mirror
 from builder.registry import (
@@ -138,8 +137,8 @@ def _platform(entry: object, reference: str) -> dict[str, Any]:
 
 def _architecture_in(config: bytes, reference: str) -> str:
     try:
-        found = json.loads(config)
-    except (ValueError, RecursionError) as error:
+        found = exact_json.parsed(config)
+    except ValueError as error:
         raise _no_image(reference) from error
     return str(found.get("architecture")) if isinstance(found, dict) else "unknown"
 

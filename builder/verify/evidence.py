@@ -14,11 +14,10 @@ from typing import Any
 
 from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
+from builder.predicates import STATEMENT, TEST_RESULT
 from builder.verify.host import HostFacts
 from builder.verify.junit import junit_xml
 
-STATEMENT = "https://in-toto.io/Statement/v1"
-TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec
 IMAGES_OWN = "the image's own"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from builder.model import FAILED, FORMATS, PASSED, SKIPPED
-from builder.verify.evidence import IMAGES_OWN, STATEMENT, TEST_RESULT
+from builder.predicates import STATEMENT, TEST_RESULT
+from builder.verify.evidence import IMAGES_OWN
 from builder.verify.ranks import LAUNCHERS
 
 _TEXT = {"type": "string"}

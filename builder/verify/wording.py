@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
+
+from builder import exact_json
 
 LONGEST = 500  # characters of a reason
 _OUTPUT_LINES = 40
@@ -59,8 +60,8 @@ def _values(line: str) -> dict[str, Any] | None:
     if len(line) > _DATA_LETTERS:
         return None
     try:
-        found = json.loads(line.removeprefix(_DATA), parse_constant=_refused)
-    except (ValueError, RecursionError):
+        found = exact_json.parsed(line.removeprefix(_DATA))
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 
@@ -69,7 +70,3 @@ def end_of(*texts: str) -> str:
     """The last lines of some texts, bounded."""
     lines = [line for text in texts for line in text.split("\n") if line.strip()]
     return readable("\n".join(lines[-_OUTPUT_LINES:])[-_OUTPUT_LETTERS:])
-
-
-def _refused(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

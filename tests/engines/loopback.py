@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +14,10 @@ from typing import Any
 import pytest
 import requests
 from harness import missing
+from real_registry import real_registry
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIGURATION = """\
-version: 0.1
-log: {{level: error}}
-http: {{addr: "127.0.0.1:{port}"}}
-storage: {{filesystem: {{rootdirectory: {root}}}}}
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,29 +85,5 @@ def running_registry(folder: Path) -> Iterator[Registry]:
     """A registry that keeps what it has in a folder; skips where docker-registry is missing."""
     if absent := missing(["docker-registry"]):
         pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (folder / "config.yml").write_text(CONFIGURATION.format(port=port, root=folder / "store"))
-    process = subprocess.Popen(
-        ["docker-registry", "serve", str(folder / "config.yml")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    registry = Registry(host=f"127.0.0.1:{port}", process=process)
-    try:
-        _wait_for(registry)
-        yield registry
-    finally:
-        registry.stop()
-
-
-def _wait_for(registry: Registry) -> None:
-    for _ in range(100):
-        try:
-            requests.get(f"http://{registry.host}/v2/", timeout=1)
-        except requests.ConnectionError:
-            time.sleep(0.1)
-        else:
-            return
-    pytest.fail("docker-registry does not answer")
+    with real_registry(folder) as found:
+        yield Registry(host=found.host, process=found.process)

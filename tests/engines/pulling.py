@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from faulty_proxy import Proxy, proxy_before
 from harness import Ended, build_images, missing
 from outside import outside_signals
 from real_registry import real_registry
-from registry_site import Proxy, Published, Site
+from registry_site import Published, Site
 
 from builder.cli import main
 
@@ -38,9 +39,8 @@ def site(registry: str, known: dict[str, Published], tmp_path: Path) -> Site:
 
 @pytest.fixture
 def proxy(registry: str) -> Iterator[Proxy]:
-    made = Proxy(registry)
-    yield made
-    made.close()
+    with proxy_before(registry) as made:
+        yield made
 
 
 def pull(

@@ -18,13 +18,12 @@ import requests
 from harness import Ended, build_images, missing
 from loopback import INDEX, MANIFEST, Registry, running_registry
 
+from builder.digests import digest_of
 from builder.errors import StepFailed
 from builder.home import Home
+from builder.predicates import CYCLONEDX, SLSA, TEST_RESULT
 from builder.process import Processes
 from builder.proof import (
-    CYCLONEDX,
-    PROVENANCE,
-    TEST_RESULT,
     Attachment,
     Descriptor,
     PrivateKey,
@@ -42,7 +41,6 @@ from builder.proof import (
     verified,
 )
 from builder.proof.signers import by_cosign
-from builder.proof.values import digest_of
 
 pytestmark = pytest.mark.engines
 PASSWORD = "correct horse"
@@ -63,7 +61,7 @@ RESULT = {
 PREDICATES: dict[str, dict[str, Any]] = {
     TEST_RESULT: RESULT,
     CYCLONEDX: {"bomFormat": "CycloneDX", "specVersion": "1.5", "components": []},
-    PROVENANCE: {
+    SLSA: {
         "buildDefinition": {"buildType": "x:y", "externalParameters": {}},
         "runDetails": {"builder": {"id": "x:z"}},
     },

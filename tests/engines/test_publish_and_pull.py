@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import Ended, build_images
 from made_releases import correct_evidence
-from publishing import TAG, publish
+from publishing import TAG, own_tags, publish, repository
 from real_registry import PASSWORD, RealRegistry
 
 from builder.artifacts.oci import read_layout
@@ -63,6 +63,50 @@ def test_what_was_published_is_pulled(
     assert done.status == 0, done.stderr
     receipt = json.loads((tmp_path / "folder/receipt.json").read_text())
     assert receipt["image"]["digest"] == published.digest
+
+
+def test_a_later_failure_is_published_and_counts_until_a_later_pass(
+    project: Path, registry: RealRegistry, policy: Path, tmp_path: Path
+) -> None:
+    [folder] = list((project / "out").glob("app-*-x86_64"))
+    key, env = ("--key", str(tmp_path / "site.key")), {"COSIGN_PASSWORD": ""}
+
+    def judged(arch: str) -> Ended:
+        more = (tmp_path / "out", "--arch", arch, "--dry-run")
+        return pull(registry.host, policy, "oci", *more)
+
+    before = own_tags(repository(registry.host, "app"))
+    verified_at(folder, "2026-02-01T00:00:00+00:00", failed=["mpi"])
+    done = publish(project, registry.host, *key, env=env)
+    assert done.status == 5, done.stdout + done.stderr
+    digest = read_layout(folder / "image.oci").digest
+    assert f"app:{TAG}: x86_64: attached to {registry.host}/site/app@{digest}: " in done.stderr
+    assert own_tags(repository(registry.host, "app")) == before
+    refused = judged("x86_64")
+    assert refused.status == 5
+    assert "✗ refused    checks" in refused.stderr
+    assert "failed, 2026-02-01: mpi" in refused.stderr
+    assert judged("ppc64le").status == 0, "the other image is as it was"
+    verified_at(folder, "2026-02-02T00:00:00+00:00", failed=[])
+    assert publish(project, registry.host, *key, env=env).status == 0
+    cleared = judged("x86_64")
+    assert cleared.status == 0, cleared.stderr
+
+
+def verified_at(image: Path, finished: str, *, failed: list[str]) -> None:
+    """As if all formats of an image had been verified again; the other checks passed."""
+    for file in (image / "evidence").glob("*.json"):
+        statement = json.loads(file.read_text())
+        statement["predicate"] |= {
+            "result": "FAILED" if failed else "PASSED",
+            "failedTests": failed,
+            "passedTests": ["architecture", *([] if failed else ["mpi"])],
+        }
+        statement["predicate"]["configuration"][0]["annotations"]["finished"] = finished
+        file.write_text(json.dumps(statement))
+    file = image / "manifest.json"
+    outcome = "failed" if failed else "verified"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "outcome": outcome}))
 
 
 def test_what_was_published_as_a_file_and_is_none_is_refused(

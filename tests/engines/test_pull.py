@@ -6,9 +6,10 @@ import json
 import stat
 
 import pytest
+from faulty_proxy import Proxy
 from harness import build_images
 from pulling import known_images, left_behind, one_registry, proxy, pull, site
-from registry_site import HERE, Content, Proxy, Site
+from registry_site import HERE, Content, Site
 
 from builder.artifacts.oci import read_layout
 from builder.digests import sha256_of_file

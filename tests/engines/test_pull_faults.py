@@ -21,9 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from faulty_proxy import Fault, Proxy
 from harness import PROJECT
 from pulling import assert_refused, known_images, left_behind, one_registry, proxy, pull, site
-from registry_site import GOOD, Content, Fault, Proxy, Published, Site, file, folder, layer_of
+from registry_site import GOOD, Content, Published, Site, file, folder, layer_of
 
 from builder.cli import main
 from builder.proof.keys import generated
@@ -96,7 +97,7 @@ def test_a_wrong_byte_is_refused(
     site: Site, proxy: Proxy, which: str, artifact_format: str
 ) -> None:
     published = site.publish()
-    proxy.faults.append(Fault(path=of(published, which), body="flip"))
+    proxy.faults.append(Fault(path=of(published, which), changed=True))
     assert_refused(pull(site, artifact_format, host=proxy.host), site)
     assert proxy.faults[0].seen
     proxy.faults.clear()
@@ -107,8 +108,8 @@ def test_a_wrong_byte_is_refused(
 def test_a_wrong_byte_in_all_proof_is_refused_and_named(site: Site, proxy: Proxy) -> None:
     published = site.publish()
     for one in published.evidence:
-        proxy.faults.append(Fault(path=f"/(blobs|manifests)/{one}$", body="flip"))
-    proxy.faults.append(Fault(path=r"/manifests/sha256-.*\.(sig|att)$", body="flip"))
+        proxy.faults.append(Fault(path=f"/(blobs|manifests)/{one}$", changed=True))
+    proxy.faults.append(Fault(path=r"/manifests/sha256-.*\.(sig|att)$", changed=True))
     done = pull(site, "directory", host=proxy.host)
     assert_refused(done, site)
     assert "✗ refused    evidence" in done.stderr
@@ -118,7 +119,7 @@ def test_a_wrong_byte_in_all_proof_is_refused_and_named(site: Site, proxy: Proxy
 def test_one_good_copy_of_the_proof_will_do(site: Site, proxy: Proxy) -> None:
     """It is there in two of cosign's formats: rubbish in one does not hide the other."""
     site.publish()
-    proxy.faults.append(Fault(path=r"/manifests/sha256-.*\.(sig|att)$", body="flip"))
+    proxy.faults.append(Fault(path=r"/manifests/sha256-.*\.(sig|att)$", changed=True))
     done = pull(site, "directory", host=proxy.host)
     assert done.status == 0, done.stderr
 

@@ -50,6 +50,7 @@ class Fake:
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     referrers: bool = False
+    notes_subjects: bool = True
     most_bytes: int = 1 << 40
     before: Callable[[str], object] = lambda _: None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -207,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             kind = self.headers["Content-Type"]
             for key in (name, digest(body)):
                 self.fake.manifests[repository, key] = (body, kind)
-            noted = self.fake.referrers and b'"subject"' in body
+            noted = self.fake.notes_subjects and self.fake.referrers and b'"subject"' in body
             self._send(201, b"", {"OCI-Subject": "yes"} if noted else {})
             return
         body, kind = self.fake.manifests.get((repository, name), (b"", ""))

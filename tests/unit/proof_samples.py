@@ -10,6 +10,8 @@ from typing import Any
 
 from samples import ROOT
 
+from builder.digests import digest_of
+from builder.predicates import TEST_RESULT
 from builder.proof import (
     Attachment,
     Descriptor,
@@ -20,9 +22,9 @@ from builder.proof import (
     proofs,
     verified,
 )
-from builder.proof.envelopes import TEST_RESULT, statement
+from builder.proof.envelopes import statement
 from builder.proof.keys import generated
-from builder.proof.values import MANIFEST, digest_of
+from builder.proof.values import MANIFEST
 
 VECTORS = ROOT / "tests" / "data" / "proof"
 PASSWORD = "correct horse"

@@ -20,6 +20,7 @@ LEAVES = {
     "supervisor",
     "digests",
     "errors",
+    "exact_json",
     "model",
     "process",
     "facts",
@@ -35,6 +36,7 @@ LEAVES = {
     "places",
     "packages",
     "proxy",
+    "predicates",
     "web",
     "wheels",
 }

@@ -99,6 +99,8 @@ def test_a_finding_is_passed(verify: Verify) -> None:
         "data:",
         'data: {"n": NaN}',
         'data: {"n": -Infinity}',
+        'data: {"n": 1e999}',
+        'data: {"n": 1, "n": 2}',
         f"data: {'[' * 50_000}",
         f'data: {{"n": "{"x" * 100_000}"}}',
     ],

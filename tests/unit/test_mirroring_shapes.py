@@ -21,7 +21,10 @@ from builder.registry import (
 )
 
 
-@pytest.mark.parametrize("content", [b"?", b"[]", b'{"layers": 5}', b'{"config": null}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"?", b"[]", b'{"layers": 5}', b'{"config": null}', b'{"layers": [], "layers": []}'],
+)
 def test_blobs_of_a_manifest_that_is_none(content: bytes) -> None:
     copied = Copied(descriptor=Descriptor.of(content, MANIFEST), content=content)
     with pytest.raises(WrongContent, match="sha256:"):

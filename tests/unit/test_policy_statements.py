@@ -25,7 +25,8 @@ from builder.policy.gathered import (
 )
 from builder.policy.outcomes import refused
 from builder.policy.render import as_lines
-from builder.policy.statements import CYCLONE_DX, SLSA, proof_of, time_of
+from builder.policy.statements import proof_of, time_of
+from builder.predicates import CYCLONEDX, SLSA
 from builder.verify.evidence import Setting, statement
 from builder.verify.host import HostFacts
 
@@ -157,7 +158,7 @@ def test_provenance_and_bill() -> None:
         {"name": "b", "licenses": [{"license": {"name": "own"}}]},
         {"name": "c", "licenses": [{"expression": "(MIT OR AGPL-3.0-only) AND ISC"}]},
     ]
-    for kind in (CYCLONE_DX, f"{CYCLONE_DX}/v1.5"):
+    for kind in (CYCLONEDX, f"{CYCLONEDX}/v1.5"):
         bill = proof_of(signed(kind, {"components": components}), key="k", digest="")
         assert bill.kind == BILL
         assert isinstance(bill.content, Bill)
@@ -202,7 +203,7 @@ def test_a_bill_that_says_it_is_incomplete() -> None:
     parts = [nested, {"name": "d"}]
     for aggregate, complete in (("unknown", True), ("incomplete_third_party_only", False)):
         predicate = {"components": parts, "compositions": [{"aggregate": aggregate}]}
-        content = proof_of(signed(CYCLONE_DX, predicate), key="k", digest="").content
+        content = proof_of(signed(CYCLONEDX, predicate), key="k", digest="").content
         assert isinstance(content, Bill)
         assert [one.name for one in content.packages] == ["a", "b", "c", "d"]
         assert content.complete == complete

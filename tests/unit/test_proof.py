@@ -26,7 +26,9 @@ from proof_samples import (
     trusted,
 )
 
+from builder.digests import digest_of
 from builder.errors import BadInput, Refused
+from builder.predicates import TEST_RESULT
 from builder.proof import (
     Attachment,
     Descriptor,
@@ -43,7 +45,6 @@ from builder.proof import (
     verified,
 )
 from builder.proof.making import bundle, bundled, classic_attestations
-from builder.proof.values import digest_of
 
 
 def by_cosign() -> tuple[str, list[Attachment]]:
@@ -68,7 +69,7 @@ def test_what_we_make_we_accept_in_both_formats() -> None:
     ]
     assert verdict.signatures[1].reference == REFERENCE
     assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    [found] = verdict.of_type(envelopes.TEST_RESULT)
+    [found] = verdict.of_type(TEST_RESULT)
     assert (found.payload, found.predicate["passedTests"]) == (evidence(), ["libraries"])
 
 
@@ -82,7 +83,7 @@ def test_what_cosign_made_we_accept() -> None:
     verdict = verified(digest, found, [key], now=NOW)
     assert [one.format for one in verdict.signatures] == ["bundle", "classic"]
     assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    assert {one.predicate["result"] for one in verdict.of_type(envelopes.TEST_RESULT)} == {"PASSED"}
+    assert {one.predicate["result"] for one in verdict.of_type(TEST_RESULT)} == {"PASSED"}
     assert kinds(verdict) == [values.WRONG_KEY]  # those of the other key
 
 
@@ -214,7 +215,7 @@ def changed_bundle(change: Callable[[dict[str, Any]], object]) -> Verdict:
     value = json.loads(bundled(envelope, our_key().public))
     change(value)
     content = json.dumps(value).encode()
-    return judged([bundle(IMAGE, content, envelopes.TEST_RESULT, created="")])
+    return judged([bundle(IMAGE, content, TEST_RESULT, created="")])
 
 
 BUNDLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -281,6 +282,7 @@ STATEMENTS: dict[str, tuple[bytes, str]] = {
     "half a character": (evidence().replace(b"libraries", b"\\ud800"), values.MALFORMED),
     "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', values.MALFORMED),
     "not a number": (evidence()[:-1] + b',"a":NaN}', values.MALFORMED),
+    "a number without a bound": (evidence()[:-1] + b',"a":1e999}', values.MALFORMED),
     "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), values.WRONG_TYPE),
     "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), values.MALFORMED),
     "a predicate that is a text": (

@@ -11,12 +11,12 @@ import jsonschema
 import pytest
 from proof_samples import VECTORS, evidence
 
-from builder import __version__
+from builder import __version__, predicates
 from builder.cli.declared import files_of, program_digest, project_digests
 from builder.errors import BadInput
 from builder.proof import envelopes
 from builder.proof.folders import statements_of
-from builder.proof.provenance import PROVENANCE, builder_of, provenance
+from builder.proof.provenance import builder_of, provenance
 
 SCHEMA = json.loads((VECTORS / "slsa-provenance-v1.schema.json").read_text())
 
@@ -212,7 +212,7 @@ def test_the_statements_of_a_folder(tmp_path: Path) -> None:
     found = statements_of(folder, manifest, builder_id=builder_of({}))
     assert found[0] == evidence(digest("oci"))
     types = [envelopes.statement_of(one, digest("oci"))["predicateType"] for one in found]
-    assert types == [envelopes.TEST_RESULT, envelopes.CYCLONEDX, PROVENANCE]
+    assert types == [predicates.TEST_RESULT, predicates.CYCLONEDX, predicates.SLSA]
 
 
 def test_without_evidence_there_is_nothing_to_sign(tmp_path: Path) -> None:

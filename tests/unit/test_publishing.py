@@ -28,7 +28,7 @@ from builder.publish import Prove, Publisher, Release
 from builder.publish.threads import in_threads
 from builder.publish.unsigned import unsigned
 from builder.registry import RegistryFailed
-from builder.registry.kinds import CYCLONEDX, MANIFEST, SIF, STATEMENT, TARBALL
+from builder.registry.kinds import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 
 KEY = ROOT / "tests/data/proof/cosign.key"
 TAG = "1.0-sample"
@@ -81,7 +81,10 @@ def test_tags_come_after_everything_else(listed: bool, made: Path, fake: Fake) -
 def test_a_registry_that_forgets_what_was_attached_gets_no_tag(made: Path, fake: Fake) -> None:
     fake.referrers = True
     forgetful = b'{"schemaVersion": 2, "manifests": []}'
-    fake.faults = [Fault(pattern="GET .*/referrers/", status=200, body=forgetful, times=999)]
+    kind = {"Content-Type": INDEX}
+    fake.faults = [
+        Fault(pattern="GET .*/referrers/", status=200, body=forgetful, headers=kind, times=999)
+    ]
     with pytest.raises(Refused, match="does not list what was attached: sha256:"):
         publish(fake, releases_of(made))
     assert fake.tags("site/app") == set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from fake_registry import Fake, Fault, digest, fake_registry
 
 from builder.errors import BadInput, Interrupted
 from builder.registry import (
-    INDEX,
     MANIFEST,
     Credentials,
     Denied,
@@ -349,54 +347,6 @@ def test_redirects_that_never_end(fake: Fake) -> None:
     fake.faults[0].headers["Location"] = f"http://{fake.host}/v2/site/a/manifests/1.0"
     with pytest.raises(RegistryFailed, match="more than 5 redirects"):
         client(fake).resolve("1.0")
-
-
-@pytest.mark.parametrize("listed", [True, False])
-def test_referrers_with_and_without_a_registrys_list(listed: bool, fake: Fake) -> None:
-    fake.referrers = listed
-    registry = client(fake)
-    image = registry.write_manifest(manifest(), MANIFEST)
-    assert registry.referrers(image.digest) == ()
-    for kind in ("a/one", "a/two", "a/one"):
-        registry.attach(manifest(artifactType=kind, subject=image.as_json()))
-    found = registry.referrers(image.digest)
-    assert sorted(one.artifact_type for one in found) == ["a/one", "a/two"]
-    [one] = registry.referrers(image.digest, "a/one")
-    assert one.artifact_type == "a/one"
-    fallback = image.digest.replace(":", "-")
-    assert fake.tags("site/a") == (set() if listed else {fallback})
-
-
-def test_two_clients_lose_no_entry_of_the_fallback(fake: Fake) -> None:
-    image = client(fake).write_manifest(manifest(), MANIFEST)
-    contents = [manifest(artifactType=f"a/{n}", subject=image.as_json()) for n in range(8)]
-    threads = [threading.Thread(target=client(fake).attach, args=(one,)) for one in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(client(fake).referrers(image.digest)) == 8
-
-
-def test_an_entry_that_another_machine_wrote_over_is_written_again(fake: Fake) -> None:
-    registry = client(fake)
-    image = registry.write_manifest(manifest(), MANIFEST)
-    tag = image.digest.replace(":", "-")
-    empty = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
-    written: list[str] = []
-
-    def write_over(request: str) -> None:
-        """After the first write, what was there before is there again."""
-        if request == f"GET /v2/site/a/manifests/{tag}" and written == ["once"]:
-            fake.manifests["site/a", tag] = (empty, INDEX)
-            written.append("over")
-        if request == f"PUT /v2/site/a/manifests/{tag}":
-            written.append("once" if not written else "again")
-
-    fake.before = write_over
-    registry.attach(manifest(artifactType="a/one", subject=image.as_json()))
-    assert written == ["once", "over", "again"]
-    assert len(registry.referrers(image.digest)) == 1
 
 
 def test_tags_come_in_pages(fake: Fake) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
 
+from builder.errors import Refused
+from builder.publish import found_release
+from builder.pull.finding import find
 from builder.registry import (
     INDEX,
     MANIFEST,
@@ -23,6 +26,7 @@ from builder.registry import (
     connect,
 )
 from builder.registry.addresses import joined, origin
+from builder.sources.registry import Registries, RegistryFails
 
 CONTENT = b"some bytes"
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
@@ -210,10 +214,31 @@ def test_a_manifest_with_a_key_twice_is_refused(fake: Fake) -> None:
         client(fake).document("1.0")
 
 
+def test_a_list_with_a_key_twice_is_refused(fake: Fake) -> None:
+    fake.faults = [Fault(pattern="tags/list", status=200, body=b'{"tags": [], "tags": ["1.0"]}')]
+    with pytest.raises(RegistryFailed, match="tags/list: it is not JSON that can be relied on"):
+        client(fake).tags()
+
+
+@pytest.mark.parametrize("config", [b'{"os": "a", "os": "b"}', b'{"a": 1e999}', b'{"a": NaN}'])
+def test_a_configuration_that_two_would_read_differently_is_refused(
+    config: bytes, fake: Fake
+) -> None:
+    registry = client(fake)
+    blob = registry.write_blob(config, media_type="application/vnd.oci.image.config.v1+json")
+    content = {"mediaType": MANIFEST, "config": blob.as_json(), "layers": []}
+    registry.write_manifest(json.dumps(content).encode(), MANIFEST, "1.0")
+    with pytest.raises(Refused, match="its configuration is no image's"):
+        find(registry, "1.0", "x86_64")
+    asked = Registries(credentials=Credentials(files=()))
+    with pytest.raises(RegistryFails, match="cannot be pinned"):
+        asked.digest(f"{fake.host}/site/a:1.0", "x86_64")
+
+
 def test_a_list_of_referrers_without_end_is_not_kept(fake: Fake) -> None:
     entries = [{"mediaType": "x", "digest": BLOB.digest, "size": 1}] * 600
     body = json.dumps({"manifests": entries}).encode()
-    link = {"Link": f'</v2/site/a/referrers/{BLOB.digest}>; rel="next"'}
+    link = {"Link": f'</v2/site/a/referrers/{BLOB.digest}>; rel="next"', "Content-Type": INDEX}
     fake.faults = [Fault(pattern="referrers", status=200, body=body, headers=link, times=99)]
     with pytest.raises(RegistryFailed, match="more than 1000 refer to"):
         client(fake).referrers(BLOB.digest)
@@ -226,3 +251,18 @@ def test_a_fallbacks_list_may_be_null(fake: Fake) -> None:
     fake.manifests["site/a", tag] = (b'{"manifests": null}', INDEX)
     content = json.dumps({"subject": image.as_json(), "artifactType": "a/b"}).encode()
     assert client(fake).attach(content) in client(fake).referrers(image.digest)
+
+
+STEERING = "\x1b]0;title\x07\x9b31mred\u202e\ud800"
+
+
+def test_an_architecture_that_steers_a_terminal_is_none(fake: Fake) -> None:
+    """Those of a mirrored index are shown, on standard output as well."""
+    source = client(fake)
+    image = source.write_manifest(b'{"layers": []}', MANIFEST).as_json()
+    entry = {**image, "platform": {"os": "linux", "architecture": f"amd64{STEERING}"}}
+    source.write_manifest(json.dumps({"manifests": [entry]}).encode(), INDEX, "1.0")
+    release, reasons = found_release(source, "a", ["1.0"], ["amd64"])
+    assert release is not None
+    assert list(release.images) == ["unknown"]
+    assert all(one.isprintable() for one in reasons)

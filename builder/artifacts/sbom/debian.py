@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from builder.artifacts.flatten import Node
 from builder.artifacts.sbom.components import component, purl
 from builder.artifacts.sbom.licences import of_copyright
+from builder.digests import digest_of
 
 _STATUS = "var/lib/dpkg/status"
 _FOLDER = "var/lib/dpkg/status.d/"
@@ -84,5 +84,5 @@ def _checksum(nodes: Mapping[str, Node], name: str, arch: str) -> tuple[str, str
     for one in (f"{_INFO}{name}.md5sums", f"{_INFO}{name}:{arch}.md5sums"):
         node = nodes.get(one)
         if node and node.source is not None:
-            return f"sha256:{hashlib.sha256(node.read()).hexdigest()}", f"/{one}"
+            return digest_of(node.read()), f"/{one}"
     return "", ""

@@ -6,7 +6,6 @@ https://packaging.python.org/en/latest/specifications/core-metadata/
 from __future__ import annotations
 
 import email.parser
-import hashlib
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 from builder.artifacts.flatten import Node
 from builder.artifacts.sbom.components import component, purl
 from builder.artifacts.sbom.licences import expression, licences
+from builder.digests import digest_of
 
 _METADATA = re.compile(r"(?:^|/)[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info)$")
 _CLASSIFIER = "License :: OSI Approved :: "
@@ -45,7 +45,7 @@ def _package(
         where,
         reference=f"{where}#{posixpath.dirname(path)}",
         licences=_licences(headers),
-        checksum=f"sha256:{hashlib.sha256(listed.read()).hexdigest()}" if listed else "",
+        checksum=digest_of(listed.read()) if listed else "",
         checksum_of=f"/{listed.path}" if listed else "",
     )
 

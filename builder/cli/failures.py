@@ -1,0 +1,75 @@
+"""What `publish` does for images that fail and are published already: it attaches the evidence."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from builder.cli.manifests import read_manifest
+from builder.cli.releases import Declared
+from builder.errors import BuildImagesError, Interrupted
+from builder.process import Processes
+from builder.publish import Attest, Failing, attach_failing, failing, published_image
+from builder.publish.unsigned import unsigned_statements
+from builder.registry import Registry
+
+if TYPE_CHECKING:
+    from builder.cli.options import Options
+
+_UNSIGNED = "; nobody signed it, so no policy counts it: name a key with --key"
+
+
+def told_of_failures(
+    options: Options,
+    declared: Sequence[Declared],
+    to: Callable[[str], Registry],
+    processes: Processes,
+) -> list[str]:
+    """Attach evidence that fails to what the registry has; a line for each image, of what was done.
+
+    What goes wrong with one is such a line, too, and stops no other.
+    """
+    attest = functools.cache(lambda: _attest(options, processes))
+    lines = []
+    for where, recipe, one in _failing(options, declared):
+        registry = to(recipe)
+        evidence = f"{registry.name}@{one.digest}: {', '.join(one.evidence)}"
+        try:
+            done = _done(options, registry, one, attest)
+        except Interrupted:
+            raise
+        except BuildImagesError as error:
+            why = str(error.args[0]).splitlines()[0]
+            lines.append(f"{where}: could not be attached to {evidence}: {why}")
+        else:
+            note = "" if options.key else _UNSIGNED
+            lines += [f"{where}: {done} to {evidence}{note}"] if done else []
+    return lines
+
+
+def _done(options: Options, registry: Registry, one: Failing, attest: Callable[[], Attest]) -> str:
+    """What was done with the evidence of an image; nothing if it is not in the registry."""
+    image = published_image(registry, one)
+    if image is None:
+        return ""
+    if options.dry_run:
+        return "would be attached"
+    attach_failing(registry, image, one, attest())
+    return "attached"
+
+
+def _failing(options: Options, declared: Sequence[Declared]) -> Iterator[tuple[str, str, Failing]]:
+    for release in declared:
+        for image in release.images:
+            folder = options.out / image.identifier
+            if found := failing(image, folder, read_manifest(folder)):
+                yield f"{release}: {image.cell.arch}", release.recipe, found
+
+
+def _attest(options: Options, processes: Processes) -> Attest:
+    if not options.key:
+        return unsigned_statements
+    from builder.cli.signing import attesting  # noqa: PLC0415 - what signs is slow to import
+
+    return attesting(options.key, processes)
