@@ -8,12 +8,12 @@ the annotation `build-images.repository`, its tag in `org.opencontainers.image.r
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from builder import exact_json
 from builder.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
 from builder.digests import digest_of
 from builder.errors import BadInput
@@ -231,9 +231,9 @@ def json_of(archive: Archive, name: str) -> dict[str, Any]:
 def parsed(content: bytes, where: str) -> dict[str, Any]:
     """A JSON object; raises `WrongContent`."""
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise WrongContent(f"{where}: it is not JSON") from error
+        found = exact_json.parsed(content)
+    except ValueError as error:
+        raise WrongContent(f"{where}: it is not JSON that can be relied on") from error
     if not isinstance(found, dict):
         raise WrongContent(f"{where}: it is no JSON object")
     return found

@@ -80,10 +80,6 @@ class Registry(Source):
             raise self.wrong(name, f"it has {found.size} bytes, and is said to have {wanted.size}")
         return found, content
 
-    def has_manifest(self, digest: str) -> bool:
-        """Whether the repository has a manifest."""
-        return self._has(f"manifests/{digest}", _ACCEPT)
-
     def write_manifest(self, content: bytes, media_type: str, target: str = "") -> Descriptor:
         """Write a manifest under a tag, or by its digest alone if `target` is empty."""
         return self.put_manifest(content, media_type, target)[0]
@@ -132,7 +128,11 @@ class Registry(Source):
 
     def has_blob(self, digest: str) -> bool:
         """Whether the repository has a blob."""
-        return self._has(f"blobs/{digest}", {})
+        try:
+            with self.asked("HEAD", f"blobs/{digest}"):
+                return True
+        except NotThere:
+            return False
 
     def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
         """The bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
@@ -236,13 +236,6 @@ class Registry(Source):
             if not link:
                 return
             path = link[1]
-
-    def _has(self, path: str, headers: dict[str, str]) -> bool:
-        try:
-            with self.asked("HEAD", path, headers=headers):
-                return True
-        except NotThere:
-            return False
 
     def _fetch(
         self,
