@@ -20,7 +20,7 @@ from builder.errors import MissingPrerequisite
 from builder.home import Home
 from builder.journals import Given, Journals, is_file, is_who
 from builder.locks import locked
-from builder.registry import Descriptor, NotThere, WrongContent
+from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -61,7 +61,7 @@ def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
         ) from error
 
 
-def inputs_of(repository: Repository, index: Descriptor) -> list[Input]:
+def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
     """What an index names. Raises `WrongContent` for what is none of our artifacts."""
     _, document = repository.document(index)
     found = []
@@ -69,9 +69,10 @@ def inputs_of(repository: Repository, index: Descriptor) -> list[Input]:
         where = Descriptor.read(entry, repository.name)
         _, manifest = repository.document(where.bare())
         config, *layers = blobs_of(manifest, where.digest)
-        about = json.loads(repository.small_blob(config, _MOST_CONFIG))
+        content = repository.small_blob(config, _MOST_CONFIG)
+        about = repository.object_of(content, config.digest, "document of an input")
         files = {one.annotations.get(TITLE, ""): one for one in layers}
-        if not isinstance(about, dict) or len(files) != len(layers):
+        if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")
         found.append(Input(kind=str(manifest.get("artifactType")), about=about, files=files))
     return found

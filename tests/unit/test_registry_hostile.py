@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
 
+from builder.bundle.filling import inputs_of
 from builder.errors import Refused
 from builder.publish import found_release
 from builder.pull.finding import find
@@ -23,6 +24,7 @@ from builder.registry import (
     Reference,
     Registry,
     RegistryFailed,
+    WrongContent,
     connect,
 )
 from builder.registry.addresses import joined, origin
@@ -233,6 +235,17 @@ def test_a_configuration_that_two_would_read_differently_is_refused(
     asked = Registries(credentials=Credentials(files=()))
     with pytest.raises(RegistryFails, match="cannot be pinned"):
         asked.digest(f"{fake.host}/site/a:1.0", "x86_64")
+
+
+@pytest.mark.parametrize("about", [b"?", b"[]", b'{"name": "a", "name": "b"}', b'{"a": 1e999}'])
+def test_what_an_archive_says_of_an_input_is_one_thing_or_refused(about: bytes, fake: Fake) -> None:
+    source = client(fake)
+    config = source.write_blob(about, media_type="x/y")
+    content = {"mediaType": MANIFEST, "config": config.as_json(), "layers": []}
+    entry = source.write_manifest(json.dumps(content).encode(), MANIFEST)
+    index = source.write_manifest(json.dumps({"manifests": [entry.as_json()]}).encode(), INDEX)
+    with pytest.raises(WrongContent, match=config.digest):
+        inputs_of(source, index)
 
 
 def test_a_list_of_referrers_without_end_is_not_kept(fake: Fake) -> None:
