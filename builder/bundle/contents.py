@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from builder.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle, blobs_of, parsed
+from builder.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle, blobs_of
 from builder.publish import Prove, Release
 from builder.publish.attaching import Attached
 from builder.publish.mirroring import Mirrored
 from builder.publish.pushing import file_manifests, index_of
 from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, NotThere, Source
 from builder.registry.kinds import EMPTY, EMPTY_CONTENT, as_bytes
+from builder.registry.source import json_object
 
 INPUTS = "build-images-inputs"  # the repository of bases, sources, packages and project
 Origin: TypeAlias = "Path | bytes | Source"
@@ -70,7 +71,7 @@ class Contents:
     ) -> Descriptor:
         """A manifest with an entry of its own for each tag, or one without a tag."""
         found = self.add_manifest(content, media_type)
-        kind = str(parsed(content, found.digest).get("artifactType") or "")
+        kind = str(json_object(content, found.digest).get("artifactType") or "")
         for notes in [{REF_NAME: f"{repository}:{tag}"} for tag in tags] or [{}]:
             entry = replace(
                 found, artifact_type=kind, annotations={REPOSITORY: repository, **notes}

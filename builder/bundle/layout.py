@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder import exact_json
 from builder.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
 from builder.digests import digest_of
 from builder.errors import BadInput
@@ -25,6 +24,7 @@ from builder.registry import (
     WrongContent,
     is_digest,
 )
+from builder.registry.source import json_object
 
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -93,7 +93,7 @@ class Repository(Source):
         if not is_digest(target) or target not in self.archive.blobs:
             raise NotThere(f"{self.name}: {target} is not in the archive")
         content = small(self.archive, target)
-        return Descriptor.of(content, str(parsed(content, target).get("mediaType", "")))
+        return Descriptor.of(content, str(json_object(content, target).get("mediaType", "")))
 
     def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
         size = self._place_of(wanted)
@@ -185,7 +185,7 @@ def _checked(
     """A manifest whose blobs are there; those of the images that an index names, too."""
     if depth > _DEPTH:
         raise archive.wrong(f"{wanted.digest} is below more than {_DEPTH} indexes")
-    manifest = parsed(small(archive, wanted.digest, wanted.size), wanted.digest)
+    manifest = json_object(small(archive, wanted.digest, wanted.size), wanted.digest)
     for one in blobs_of(manifest, wanted.digest):
         if (size := archive.place(one.digest).size) != one.size:
             raise archive.wrong(f"the blob {one.digest} has {size} bytes, not {one.size}")
@@ -225,15 +225,4 @@ def small(archive: Archive, digest: str, size: int | None = None) -> bytes:
 
 def json_of(archive: Archive, name: str) -> dict[str, Any]:
     """One of the two files of a layout that are no blobs."""
-    return parsed(archive.file(name, _LARGEST_INDEX), f"{archive.path}: {name}")
-
-
-def parsed(content: bytes, where: str) -> dict[str, Any]:
-    """A JSON object; raises `WrongContent`."""
-    try:
-        found = exact_json.parsed(content)
-    except ValueError as error:
-        raise WrongContent(f"{where}: it is not JSON that can be relied on") from error
-    if not isinstance(found, dict):
-        raise WrongContent(f"{where}: it is no JSON object")
-    return found
+    return json_object(archive.file(name, _LARGEST_INDEX), f"{archive.path}: {name}", "JSON object")

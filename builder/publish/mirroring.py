@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from builder import exact_json, facts
+from builder import facts
 from builder.errors import Refused
 from builder.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
 from builder.publish.attaching import check_listed, our_turn, write_tagged
@@ -19,6 +18,7 @@ from builder.publish.pushing import Done, lost_architectures
 from builder.publish.threads import in_threads
 from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
+from builder.registry.source import json_object
 
 _CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
 _NOTES = (UNSIGNED_NOTE, BUNDLE_NOTE, CLASSIC_NOTE)
@@ -39,14 +39,14 @@ class Copied:
 
     def blobs(self) -> Iterator[Descriptor]:
         """The blobs that it names; none for an index."""
-        parsed = _parsed(self.content, self.descriptor.digest)
+        parsed = json_object(self.content, self.descriptor.digest)
         if "config" in parsed:
             yield Descriptor.read(parsed["config"], self.descriptor.digest)
         yield from self.layers()
 
     def layers(self) -> Iterator[Descriptor]:
         """Those of its blobs that are its layers."""
-        layers = _parsed(self.content, self.descriptor.digest).get("layers") or []
+        layers = json_object(self.content, self.descriptor.digest).get("layers") or []
         if not isinstance(layers, list):
             raise WrongContent(f"{self.descriptor.digest}: its layers are no list")
         for one in layers:
@@ -54,7 +54,7 @@ class Copied:
 
     def predicate_types(self) -> set[str]:
         """Of which statements it says that it holds some."""
-        notes = _parsed(self.content, self.descriptor.digest).get("annotations")
+        notes = json_object(self.content, self.descriptor.digest).get("annotations")
         some = [notes if isinstance(notes, dict) else {}, *(o.annotations for o in self.layers())]
         return {one[name] for one in some for name in _NOTES if isinstance(one.get(name), str)}
 
@@ -132,7 +132,7 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
             if one.digest in found:
                 continue
             content = source.manifest(one.bare())
-            subject = _parsed(content, one.digest).get("subject")
+            subject = json_object(content, one.digest).get("subject")
             if not isinstance(subject, dict) or subject.get("digest") != digest:
                 raise WrongContent(f"{source.name}: {one.digest} does not refer to {digest}")
             found[one.digest] = Copied(descriptor=one, content=content, subject=digest)
@@ -259,13 +259,3 @@ def _check_kept(target: Registry, one: Copied) -> None:
             f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",
             hint="remove the tag there, or copy into another namespace",
         )
-
-
-def _parsed(content: bytes, digest: str) -> dict[str, Any]:
-    try:
-        parsed = exact_json.parsed(content)
-    except ValueError as error:
-        raise WrongContent(f"{digest}: it is not JSON that can be relied on") from error
-    if not isinstance(parsed, dict):
-        raise WrongContent(f"{digest}: it is no manifest")
-    return parsed

@@ -72,15 +72,20 @@ class Source(ABC):
         return found, parsed
 
     def object_of(self, content: bytes, what: str, kind: str) -> dict[str, Any]:
-        """A JSON object; raises `WrongContent` for what `exact_json` refuses, and for no object."""
-        try:
-            found = exact_json.parsed(content)
-        except ValueError as error:
-            raise self.wrong(what, "it is not JSON that can be relied on") from error
-        if not isinstance(found, dict):
-            raise self.wrong(what, f"it is no {kind}")
-        return found
+        """A JSON object; raises `WrongContent` for what is none."""
+        return json_object(content, f"{self.name}: {what}", kind)
 
     def wrong(self, what: str, why: str) -> WrongContent:
         """The refusal of what is there."""
         return WrongContent(f"{self.name}: {what}: {why}")
+
+
+def json_object(content: bytes, where: str, kind: str = "manifest") -> dict[str, Any]:
+    """A JSON object of somebody else's; raises `WrongContent` for anything that is none."""
+    try:
+        found = exact_json.parsed(content)
+    except ValueError as error:
+        raise WrongContent(f"{where}: it is not JSON that can be relied on") from error
+    if not isinstance(found, dict):
+        raise WrongContent(f"{where}: it is no {kind}")
+    return found
