@@ -42,7 +42,7 @@ class PackageCache:
     taken: int = 0
     taken_bytes: int = 0
     fetched: int = 0
-    dropped: int = 0
+    suspected: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _busy: dict[Path, threading.Lock] = field(default_factory=dict)
     _given: dict[Path, float] = field(default_factory=dict)  # when, by `time.monotonic`
@@ -83,47 +83,55 @@ class PackageCache:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """A step that may install packages; what it was given is dropped if it fails.
+        """A step that may install packages; what it was given is suspected if it fails.
 
         A package manager that refuses a file ends its step, and would be given the same file again
-        for ever. No request says which step it is of, so what steps beside it were given meanwhile
-        is dropped, too: it costs them nothing, and a later one a download.
+        for ever: what is suspected is fetched anew, and stays until that has come, since other
+        builds were made with it. No request says which step it is of, so what steps beside it were
+        given meanwhile is suspected, too: it costs a later one a download. Offline nothing is.
         """
         begun = time.monotonic()
         try:
             yield
         except StepFailed:
-            self._drop(begun)
+            if not self.offline:
+                self._suspect(begun)
             raise
 
-    def _drop(self, since: float) -> None:
-        """Remove what was given since that time; what is on its way still will not be kept."""
+    def _suspect(self, since: float) -> None:
+        """Mark what was given since that time, and what is still on its way."""
         with self._lock:
             for place in [one for one, when in self._given.items() if when >= since]:
                 del self._given[place]
-                place.unlink(missing_ok=True)
-                self.dropped += 1
+                place.parent.mkdir(exist_ok=True)
+                _mark(place).touch()
+                self.suspected += 1
+
+    def is_good(self, place: Path) -> bool:
+        """Whether a file can be given that is kept there: it is not suspected, or has to do."""
+        return self.offline or not _mark(place).exists()
 
     def begin(self, place: Path) -> None:
         """Note that somebody is about to be given a file."""
         with self._lock:
             self._given[place] = time.monotonic()
 
-    def keep(self, partial: Path, place: Path, *, always: bool) -> bool:
-        """Keep a file that was fetched, unless the step that it was for has failed meanwhile.
-
-        What is there by its content can be kept `always`; it is no package that counts.
-        """
+    def keep(self, partial: Path, place: Path) -> None:
+        """Keep a file that was fetched; if a step failed meanwhile, it stays suspected."""
         with self._lock:
-            if not (always or place in self._given):
-                return False
             partial.chmod(0o644)
             place.parent.mkdir(exist_ok=True)
             partial.replace(place)
-            self.fetched += not always
-            return True
+            if place in self._given:
+                _mark(place).unlink(missing_ok=True)
+                self.fetched += 1
 
     def count(self, taken: int) -> None:
         """Note a file that was taken from the folder, by its size."""
         with self._lock:
             self.taken, self.taken_bytes = self.taken + 1, self.taken_bytes + taken
+
+
+def _mark(place: Path) -> Path:
+    """What says that a file is suspected, in this run and in later ones."""
+    return place.with_name(f"{place.name}.suspected")

@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with self.cache.alone(place):
             self.cache.begin(place)
-            if self._give(place):
+            if self.cache.is_good(place) and self._give(place):
                 self._note(place)
             else:
                 self._pass_on(place)
@@ -279,8 +279,8 @@ class _Handler(BaseHTTPRequestHandler):
                 copy.flush()
                 if partial.stat().st_size == size:
                     kept = place or self.cache.folder / ANSWERS / sha256_of_file(partial)
-                    if self.cache.keep(partial, kept, always=place is None):
-                        self._note(kept, kind)
+                    self.cache.keep(partial, kept)
+                    self._note(kept, kind)
             finally:
                 partial.unlink(missing_ok=True)
 

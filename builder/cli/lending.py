@@ -54,9 +54,9 @@ def downloading(
     if cache.taken:
         share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
         progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")
-    if cache.dropped:
-        dropped = counted(cache.dropped, "package")
-        progress.say(f"{dropped} of steps that failed will be fetched anew")
+    if cache.suspected:
+        suspected = counted(cache.suspected, "package")
+        progress.say(f"{suspected} of steps that failed will be fetched anew")
 
 
 def uses_pip(image: PlannedImage) -> bool:

@@ -115,7 +115,7 @@ def install(root: Path, mirror: str, cache: PackageCache) -> str:
 
 
 def kept(cache: PackageCache) -> list[Path]:
-    return [one for one in cache.folder.rglob("*") if one.is_file()]
+    return [one for one in cache.folder.rglob("*.rpm") if one.is_file()]
 
 
 def test_dnf_downloads_a_package_once(
@@ -125,7 +125,7 @@ def test_dnf_downloads_a_package_once(
         assert "Complete!" in install(tmp_path / name, mirror, cache)
     assert asked.count(PACKAGE) == 1
     assert asked.count("repomd.xml") == 2, "what says which packages there are is never kept"
-    assert (cache.fetched, cache.taken, cache.dropped) == (1, 1, 0)
+    assert (cache.fetched, cache.taken, cache.suspected) == (1, 1, 0)
 
 
 def test_dnf_refuses_what_was_damaged_in_the_cache_and_the_next_step_is_given_another(
@@ -137,12 +137,13 @@ def test_dnf_refuses_what_was_damaged_in_the_cache_and_the_next_step_is_given_an
     with pytest.raises(StepFailed, match="checksum doesn't match"):
         install(tmp_path / "two", mirror, cache)
     assert asked.count(PACKAGE) == 1
-    assert not kept(cache)
+    assert not cache.is_good(package)
     install(tmp_path / "three", mirror, cache)
     assert asked.count(PACKAGE) == 2
+    assert cache.is_good(package)
 
 
-def test_dnf_refuses_a_wrong_file_under_the_right_name_and_it_is_not_kept(
+def test_dnf_refuses_a_wrong_file_under_the_right_name_and_asks_for_it_again(
     repository: Path, mirror: str, asked: list[str], cache: PackageCache, tmp_path: Path
 ) -> None:
     package = repository / "noarch" / PACKAGE
@@ -151,10 +152,10 @@ def test_dnf_refuses_a_wrong_file_under_the_right_name_and_it_is_not_kept(
     with pytest.raises(StepFailed, match="checksum doesn't match"):
         install(tmp_path / "one", mirror, cache)
     assert PACKAGE in asked
-    assert not kept(cache)
+    assert not any(map(cache.is_good, kept(cache)))
     package.write_bytes(sound)
     install(tmp_path / "two", mirror, cache)
-    assert len(kept(cache)) == 1
+    assert [one.read_bytes() for one in kept(cache)] == [sound]
 
 
 def test_a_build_whose_packages_are_damaged_here_fails_once(site: Path, home: Path) -> None:

@@ -173,11 +173,52 @@ def test_what_a_failed_step_was_given_is_fetched_anew(
     names = [f"{mirror}/{name}.deb" for name in ("taken", "fetched")]
     with pytest.raises(StepFailed, match="refused"):
         install(cache, names, StepFailed("refused"))
-    assert cache.dropped == 2
+    assert cache.suspected == 2
     for name in ("before", "taken", "fetched"):
         get(cache, f"{mirror}/{name}.deb")
     counted = [asked.count(f"/{name}.deb") for name in ("before", "taken", "fetched")]
     assert counted == [1, 2, 2]
+
+
+def test_a_failed_step_takes_nothing_from_others(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    """What it was given stays until it was fetched anew, and offline for good."""
+    get(cache, f"{mirror}/need.deb")
+    get(cache, f"{mirror}/need.deb")  # which waits until it is kept
+    [kept] = cache.folder.glob("*/*need.deb")
+    for offline in (True, False):
+        cache.offline = offline
+        with pytest.raises(StepFailed):
+            install(cache, [f"{mirror}/need.deb"], StepFailed("a compiler's error"))
+        assert kept.read_bytes() == CONTENT
+        assert cache.is_good(kept) == offline
+    cache.offline = True
+    assert get(cache, f"{mirror}/need.deb").content == CONTENT
+    assert len(asked) == 1
+    cache.offline = False
+    assert get(cache, f"{mirror}/need.deb").content == CONTENT
+    assert get(cache, f"{mirror}/need.deb").content == CONTENT
+    assert len(asked) == 2
+    assert cache.is_good(kept)
+
+
+def test_what_is_on_its_way_when_a_step_fails_is_kept_and_suspected(
+    cache: PackageCache, tmp_path: Path
+) -> None:
+    place, partial = cache.folder / "aa" / "x.deb", tmp_path / "partial"
+    partial.write_bytes(b"x")
+
+    def fails() -> None:
+        with cache.step():
+            cache.begin(place)
+            raise StepFailed("beside it")
+
+    with pytest.raises(StepFailed):
+        fails()
+    cache.keep(partial, place)
+    assert place.read_bytes() == b"x"
+    assert not cache.is_good(place)
 
 
 def test_a_step_that_ends_well_or_is_interrupted_drops_nothing(
@@ -189,7 +230,7 @@ def test_a_step_that_ends_well_or_is_interrupted_drops_nothing(
         install(cache, [f"{mirror}/a.deb"], Interrupted("Ctrl-C"))
     get(cache, f"{mirror}/a.deb")
     assert asked == ["/a.deb"]
-    assert cache.dropped == 0
+    assert cache.suspected == 0
 
 
 def test_clients_are_told_how_to_send_the_key(cache: PackageCache, mirror: str) -> None:
