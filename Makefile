@@ -4,6 +4,8 @@
 ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
+BENCHES := plan specs compile many formats packing native emulated cells verify defects ranks \
+	registry pulls pull_faults publish_faults kills
 
 .DEFAULT_GOAL := help
 .PHONY: help images test setup setup-test lint bench clean
@@ -28,8 +30,8 @@ lint: setup-test
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 
-bench: setup  ## Print the figures of the benchmarks
-	@for file in bench/*.py; do echo "== $$file" && $(BIN)/python "$$file" || exit 1; done
+bench: setup-test images  ## Print the figures of the benchmarks; takes hours
+	@for name in $(BENCHES); do echo "== bench/$$name.py" && $(BIN)/python bench/$$name.py || exit 1; done
 
 clean:  ## Remove built images and caches from the project, not what was installed
 	rm -rf out .mypy_cache .ruff_cache .pytest_cache .hypothesis

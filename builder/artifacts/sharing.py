@@ -30,10 +30,14 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedLayers:
-    """The layers written last, in a folder of this run's own; safe for threads.
+    """The layers used last, in a folder of this run's own; safe for threads.
 
-    A key says everything that a layer is written from. Blobs are links to those of the layouts
-    they were written for. No more than `limit` bytes of them are kept: the oldest go first.
+    A key says everything that a layer is written from. No more than `limit` bytes of blobs are
+    kept: what was not used for longest goes first, and a layer that is larger is not kept.
+
+    Layouts of images are handed out while the run goes on, and what is changed in one must not
+    change another: packed blobs are copies. Plain ones, which stay in this run's folders, are links
+    where the file system has them.
     """
 
     folder: Path
@@ -48,35 +52,40 @@ class SharedLayers:
             if found is None:
                 return None
             layer, held = found.layer, self.folder / key
-            # Layouts of images are handed out: what is changed in one must not change another.
+            self._written[key] = self._written.pop(key)  # used last
             shutil.copyfile(held / "packed", blob_path(target, layer.digest))
             _link(held / "plain", blob_path(plain, layer.diff_id))
             return found
 
     def keep(self, key: str, written: Written, *, target: Path, plain: Path) -> None:
         """Keep a layer that two layouts have."""
-        layer = written.layer
+        packed = blob_path(target, written.layer.digest)
+        unpacked = blob_path(plain, written.layer.diff_id)
+        size = packed.stat().st_size + unpacked.stat().st_size
         with self._lock:
-            held = self.folder / key
-            shutil.rmtree(held, ignore_errors=True)
-            held.mkdir(parents=True)
-            _link(blob_path(target, layer.digest), held / "packed")
-            _link(blob_path(plain, layer.diff_id), held / "plain")
-            self._written.pop(key, None)
-            self._written[key] = written
-            while self._size() > self.limit:
+            if key in self._written or size > self.limit:
+                return
+            while self._written and sum(map(self._size, self._written)) + size > self.limit:
                 oldest = next(iter(self._written))
                 del self._written[oldest]
                 shutil.rmtree(self.folder / oldest)
+            held = self.folder / key
+            held.mkdir(parents=True)
+            shutil.copyfile(packed, held / "packed")
+            _link(unpacked, held / "plain")
+            self._written[key] = written
 
-    def _size(self) -> int:
-        files = (self.folder / key / name for key in self._written for name in ("packed", "plain"))
-        return sum(file.stat().st_size for file in files)
+    def _size(self, key: str) -> int:
+        held = self.folder / key
+        return sum((held / name).stat().st_size for name in ("packed", "plain"))
 
 
 def _link(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
-    os.link(source, target)
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
 
 
 @contextlib.contextmanager

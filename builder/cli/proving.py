@@ -28,7 +28,7 @@ from builder.verify import (
     write_evidence,
 )
 from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
-from builder.verify.control import withheld
+from builder.verify.control import WITHHELD_CHECK, withheld
 from builder.verify.runners import Container, Runner
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
@@ -228,14 +228,16 @@ def proven_on_gpu(
 ) -> bool | None:
     """Whether the checks `gpu` passed in some run of each format, and failed in none.
 
-    `found` are outcomes by the names of runs. None if the image has no such check.
+    `found` are outcomes by the names of runs. None if the image has no such check. The negative
+    control is none of the image's checks: if it failed, the others prove nothing.
     """
     if not gpu:
         return None
     runs: dict[str, list[set[str]]] = {name: [] for name in formats}
     for name, outcomes in found.items():
-        mine = {one.outcome for one in outcomes if one.check in gpu and one.applies}
-        if FAILED in mine:
+        own = list(outcomes)
+        mine = {one.outcome for one in own if one.check in gpu and one.applies}
+        if FAILED in mine | {one.outcome for one in own if one.check == WITHHELD_CHECK}:
             return False
         runs.setdefault(name.partition("-")[0], []).append(mine)
     return all(any(SKIPPED not in mine for mine in some) for some in runs.values())

@@ -117,6 +117,7 @@ GPU = {"check": "gpu-compute", "outcome": "passed"}
 NO_GPU = {"check": "gpu-compute", "outcome": "skipped"}
 NOTHING = {"check": "gpu-compute", "outcome": "skipped", "data": {"applies": False}}
 BROKEN = {"check": "gpu-compute", "outcome": "failed"}
+NOT_WITHHELD = {"check": "gpu-withheld", "outcome": "failed"}
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,7 @@ BROKEN = {"check": "gpu-compute", "outcome": "failed"}
         ({"oci": NO_GPU, "sif": GPU}, {"oci-docker": GPU}, True),
         ({"oci": GPU, "sif": GPU}, {"oci-docker": BROKEN}, False),
         ({"oci": BROKEN, "sif": GPU}, {"oci": GPU}, True),
+        ({"oci": GPU, "sif": GPU}, {"sif-2": NOT_WITHHELD}, False),
     ],
 )
 def test_proven_on_a_gpu_is_what_every_format_is(

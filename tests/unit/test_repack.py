@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -239,14 +240,33 @@ def test_a_base_is_not_written_as_a_layer_above(tmp_path: Path) -> None:
     assert "etc/hosts" not in members(twice.layout.layers[1])
 
 
-def test_the_layers_written_last_are_kept(tmp_path: Path) -> None:
-    large = APART * 20
-    shared = SharedLayers(folder=tmp_path / "shared", limit=3 * large)
-    for number in (1, 2, 3, 1):
-        content = [a_file(f"n{number}", str(number) * large)]
-        repacked(tmp_path / f"{number}-{len([*tmp_path.iterdir()])}", content, shared=shared)
-    kept = sorted(len([*folder.iterdir()]) for folder in (tmp_path / "shared").iterdir())
-    assert kept == [2, 2]
+def test_the_layers_used_last_are_kept(tmp_path: Path) -> None:
+    shared = SharedLayers(folder=tmp_path / "shared", limit=5 * APART)
+    layers = {name: [a_file(name, name * 2 * APART)] for name in "abc"}
+    layers["large"] = [a_file("large", "x" * 8 * APART)]
+    for number, name in enumerate(["a", "b", "large", "a", "c"]):
+        repacked(tmp_path / f"{number}-{name}", layers[name], shared=shared)
+    names = {path.read_bytes()[:1] for path in (tmp_path / "shared").glob("*/plain")}
+    assert names == {b"a", b"c"}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_is_changed_in_an_image_changes_no_later_one(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr("os.link", refuse)
+    shared = SharedLayers(folder=tmp_path / "shared")
+    repacked(tmp_path / "1", base(), shared=shared)
+    [blob] = read_layout(tmp_path / "1/image.oci").layers
+    sound = blob.read_bytes()
+    blob.write_bytes(b"changed by hand")
+    repacked(tmp_path / "2", base(), shared=shared)
+    [again] = read_layout(tmp_path / "2/image.oci").layers
+    assert again.read_bytes() == sound
 
 
 def test_half_an_export_is_a_failure(tmp_path: Path) -> None:
