@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -226,3 +227,35 @@ def test_passes_of_nvcc_make_the_same_code(building: Building) -> None:
     log = (building["nvcc"].result() / "build.log").read_text()
     for libraries in ("/.native/usr/lib/x86_64-linux-gnu", "/lib/powerpc64le-linux-gnu"):
         assert log.count(f"libpthread.so.0 => {libraries}/") == 4
+
+
+LITTLE = """\
+recipe: little
+version: "1.0"
+about: A step that takes no time
+development:
+  - shell: {commands: [echo %s > /opt/little]}
+"""
+
+
+@pytest.mark.engines
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
+def test_a_step_that_ran_with_native_tools_runs_again_without_them(
+    tools: Tools, tmp_path: Path
+) -> None:
+    """Buildah finds kept steps by their words and what they stand on."""
+    del tools
+    matrix = (MATRIX % "debian13").replace("[lent]", "[little]")
+    recipe = LITTLE % uuid.uuid4()  # no earlier run has that step
+    *arguments, _no_cache = written(tmp_path, recipe, matrix)
+    logs = []
+    for options in ([], ["--no-native-tools"], ["--format", "charliecloud"]):
+        done = build_images(*arguments, "--no-verify", *options)
+        assert done.status == 0, done.stderr
+        [log] = (tmp_path / "out").glob("little-*/build.log")
+        logs.append(log.read_text())
+    lent, plain, again = logs
+    assert "LABEL build-images.native=" in lent
+    assert "LABEL build-images.native=" not in plain
+    assert "Using cache" not in plain
+    assert "Using cache" in again
