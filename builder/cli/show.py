@@ -154,6 +154,9 @@ def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
     lines.append(f"recipes: {chain}")
     if lent := native.told(image.base, image.cell.arch, host):
         lacking = native.lacking(image.base, image.cell.arch, host)
-        lines.append(lent if lacking or opened(image.cell.arch) else _NO_DOOR)
+        is_lent = not lacking and opened(image.cell.arch)
+        lines.append(lent if lacking or is_lent else _NO_DOOR)
+        if is_lent and (others := native.emulated_compilers(image)):
+            lines.append(f"emulated: {others}, which its recipes install")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines

@@ -6,6 +6,22 @@ makes the QEMU that runs them in place of the image's own.
 
 from __future__ import annotations
 
-from builder.native.tools import HOST, RECORD, NativeTools, ensure_tools, lacking, told
+from builder.native.tools import (
+    HOST,
+    RECORD,
+    NativeTools,
+    emulated_compilers,
+    ensure_tools,
+    lacking,
+    told,
+)
 
-__all__ = ["HOST", "RECORD", "NativeTools", "ensure_tools", "lacking", "told"]
+__all__ = [
+    "HOST",
+    "RECORD",
+    "NativeTools",
+    "emulated_compilers",
+    "ensure_tools",
+    "lacking",
+    "told",
+]

@@ -22,7 +22,7 @@ from builder.bases import Mirror, keyring_of, source_lines, staging
 from builder.digests import sha256_of_file
 from builder.home import LENT_AT
 from builder.locks import locked
-from builder.model import BaseImage
+from builder.model import BaseImage, PlannedImage
 from builder.native.twins import descriptions
 from builder.process import Processes
 
@@ -36,6 +36,7 @@ _UTILITIES = [
 _LANGUAGES = ("gcc", "g++", "gfortran")
 _MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 RECORD = "native.json"
+_OTHER_COMPILERS = frozenset(["julia", "llvm", "nvhpc", "pgi"])  # blocks of hpccm
 # Of Debian's nvcc the passes that make the GPU's code, which is for any host; nvcc itself, and
 # cudafe++ that sees the host's code, are the image's own. A mirror without non-free costs these
 # twins alone. What the package depends on is not brought: 2 GB of libraries.
@@ -105,6 +106,19 @@ def told(base: BaseImage, arch: str, host: str) -> str:
         f"native tools: gcc {versions}, shell, make, utilities and apt of {base.bootstrap.suite} "
         "run as this machine's own; other compilers are emulated"
     )
+
+
+def emulated_compilers(image: PlannedImage) -> str:
+    """The compilers that an image's blocks install and that no tools are lent for, in words."""
+    lent = compilers_for(image.base)
+    found: dict[str, None] = {}
+    for use in (one for stage in image.stages for one in (*stage.development, *stage.runtime)):
+        version = str(use.arguments.get("version", "")).partition(".")[0]
+        if use.name == "gnu" and version and version not in lent:
+            found[f"gcc {version}"] = None
+        if use.name in _OTHER_COMPILERS:
+            found[f"{use.name} {version}".rstrip()] = None
+    return " and ".join(found)
 
 
 def ensure_tools(

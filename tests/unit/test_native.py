@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from samples import ROOT
+from samples import EVERYTHING, ROOT, block, project, recipe
 
 from builder import door, facts, native
 from builder.errors import BadInput
 from builder.load import load_project
 from builder.model import BaseImage
 from builder.native import interpreter, tools, twins
+from builder.plan import make_plan
 from builder.process import Processes
+from builder.spec import COMPILER
 
 TRIPLET = "powerpc64le-linux-gnu"
 
@@ -178,3 +181,19 @@ def test_a_program_with_the_door_before_it_runs_as_before(tmp_path: Path, how: s
 def test_what_is_no_qemu_is_refused(content: bytes) -> None:
     with pytest.raises(BadInput, match="not a 64-bit program"):
         interpreter.with_twins(content, b"")
+
+
+def test_compilers_that_no_tools_are_lent_for_are_named(
+    tmp_path: Path, bases: dict[str, BaseImage]
+) -> None:
+    own = (block("gnu", version="12"), block("gnu"), block("llvm", version="17.0.1"), block("pip"))
+    made = project(
+        tmp_path,
+        recipes=[recipe("core", development=own)],
+        bases=[bases["debian12"]],
+        base=("debian12",),
+    )
+    [image] = make_plan(made, EVERYTHING, compiler=COMPILER).images
+    assert native.emulated_compilers(image) == "llvm 17"  # debian12's own gcc is 12
+    newer = dataclasses.replace(image, base=bases["debian13"])
+    assert native.emulated_compilers(newer) == "gcc 12 and llvm 17"
