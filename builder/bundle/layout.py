@@ -17,14 +17,18 @@ from builder.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
 from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry import (
+    INDEXES,
     LARGEST_MANIFEST,
     Descriptor,
     NotThere,
     Source,
     WrongContent,
     is_digest,
+    is_repository,
+    is_tag,
 )
 from builder.registry.source import json_object
+from builder.web import printable
 
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -32,6 +36,7 @@ BUNDLE = "application/vnd.build-images.bundle.v1"  # the artifactType of index.j
 _LARGEST_INDEX = 64 << 20
 _MOST = 100_000  # manifests
 _DEPTH = 2  # of indexes; none that is made here has another below it
+_OF_PROOF = "sha256-"  # how tags begin that registries' clients keep proof and lists of it under
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,11 +164,7 @@ def opened(path: Path) -> Bundle:
 
 def _listed(archive: Archive, entry: object, known: set[str]) -> Listed:
     found = Descriptor.read(entry, f"{archive.path}: {INDEX_FILE}")
-    repository = found.annotations.get(REPOSITORY, "")
-    ref = found.annotations.get(REF_NAME, "")
-    name, _, tag = ref.rpartition(":")
-    if not repository or (ref and name != repository):
-        raise archive.wrong(f"{INDEX_FILE}: {found.digest} is of no repository")
+    repository, tag = _place(archive, found)
     manifest = _checked(archive, found, known)
     subject = manifest.get("subject")
     notes = manifest.get("annotations")
@@ -177,6 +178,25 @@ def _listed(archive: Archive, entry: object, known: set[str]) -> Listed:
         tag=tag,
         subject=Descriptor.read(subject, found.digest).digest if subject else "",
     )
+
+
+def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
+    """Repository and tag of a manifest, as its entry names them; no tag is empty.
+
+    Nobody signs `index.json`, and these names become those of folders and of requests. A recipe's
+    name has no slash.
+    """
+    repository = entry.annotations.get(REPOSITORY, "")
+    ref = entry.annotations.get(REF_NAME, "")
+    name, _, tag = ref.partition(":")
+    where = f"{INDEX_FILE}: {entry.digest}"
+    if not is_repository(repository) or "/" in repository or (ref and name != repository):
+        raise archive.wrong(f"{where} is of no repository")
+    if ref and not is_tag(tag):
+        raise archive.wrong(f'{where}: "{printable(tag)}" is no tag')
+    if tag.startswith(_OF_PROOF) and entry.media_type in INDEXES:
+        raise archive.wrong(f"{where}: {tag} is a tag of proof, and this is an index of images")
+    return repository, tag
 
 
 def _checked(

@@ -17,7 +17,7 @@ from builder.registry.failures import (
     WrongContent,
 )
 from builder.registry.kinds import INDEX, MANIFEST
-from builder.registry.references import Descriptor, Reference, is_digest
+from builder.registry.references import Descriptor, Reference, is_digest, is_repository, is_tag
 from builder.registry.source import LARGEST_MANIFEST, Source
 
 __all__ = [
@@ -39,4 +39,6 @@ __all__ = [
     "WrongContent",
     "connect",
     "is_digest",
+    "is_repository",
+    "is_tag",
 ]

@@ -15,13 +15,14 @@ from urllib.parse import urlencode
 import requests
 
 from builder.digests import digest_of
+from builder.errors import BadInput
 from builder.registry import downloads, referring, uploads
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import PULL, PUSH, Scope
 from builder.registry.credentials import Credentials
 from builder.registry.failures import NotThere, Passing, RegistryFailed
 from builder.registry.kinds import INDEX, MANIFEST
-from builder.registry.references import Descriptor, Reference, is_digest
+from builder.registry.references import Descriptor, Reference, is_digest, is_tag
 from builder.registry.source import LARGEST_MANIFEST, Source
 from builder.registry.transport import Transport
 from builder.web import printable
@@ -87,7 +88,12 @@ class Registry(Source):
     def put_manifest(
         self, content: bytes, media_type: str, target: str = ""
     ) -> tuple[Descriptor, bool]:
-        """Write a manifest; and whether the registry has taken note of its subject by itself."""
+        """Write a manifest; and whether the registry has taken note of its subject by itself.
+
+        Raises `BadInput` for a target that is no tag and no digest: it becomes part of a path.
+        """
+        if target and not (is_tag(target) or is_digest(target)):
+            raise BadInput(f'{self.name}: "{printable(target)}" is no tag and no digest')
         found, patience = Descriptor.of(content, media_type), self.transport.patience()
         while True:
             try:

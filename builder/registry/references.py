@@ -14,6 +14,7 @@ from typing import Any
 from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry.failures import WrongContent
+from builder.terminal import printable
 
 DOCKER_HUB = "docker.io"
 LARGEST = 1 << 50  # bytes; a size that is larger is none
@@ -37,17 +38,27 @@ def is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
+def is_repository(text: str) -> bool:
+    """Whether a text can be a repository's path."""
+    return _REPOSITORY.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
     """An image reference, in parts: `docker.io`, `library/ubuntu`, `22.04`.
 
-    `tag` and `digest` are empty where none is named.
+    `tag` and `digest` are empty where none is named. Parts that make none raise `BadInput`: they
+    become paths of folders and of requests.
     """
 
     registry: str
     repository: str
     tag: str = ""
     digest: str = ""
+
+    def __post_init__(self) -> None:
+        if fault := _fault(self.registry, self.repository, self.tag, self.digest):
+            raise _no_reference(str(self), fault)
 
     @classmethod
     def parse(cls, text: str) -> Reference:
@@ -68,21 +79,13 @@ class Reference:
         repository, colon, tag = path.partition(":")
         if colon and not is_tag(tag):
             raise _no_reference(text, f'"{tag}" is no tag')
-        if not _HOST.fullmatch(registry):
-            raise _no_reference(text, f'"{registry}" is no host')
         if registry in {"index.docker.io", "registry-1.docker.io"}:
             registry = DOCKER_HUB
         if registry == DOCKER_HUB and "/" not in repository:
             repository = f"library/{repository}"
-        return cls(registry=registry, repository=repository, tag=tag, digest=digest)._checked(text)
-
-    def _checked(self, text: str) -> Reference:
-        if len(self.name) > _LONGEST_NAME:
-            raise _no_reference(text, f"a name has at most {_LONGEST_NAME} letters")
-        if not _REPOSITORY.fullmatch(self.repository):
-            why = "small letters and digits, joined by . _ - or /"
-            raise _no_reference(text, f'"{self.repository}" is no repository: {why}')
-        return self
+        if fault := _fault(registry, repository, tag, digest):
+            raise _no_reference(text, fault)
+        return cls(registry=registry, repository=repository, tag=tag, digest=digest)
 
     @property
     def name(self) -> str:
@@ -100,8 +103,24 @@ class Reference:
         return f"{self.name}{tag}{f'@{self.digest}' if self.digest else ''}"
 
 
+def _fault(registry: str, repository: str, tag: str, digest: str) -> str:
+    """Why some parts make no reference; empty if they make one."""
+    if not _HOST.fullmatch(registry):
+        return f'"{registry}" is no host'
+    if len(f"{registry}/{repository}") > _LONGEST_NAME:
+        return f"a name has at most {_LONGEST_NAME} letters"
+    if not is_repository(repository):
+        why = "small letters and digits, joined by . _ - or /"
+        return f'"{repository}" is no repository: {why}'
+    if tag and not is_tag(tag):
+        return f'"{tag}" is no tag'
+    if digest and not is_digest(digest):
+        return f'"{digest}" is no digest'
+    return ""
+
+
 def _no_reference(text: str, why: str) -> BadInput:
-    return BadInput(f"{text[:300]}: no image reference: {why}", hint=_VALID)
+    return BadInput(printable(f"{text[:300]}: no image reference: {why}"), hint=_VALID)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,6 +66,29 @@ def test_a_password_is_not_repeated(text: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"registry": "quay.io/a"},
+        {"repository": "../b"},
+        {"repository": ""},
+        {"tag": "/../../b"},
+        {"tag": "1\x1b[2J"},
+        {"tag": "x\ud800"},
+        {"digest": "sha256:00"},
+    ],
+)
+def test_parts_that_make_no_reference(parts: dict[str, str]) -> None:
+    """Not those that a text is parsed to, but those that somebody else's names are put in."""
+    with pytest.raises(BadInput, match="no image reference") as caught:
+        Reference(**{"registry": "quay.io", "repository": "a", **parts})
+    assert "\x1b" not in str(caught.value)
+    str(caught.value).encode()
+    if tag := parts.get("tag"):
+        with pytest.raises(BadInput, match="no image reference"):
+            Reference.parse("quay.io/a").at(tag)
+
+
 def test_the_same_repository_elsewhere() -> None:
     reference = Reference.parse("quay.io/a/b:1")
     assert str(reference.at("2")) == "quay.io/a/b:2"

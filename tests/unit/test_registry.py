@@ -76,6 +76,13 @@ def test_a_wrong_byte_in_a_manifest_is_refused(target: str, fake: Fake) -> None:
         registry.manifest(written)
 
 
+@pytest.mark.parametrize("target", ["../../b/manifests/c", "a/b", "sha256:00", "x\x1b[2J", "?a"])
+def test_what_is_no_tag_is_not_written_to(target: str, fake: Fake) -> None:
+    with pytest.raises(BadInput, match="is no tag and no digest"):
+        client(fake).write_manifest(b"{}", MANIFEST, target)
+    assert fake.asked == []
+
+
 def test_a_manifest_of_a_gigabyte_is_refused_before_it_is_read(fake: Fake) -> None:
     huge = {"Content-Length": str(1 << 30)}
     fake.faults = [Fault(pattern="GET", status=200, headers=huge, times=9)]
