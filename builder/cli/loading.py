@@ -23,7 +23,7 @@ from builder.policy.outcomes import REFUSED, Ruling
 from builder.policy.render import as_lines
 from builder.policy.rules import dates, signature
 from builder.publish import Mirror, found_release
-from builder.publish.mirroring import Mirrored
+from builder.publish.mirroring import File, Mirrored
 from builder.pull.artifacts import published
 from builder.pull.contents import Contents
 from builder.pull.placing import made_whole
@@ -91,9 +91,10 @@ def _into_registry(options: Options, archive: Bundle, site: Wanted) -> int:
         releases += [found] if found else []
         reasons += why
     _refuse(options, asked, reasons)
-    mirror = Mirror(
-        archive.repository, to, jobs=options.jobs, say=Progress(level=options.level).say
-    )
+    say, proven = Progress(level=options.level).say, {*_proven(asked)}
+    for line in [line for one in releases for line in one.leave_out(proven)]:
+        say(line)
+    mirror = Mirror(archive.repository, to, jobs=options.jobs, say=say)
     if narrowed := mirror.narrowed(releases):
         raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
     if options.dry_run:
@@ -127,6 +128,15 @@ def _each_format(wanted: Wanted, source: Source, *, everything: bool) -> Iterato
     for name in ARTIFACT_TYPES if everything else ():
         if published(source, first.judged.found.image.digest, name):
             yield _ask(wanted, source, name)
+
+
+def _proven(asked: Sequence[_Asked]) -> Iterator[File]:
+    """The SIFs and tarballs that were judged, and not refused."""
+    for one in asked:
+        if one.judged.artifact and not one.judged.judgement.refused:
+            image = one.judged.found.image.digest
+            digest = one.judged.artifact.digest
+            yield File(image=image, format=one.wanted.format, digest=digest)
 
 
 def _ask(wanted: Wanted, source: Source, name: str) -> _Asked:

@@ -6,7 +6,7 @@ to an image, and the proof with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from builder import facts
@@ -44,6 +44,23 @@ class Copied:
             yield Descriptor.read(parsed["config"], self.descriptor.digest)
         yield from self.layers()
 
+    @property
+    def kind(self) -> str:
+        """Its artifact type; as registries list it, the type of its configuration if it has none.
+
+        It is read from the manifest itself: a list of what refers to an image may say another.
+        """
+        parsed = json_object(self.content, self.descriptor.digest)
+        config = parsed.get("config")
+        kind = parsed.get("artifactType") or (isinstance(config, dict) and config.get("mediaType"))
+        return kind if isinstance(kind, str) else ""
+
+    @property
+    def file(self) -> str:
+        """The digest of the one file that it holds; empty if it holds none, or several."""
+        layers = [one.digest for one in self.layers()]
+        return layers[0] if len(layers) == 1 else ""
+
     def layers(self) -> Iterator[Descriptor]:
         """Those of its blobs that are its layers."""
         layers = json_object(self.content, self.descriptor.digest).get("layers") or []
@@ -59,6 +76,15 @@ class Copied:
         return {one[name] for one in some for name in _NOTES if isinstance(one.get(name), str)}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class File:
+    """A SIF or tarball: the image that it is of, its format, and the digest of its bytes."""
+
+    image: str
+    format: str
+    digest: str
+
+
 @dataclass(kw_only=True, slots=True)
 class Mirrored:
     """All of one release: its index, its images, and what refers to any of them."""
@@ -72,6 +98,37 @@ class Mirrored:
     @property
     def everything(self) -> list[Copied]:
         return [*self.images.values(), *self.proof, self.index]
+
+    def leave_out(self, proven: Collection[File]) -> list[str]:
+        """Leave out SIFs and tarballs that are not proven, with what refers to them; a line each.
+
+        Whoever may write where they are from can have any file refer to an image.
+        """
+        names = {kind: name for name, kind in ARTIFACT_TYPES.items()}
+        lines = dict[str, str]()
+        kept = []
+        for one in self.proof:  # what is referred to comes before what refers to it
+            digest = one.descriptor.digest
+            name = names.get(one.kind, "")
+            if name and File(image=one.subject, format=name, digest=one.file) not in proven:
+                lines[digest] = f"{digest} is left out: no proven {name} of {one.subject}"
+            elif one.subject in lines:
+                lines[digest] = f"{digest} is left out: it refers to {one.subject}"
+            else:
+                kept.append(one)
+        self.proof = kept
+        return [f"{self.recipe}:{self.tags[0]}: {line}" for line in lines.values()]
+
+    def files(self, image: Descriptor) -> dict[str, str]:
+        """The SIF and tarball of an image: the digest of its manifest, by format.
+
+        Of several files in one format nobody knows here which is the right one: none is named.
+        """
+        found: dict[str, dict[str, str]] = {}
+        for name, kind in ARTIFACT_TYPES.items():
+            some = [one for one in self.proof if one.subject == image.digest and one.kind == kind]
+            found[name] = {one.file: one.descriptor.digest for one in some}
+        return {name: next(iter(some.values())) for name, some in found.items() if len(some) == 1}
 
 
 def found_release(
@@ -224,15 +281,11 @@ class Mirror:
 
     def described(self, release: Mirrored) -> Done:
         """What a release is in the target, or would be."""
-        names = {kind: name for name, kind in ARTIFACT_TYPES.items()}
         images: dict[str, dict[str, str]] = {}
         for oci, image in release.images.items():
             known = facts.architecture(oci)
             arch = known.name if known else oci
-            images[arch] = {"oci": image.descriptor.digest}
-            for one in release.proof:
-                if one.subject == image.descriptor.digest and one.descriptor.artifact_type in names:
-                    images[arch][names[one.descriptor.artifact_type]] = one.descriptor.digest
+            images[arch] = {"oci": image.descriptor.digest, **release.files(image.descriptor)}
         return Done(
             repository=self._target(release.recipe).name,
             tag=release.tags[0],

@@ -25,6 +25,7 @@ from builder.registry import (
     RegistryFailed,
     connect,
 )
+from builder.registry.kinds import SIF, referrer
 
 LACKING = "no evidence refers to it"
 
@@ -93,6 +94,23 @@ def signed(source: Registry) -> tuple[Descriptor, str]:
     tag = f"{image.digest.replace(':', '-')}.sig"
     source.write_manifest(json.dumps({"layers": [layer.as_json()]}).encode(), MANIFEST, tag)
     return image, tag
+
+
+def test_of_several_files_of_a_format_none_is_named(fake: Fake) -> None:
+    """Whoever may write to the source can have one refer to an image."""
+    source = repository(fake)
+    image = published(source)
+    for content, named in ((b"a", True), (b"a", True), (b"b", False)):
+        layer = source.write_blob(content, media_type=SIF)
+        notes = {"made": str(len(fake.manifests))}
+        some = referrer(layer, image, artifact_type=SIF, annotations=notes)
+        source.attach(some)
+        release, _ = found_release(source, "a", ["1.0"], ["amd64"])
+        assert release is not None
+        mirror = Mirror(lambda _: source, lambda _: source, jobs=1)
+        [(_, told)] = mirror.described(release).images.items()
+        assert ("sif" in told) is named
+        assert told["oci"] == image.digest
 
 
 def mirror_to(source: Registry, target: Registry) -> None:
