@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from builder.registry import Descriptor, Source, WrongContent
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _PIECE = 1 << 20
 _END = bytes(2 * BLOCK)
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_FILE = frozenset([errno.ELOOP, errno.EISDIR, errno.ENXIO])  # a link, a folder, a socket
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
 OnBytes = Callable[[int], object]
 
@@ -117,15 +120,24 @@ def _pieces(blob: Descriptor, origin: Origin, folder: Path) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _partial(target: Path) -> Iterator[IO[bytes]]:
-    """A file beside `target` that becomes it at the end, and that one alone writes."""
+    """A file beside `target` that becomes it at the end, and that one alone writes.
+
+    Others may write to the folder, too: a link that is there is not followed, and no file is
+    written that is not this user's own, under this one name. Others read it when it is whole.
+    """
     partial = target.with_name(f".{target.name}.partial")
     if target.is_dir():
         raise BadInput(f"{target}: a folder is there", hint="name a file with --output")
     try:
-        file = partial.open("ab")
+        handle = os.open(partial, _OPEN, 0o600)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(f"{target.parent}: there is no such folder") from error
-    with file:
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise _not_ours(partial) from error
+        raise
+    with os.fdopen(handle, "wb") as file:
+        _check_ours(file, partial)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -134,8 +146,10 @@ def _partial(target: Path) -> Iterator[IO[bytes]]:
             raise _written(target)
         try:
             file.truncate(0)
+            os.fchmod(file.fileno(), 0o600)  # one that was left may have another mode
             yield file
             file.flush()
+            os.fchmod(file.fileno(), _mode_of_files())
             os.fsync(file.fileno())
             partial.replace(target)
         except BaseException:
@@ -147,9 +161,28 @@ def _written(target: Path) -> BadInput:
     return BadInput(f"{target}: another build-images writes it", hint="wait until it is done")
 
 
+def _check_ours(file: IO[bytes], partial: Path) -> None:
+    """Refuse anything but a plain file of this user that has no other name."""
+    status = os.fstat(file.fileno())
+    plain = stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # 0: another has removed it
+    if not plain or status.st_uid != os.geteuid():
+        raise _not_ours(partial)
+
+
+def _not_ours(partial: Path) -> BadInput:
+    return BadInput(f"{partial}: this is no plain file of this user", hint="remove it")
+
+
+def _mode_of_files() -> int:
+    """The mode that the umask leaves to a new file; it can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
 def _is_at(file: IO[bytes], path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
 
