@@ -16,9 +16,10 @@ from builder.bases.store import staging
 from builder.bundle.contents import INPUTS
 from builder.bundle.inputs import TAG
 from builder.bundle.layout import Bundle, Repository, blobs_of
+from builder.digests import sha256_of_file
 from builder.errors import MissingPrerequisite
 from builder.home import Home
-from builder.journals import Given, Journals, is_file, is_who
+from builder.journals import ANSWERS, Given, Journals, is_file, is_who
 from builder.locks import locked
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE
@@ -137,7 +138,12 @@ def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> N
     given = list(_given(one))
     if not is_who(who) or {entry.file for entry in given} != one.files.keys():
         raise repository.wrong(who, "it is no journal of a build")
-    with locked(home.packages, who):
+    for file, blob in one.files.items():
+        folder, _, name = file.partition("/")
+        if folder == ANSWERS and blob.digest != f"sha256:{name}":
+            raise repository.wrong(blob.digest, f"it is not the answer {file}")
+    # Builds share files: two loads of different builds would write the same one at once.
+    with locked(home.packages, "load"):
         for file, blob in one.files.items():
             _bring(repository, blob, home.packages / file)
         journals.begin(who, fresh=True)
@@ -161,8 +167,8 @@ def _given(one: Input) -> Iterator[Given]:
 
 
 def _bring(repository: Repository, blob: Descriptor, target: Path) -> None:
-    """A file that is there whole or not at all; one of its size is there already."""
-    if target.is_file() and target.stat().st_size == blob.size:
+    """A file that is there whole or not at all; one with its SHA-256 is there already."""
+    if target.is_file() and f"sha256:{sha256_of_file(target)}" == blob.digest:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
