@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -190,6 +191,8 @@ def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) 
 def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
     given = options.bundle
     assert given is not None
+    if given.checkout and os.path.lexists(given.checkout):
+        raise _is_there(given.checkout)
     repository, index = index_of_inputs(archive)
     image = Image(digest=index.digest, architecture=site.arch, asked=site.arch)
     gathered = Gathered(
@@ -213,7 +216,7 @@ def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
     if given.checkout:
         with made_whole(given.checkout) as folder:
             if folder is None:
-                raise BadInput(f"{given.checkout} is there already", hint="name another folder")
+                raise _is_there(given.checkout)
             done.project = write_project(repository, inputs, folder)
     if options.json:
         counts = {**asdict(done), "packages": len(done.packages)}
@@ -225,6 +228,10 @@ def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
     if given.checkout:
         print(f"{counted(len(done.project), 'file')} of the project in {given.checkout}")
     return 0
+
+
+def _is_there(folder: Path) -> BadInput:
+    return BadInput(f"{folder} is there already", hint="name another folder")
 
 
 def _refuse(options: Options, asked: Sequence[_Asked], reasons: Sequence[str]) -> None:

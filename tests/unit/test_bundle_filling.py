@@ -7,11 +7,19 @@ import threading
 from pathlib import Path
 
 import pytest
+from test_bundle import (  # noqa: F401 - fixtures
+    HOST,
+    _own_home,
+    a_policy,
+    made_once,
+    one_archive,
+)
 
 from builder.bundle import Contents, opened, write_archive
 from builder.bundle.filling import Input, fill_home, index_of_inputs, inputs_of
 from builder.bundle.inputs import Build, Inputs, add_inputs
 from builder.bundle.layout import Repository
+from builder.cli import main
 from builder.home import Home
 from builder.journals import Given, Journals
 from builder.registry import WrongContent
@@ -93,3 +101,18 @@ def test_builds_that_share_a_file_take_turns(
     assert (home.packages / "ab/x.deb").read_bytes() == SIGNED
     journals = Journals(cache=home.packages)
     assert all(journals.is_complete(str(one.about["build"])) for one in builds)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_checkout_that_is_there_is_refused_first(
+    kind: str, whole: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it is looked whether the archive has inputs at all."""
+    place = tmp_path / "project"
+    if kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("nowhere")
+    words = ["load", str(whole), "--policy", str(policy), "--host", HOST, "--home", "--checkout"]
+    assert main([*words, str(place)]) == 2
+    assert f"{place} is there already" in capsys.readouterr().err
