@@ -29,7 +29,8 @@ class PackageCache:
 
     `address` is the proxy's; `url` has the `secret` that it wants, which other users of the machine
     do not have, and the user `run`, in whose place a build can stand; `key` is both as a header.
-    `logins` are names and passwords by host, of package indices that want one.
+    `logins` are names and passwords of package indices that want one, by scheme and host: what is
+    for HTTPS is not sent in the clear.
     """
 
     folder: Path
@@ -38,7 +39,7 @@ class PackageCache:
     key: str = ""
     secret: str = ""
     offline: bool = False
-    logins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    logins: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     taken: int = 0
     taken_bytes: int = 0
     fetched: int = 0

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from builder.process import Processes
 
-_TIMEOUT_S = 60.0
 _LONG_S = 86_400.0
 _CHUNK = 1 << 16
 # https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
@@ -87,7 +86,7 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
     parts = urlsplit(index)
     if parts.username:
         login = (parts.username, parts.password or "")
-        cache.logins[parts.netloc.rpartition("@")[2]] = login
+        cache.logins[parts.scheme, parts.netloc.rpartition("@")[2]] = login
     folder.mkdir(parents=True, exist_ok=True)
     cache.journals.note_index(without_users(index))
     with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as made:
@@ -171,7 +170,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self, place: Path | None) -> None:
         """Answer as the server does; keep the file at `place` if all of it came."""
-        import requests  # noqa: PLC0415 - commands that build nothing start without it
+        # Commands that build nothing start without these.
+        import requests  # noqa: PLC0415
+
+        from builder import upstream  # noqa: PLC0415
 
         given = {
             name: value
@@ -182,17 +184,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self._is_via:
             given["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
         try:
-            session = requests.Session()
-            # And not with what the user's .netrc says.
-            session.auth = self.cache.logins.get(urlsplit(self._url).netloc) or _as_given
-            answer = session.request(
+            # To an index alone, whose login no build step knows: others get what the step sent.
+            answer = upstream.ask(
                 self.command,
                 self._url,
-                headers=given,
-                data=self._body(),
-                stream=True,
-                allow_redirects=self._is_via,
-                timeout=_TIMEOUT_S,
+                given,
+                self._body(),
+                logins=self.cache.logins if self._is_via else {},
+                follow=self._is_via,
             )
         except requests.RequestException as error:
             if self.command == "GET" and (last := self.cache.last(self._url)):
@@ -305,10 +304,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _is_page(answer: requests.Response) -> bool:
     return answer.headers.get("Content-Type", "").startswith("text/html")
-
-
-def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 class _Forgiving:

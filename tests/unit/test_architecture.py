@@ -36,6 +36,7 @@ LEAVES = {
     "places",
     "packages",
     "proxy",
+    "upstream",
     "predicates",
     "web",
     "wheels",

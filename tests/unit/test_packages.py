@@ -286,6 +286,84 @@ def test_the_user_s_own_credentials_are_not_added(
     assert get(cache, f"{mirror}/whoami").content == b""
 
 
+class Leading(Mirror):
+    """A mirror that also leads elsewhere: /to/URL."""
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("/to/"):
+            super().do_GET()
+            return
+        self.send_response(302)
+        self.send_header("Location", self.path.removeprefix("/to/"))
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"gone")
+
+
+@pytest.fixture
+def leading() -> Iterator[str]:
+    handler = type("Handler", (Leading,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def by_index(cache: PackageCache, url: str) -> bytes:
+    """What is got as pip gets it: by the cache's own address."""
+    session = requests.Session()
+    session.trust_env = False
+    return session.get(wheels.via(url, cache.url), timeout=10).content
+
+
+BASIC = b"Basic " + base64.b64encode(b"me:secret")
+
+
+def test_an_index_s_login_is_for_its_origin_alone(
+    cache: PackageCache, mirror: str, leading: str
+) -> None:
+    host = mirror.removeprefix("http://")
+    cache.logins["https", host] = "me", "secret"
+    assert get(cache, f"{mirror}/whoami").content == b""
+    assert by_index(cache, f"{mirror}/whoami") == b""
+    cache.logins["http", host] = "me", "secret"
+    assert get(cache, f"{mirror}/whoami").content == b""  # no index's request
+    assert by_index(cache, f"{mirror}/whoami") == BASIC
+    cache.logins.clear()
+    cache.logins["http", leading.removeprefix("http://")] = "me", "secret"
+    assert by_index(cache, f"{leading}/whoami") == BASIC
+    assert by_index(cache, f"{leading}/to/{mirror}/whoami") == b""
+
+
+def test_a_redirect_is_sent_no_login_of_the_user_s(
+    cache: PackageCache,
+    mirror: str,
+    leading: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / ".netrc").write_text("machine localhost login someone password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    there = mirror.replace("127.0.0.1", "localhost")
+    assert requests.get(f"{leading}/to/{there}/whoami", timeout=10).content.startswith(b"Basic")
+    assert by_index(cache, f"{leading}/to/{there}/whoami") == b""
+
+
+def test_redirects_come_to_an_end(cache: PackageCache, leading: str) -> None:
+    session = requests.Session()
+    session.trust_env = False
+    url = wheels.via(f"{leading}/to/loop", cache.url)
+    assert session.get(url, timeout=10).status_code == 502
+
+
+def test_a_redirect_of_a_mirror_is_passed_on_whole(cache: PackageCache, leading: str) -> None:
+    url = f"{leading}/to/{leading}/a.deb"
+    answer = session_of(cache).get(url, allow_redirects=False, timeout=10)
+    assert (answer.status_code, answer.content) == (302, b"gone")
+
+
 def test_what_one_client_was_given_for_its_credentials_is_not_kept(
     cache: PackageCache, mirror: str, asked: list[str]
 ) -> None:
