@@ -28,7 +28,8 @@ class PackageCache:
     """The folder of kept files, and what came from it in this run.
 
     `address` is the proxy's; `url` has the `secret` that it wants, which other users of the machine
-    do not have, and the user `run`, in whose place a build can stand; `key` is both as a header.
+    do not have, and the user `run`; `key` is both as a header. A build has a name and a key of its
+    own (`builder.journals.as_build`), and does not know the secret.
     `logins` are names and passwords of package indices that want one, by scheme and host: what is
     for HTTPS is not sent in the clear.
     """

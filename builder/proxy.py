@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 from builder import wheels
 from builder.digests import sha256_of_file
-from builder.journals import ANSWERS, Given, is_who, user_and_key
+from builder.journals import ANSWERS, RUN, Given, is_who, key_of, user_and_key
 from builder.packages import PackageCache
 from builder.web import without_users
 
@@ -61,8 +61,8 @@ def package_cache(folder: Path, *, offline: bool = False) -> Iterator[PackageCac
         server.daemon_threads = True
         secret = secrets.token_hex(16)
         cache.address = f"http://127.0.0.1:{server.server_address[1]}"
-        cache.url = cache.address.replace("//", f"//run:{secret}@")
-        cache.key = "Basic " + base64.b64encode(f"run:{secret}".encode()).decode()
+        cache.url = cache.address.replace("//", f"//{RUN}:{secret}@")
+        cache.key = "Basic " + base64.b64encode(f"{RUN}:{secret}".encode()).decode()
         cache.secret = secret
         thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
         thread.start()
@@ -107,7 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
         # pip sends what its index's URL has, and perhaps past the proxy.
         names = ("Proxy-Authorization", "Authorization")[: 2 if via else 1]
         keys = [user_and_key(self.headers.get(name, "")) for name in names]
-        known = [who for who, key in keys if hmac.compare_digest(key, self.cache.secret)]
+        secret = self.cache.secret
+        known = [who for who, key in keys if hmac.compare_digest(key, key_of(secret, who))]
         if not known:
             self._want_key()
             return
