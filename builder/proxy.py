@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from builder import wheels
+from builder.bodies import Body, chunks, page_of
 from builder.digests import sha256_of_file
 from builder.journals import ANSWERS, RUN, Given, is_who, key_of, user_and_key
 from builder.packages import PackageCache
@@ -209,30 +210,23 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_via(self) -> bool:
         return self._url != self.path
 
-    def _body(self) -> bytes | Iterator[bytes] | None:
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            return self._chunks()
+    def _body(self) -> Body | Iterator[bytes] | None:
+        """What a client sends, read as it is sent on; a server may answer before its end."""
         length = self.headers.get("Content-Length", "")
-        return self.rfile.read(int(length)) if length.isdecimal() else None
-
-    def _chunks(self) -> Iterator[bytes]:
-        """The pieces of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1"""
-        while size := int(self.rfile.readline().partition(b";")[0], 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            self.close_connection = True
+            return chunks(self.rfile)
+        if not length.isdecimal():
+            return None
+        self.close_connection = True
+        return Body(self.rfile, int(length))
 
     def _copy(self, answer: requests.Response, place: Path | None) -> None:
-        length = answer.headers.get("Content-Length", "")
-        if self._is_via and _is_page(answer) and self.command == "GET":
-            page = wheels.leading_through(answer.content, answer.url)
-            if answer.status_code == HTTPStatus.OK:
-                with self._kept(None, len(page), "text/html") as copy:
-                    if copy:
-                        copy.write(page)
-            self._give_page(page)
+        is_ok = answer.status_code == HTTPStatus.OK
+        if is_ok and self._is_via and _is_page(answer) and self.command == "GET":
+            self._copy_page(answer)
             return
+        length = answer.headers.get("Content-Length", "")
         has_body = self.command != "HEAD" and answer.status_code not in {204, 304}
         self.send_response(answer.status_code, answer.reason)
         for name, value in answer.headers.items():
@@ -244,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not has_body:
             return
-        whole = answer.status_code == HTTPStatus.OK and length.isdecimal()
+        whole = is_ok and length.isdecimal()
         kind = answer.headers.get("Content-Type", "")
         place = None if _is_page(answer) else place
         with self._kept(place, int(length) if whole else -1, kind) as copy:
@@ -253,7 +247,16 @@ class _Handler(BaseHTTPRequestHandler):
                 if copy:
                     copy.write(piece)
 
-    def _give_page(self, page: bytes) -> None:
+    def _copy_page(self, answer: requests.Response) -> None:
+        """Answer with an index's page, whose links lead through here."""
+        theirs = page_of(answer)
+        if theirs is None:
+            self.send_error(HTTPStatus.BAD_GATEWAY, "the server's page is too long")
+            return
+        page = wheels.leading_through(theirs, answer.url)
+        with self._kept(None, len(page), "text/html") as copy:
+            if copy:
+                copy.write(page)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(page)))

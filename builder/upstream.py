@@ -12,6 +12,8 @@ from urllib.parse import urljoin, urlsplit
 import requests
 from requests.utils import requote_uri
 
+from builder.bodies import Body
+
 Origin = tuple[str, str]  # scheme, and host with port
 Login = tuple[str, str]
 
@@ -31,7 +33,7 @@ def ask(
     method: str,
     url: str,
     headers: Mapping[str, str],
-    body: bytes | Iterator[bytes] | None,
+    body: Body | Iterator[bytes] | None,
     *,
     logins: Mapping[Origin, Login],
     follow: bool,
@@ -48,7 +50,7 @@ def ask(
             method, url, headers=headers, data=body, stream=True, timeout=_TIMEOUT_S
         )
         target = session.target(answer)
-        if not (follow and target and method in _FOLLOWED):
+        if not (follow and target and body is None and method in _FOLLOWED):
             return answer
         answer.close()
         url = urljoin(answer.url, requote_uri(target))

@@ -15,6 +15,7 @@ from samples import ROOT
 PACKAGE = ROOT / "builder"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEAVES = {
+    "bodies",
     "descendants",
     "output",
     "supervisor",
