@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -24,9 +25,11 @@ from pathlib import Path
 from builder import wheels
 
 ANSWERS = "answers"
+RUN = "run"  # the user who is no build
 _FOLDER = "journals"
 _INDEX = "index"
 _WHO = re.compile(r"[0-9a-f]{32}")
+_RUN_S = re.compile(rf"//{RUN}:(?P<secret>[^@/\s]+)@")
 _FILE = re.compile(r"(?:[0-9a-f]{2}|answers)/[A-Za-z0-9+_~-][A-Za-z0-9.+_~-]*")
 
 
@@ -162,9 +165,16 @@ def _given(line: Mapping[str, object]) -> Given | None:
     return Given(url=url, file=file, kind=kind) if is_file(file) else None
 
 
+def key_of(secret: str, who: str) -> str:
+    """The key with which a build, or the run itself, is known; it tells nothing of any other."""
+    if who == RUN:
+        return secret
+    return hmac.new(secret.encode(), who.encode(), hashlib.sha256).hexdigest()
+
+
 def as_build(text: str, who: str) -> str:
-    """A text with the cache's URL, as that of a build: what it is given is noted."""
-    return text.replace("//run:", f"//{who}:")
+    """A text with the cache's URL, as that of a build: what it is given is noted as that one's."""
+    return _RUN_S.sub(lambda found: f"//{who}:{key_of(found['secret'], who)}@", text)
 
 
 def pip_as_build(folder: str, who: str) -> Path:

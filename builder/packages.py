@@ -28,8 +28,10 @@ class PackageCache:
     """The folder of kept files, and what came from it in this run.
 
     `address` is the proxy's; `url` has the `secret` that it wants, which other users of the machine
-    do not have, and the user `run`, in whose place a build can stand; `key` is both as a header.
-    `logins` are names and passwords by host, of package indices that want one.
+    do not have, and the user `run`; `key` is both as a header. A build has a name and a key of its
+    own (`builder.journals.as_build`), and does not know the secret.
+    `logins` are names and passwords of package indices that want one, by scheme and host: what is
+    for HTTPS is not sent in the clear.
     """
 
     folder: Path
@@ -38,7 +40,7 @@ class PackageCache:
     key: str = ""
     secret: str = ""
     offline: bool = False
-    logins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    logins: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     taken: int = 0
     taken_bytes: int = 0
     fetched: int = 0

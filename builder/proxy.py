@@ -28,8 +28,9 @@ from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from builder import wheels
+from builder.bodies import Body, chunks, page_of
 from builder.digests import sha256_of_file
-from builder.journals import ANSWERS, Given, is_who, user_and_key
+from builder.journals import ANSWERS, RUN, Given, is_who, key_of, user_and_key
 from builder.packages import PackageCache
 from builder.web import without_users
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from builder.process import Processes
 
-_TIMEOUT_S = 60.0
 _LONG_S = 86_400.0
 _CHUNK = 1 << 16
 # https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
@@ -62,8 +62,8 @@ def package_cache(folder: Path, *, offline: bool = False) -> Iterator[PackageCac
         server.daemon_threads = True
         secret = secrets.token_hex(16)
         cache.address = f"http://127.0.0.1:{server.server_address[1]}"
-        cache.url = cache.address.replace("//", f"//run:{secret}@")
-        cache.key = "Basic " + base64.b64encode(f"run:{secret}".encode()).decode()
+        cache.url = cache.address.replace("//", f"//{RUN}:{secret}@")
+        cache.key = "Basic " + base64.b64encode(f"{RUN}:{secret}".encode()).decode()
         cache.secret = secret
         thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
         thread.start()
@@ -87,7 +87,7 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
     parts = urlsplit(index)
     if parts.username:
         login = (parts.username, parts.password or "")
-        cache.logins[parts.netloc.rpartition("@")[2]] = login
+        cache.logins[parts.scheme, parts.netloc.rpartition("@")[2]] = login
     folder.mkdir(parents=True, exist_ok=True)
     cache.journals.note_index(without_users(index))
     with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as made:
@@ -108,7 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
         # pip sends what its index's URL has, and perhaps past the proxy.
         names = ("Proxy-Authorization", "Authorization")[: 2 if via else 1]
         keys = [user_and_key(self.headers.get(name, "")) for name in names]
-        known = [who for who, key in keys if hmac.compare_digest(key, self.cache.secret)]
+        secret = self.cache.secret
+        known = [who for who, key in keys if hmac.compare_digest(key, key_of(secret, who))]
         if not known:
             self._want_key()
             return
@@ -171,7 +172,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self, place: Path | None) -> None:
         """Answer as the server does; keep the file at `place` if all of it came."""
-        import requests  # noqa: PLC0415 - commands that build nothing start without it
+        # Commands that build nothing start without these.
+        import requests  # noqa: PLC0415
+
+        from builder import upstream  # noqa: PLC0415
 
         given = {
             name: value
@@ -182,17 +186,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self._is_via:
             given["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
         try:
-            session = requests.Session()
-            # And not with what the user's .netrc says.
-            session.auth = self.cache.logins.get(urlsplit(self._url).netloc) or _as_given
-            answer = session.request(
+            # To an index alone, whose login no build step knows: others get what the step sent.
+            answer = upstream.ask(
                 self.command,
                 self._url,
-                headers=given,
-                data=self._body(),
-                stream=True,
-                allow_redirects=self._is_via,
-                timeout=_TIMEOUT_S,
+                given,
+                self._body(),
+                logins=self.cache.logins if self._is_via else {},
+                follow=self._is_via,
             )
         except requests.RequestException as error:
             if self.command == "GET" and (last := self.cache.last(self._url)):
@@ -209,30 +210,23 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_via(self) -> bool:
         return self._url != self.path
 
-    def _body(self) -> bytes | Iterator[bytes] | None:
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            return self._chunks()
+    def _body(self) -> Body | Iterator[bytes] | None:
+        """What a client sends, read as it is sent on; a server may answer before its end."""
         length = self.headers.get("Content-Length", "")
-        return self.rfile.read(int(length)) if length.isdecimal() else None
-
-    def _chunks(self) -> Iterator[bytes]:
-        """The pieces of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1"""
-        while size := int(self.rfile.readline().partition(b";")[0], 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            self.close_connection = True
+            return chunks(self.rfile)
+        if not length.isdecimal():
+            return None
+        self.close_connection = True
+        return Body(self.rfile, int(length))
 
     def _copy(self, answer: requests.Response, place: Path | None) -> None:
-        length = answer.headers.get("Content-Length", "")
-        if self._is_via and _is_page(answer) and self.command == "GET":
-            page = wheels.leading_through(answer.content, answer.url)
-            if answer.status_code == HTTPStatus.OK:
-                with self._kept(None, len(page), "text/html") as copy:
-                    if copy:
-                        copy.write(page)
-            self._give_page(page)
+        is_ok = answer.status_code == HTTPStatus.OK
+        if is_ok and self._is_via and _is_page(answer) and self.command == "GET":
+            self._copy_page(answer)
             return
+        length = answer.headers.get("Content-Length", "")
         has_body = self.command != "HEAD" and answer.status_code not in {204, 304}
         self.send_response(answer.status_code, answer.reason)
         for name, value in answer.headers.items():
@@ -244,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not has_body:
             return
-        whole = answer.status_code == HTTPStatus.OK and length.isdecimal()
+        whole = is_ok and length.isdecimal()
         kind = answer.headers.get("Content-Type", "")
         place = None if _is_page(answer) else place
         with self._kept(place, int(length) if whole else -1, kind) as copy:
@@ -253,7 +247,16 @@ class _Handler(BaseHTTPRequestHandler):
                 if copy:
                     copy.write(piece)
 
-    def _give_page(self, page: bytes) -> None:
+    def _copy_page(self, answer: requests.Response) -> None:
+        """Answer with an index's page, whose links lead through here."""
+        theirs = page_of(answer)
+        if theirs is None:
+            self.send_error(HTTPStatus.BAD_GATEWAY, "the server's page is too long")
+            return
+        page = wheels.leading_through(theirs, answer.url)
+        with self._kept(None, len(page), "text/html") as copy:
+            if copy:
+                copy.write(page)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(page)))
@@ -305,10 +308,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _is_page(answer: requests.Response) -> bool:
     return answer.headers.get("Content-Type", "").startswith("text/html")
-
-
-def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 class _Forgiving:

@@ -211,9 +211,11 @@ class Layer:
 
 
 def start_layout(layout: Path) -> None:
-    """An empty folder for blobs; what was there is gone."""
+    """An empty folder for blobs, which its owner alone writes; what was there is gone."""
     shutil.rmtree(layout, ignore_errors=True)
     (layout / "blobs/sha256").mkdir(parents=True)
+    for one in (layout, layout / "blobs", layout / "blobs/sha256"):
+        one.chmod(0o755)  # whatever the umask
 
 
 def finish_layout(

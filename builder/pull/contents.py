@@ -3,7 +3,8 @@
 What a blob of a given digest unpacks to never changes. So the members of a layer, each file with
 its SHA-256, are noted when it was read to its end without a fault, and the tree of the next image
 that has the layer is made from that. A note is this user's own: it is believed only where nobody
-else may write, is of this very version of the program, and has its own checksum.
+else may write, is of this very version of the program, and has its own checksum. What is taken from
+a note is read from the very file that was found to be so.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from typing import IO, Any
 
 from builder import __version__
 from builder.digests import sha256_of
+from builder.errors import Refused
 from builder.locks import locked
 from builder.pull.limits import LIMITS, Limits
 from builder.pull.members import Laid, members, named
+from builder.pull.owning import is_own, make_own
 from builder.pull.streams import opened
 
 SCHEMA = "build-images/layer/v1"
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _END = len(hashlib.sha256().hexdigest()) + 1  # the last line: a checksum of all above it
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -44,8 +47,10 @@ class Contents:
     def note(self, blob: Path, digest: str, limits: Limits = LIMITS) -> Path:
         """The note on a layer whose blob is known to have its digest; written if there is none.
 
-        Raises `Refused` for what must not be unpacked. Of that nothing is noted.
+        Raises `Refused` for what must not be unpacked, of which nothing is noted, and where others
+        could change the notes.
         """
+        make_own(self.folder)
         note = self.folder / f"{digest.partition(':')[2]}.jsonl"
         header = _header(digest, limits)
         if _is_believed(note, header):
@@ -57,17 +62,16 @@ class Contents:
         return note
 
     def _write(self, note: Path, header: bytes, blob: Path, digest: str, limits: Limits) -> None:
-        self.folder.chmod(0o700)
         partial = note.with_suffix(".partial")
         try:
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)
+            with os.fdopen(os.open(partial, _NEW, 0o600), "wb") as file:
                 written = hashlib.sha256(header)
                 file.write(header)
                 for line in self._lines(blob, digest, limits):
                     written.update(line)
                     file.write(line)
                 file.write(f"{written.hexdigest()}\n".encode())
-            partial.chmod(0o600)
             partial.rename(note)
         finally:
             partial.unlink(missing_ok=True)
@@ -83,10 +87,16 @@ class Contents:
                 yield json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
-def noted(note: Path, _digest: str, _limits: Limits) -> Iterator[Laid]:
-    """What a layer's note says: each member as the layer itself has it, its content by digest."""
+def noted(note: Path, digest: str, limits: Limits) -> Iterator[Laid]:
+    """What a layer's note says: each member as the layer itself has it, its content by digest.
+
+    Raises `Refused` unless it is to be believed.
+    """
+    header = _header(digest, limits)
     with _opened(note) as file:
-        next(file)  # the header
+        if not _is_good(file, header):
+            raise Refused(f"{note} was changed while it was read", hint="pull again")
+        file.seek(len(header))
         for line in file:
             if not line.startswith(b"["):
                 return
@@ -108,19 +118,19 @@ def _header(digest: str, limits: Limits) -> bytes:
 
 
 def _is_believed(note: Path, header: bytes) -> bool:
-    """Whether a note is this user's own, of this layer, and whole."""
+    """Whether there is a note that is this user's own, of this layer, and whole."""
     try:
-        if not _is_ours(note.parent.lstat()):
-            return False
         with _opened(note) as file:
-            status = os.fstat(file.fileno())
-            if not (stat.S_ISREG(status.st_mode) and _is_ours(status)):
-                return False
-            if file.readline(len(header)) != header:
-                return False
-            return _has_its_checksum(file, status.st_size, header)
+            return _is_good(file, header)
     except OSError:
         return False
+
+
+def _is_good(file: IO[bytes], header: bytes) -> bool:
+    status = os.fstat(file.fileno())
+    if not (stat.S_ISREG(status.st_mode) and is_own(status)):
+        return False
+    return file.readline(len(header)) == header and _has_its_checksum(file, status.st_size, header)
 
 
 def _has_its_checksum(file: IO[bytes], size: int, header: bytes) -> bool:
@@ -129,10 +139,6 @@ def _has_its_checksum(file: IO[bytes], size: int, header: bytes) -> bool:
         found.update(data)
         left -= len(data)
     return left == 0 and file.read() == f"{found.hexdigest()}\n".encode()
-
-
-def _is_ours(status: os.stat_result) -> bool:
-    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
 
 
 def _opened(note: Path) -> IO[bytes]:

@@ -104,9 +104,10 @@ class Packer:
             "size": found.manifest.size,
             "annotations": named,
         }
-        target.chmod(0o755)
         (target / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
         write_json(target / "index.json", {"schemaVersion": 2, "manifests": [entry]})
+        for one in (target, *target.rglob("*")):
+            one.chmod(0o755 if one.is_dir() else 0o644)  # whatever the umask: nobody else writes it
         return Packed(name=target.name, digest=found.image.digest, unpacked=unpacked)
 
     def _file(self, target: Path, artifact_format: str) -> Packed:

@@ -17,6 +17,7 @@ from builder.policy.outcomes import REFUSED
 from builder.policy.rules import rollback, times_of
 from builder.policy.statements import time_of
 from builder.policy.values import Policy
+from builder.pull.owning import check_own, make_own
 
 NAME = "receipt.json"
 SCHEMA = "build-images/receipt/v1"
@@ -29,7 +30,12 @@ class Last:
     folder: Path
 
     def read(self, reference: str, arch: str) -> Previous | None:
-        """What was pulled last; None if nothing was. Raises `Refused` if that cannot be read."""
+        """What was pulled last; None if nothing was.
+
+        Raises `Refused` if that cannot be read, or others could change it.
+        """
+        for one in (self.folder.parent, self.folder):
+            check_own(one)
         file = self._file(reference, arch)
         try:
             found = json.loads(file.read_text())
@@ -47,6 +53,7 @@ class Last:
         """Record what was pulled, unless another pull has recorded something newer meanwhile."""
         file = self._file(reference, gathered.image.asked)
         times = times_of(gathered)
+        make_own(self.folder)
         with locked(self.folder, "last"):
             if policy.rollback:
                 now = self.read(reference, gathered.image.asked)

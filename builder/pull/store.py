@@ -10,14 +10,19 @@ from pathlib import Path
 
 from builder.digests import sha256_of_file
 from builder.locks import locked
+from builder.pull.owning import is_own_file, make_own
 from builder.registry import Descriptor, Source
 
+_MODE = 0o644  # whatever the umask
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
-    """A folder of blobs by their SHA-256; several pulls use it at once.
+    """A folder of blobs by their SHA-256; several pulls use it at once, all of one user.
+
+    Nobody else gets there: a blob that was checked is the same when it is shown elsewhere. Its mode
+    is 0644, since that of what is shown is the same.
 
     A blob that comes is `HEX.partial`, which is gone on with after an interruption; it has its
     name when it is whole and has its digest. `on_bytes` is told how many bytes came.
@@ -27,21 +32,29 @@ class Store:
     on_bytes: Callable[[int], object] = lambda _: None
 
     def get(self, registry: Source, wanted: Descriptor) -> Path:
-        """A blob, fetched unless it is here. What is here is read again before it is believed."""
+        """A blob, fetched unless it is here. What is here is read again before it is believed.
+
+        Raises `Refused` where others could change what is kept.
+        """
+        make_own(self.folder)
         name = wanted.digest.partition(":")[2]
         whole = self.folder / name
         with locked(self.folder, name):
-            if whole.exists() and _is(whole, name):
+            if is_own_file(whole) and _is(whole, name):
+                whole.chmod(_MODE)
                 whole.touch()  # `gc` removes what no pull took lately
             else:
                 whole.unlink(missing_ok=True)
                 partial = self.folder / f"{name}.partial"
+                if not is_own_file(partial):
+                    partial.unlink(missing_ok=True)
                 try:
                     registry.read_blob(wanted, partial, on_bytes=self.on_bytes)
                 except OSError as error:
                     if error.errno in _FULL:
                         partial.unlink(missing_ok=True)
                     raise
+                partial.chmod(_MODE)
                 partial.rename(whole)
         return whole
 
@@ -68,6 +81,7 @@ class Store:
 
 def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
+    target.chmod(_MODE)
 
 
 def _is(file: Path, digest: str) -> bool:

@@ -13,6 +13,7 @@ from builder.artifacts.oci import read_layout
 from builder.digests import sha256_of_file
 from builder.errors import BadInput, BuildImagesError, Refused
 from builder.pull.disk import tree_on_disk
+from builder.pull.owning import is_own
 from builder.pull.packing import ENVIRONMENT, NAMES
 from builder.pull.receipts import NAME, read_receipt
 from builder.pull.unpacking import unpack
@@ -38,9 +39,9 @@ class Expected:
 def already_there(output: Path, expected: Expected) -> tuple[Path, dict[str, Any]]:
     """What is at the output, with its receipt, if that is what is expected, and is whole.
 
-    The receipt is believed only in a folder to which nobody else may write, and only for the tree
-    of a folder on disk, whose modes differ from the image's. Raises `BadInput` for what is
-    something else, `Refused` for what was changed.
+    To the folder, the receipt and the artifact nobody else may write; of a layout, to nothing in
+    it. The receipt is believed only for the tree of a folder on disk, whose modes differ from the
+    image's. Raises `BadInput` for what is something else, `Refused` for what was changed.
     """
     receipt = read_receipt(output)
     if receipt is None:
@@ -57,6 +58,8 @@ def already_there(output: Path, expected: Expected) -> tuple[Path, dict[str, Any
             raise BadInput(problem, hint=_ELSEWHERE)
     path = output / NAMES[expected.format]
     _ours(path)
+    for one in path.rglob("*") if expected.format == "oci" else ():
+        _ours(one)
     try:
         whole = _is_whole(path, expected, receipt)
     except _BROKEN:
@@ -89,7 +92,7 @@ def _ours(path: Path) -> None:
         problem = "is a link"
     elif status.st_uid != os.geteuid():
         problem = "belongs to somebody else, who could change it at any time"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    elif not is_own(status):
         problem = "can be written to by others, who could change it at any time"
     else:
         return

@@ -15,6 +15,7 @@ from samples import ROOT
 PACKAGE = ROOT / "builder"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEAVES = {
+    "bodies",
     "descendants",
     "output",
     "supervisor",
@@ -36,6 +37,7 @@ LEAVES = {
     "places",
     "packages",
     "proxy",
+    "upstream",
     "predicates",
     "web",
     "wheels",

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 import requests
 
-from builder.journals import Given, Journals, as_build, is_file, pip_as_build, who_of
+from builder.journals import Given, Journals, as_build, is_file, key_of, pip_as_build, who_of
 from builder.packages import PackageCache
 from builder.proxy import package_cache
 
@@ -161,4 +161,22 @@ def test_which_paths_a_journal_may_name(path: str, *, good: bool) -> None:
 def test_pip_is_known_as_a_build(tmp_path: Path) -> None:
     (tmp_path / "pip.conf").write_text("index-url = http://run:key@127.0.0.1:1/via/x\n")
     own = pip_as_build(str(tmp_path), ONE)
-    assert (own / "pip.conf").read_text() == f"index-url = http://{ONE}:key@127.0.0.1:1/via/x\n"
+    key = key_of("key", ONE)
+    assert (own / "pip.conf").read_text() == f"index-url = http://{ONE}:{key}@127.0.0.1:1/via/x\n"
+
+
+def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: ThreadingHTTPServer) -> None:
+    """A step that takes another build's name writes into no journal but its own."""
+    with package_cache(tmp_path) as cache:
+        mine = as_build(cache.url, ONE)
+        key = mine.partition(f"{ONE}:")[2].partition("@")[0]
+        assert cache.secret not in mine
+        assert get(cache, mirror, "/a.deb", ONE).status_code == 200
+        for name in (OTHER, "run", "", "x"):
+            session = requests.Session()
+            session.trust_env = False
+            proxies = {"http": cache.url.replace(f"run:{cache.secret}", f"{name}:{key}")}
+            url = f"http://127.0.0.1:{mirror.server_port}/b.deb"
+            assert session.get(url, proxies=proxies, timeout=10).status_code == 407
+        assert cache.journals.of(ONE)
+        assert not cache.journals.of(OTHER)

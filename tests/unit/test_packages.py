@@ -6,20 +6,23 @@ import base64
 import hashlib
 import io
 import os
+import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 
-from builder import wheels
+from builder import bodies, wheels
 from builder.errors import Interrupted, StepFailed
 from builder.packages import PackageCache
 from builder.process import Completed, Processes
@@ -277,6 +280,85 @@ def test_bodies_are_passed_on(cache: PackageCache, mirror: str) -> None:
         assert answer.content == b"some text"
 
 
+def test_a_body_that_breaks_off_reaches_no_end(cache: PackageCache, mirror: str) -> None:
+    host, _, port = mirror.removeprefix("http://").partition(":")
+    for body in (
+        "Content-Length: 90\r\n\r\nsome",
+        "Transfer-Encoding: chunked\r\n\r\n-1\r\nsome",
+        "Transfer-Encoding: chunked\r\n\r\n9\r\nsome",
+    ):
+        at = urlsplit(cache.address)
+        with socket.create_connection((at.hostname or "", at.port or 0), timeout=10) as client:
+            request = (
+                f"POST {mirror}/echo HTTP/1.1\r\nHost: {host}:{port}\r\n"
+                f"Proxy-Authorization: {cache.key}\r\n{body}"
+            )
+            client.sendall(request.encode())
+            client.shutdown(socket.SHUT_WR)
+            assert b"200 OK" not in b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most memory, in bytes, that Python held while something was done."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+class Endless(Mirror):
+    """Takes a body of any length, and gives a page of the length that its path says."""
+
+    def do_GET(self) -> None:
+        size = int(self.path.rpartition("/")[2])
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+        for _ in range(size >> 16):
+            self.wfile.write(b" " * (1 << 16))
+
+    def do_POST(self) -> None:
+        left = total = int(self.headers["Content-Length"])
+        while left:
+            left -= len(self.rfile.read(min(left, 1 << 16)))
+        self.answer(str(total).encode())
+
+
+@pytest.fixture
+def endless() -> Iterator[str]:
+    handler = type("Handler", (Endless,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_no_body_is_held_whole(cache: PackageCache, endless: str, tmp_path: Path) -> None:
+    size = 32 << 20
+    with (tmp_path / "body").open("w+b") as body:
+        body.truncate(size)
+
+        def post() -> None:
+            answer = session_of(cache).post(f"{endless}/", data=body, timeout=30)
+            assert answer.content == str(size).encode()
+
+        assert peak_of(post) < size >> 1
+
+
+def test_a_page_that_is_too_long_is_an_error(
+    cache: PackageCache, endless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "_MOST_PAGE", 1 << 20)
+    assert len(by_index(cache, f"{endless}/{1 << 20}")) == 1 << 20
+    session = requests.Session()
+    session.trust_env = False
+    url = wheels.via(f"{endless}/{(1 << 20) + (1 << 16)}", cache.url)
+    assert session.get(url, timeout=10).status_code == 502
+
+
 def test_the_user_s_own_credentials_are_not_added(
     cache: PackageCache, mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +366,91 @@ def test_the_user_s_own_credentials_are_not_added(
     netrc.write_text("machine 127.0.0.1 login someone password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))
     assert get(cache, f"{mirror}/whoami").content == b""
+
+
+class Leading(Mirror):
+    """A mirror that also leads elsewhere: /to/URL."""
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("/to/"):
+            super().do_GET()
+            return
+        self.send_response(302)
+        self.send_header("Location", self.path.removeprefix("/to/"))
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"gone")
+
+
+@pytest.fixture
+def leading() -> Iterator[str]:
+    handler = type("Handler", (Leading,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def by_index(cache: PackageCache, url: str) -> bytes:
+    """What is got as pip gets it: by the cache's own address."""
+    session = requests.Session()
+    session.trust_env = False
+    return session.get(wheels.via(url, cache.url), timeout=10).content
+
+
+BASIC = b"Basic " + base64.b64encode(b"me:secret")
+
+
+def test_an_index_s_login_is_for_its_origin_alone(
+    cache: PackageCache, mirror: str, leading: str
+) -> None:
+    host = mirror.removeprefix("http://")
+    cache.logins["https", host] = "me", "secret"
+    assert get(cache, f"{mirror}/whoami").content == b""
+    assert by_index(cache, f"{mirror}/whoami") == b""
+    cache.logins["http", host] = "me", "secret"
+    assert get(cache, f"{mirror}/whoami").content == b""  # no index's request
+    assert by_index(cache, f"{mirror}/whoami") == BASIC
+    cache.logins.clear()
+    cache.logins["http", leading.removeprefix("http://")] = "me", "secret"
+    assert by_index(cache, f"{leading}/whoami") == BASIC
+    assert by_index(cache, f"{leading}/to/{mirror}/whoami") == b""
+
+
+def test_a_redirect_is_sent_no_login_of_the_user_s(
+    cache: PackageCache,
+    mirror: str,
+    leading: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / ".netrc").write_text("machine localhost login someone password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    there = mirror.replace("127.0.0.1", "localhost")
+    assert requests.get(f"{leading}/to/{there}/whoami", timeout=10).content.startswith(b"Basic")
+    assert by_index(cache, f"{leading}/to/{there}/whoami") == b""
+
+
+def test_an_index_s_refusal_stays_one(cache: PackageCache, mirror: str) -> None:
+    session = requests.Session()
+    session.trust_env = False
+    answer = session.get(wheels.via(f"{mirror}/missing", cache.url), timeout=10)
+    assert (answer.status_code, answer.headers["Content-Type"][:9]) == (404, "text/html")
+
+
+def test_redirects_come_to_an_end(cache: PackageCache, leading: str) -> None:
+    session = requests.Session()
+    session.trust_env = False
+    url = wheels.via(f"{leading}/to/loop", cache.url)
+    assert session.get(url, timeout=10).status_code == 502
+
+
+def test_a_redirect_of_a_mirror_is_passed_on_whole(cache: PackageCache, leading: str) -> None:
+    url = f"{leading}/to/{leading}/a.deb"
+    answer = session_of(cache).get(url, allow_redirects=False, timeout=10)
+    assert (answer.status_code, answer.content) == (302, b"gone")
 
 
 def test_what_one_client_was_given_for_its_credentials_is_not_kept(

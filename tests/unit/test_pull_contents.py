@@ -71,10 +71,6 @@ def writable_for_others(note: Path) -> None:
     note.chmod(0o620)
 
 
-def in_a_folder_of_others(note: Path) -> None:
-    note.parent.chmod(0o777)
-
-
 def a_link(note: Path) -> None:
     note.rename(note.with_suffix(".moved"))
     note.symlink_to(note.with_suffix(".moved"))
@@ -88,7 +84,7 @@ def of_somebody_else(note: Path) -> None:
 
 SPOILT: list[Callable[[Path], None]] = [
     *(damaged, cut, longer, of_another_version, writable_for_others),
-    *(in_a_folder_of_others, a_link, of_somebody_else),
+    *(a_link, of_somebody_else),
 ]
 
 
@@ -108,6 +104,25 @@ def test_what_cannot_be_believed_is_made_anew(
     assert note.read_bytes() == before
     assert not note.is_symlink()
     assert note.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_what_is_read_is_what_is_believed(
+    spoil: Callable[[Path], None], tmp_path: Path, contents: Contents
+) -> None:
+    """Also if the note becomes another after it was looked at."""
+    note, digest = contents.note(*(one := layer(tmp_path, MEMBERS))), one[1]
+    spoil(note)
+    with pytest.raises((Refused, OSError)):
+        unpack([(note, digest)], None, reader=noted)
+
+
+def test_a_note_is_of_its_own_layer_alone(tmp_path: Path, contents: Contents) -> None:
+    one, other = layer(tmp_path, MEMBERS), layer(tmp_path, [M("evil", b"x")])
+    note, evil = contents.note(*one), contents.note(*other)
+    evil.replace(note)
+    with pytest.raises(Refused, match="changed while it was read"):
+        unpack([(note, one[1])], None, reader=noted)
 
 
 def test_other_limits_make_another_note(tmp_path: Path, contents: Contents) -> None:
