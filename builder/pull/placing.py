@@ -31,6 +31,7 @@ def made_whole(target: Path) -> Iterator[Path | None]:
     lock = target.with_name(f".{target.name}.lock")
     handle = _locked(lock, target)
     if handle is None:
+        _sweep(lock)
         yield None
         return
     try:
@@ -47,6 +48,18 @@ def made_whole(target: Path) -> Iterator[Path | None]:
     finally:
         lock.unlink(missing_ok=True)  # who waits for it sees that it is gone
         os.close(handle)
+
+
+def _sweep(lock: Path) -> None:
+    """Remove the lock of who was killed after the folder had its name, unless it is held."""
+    with contextlib.suppress(OSError):
+        handle = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(handle, lock):
+                lock.unlink()
+        finally:
+            os.close(handle)
 
 
 def _locked(lock: Path, target: Path) -> int | None:
@@ -75,6 +88,10 @@ def _taken(handle: int, lock: Path) -> bool:
             break
         except BlockingIOError:
             time.sleep(_POLL_S)
+    return _is_at(handle, lock)
+
+
+def _is_at(handle: int, lock: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), os.stat(lock, follow_symlinks=False))  # noqa: PTH116
     except OSError:  # it is gone; a server of files may say that the handle is stale

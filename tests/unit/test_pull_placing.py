@@ -50,6 +50,18 @@ def test_a_folder_gets_its_name_at_the_end(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o755
 
 
+def test_who_was_killed_after_the_name_leaves_no_lock(tmp_path: Path) -> None:
+    lock = tmp_path / ".a.lock"
+    (tmp_path / "a").mkdir()
+    lock.touch()
+    with lock.open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not make(tmp_path / "a")
+        assert lock.exists(), "somebody holds it"
+    assert not make(tmp_path / "a")
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
 def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert not make(tmp_path / "a")
