@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from builder.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle, blobs_of
+from builder.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle
 from builder.publish import Prove, Release
 from builder.publish.attaching import Attached
 from builder.publish.mirroring import Mirrored
@@ -163,6 +163,3 @@ def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
         if one.tag and is_release:
             found.setdefault((one.repository, one.descriptor.digest), []).append(one.tag)
     return found
-
-
-__all__ = ["INPUTS", "Contents", "Nothing", "artifact", "blobs_of", "releases_of"]

@@ -15,7 +15,7 @@ from typing import Any
 from builder.bases.store import staging
 from builder.bundle.contents import INPUTS
 from builder.bundle.inputs import TAG
-from builder.bundle.layout import Bundle, Repository, blobs_of
+from builder.bundle.layout import Bundle, Repository
 from builder.digests import sha256_of_file
 from builder.errors import MissingPrerequisite
 from builder.home import Home
@@ -23,6 +23,7 @@ from builder.journals import ANSWERS, Given, Journals, is_file, is_who
 from builder.locks import locked
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE
+from builder.registry.source import blobs_of, descriptors
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -66,8 +67,7 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
     """What an index names. Raises `WrongContent` for what is none of our artifacts."""
     _, document = repository.document(index)
     found = []
-    for entry in document.get("manifests") or []:
-        where = Descriptor.read(entry, repository.name)
+    for where in descriptors(document, "manifests", repository.name):
         _, manifest = repository.document(where.bare())
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)

@@ -8,13 +8,12 @@ the annotation `build-images.repository`, its tag in `org.opencontainers.image.r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
-from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry import (
     INDEXES,
@@ -27,7 +26,7 @@ from builder.registry import (
     is_repository,
     is_tag,
 )
-from builder.registry.source import json_object
+from builder.registry.source import blobs_of, descriptors, json_object
 from builder.web import printable
 
 REPOSITORY = "build-images.repository"
@@ -209,26 +208,11 @@ def _checked(
     for one in blobs_of(manifest, wanted.digest):
         if (size := archive.place(one.digest).size) != one.size:
             raise archive.wrong(f"the blob {one.digest} has {size} bytes, not {one.size}")
-    for entry in _some(manifest, "manifests", wanted.digest):
-        below = Descriptor.read(entry, wanted.digest)
+    for below in descriptors(manifest, "manifests", wanted.digest):
         if below.digest not in known:
             _checked(archive, below, known, depth + 1)
     known.add(wanted.digest)
     return manifest
-
-
-def blobs_of(manifest: Mapping[str, Any], where: str) -> Iterator[Descriptor]:
-    """The blobs that a manifest names; none of an index."""
-    some = [*([manifest["config"]] if "config" in manifest else [])]
-    for one in [*some, *_some(manifest, "layers", where)]:
-        yield Descriptor.read(one, where)
-
-
-def _some(manifest: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    found = manifest.get(key) or []
-    if not isinstance(found, list):
-        raise WrongContent(f"{where}: its {key} are no list")
-    return found
 
 
 def small(archive: Archive, digest: str, size: int | None = None) -> bytes:
@@ -238,9 +222,7 @@ def small(archive: Archive, digest: str, size: int | None = None) -> bytes:
         raise archive.wrong(f"the manifest {digest} has more than {LARGEST_MANIFEST} bytes")
     if size is not None and place.size != size:
         raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
-    content = b"".join(archive.pieces(digest))
-    assert digest_of(content) == digest
-    return content
+    return b"".join(archive.pieces(digest))
 
 
 def json_of(archive: Archive, name: str) -> dict[str, Any]:

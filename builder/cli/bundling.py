@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from builder.bundle import Contents, write_archive
+from builder.bundle import INPUTS, Contents, write_archive
 from builder.bundle.contents import Nothing
 from builder.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.bundle.writing import size_of
@@ -79,7 +79,7 @@ def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs:
     """Add the inputs; without a key nobody has signed them."""
     images = [image for one in releases for image in one.images]
     index = add_inputs(contents, inputs)
-    add_proof(contents, prove(Nothing("build-images-inputs"), index, images))
+    add_proof(contents, prove(Nothing(INPUTS), index, images))
 
 
 def _written(

@@ -32,8 +32,9 @@ from builder.pull.proving import proofs_of
 from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
 from builder.pull.receipts import Last
 from builder.pull.store import Store
-from builder.registry import Descriptor, Reference, Source
+from builder.registry import Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
+from builder.registry.source import descriptors
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -113,8 +114,8 @@ def _into_registry(options: Options, archive: Bundle, site: Wanted) -> int:
 def _architectures(source: Source, index: str) -> list[str]:
     """Those of an index, as this project spells them; what is none that is known is refused."""
     names = []
-    for entry in source.document(index)[1].get("manifests") or []:
-        name = Descriptor.read(entry, source.name).platform.get("architecture", "")
+    for image in descriptors(source.document(index)[1], "manifests", source.name):
+        name = image.platform.get("architecture", "")
         known = facts.architecture(name)
         if known is None:
             raise source.wrong(index, "it is for an architecture that is not known")

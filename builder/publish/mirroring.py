@@ -18,7 +18,7 @@ from builder.publish.pushing import Done, lost_architectures
 from builder.publish.threads import in_threads
 from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
-from builder.registry.source import json_object
+from builder.registry.source import blobs_of, descriptors, json_object
 
 _CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
 _NOTES = (UNSIGNED_NOTE, BUNDLE_NOTE, CLASSIC_NOTE)
@@ -37,12 +37,10 @@ class Copied:
     subject: str = ""
     tag: str = ""
 
-    def blobs(self) -> Iterator[Descriptor]:
+    def blobs(self) -> list[Descriptor]:
         """The blobs that it names; none for an index."""
         parsed = json_object(self.content, self.descriptor.digest)
-        if "config" in parsed:
-            yield Descriptor.read(parsed["config"], self.descriptor.digest)
-        yield from self.layers()
+        return blobs_of(parsed, self.descriptor.digest)
 
     @property
     def kind(self) -> str:
@@ -61,13 +59,10 @@ class Copied:
         layers = [one.digest for one in self.layers()]
         return layers[0] if len(layers) == 1 else ""
 
-    def layers(self) -> Iterator[Descriptor]:
+    def layers(self) -> list[Descriptor]:
         """Those of its blobs that are its layers."""
-        layers = json_object(self.content, self.descriptor.digest).get("layers") or []
-        if not isinstance(layers, list):
-            raise WrongContent(f"{self.descriptor.digest}: its layers are no list")
-        for one in layers:
-            yield Descriptor.read(one, self.descriptor.digest)
+        parsed = json_object(self.content, self.descriptor.digest)
+        return descriptors(parsed, "layers", self.descriptor.digest)
 
     def predicate_types(self) -> set[str]:
         """Of which statements it says that it holds some."""
@@ -154,8 +149,7 @@ def found_release(
     )
     release.proof += _referring(source, descriptor)
     reasons = []
-    for one in parsed.get("manifests") or []:
-        image = Descriptor.read(one, where)
+    for image in descriptors(parsed, "manifests", where):
         arch = image.platform.get("architecture", "unknown")
         if arch in release.images:
             raise WrongContent(f"{where}: it names two images for {arch}")

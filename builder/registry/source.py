@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +89,17 @@ def json_object(content: bytes, where: str, kind: str = "manifest") -> dict[str,
     if not isinstance(found, dict):
         raise WrongContent(f"{where}: it is no {kind}")
     return found
+
+
+def descriptors(manifest: Mapping[str, Any], key: str, where: str) -> list[Descriptor]:
+    """Those that a manifest lists under a key: none, if it has no such list."""
+    found = manifest.get(key) or []
+    if not isinstance(found, list):
+        raise WrongContent(f"{where}: its {key} are no list")
+    return [Descriptor.read(one, where) for one in found]
+
+
+def blobs_of(manifest: Mapping[str, Any], where: str) -> list[Descriptor]:
+    """The blobs that a manifest names, its configuration first; none of an index."""
+    config = [Descriptor.read(manifest["config"], where)] if "config" in manifest else []
+    return [*config, *descriptors(manifest, "layers", where)]
