@@ -34,6 +34,11 @@ class Task:
     memory: int = 0
     disk: int = 0
 
+    @property
+    def follows(self) -> set[str]:
+        """The tasks that have to be over before it starts."""
+        return {*self.needs, *self.after}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
@@ -56,7 +61,7 @@ class Schedule:
     def __init__(self, tasks: Iterable[Task], limits: Limits) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._limits = limits
-        self._waits = {name: {*task.needs, *task.after} for name, task in self._tasks.items()}
+        self._waits = {name: task.follows for name, task in self._tasks.items()}
         self._next: dict[str, list[str]] = {name: [] for name in self._tasks}
         for name, waits in self._waits.items():
             for one in sorted(waits):
@@ -180,7 +185,7 @@ def longest_paths(
         name = todo.pop()
         after = max((paths[one] for one in following[name]), default=0.0)
         paths[name] = tasks[name].seconds + after
-        for need in {*tasks[name].needs, *tasks[name].after}:
+        for need in tasks[name].follows:
             left[need] -= 1
             if not left[need]:
                 todo.append(need)
