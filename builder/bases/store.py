@@ -21,6 +21,7 @@ from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage, Bootstrap
 from builder.process import Processes
+from builder.tags import base_tag
 
 # Time stamps in a base are clamped to this, so that the same packages give the same bytes:
 # https://reproducible-builds.org/specs/source-date-epoch/
@@ -125,11 +126,6 @@ def kept_base(name: str, *, store: Path) -> StoredBase | None:
 
 def _made(base: StoredBase) -> str:
     return base.made
-
-
-def base_tag(digest: str) -> str:
-    """What engines keep the base of a digest under."""
-    return f"localhost/build-images/base:{digest.removeprefix('sha256:')[:32]}"
 
 
 def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:

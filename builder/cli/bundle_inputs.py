@@ -13,6 +13,7 @@ from builder.home import Home
 from builder.journals import Journals, who_of
 from builder.publish import Ready
 from builder.sources import Store
+from builder.tags import image_tag, stage_tag
 
 _CHECKS = "tests/images"
 _OWN = "site.yaml"  # says what this machine's site has; another has its own
@@ -74,9 +75,8 @@ def _builds(
     if last not in stages:
         yield f"{image.identifier}: an earlier version built it, and did not note its stages"
         return
-    names = {target: f"localhost/build-images/stage:{key[:32]}" for target, key in stages.items()}
-    key = str(image.record["content_key"])[:12]
-    names[last] = f"localhost/build-images/{image.identifier}:{key}"
+    names = {target: stage_tag(key) for target, key in stages.items()}
+    names[last] = image_tag(image.identifier, str(image.record["content_key"]))
     for target, name in names.items():
         who = who_of(name)
         given = list(journals.of(who).values())

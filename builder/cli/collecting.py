@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.bases import find_mirror
-from builder.bases.store import base_key, base_tag
+from builder.bases.store import base_key
 from builder.cli.at_work import LOCK, clean, projects
 from builder.cli.commands import load_plan
 from builder.cli.options import Options
@@ -38,6 +38,7 @@ from builder.orphans import end_orphans
 from builder.plan.keys import StageKeys
 from builder.process import Processes
 from builder.spec import COMPILER
+from builder.tags import base_tag
 
 _DAY_S = 86400
 _PASSING = ("verify-", "reproduce-", "layers-")  # folders of one run

@@ -18,6 +18,7 @@ from builder.home import ORDINARY_USER, Home
 from builder.journals import Journals, as_build, pip_as_build, who_of
 from builder.model import PlannedImage
 from builder.process import Completed, Processes
+from builder.tags import image_tag
 from builder.versions import first_version
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class Engine(Protocol):
 
 def tag(image: PlannedImage) -> str:
     """The name under which an engine keeps a built image."""
-    return f"localhost/build-images/{image.identifier}:{image.content_key[:12]}"
+    return image_tag(image.identifier, image.content_key)
 
 
 class Instructions:

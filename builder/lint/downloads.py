@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from builder.lint.commands import COPY, ENVIRONMENT, HOST, OTHER, SHELL, SOURCE, Command
 from builder.lint.findings import DEFINITION, DOCKERFILE, ERROR, WARNING, Hit, Rule, shortened
 from builder.lint.reading import Reading, hit
+from builder.tags import OWN
 
 # How each architecture is spelt in URLs, package names and folders.
 SPELLINGS = {
@@ -51,7 +52,6 @@ _UNSIGNED = re.compile(
     r"trusted=yes|--allow-unauthenticated|--force-yes|--nogpgcheck|gpgcheck\s*=\s*0"
     r"|--no-gpg-checks?|--trusted-host|AllowInsecureRepositories"
 )
-_OWN_BASE = "localhost/build-images/"
 
 
 def foreign_architecture(reading: Reading) -> Iterator[Hit]:
@@ -157,7 +157,7 @@ _RELOCK = "build-images lock"
 
 
 def _pinned(source: str) -> bool:
-    return "@sha256:" in source or source.startswith(_OWN_BASE) or source == "scratch"
+    return "@sha256:" in source or source.startswith(OWN) or source == "scratch"
 
 
 def _loose(source: str) -> str:

@@ -9,6 +9,7 @@ from builder.facts import SystemRelease
 from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
 from builder.model.locked import LockedSource
 from builder.model.words import GENERIC, NONE, RUNTIME
+from builder.tags import stage_tag
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +202,7 @@ class KeyedStage:
     @property
     def tag(self) -> str:
         """The name under which an engine keeps it."""
-        return f"localhost/build-images/stage:{self.key[:32]}"
+        return stage_tag(self.key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,7 @@ from builder.plan.constraints import Verdict
 from builder.plan.decisions import decided
 from builder.plan.rendering import Memo
 from builder.plan.stages import CHECKS_FOLDER, Contents, Stages, read_text
+from builder.tags import OWN
 
 _BASE_FORMAT = "3"  # the same, for bases
 KEY_FORMAT = "5"  # raised when the same inputs would make another image
@@ -104,7 +105,7 @@ def base_name(base: BaseImage, arch: str) -> str:
     """The base as specs name it: a reference, or a local name that holds its declaration's key."""
     if base.bootstrap is None:
         return base.references[arch]
-    return f"localhost/build-images/{base.name}:{declared_key(base, arch)[:12]}-{arch}"
+    return f"{OWN}{base.name}:{declared_key(base, arch)[:12]}-{arch}"
 
 
 def declared_key(base: BaseImage, arch: str) -> str:

@@ -39,6 +39,7 @@ LEAVES = {
     "proxy",
     "upstream",
     "predicates",
+    "tags",
     "web",
     "wheels",
 }
