@@ -3,10 +3,52 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 from typing import IO
 
 _CHUNK = 1 << 20
+
+
+class HashedWriter:
+    """A file that is written from start to end, counted and hashed meanwhile."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._hash, self.size = file, hashlib.sha256(), 0
+
+    @property
+    def digest(self) -> str:
+        """`sha256:...` of what was written."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def write(self, data: bytes) -> None:
+        """Write bytes after those that were written."""
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+
+class HashedReader(io.RawIOBase):
+    """A file that is read from start to end, counted and hashed meanwhile."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
+        self._file, self._hash, self.size = file, hashlib.sha256(), 0
+
+    @property
+    def digest(self) -> str:
+        """`sha256:...` of what was read."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        data = self._file.read(size)
+        self._hash.update(data)
+        self.size += len(data)
+        return data
 
 
 def digest_of(data: bytes) -> str:

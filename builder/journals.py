@@ -73,19 +73,20 @@ class Journals:
         own = self.of(who)
         known = self._built(who) | {*built}
         inherited: dict[str, Given] = {}
-        for layer in {*taken} - known:
-            other = self._builder_of(layer)
-            well = well and bool(other)
+        others = {*taken} - known
+        builders = self._builders() if others else {}
+        well = well and others <= builders.keys()
+        for other in {builders[one] for one in others & builders.keys()}:
             inherited |= self.of(other)
         # An index that changed between two builds would be one of the two for both.
         well = well and all(own.get(url, one).file == one.file for url, one in inherited.items())
         self.note(who, [one for url, one in inherited.items() if url not in own])
         self._append(who, [{"complete": well, "built": sorted(known)}])
 
-    def _builder_of(self, layer: str) -> str:
-        """The build that made a layer; empty if none is known."""
+    def _builders(self) -> dict[str, str]:
+        """The build that made each layer."""
         paths = (self.cache / _FOLDER).glob("*.jsonl")
-        return next((one.stem for one in paths if layer in self._built(one.stem)), "")
+        return {layer: one.stem for one in paths for layer in self._built(one.stem)}
 
     def _built(self, who: str) -> set[str]:
         found: set[str] = set()

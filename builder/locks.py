@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,6 +92,14 @@ def _take(
             waiting()
             told = True
         time.sleep(_POLL_S)
+
+
+def is_at(handle: int, path: Path) -> bool:
+    """Whether an open file is still the one at a path: another may have removed or replaced it."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except OSError:  # it is gone; a server of files may say that the handle is stale
+        return False
 
 
 def _try(file: IO[str], how: int) -> bool:

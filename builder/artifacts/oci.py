@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from builder.artifacts.gzips import Gzip, threads
-from builder.digests import digest_of
+from builder.digests import HashedReader, digest_of
 from builder.errors import StepFailed
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -102,12 +102,12 @@ def opened_layer(blob: Path) -> Iterator[IO[bytes]]:
     Raises `StepFailed` at the end unless the blob holds what its name, a SHA-256, says.
     """
     with blob.open("rb") as file:
-        hashing = _Hashing(file)
+        hashing = HashedReader(file)
         yield cast("IO[bytes]", _Unpacked(hashing) if is_gzipped(blob) else hashing)
         while hashing.read(_CHUNK):
             pass
-    if hashing.found != blob.name:
-        raise StepFailed(f"{blob}: this blob holds sha256:{hashing.found}")
+    if hashing.digest != f"sha256:{blob.name}":
+        raise StepFailed(f"{blob}: this blob holds {hashing.digest}")
 
 
 def is_gzipped(blob: Path) -> bool:
@@ -116,30 +116,10 @@ def is_gzipped(blob: Path) -> bool:
         return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
 
 
-class _Hashing(io.RawIOBase):
-    """A file that is read from start to end, and hashed meanwhile."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file, self._digest = file, hashlib.sha256()
-
-    @property
-    def found(self) -> str:
-        return self._digest.hexdigest()
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._digest.update(data)
-        return data
-
-
 class _Unpacked(io.RawIOBase):
     """The plain bytes of a gzip file, whatever number of members it has."""
 
-    def __init__(self, file: _Hashing) -> None:
+    def __init__(self, file: HashedReader) -> None:
         super().__init__()
         self._file, self._ready, self._packed = file, bytearray(), b""
         self._inflater = zlib.decompressobj(_WITH_HEADER)

@@ -38,6 +38,7 @@ from builder.artifacts.sharing import SharedLayers, Written
 from builder.artifacts.tars import GzippedTar
 from builder.artifacts.tree import clean
 from builder.contract import LABEL
+from builder.digests import HashedWriter
 from builder.errors import StepFailed
 from builder.home import LENT_AT, NATIVE_LABEL, PIP_AT
 
@@ -176,7 +177,7 @@ class _Writing:
         source = _unpacked(blob, blob.with_suffix(".tar"))
         packed, plain = self.target / "layer", self.plain / "layer"
         with source.open("rb") as file, packed.open("wb") as sink, plain.open("wb") as plain_sink:
-            gzip, hashing = Gzip(sink, self.pool), _Hashing(plain_sink)
+            gzip, hashing = Gzip(sink, self.pool), HashedWriter(plain_sink)
             tar = GzippedTar(gzip, hashing)
             for member, path in _in_order(file, lowest=lowest):
                 self._add(tar, member, path, file)
@@ -206,21 +207,6 @@ class _Writing:
 def _offset(place: Hashable) -> int:
     assert isinstance(place, int)
     return place
-
-
-class _Hashing:
-    """Hashes what is written to a file."""
-
-    def __init__(self, sink: IO[bytes]) -> None:
-        self._sink, self._hash = sink, hashlib.sha256()
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-    def write(self, data: bytes) -> None:
-        self._hash.update(data)
-        self._sink.write(data)
 
 
 _COPIED = re.compile(r"(#\(nop\) (?:COPY|ADD) [a-z]+):[0-9a-f]{64}(?= )")

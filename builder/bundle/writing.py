@@ -11,13 +11,15 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
 from builder.bundle.archive import BLOCK, INDEX_FILE, LAYOUT
 from builder.bundle.contents import Contents, Origin
+from builder.digests import HashedWriter
 from builder.errors import BadInput, MissingPrerequisite
+from builder.locks import is_at
 from builder.registry import Descriptor, Source, WrongContent
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
@@ -42,7 +44,7 @@ def write_archive(
     _check_space(target, size_of(contents, index))
     try:
         with _partial(target) as file:
-            hashed = _Hashed(file)
+            hashed = HashedWriter(file)
             _add(hashed, LAYOUT, len(_VERSION), [_VERSION])
             _add(hashed, INDEX_FILE, len(index), [index])
             for digest, (blob, origin) in sorted(contents.blobs.items()):
@@ -62,23 +64,7 @@ def size_of(contents: Contents, index: bytes) -> int:
     return sum(BLOCK + -(-size // BLOCK) * BLOCK for size in sizes) + len(_END)
 
 
-class _Hashed:
-    """A file that is written from start to end, counted and hashed."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._hash, self.size = file, hashlib.sha256(), 0
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._hash.update(data)
-        self.size += len(data)
-
-
-def _add(archive: _Hashed, name: str, size: int, pieces: Iterator[bytes] | list[bytes]) -> None:
+def _add(archive: HashedWriter, name: str, size: int, pieces: Iterable[bytes]) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o644
     archive.write(member.tobuf(tarfile.GNU_FORMAT))
@@ -142,7 +128,7 @@ def _partial(target: Path) -> Iterator[IO[bytes]]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise _written(target) from error
-        if not _is_at(file, partial):  # another one has just given it its name, or removed it
+        if not is_at(file.fileno(), partial):  # another gave it its name, or removed it
             raise _written(target)
         try:
             file.truncate(0)
@@ -178,13 +164,6 @@ def _mode_of_files() -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     return 0o666 & ~umask
-
-
-def _is_at(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
-    except FileNotFoundError:
-        return False
 
 
 def _check_space(target: Path, size: int) -> None:

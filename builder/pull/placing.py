@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import BadInput
+from builder.locks import is_at
 from builder.pull.receipts import fsync
 
 _POLL_S = 0.2
@@ -56,7 +57,7 @@ def _sweep(lock: Path) -> None:
         handle = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(handle, lock):
+            if is_at(handle, lock):
                 lock.unlink()
         finally:
             os.close(handle)
@@ -88,14 +89,7 @@ def _taken(handle: int, lock: Path) -> bool:
             break
         except BlockingIOError:
             time.sleep(_POLL_S)
-    return _is_at(handle, lock)
-
-
-def _is_at(handle: int, lock: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(lock, follow_symlinks=False))  # noqa: PTH116
-    except OSError:  # it is gone; a server of files may say that the handle is stale
-        return False
+    return is_at(handle, lock)
 
 
 def _fresh(folder: Path) -> None:

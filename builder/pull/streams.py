@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from builder.artifacts.oci import is_gzipped
+from builder.digests import HashedReader
 from builder.errors import Refused
 from builder.pull.limits import Limits
 
@@ -19,35 +17,13 @@ _PLAIN = 1 << 18  # what is hashed then is in the processor's cache still
 _WITH_HEADER = 16 + zlib.MAX_WBITS  # gzip's header and checksum, too
 
 
-class _Packed(io.RawIOBase):
-    """A file that is read from start to end, hashed and counted meanwhile."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file, self._hash = file, hashlib.sha256()
-        self.size = 0
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._hash.update(data)
-        self.size += len(data)
-        return data
-
-
 class Plain:
     """The bytes of a plain file, or of the members of a gzip file, within limits.
 
     It goes forward only, and is as much of a file as `tarfile.TarFile` needs.
     """
 
-    def __init__(self, packed: _Packed, limits: Limits, *, gzipped: bool, shown: str) -> None:
+    def __init__(self, packed: HashedReader, limits: Limits, *, gzipped: bool, shown: str) -> None:
         self._packed, self._limits, self._shown = packed, limits, shown
         self._inflater = zlib.decompressobj(_WITH_HEADER) if gzipped else None
         self._rest, self._ready = b"", memoryview(b"")
@@ -124,7 +100,7 @@ def opened(blob: Path, digest: str, limits: Limits) -> Iterator[Plain]:
     """The plain bytes of a layer. Raises `Refused` at the end unless the blob has its digest."""
     gzipped = is_gzipped(blob)
     with blob.open("rb") as file:
-        packed = _Packed(file)
+        packed = HashedReader(file)
         yield Plain(packed, limits, gzipped=gzipped, shown=digest)
         while packed.read(_CHUNK):
             pass

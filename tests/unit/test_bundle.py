@@ -20,6 +20,7 @@ from samples import ROOT
 from builder.bundle import archive as archives
 from builder.bundle import writing
 from builder.cli import main
+from builder.digests import HashedWriter
 
 PROOF = ROOT / "tests/data/proof"
 HOST = str(ROOT / "tests/data/hosts/dgx.json")  # asking this machine takes longer
@@ -184,7 +185,7 @@ def test_a_full_disk_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(writing, "_check_space", lambda *_: None)
     target = tmp_path / "full.tar"
-    monkeypatch.setattr(writing._Hashed, "write", _full)
+    monkeypatch.setattr(HashedWriter, "write", _full)
     assert bundled(made, target) == 4
     assert "the disk is full" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir() if "full.tar" in one.name] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.bundle import Contents, opened, write_archive, writing
+from builder.bundle import Contents, opened, write_archive
 from builder.errors import BadInput
 from builder.registry import Descriptor
 
@@ -53,15 +53,6 @@ def test_a_file_of_another_user_is_not_written_to(
     with pytest.raises(BadInput, match="no plain file of this user"):
         write_archive(tmp_path / "site.tar", Contents())
     assert (tmp_path / ".site.tar.partial").read_text() == SECRET
-
-
-def test_a_link_to_the_file_is_not_the_file(tmp_path: Path) -> None:
-    """One that was put there after the file was opened."""
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to("file")
-    with (tmp_path / "file").open("rb") as file:
-        assert writing._is_at(file, tmp_path / "file")
-        assert not writing._is_at(file, tmp_path / "link")
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])

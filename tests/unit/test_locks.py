@@ -14,7 +14,7 @@ import pytest
 
 from builder import locks
 from builder.errors import Interrupted
-from builder.locks import locked, locked_now, together
+from builder.locks import is_at, locked, locked_now, together
 from builder.orphans import MARK, end_orphans, living
 
 
@@ -126,3 +126,13 @@ def test_locks_of_dead_builders_go_and_those_of_living_ones_stay(folder: Path) -
         assert Path(mark).exists()
         assert not dead.exists()
     assert not Path(mark).exists()
+
+
+def test_a_link_to_the_file_is_not_the_file(tmp_path: Path) -> None:
+    """One that was put there after the file was opened."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    with (tmp_path / "file").open("rb") as file:
+        assert is_at(file.fileno(), tmp_path / "file")
+        assert not is_at(file.fileno(), tmp_path / "link")
+        assert not is_at(file.fileno(), tmp_path / "nothing")
