@@ -10,7 +10,6 @@ import io
 import json
 import shutil
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import IO, Any, cast
 from builder.artifacts.gzips import Gzip, threads
 from builder.digests import HashedReader, digest_of
 from builder.errors import StepFailed
+from builder.inflating import inflater
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -27,7 +27,6 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
 GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
-_WITH_HEADER = 16 + zlib.MAX_WBITS  # gzip's header and checksum, too
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +121,7 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, file: HashedReader) -> None:
         super().__init__()
         self._file, self._ready, self._packed = file, bytearray(), b""
-        self._inflater = zlib.decompressobj(_WITH_HEADER)
+        self._inflater = inflater()
 
     def readable(self) -> bool:
         return True
@@ -143,7 +142,7 @@ class _Unpacked(io.RawIOBase):
                 raise EOFError("the compressed data break off")
             return False
         if self._inflater.eof:
-            self._inflater = zlib.decompressobj(_WITH_HEADER)
+            self._inflater = inflater()
         self._ready += self._inflater.decompress(packed)
         self._packed = self._inflater.unused_data
         return True

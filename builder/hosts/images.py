@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -14,13 +13,14 @@ from builder.artifacts.tree import clean
 from builder.contract import IN_IMAGE, HostContract
 from builder.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.hosts.contracts import contract_from_file, contract_from_labels
+from builder.inflating import DAMAGED
 from builder.process import Processes
 
 _INSIDE = IN_IMAGE.lstrip("/")
 _TEXTS = (".json", ".yaml", ".yml")
 _LARGEST = 1 << 20  # bytes of a contract
 _BROKEN = (
-    *(tarfile.TarError, zlib.error, EOFError, OSError),
+    *(tarfile.TarError, *DAMAGED, EOFError, OSError),
     *(ValueError, KeyError, TypeError, AttributeError),  # of an OCI layout's JSON
 )
 _KINDS = (
@@ -47,7 +47,8 @@ def _contract(image: Path, processes: Processes) -> HostContract:
     if image.is_dir():
         return _in_folder(image)
     if not image.is_file():
-        raise BadInput(f"{image}: no such file or folder", hint=_hint())
+        what = "this is neither a file nor a folder" if image.exists() else "no such file or folder"
+        raise BadInput(f"{image}: {what}", hint=_hint())
     if sif.is_sif(image):
         return _in_sif(image, processes)
     with image.open("rb") as file:

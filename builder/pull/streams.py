@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from builder.artifacts.oci import is_gzipped
 from builder.digests import HashedReader
 from builder.errors import Refused
+from builder.inflating import DAMAGED, inflater
 from builder.pull.limits import Limits
 
 _CHUNK = 1 << 17
 _PLAIN = 1 << 18  # what is hashed then is in the processor's cache still
-_WITH_HEADER = 16 + zlib.MAX_WBITS  # gzip's header and checksum, too
 
 
 class Plain:
@@ -25,7 +24,7 @@ class Plain:
 
     def __init__(self, packed: HashedReader, limits: Limits, *, gzipped: bool, shown: str) -> None:
         self._packed, self._limits, self._shown = packed, limits, shown
-        self._inflater = zlib.decompressobj(_WITH_HEADER) if gzipped else None
+        self._inflater = inflater() if gzipped else None
         self._rest, self._ready = b"", memoryview(b"")
         self._size = 0
 
@@ -79,10 +78,10 @@ class Plain:
     def _inflate(self, data: bytes) -> None:
         assert self._inflater is not None
         if self._inflater.eof:
-            self._inflater = zlib.decompressobj(_WITH_HEADER)
+            self._inflater = inflater()
         try:
             self._ready = memoryview(self._inflater.decompress(data, _PLAIN))
-        except zlib.error as error:
+        except DAMAGED as error:
             raise Refused(f"{self._shown}: the compressed data are damaged ({error})") from error
         self._rest = self._inflater.unconsumed_tail or self._inflater.unused_data
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -26,6 +25,7 @@ from builder.artifacts.tree import (
 from builder.digests import sha256_of
 from builder.engines import Tools, apptainer
 from builder.errors import MissingPrerequisite, StepFailed
+from builder.inflating import DAMAGED
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 
 EQUALITY_CHECK = "formats-equal"
@@ -89,7 +89,7 @@ def tree_of_artifact(
     """Read an OCI layout, a SIF or a tarball to its end and take its tree."""
     try:
         return _tree(artifact_format, artifact, work=work, tools=tools)
-    except (tarfile.TarError, zlib.error, EOFError, *_NOT_WHOLE) as error:
+    except (tarfile.TarError, *DAMAGED, EOFError, *_NOT_WHOLE) as error:
         raise StepFailed(f"{artifact}: not a whole {artifact_format} artifact ({error})") from error
 
 
@@ -135,7 +135,7 @@ def digest_of_file(
                     data = archive.extractfile(member)
                     assert data is not None
                     found = sha256_of(data)
-    except (StepFailed, MissingPrerequisite, tarfile.TarError, zlib.error, EOFError):
+    except (StepFailed, MissingPrerequisite, tarfile.TarError, *DAMAGED, EOFError):
         return ""
     return found
 

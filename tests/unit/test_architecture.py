@@ -29,6 +29,7 @@ LEAVES = {
     "templates",
     "terminal",
     "home",
+    "inflating",
     "door",
     "journals",
     "locks",
