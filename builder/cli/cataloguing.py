@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.catalog import Entry, read_entry, write_catalog
-from builder.cli.manifests import MANIFEST, read_manifest
+from builder.cli.manifests import MANIFEST, SCHEMA, read_manifest
 from builder.errors import BadInput, EmptySelection, Fault, counted
 from builder.sites import Place
 
@@ -54,8 +54,13 @@ def _entries(found: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path]
 
 
 def _images(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The images that are done, by identifier; a folder is named as its image."""
+    """The images that are done, by identifier; a folder is named as its image.
+
+    Of one whose manifest is damaged there is nothing.
+    """
     for path in sorted(folder.glob("*/manifest.json")):
         manifest = read_manifest(path.parent)
         if manifest and manifest["image"] == path.parent.name:
             yield path.parent.name, manifest
+        elif manifest is None and SCHEMA in path.read_text(errors="replace"):
+            yield path.parent.name, {}

@@ -12,9 +12,9 @@ from builder.model import FORMATS, PlannedImage
 
 MANIFEST = "manifest.json"
 SCHEMA = "build-images/manifest/v1"
-_KEYS = frozenset(
-    ["image", "cell", "content_key", "engine", "artifacts", "checks", "outcome", "in_image_checks"]
-)
+_TEXTS = ("image", "content_key", "engine", "outcome")
+_MAPPINGS = ("cell", "artifacts", "checks")
+_LATER = {"inputs": dict, "durations_s": dict, "tools": dict, "evidence": list, "sbom": str}
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -27,20 +27,28 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_manifest(value: object) -> bool:
-    """Whether a value has the keys of a manifest, with artifacts of the known formats."""
+    """Whether a value has a manifest's keys and shape, with artifacts of the known formats."""
     return (
         isinstance(value, dict)
         and value.get("schema") == SCHEMA
-        and value.keys() >= _KEYS
-        and isinstance(value["artifacts"], dict)
+        and all(isinstance(value.get(key), str) for key in _TEXTS)
+        and all(isinstance(value.get(key), dict) for key in _MAPPINGS)
+        and all(isinstance(value[key], kind) for key, kind in _LATER.items() if key in value)
         and "oci" in value["artifacts"]
         and value["artifacts"].keys() <= set(FORMATS)
-        and all(_is_artifact(one) for one in value["artifacts"].values())
+        and _are([*value["artifacts"].values()], "format", "path", "digest", "size")
+        and value["checks"].keys() <= set(FORMATS)
+        and all(_are(some, "check", "outcome", "reason") for some in value["checks"].values())
+        and _are(value.get("in_image_checks"), "name", "script", "needs", "timeout_s")
     )
 
 
-def _is_artifact(value: object) -> bool:
-    return isinstance(value, dict) and value.keys() >= {"format", "path", "digest", "size"}
+def _are(some: object, *keys: str) -> bool:
+    return isinstance(some, list) and all(_has(one, *keys) for one in some)
+
+
+def _has(value: object, *keys: str) -> bool:
+    return isinstance(value, dict) and value.keys() >= {*keys}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

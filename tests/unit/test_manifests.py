@@ -77,6 +77,12 @@ def test_fewer_formats_are_done_too(out: Path, planned: PlannedImage) -> None:
 
 
 Break = Callable[[Path, PlannedImage], None]
+
+
+def shaped(key: str, value: object) -> Break:
+    return lambda out, planned: change(out, planned, **{key: value})
+
+
 BROKEN: dict[str, tuple[Break, str]] = {
     "no manifest": (lambda o, p: (o / p.identifier / "manifest.json").unlink(), "to build"),
     "half a manifest": (
@@ -85,6 +91,20 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "another schema": (lambda o, p: change(o, p, schema="other/v9"), "to build"),
     "no object": (lambda o, p: write(o / p.identifier, [1]), "to build"),
+    **{
+        f"{key} as {value}": (shaped(key, value), "to build")
+        for key, value in (
+            ("image", 1),
+            ("cell", []),
+            ("checks", []),
+            ("checks", {"oci": {"check": "x"}}),
+            ("checks", {"oci": ["x"]}),
+            ("checks", {"iso": []}),
+            ("in_image_checks", [{"name": "x"}]),
+            ("inputs", "x"),
+            ("evidence", {}),
+        )
+    },
     "another key": (
         lambda o, p: change(o, p, content_key="0" * 64),
         "to build: its inputs changed",
