@@ -69,6 +69,8 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
     found = []
     for where in descriptors(document, "manifests", repository.name):
         _, manifest = repository.document(where.bare())
+        if "config" not in manifest:
+            raise repository.wrong(where.digest, "it is no artifact of an input")
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)
         about = repository.object_of(content, config.digest, "document of an input")

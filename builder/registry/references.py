@@ -19,7 +19,8 @@ from builder.terminal import printable
 DOCKER_HUB = "docker.io"
 LARGEST = 1 << 50  # bytes; a size that is larger is none
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
-_HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?")
+_PORT = r"[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+_HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::(?!0)(?:{_PORT}))?")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -106,7 +107,7 @@ class Reference:
 def _fault(registry: str, repository: str, tag: str, digest: str) -> str:
     """Why some parts make no reference; empty if they make one."""
     if not _HOST.fullmatch(registry):
-        return f'"{registry}" is no host'
+        return f'"{registry}" is no host, with a port up to 65535 or without one'
     if len(f"{registry}/{repository}") > _LONGEST_NAME:
         return f"a name has at most {_LONGEST_NAME} letters"
     if not is_repository(repository):

@@ -616,3 +616,9 @@ def test_without_pip_there_is_no_configuration(cache: PackageCache, tmp_path: Pa
 
 def test_this_machine_s_pip_has_an_index() -> None:
     assert wheels.own_index(Processes()).startswith("http")
+
+
+def test_a_page_of_anchors_without_an_end_is_read_in_one_pass() -> None:
+    """Of a hostile index; read again from each of them, it would take hours."""
+    page = b"<a " * 500_000
+    assert wheels.leading_through(page, "https://index.example/simple/") == page

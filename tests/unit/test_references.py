@@ -21,6 +21,7 @@ DIGEST = f"sha256:{'0' * 64}"
         ("nvcr.io/nvidia/cuda:1", ("nvcr.io", "nvidia/cuda", "1", "")),
         ("localhost/a/b:2", ("localhost", "a/b", "2", "")),
         ("127.0.0.1:5000/a", ("127.0.0.1:5000", "a", "", "")),
+        ("localhost:65535/a", ("localhost:65535", "a", "", "")),
         ("[::1]:5000/a:1", ("[::1]:5000", "a", "1", "")),
         ("quay.io/a/b_c__d-e:1@" + DIGEST, ("quay.io", "a/b_c__d-e", "1", DIGEST)),
     ],
@@ -48,6 +49,9 @@ def test_a_reference_in_parts(text: str, parts: tuple[str, str, str, str]) -> No
         ("a@", "no sha256"),
         ("quay .io/a", "no host|no repository"),
         ("https://quay.io/a", "no scheme"),
+        ("localhost:0/a", "is no host"),
+        ("localhost:65536/a", "a port up to 65535"),
+        (f"[::1]:{'9' * 200}/a", "a port up to 65535"),
     ],
 )
 def test_what_is_no_reference(text: str, why: str) -> None:

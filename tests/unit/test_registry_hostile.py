@@ -248,6 +248,14 @@ def test_what_an_archive_says_of_an_input_is_one_thing_or_refused(about: bytes, 
         inputs_of(source, index)
 
 
+def test_an_input_without_a_document_is_none(fake: Fake) -> None:
+    source = client(fake)
+    entry = source.write_manifest(json.dumps({"mediaType": MANIFEST}).encode(), MANIFEST)
+    index = source.write_manifest(json.dumps({"manifests": [entry.as_json()]}).encode(), INDEX)
+    with pytest.raises(WrongContent, match="no artifact of an input"):
+        inputs_of(source, index)
+
+
 def test_a_list_of_referrers_without_end_is_not_kept(fake: Fake) -> None:
     entries = [{"mediaType": "x", "digest": BLOB.digest, "size": 1}] * 600
     body = json.dumps({"manifests": entries}).encode()
