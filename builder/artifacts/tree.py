@@ -9,6 +9,7 @@ allow-list below, each with its reason.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import posixpath
@@ -80,10 +81,13 @@ def clean(name: str) -> str:
 
 def is_allowed(path: str) -> bool:
     """Whether a path is on the allow-list, or below one that is."""
-    if path in _ALLOWED_PATHS:
-        return True
-    parents = path.split("/")
-    return any("/".join(parents[:n]) in _ALLOWED_PATHS for n in range(1, len(parents)))
+    return path in _ALLOWED_PATHS or _is_within_allowed(path.rpartition("/")[0])
+
+
+@functools.lru_cache(1 << 14)  # many paths are in one folder
+def _is_within_allowed(folder: str) -> bool:
+    parents = folder.split("/")
+    return any("/".join(parents[:n]) in _ALLOWED_PATHS for n in range(1, len(parents) + 1))
 
 
 def entries_of_tar(stream: IO[bytes]) -> Iterator[Entry]:

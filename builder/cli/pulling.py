@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ from builder.policy.render import as_lines
 from builder.policy.values import Policy
 from builder.process import Processes
 from builder.proof import TrustedKey, public_key
+from builder.pull.ahead import ahead
 from builder.pull.contents import Contents
 from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
 from builder.pull.receipts import Last
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from builder.cli.options import Options
 
 
+_LOOKS_AT_ONCE = 2
+
+
 def pull_image(options: Options) -> int:
     """Judge images, and bring those that are proven; the highest of their exit codes."""
     given = options.pull
@@ -43,9 +48,11 @@ def pull_image(options: Options) -> int:
     several = len(references) > 1
     wanted = wanted_of(options, given, references[0])
     worst = 0
-    for reference in references:
+    asked = [replace(wanted, reference=one) for one in references]
+    looked, _ = ahead(functools.partial(_looked, options), asked, threads=_LOOKS_AT_ONCE)
+    for one in looked:  # the others are judged while this one is brought
         try:
-            _pull_one(options, replace(wanted, reference=reference), several=several)
+            _pull_one(options, one.result(), several=several)
         except Interrupted:
             raise
         except BuildImagesError as error:
@@ -72,22 +79,34 @@ def _parsed(given: Sequence[str]) -> list[Reference]:
     return list(found.values())
 
 
-def _pull_one(options: Options, wanted: Wanted, *, several: bool) -> None:
-    given = options.pull
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Looked:
+    """An image that was looked at where it is."""
+
+    wanted: Wanted
+    registry: Registry
+    last: Last
+    judged: Judged
+
+
+def _looked(options: Options, wanted: Wanted) -> _Looked:
     credentials = Credentials(processes=Processes())
     registry = connect(wanted.reference, credentials, plain_http=options.plain_http)
-    folder = Home.of_environment().pulls
-    last = Last(folder=folder / "last")
+    last = Last(folder=Home.of_environment().pulls / "last")
+    judged = look(wanted, registry, last)
+    return _Looked(wanted=wanted, registry=registry, last=last, judged=judged)
+
+
+def _pull_one(options: Options, looked: _Looked, *, several: bool) -> None:
     shown = _Shown(options=options, several=several)
     try:
-        judged = look(wanted, registry, last)
         if options.dry_run:
-            _only_judged(shown, wanted, judged)
+            _only_judged(shown, looked.wanted, looked.judged)
         else:
-            _brought(shown, wanted, judged, registry, folder, last)
+            _brought(shown, looked)
     except NotProven as refusal:
-        if given.explain or options.json:
-            shown.rules(str(wanted.reference), refusal.rulings)
+        if options.pull.explain or options.json:
+            shown.rules(str(looked.wanted.reference), refusal.rulings)
         raise
 
 
@@ -114,18 +133,17 @@ class _Shown:
             print(printable(text), file=sys.stderr)
 
 
-def _brought(
-    shown: _Shown, wanted: Wanted, judged: Judged, registry: Registry, folder: Path, last: Last
-) -> None:
-    options = shown.options
+def _brought(shown: _Shown, looked: _Looked) -> None:
+    options, folder = shown.options, Home.of_environment().pulls
+    check = looked.registry.transport.sleep.check
     done = pull(
-        wanted,
-        judged,
-        registry,
+        looked.wanted,
+        looked.judged,
+        looked.registry,
         store=Store(folder=folder / "blobs"),
-        contents=Contents(folder=folder / "layers", check=registry.transport.sleep.check),
-        last=last,
-        output=_output(options.pull, wanted, several=shown.several),
+        contents=Contents(folder=folder / "layers", check=check),
+        last=looked.last,
+        output=_output(options.pull, looked.wanted, several=shown.several),
         say=shown.say,
     )
     if options.json:

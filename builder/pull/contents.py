@@ -14,6 +14,7 @@ import json
 import os
 import stat
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from builder.pull.streams import opened
 
 SCHEMA = "build-images/layer/v1"
 _END = len(hashlib.sha256().hexdigest()) + 1  # the last line: a checksum of all above it
+# Of more threads than cores each waits for Python's lock, and all of them take longer.
+_READING = threading.BoundedSemaphore(os.cpu_count() or 1)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -56,7 +59,7 @@ class Contents:
         if _is_believed(note, header):
             note.touch()  # what no pull takes for long is garbage
             return note
-        with locked(self.folder, note.stem):
+        with locked(self.folder, note.stem), _READING:
             if not _is_believed(note, header):
                 self._write(note, header, blob, digest, limits)
         return note

@@ -6,6 +6,7 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import os
 import re
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 
 import requests
 import requests.adapters
+import requests.utils
 import urllib3.exceptions
 from urllib3.util.ssl_ import create_urllib3_context
 
@@ -68,7 +70,7 @@ class Transport:
         self._threads = threading.local()
         self._lock = threading.RLock()
         self._base = ""
-        self._tls: ssl.SSLContext | None = None
+        self._proxies: dict[tuple[str, str], dict[str, str]] = {}
         self._authorization = Authorization(registry, credentials, self._token)
 
     def patience(self) -> Patience:
@@ -173,8 +175,10 @@ class Transport:
     def _wants_tls(self, host: str) -> bool:
         """Whether a registry of this machine speaks TLS: asked in the clear, servers say so."""
         try:
+            url = f"http://{host}/v2/"
             with self._session.get(
-                f"http://{host}/v2/",
+                url,
+                proxies=self._proxies_for(url),
                 auth=_as_it_is,
                 timeout=self.timeout_s,
                 allow_redirects=False,
@@ -192,18 +196,22 @@ class Transport:
         found: requests.Session | None = getattr(self._threads, "session", None)
         if found is None:
             found = requests.Session()
-            found.mount("https://", _Adapter(self._context()))
+            found.mount("https://", _Adapter(_secure_context(os.environ.get("SSL_CERT_FILE"))))
             found.mount("http://", _Adapter())
+            found.trust_env = False  # what of the environment counts is asked for once
             found.headers["User-Agent"] = "build-images"
             found.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
             self._threads.session = found
         return found
 
-    def _context(self) -> ssl.SSLContext:
-        """What all threads' connections with TLS are made by: reading authorities takes long."""
+    def _proxies_for(self, url: str) -> dict[str, str]:
+        """The proxies that the environment names for a server."""
+        parts = urlsplit(url)
+        server = parts.scheme, parts.netloc
         with self._lock:
-            self._tls = self._tls or _secure_context()
-            return self._tls
+            if server not in self._proxies:
+                self._proxies[server] = requests.utils.get_environ_proxies(url, no_proxy=None)
+            return self._proxies[server]
 
     def _follow(
         self,
@@ -244,6 +252,7 @@ class Transport:
                 auth=_as_it_is,
                 timeout=self.timeout_s,
                 verify=_authorities(),
+                proxies=self._proxies_for(url),
                 allow_redirects=False,
                 stream=True,
             )
@@ -333,9 +342,13 @@ class _Adapter(requests.adapters.HTTPAdapter):
         super().init_poolmanager(connections, maxsize, block, **more)
 
 
-def _secure_context() -> ssl.SSLContext:
-    """One that takes the authorities of SSL_CERT_FILE, too, where both files are named."""
-    context, file = create_urllib3_context(), os.environ.get("SSL_CERT_FILE")
+@functools.cache
+def _secure_context(file: str | None) -> ssl.SSLContext:
+    """What connections with TLS are made by: reading authorities takes long.
+
+    It takes those of SSL_CERT_FILE, which `file` is, too, where both files are named.
+    """
+    context = create_urllib3_context()
     if file:
         try:
             context.load_verify_locations(cafile=file)
@@ -352,7 +365,8 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
 def _authorities() -> str | bool:
     """The file of certificates that a site names, else the usual ones."""
     environment = os.environ
-    return environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
+    names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
+    return next(filter(None, map(environment.get, names)), True)
 
 
 def _shakes_hands(host: str) -> bool:
