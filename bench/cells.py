@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from timing import machine, seconds
+from timing import environment, machine, seconds
 
 from builder.bases.store import StoredBase
 from builder.descendants import end_tree
@@ -74,7 +74,7 @@ class Bench:
         done = subprocess.run(
             [sys.executable, "-m", "builder", command, f"--project={self.project}", *arguments],
             cwd=PROJECT,
-            env={**os.environ, "BUILD_IMAGES_HOME": str(self.folder / "home")},
+            env=environment(self.folder / "home"),
             stdout=subprocess.PIPE,
             check=True,
             text=True,
@@ -296,8 +296,6 @@ def main() -> None:
     )
     options = parser.parse_args()
     print(machine())
-    for name in ("buildah", "docker", "docker-buildx", "apptainer", "ch-convert"):
-        print(f"  {name}: {version_of(name)}")
     times: dict[str, dict[str, list[float]]] = {
         name: {"build-images": [], "the others": []} for name in SCENARIOS
     }
@@ -316,17 +314,6 @@ def main() -> None:
         print(f"  {scenario}: {ratio:.2f} times faster   (reach: {reach:.0f})")
     for name, found in spent.items():
         print(f"  {name}: median {statistics.median(found):.1f} s of {len(found)}")
-
-
-def version_of(name: str) -> str:
-    """The first line that a program prints about itself."""
-    home = Home.of_environment()
-    path = os.pathsep.join([home.search_path(), str(home.path / "tools/cli-plugins")])
-    if not (program := shutil.which(name, path=path)):
-        return "missing"
-    argv = [program, "version" if name == "docker-buildx" else "--version"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return (done.stdout + done.stderr).strip().splitlines()[0]
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from small_images import PROJECT, Base, Check, Maker, Small, Thing, artifact_of, maker_in
 from small_images import sound as sound_image
+from timing import machine
 
 from builder.cli import main as build_images
 from builder.cli.manifests import MANIFEST
@@ -337,6 +338,7 @@ def one(maker: Maker, number: int, seed: int, plant: Plant | None) -> tuple[str,
 def main(arguments: Sequence[str]) -> int:
     number = int(arguments[0]) if arguments else 100
     seed = int(arguments[1]) if len(arguments) > 1 else 1
+    print(machine())
     tools = Tools(processes=Processes(), home=Home.of_environment())
     tools.home.work.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()

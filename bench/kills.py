@@ -27,6 +27,7 @@ from published import RECIPES, TAG, own_tags, repository, unproven
 from pull_faults import is_whole
 from real_registry import real_registry
 from registry_site import Published, Site
+from timing import machine
 
 PROJECT = Path(__file__).resolve().parents[1]
 FORMATS = ("oci", "sif", "charliecloud", "directory")
@@ -132,6 +133,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--only", choices=("pull", "publish"))
     given = parser.parse_args()
+    print(machine())
     wrong = []
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         folder = Path(name)

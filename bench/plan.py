@@ -7,14 +7,13 @@ own caches of compiled modules are warm.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from timing import interleaved, processor_seconds, report, seconds
+from timing import environment, interleaved, processor_seconds, report, seconds
 
 IMPORT = "python -c 'import hpccm'"
 MORE = {
@@ -26,13 +25,12 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def run(home: Path, *arguments: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     subprocess.run(
         [sys.executable, *arguments],
         cwd=PROJECT,
         check=True,
         stdout=subprocess.DEVNULL,
-        env={**environment, "BUILD_IMAGES_HOME": str(home)},
+        env=environment(home),
     )
 
 

@@ -27,6 +27,7 @@ from made_releases import make_images, make_project
 from outside import outside_signals
 from published import RECIPES, TAG, own_tags, repository, unproven
 from real_registry import real_registry
+from timing import machine
 
 from builder import cli
 from builder.registry import patience
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    print(machine())
     ends, wrong = collections.Counter[int](), list[str]()
     with _without_waiting(), tempfile.TemporaryDirectory(prefix="publish-faults-") as name:
         work = Path(name)

@@ -24,6 +24,7 @@ from faulty_proxy import Fault, proxy_before
 from outside import outside_signals
 from real_registry import real_registry
 from registry_site import Content, Published, Site
+from timing import machine
 
 from builder.artifacts.oci import read_layout
 from builder.cli import main as build_images
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    print(machine())
     found = run(given.number, given.seed)
     for came, times in sorted(found.items()):
         print(f"{times:5}  {came}")

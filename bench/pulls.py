@@ -28,7 +28,7 @@ from pathlib import Path
 from faulty_proxy import proxy_before
 from real_registry import PASSWORD, USER, RealRegistry, real_registry
 from registry_site import HERE, Content, Site, file, layer_of
-from timing import processor_seconds
+from timing import environment, machine, processor_seconds
 
 from builder.engines import Tools, apptainer
 from builder.home import Home
@@ -57,7 +57,7 @@ class Bench:
         subprocess.run(
             [sys.executable, "-m", "builder", *words, "--output", str(self._out(len(tags)))],
             cwd=PROJECT,
-            env={**os.environ, **(env or {}), "BUILD_IMAGES_HOME": str(self.folder / "home")},
+            env={**environment(self.folder / "home"), **(env or {})},
             stdout=QUIET,
             check=True,
         )
@@ -265,6 +265,7 @@ def main() -> int:
     measures = {"oci": layouts, "directory": directories, "sif": sifs}
     parser.add_argument("--only", choices=measures, action="append")
     given = parser.parse_args()
+    print(machine())
     tools = Tools(processes=Processes(), home=Home.of_environment())
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="bench-pulling-") as name:
         folder = Path(name)

@@ -25,6 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 from planted_ranks import RANKS, RankDefect, plant
+from timing import machine
 
 from builder.cli import main as build_images
 from builder.cli.manifests import MANIFEST
@@ -174,6 +175,7 @@ def sound(folder: Path, rng: random.Random) -> str:
 def main(arguments: Sequence[str]) -> int:
     number = int(arguments[0]) if arguments else 100
     seed = int(arguments[1]) if len(arguments) > 1 else 1
+    print(machine())
     work = Home.of_environment().work
     work.mkdir(parents=True, exist_ok=True)
     kinds: collections.Counter[str] = collections.Counter()

@@ -10,7 +10,6 @@ their digests; skopeo copies the images alone. Bytes are what arrives at the reg
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from faulty_proxy import proxy_before
 from made_releases import PROJECT, make_images, make_project
 from real_registry import real_registry
+from timing import environment, machine
 
 RECIPES = ("base", "one", "two", "three", "four")
 
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=10, help="of a layer; images have 2 to 4")
     given = parser.parse_args()
+    print(machine())
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="bench-registry-") as name:
         work = Path(name)
         project = make_project(work / "project", recipes=RECIPES, architectures=["x86_64"])
@@ -75,7 +76,7 @@ def publish(project: Path, host: str, home: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "builder", *words],
         cwd=PROJECT,
-        env={**os.environ, "BUILD_IMAGES_HOME": str(home)},
+        env=environment(home),
         stdout=subprocess.DEVNULL,
         check=True,
     )

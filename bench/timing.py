@@ -5,10 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
+
+from builder.home import Home
+from builder.versions import first_version
+
+_PROGRAMS = (
+    *("buildah", "docker", "docker-buildx", "apptainer", "ch-convert", "mksquashfs"),
+    *("skopeo", "qemu-ppc64le"),
+)
+_ASKED = {"docker-buildx": "version", "mksquashfs": "-version"}
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -43,10 +55,29 @@ def interleaved(
     return times
 
 
+def environment(home: Path) -> dict[str, str]:
+    """What `build-images` is run with: a home of its own, and Python's compiled modules kept."""
+    here = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**here, "BUILD_IMAGES_HOME": str(home)}
+
+
 def machine() -> str:
     """What was measured on, and with which versions."""
-    versions = f"Python {platform.python_version()}, hpccm {version('hpccm')}"
-    return f"machine: {os.cpu_count()} cores, {platform.machine()}, {versions}"
+    versions = [f"Python {platform.python_version()}", f"hpccm {version('hpccm')}"]
+    versions += [f"{name} {found}" for name in _PROGRAMS if (found := _version_of(name))]
+    there = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+    return f"machine: {there}\n  {', '.join(versions)}"
+
+
+def _version_of(name: str) -> str:
+    """What a program says of its version; empty if it is not here."""
+    home = Home.of_environment()
+    path = os.pathsep.join([home.search_path(), str(home.path / "tools/cli-plugins")])
+    if not (program := shutil.which(name, path=path)):
+        return ""
+    argv = [program, _ASKED.get(name, "--version")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return first_version(done.stdout + done.stderr)
 
 
 def report(times: Mapping[str, list[float]], *, ours: str, against: str, reach: str) -> None:
