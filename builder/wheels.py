@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CONFIG = f"{PIP_AT}/pip.conf"  # specs name it; pip goes without if it is not there
 _VIA = "/via/"
 _TARGET = re.compile(rf"{_VIA}(?P<scheme>https?)/(?P<host>[^/]+)(?P<path>/.*)")
+# No < in a tag: a page of anchors without an end is read once, and PEP 503 writes &lt; there.
 _ABSOLUTE = re.compile(rb"""(?P<start><a\s[^<>]*?href\s*=\s*["'])(?P<scheme>https?)://""", re.I)
 _ROOTED = re.compile(rb"""(?P<start><a\s[^<>]*?href\s*=\s*["'])/(?!/|via/)""", re.I)
 

@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 from builder.artifacts.gzips import Gzip, threads
 from builder.digests import HashedReader, digest_of
 from builder.errors import StepFailed
-from builder.inflating import inflater
+from builder.inflating import Inflater, inflater
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -121,7 +121,7 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, file: HashedReader) -> None:
         super().__init__()
         self._file, self._ready, self._packed = file, bytearray(), b""
-        self._inflater = inflater()
+        self._inflater: Inflater | None = None
 
     def readable(self) -> bool:
         return True
@@ -138,11 +138,11 @@ class _Unpacked(io.RawIOBase):
         """Unpack the next bytes; False at the end."""
         packed = self._packed or self._file.read(_CHUNK >> 2)
         if not packed:
-            if not self._inflater.eof:
+            if self._inflater is None or not self._inflater.eof:
                 raise EOFError("the compressed data break off")
             return False
-        if self._inflater.eof:
-            self._inflater = inflater()
+        if self._inflater is None or self._inflater.eof:
+            self._inflater = inflater(packed)
         self._ready += self._inflater.decompress(packed)
         self._packed = self._inflater.unused_data
         return True

@@ -56,11 +56,11 @@ def _entries(found: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path]
 def _images(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The images that are done, by identifier; a folder is named as its image.
 
-    Of one whose manifest is damaged there is nothing.
+    Of one whose manifest is damaged there is nothing, so that it is told of.
     """
     for path in sorted(folder.glob("*/manifest.json")):
         manifest = read_manifest(path.parent)
         if manifest and manifest["image"] == path.parent.name:
             yield path.parent.name, manifest
-        elif manifest is None and SCHEMA in path.read_text(errors="replace"):
+        elif manifest is None and path.is_file() and SCHEMA in path.read_text(errors="replace"):
             yield path.parent.name, {}

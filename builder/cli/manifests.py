@@ -37,7 +37,7 @@ def _is_manifest(value: object) -> bool:
         and "oci" in value["artifacts"]
         and value["artifacts"].keys() <= set(FORMATS)
         and _are([*value["artifacts"].values()], "format", "path", "digest", "size")
-        and value["checks"].keys() <= set(FORMATS)
+        and {one.partition("-")[0] for one in value["checks"]} <= set(FORMATS)  # oci-podman, too
         and all(_are(some, "check", "outcome", "reason") for some in value["checks"].values())
         and _are(value.get("in_image_checks"), "name", "script", "needs", "timeout_s")
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from builder.cli.options import Options
 
 
-_LOOKS_AT_ONCE = 2
+_LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
 
 
 def pull_image(options: Options) -> int:
@@ -49,17 +51,17 @@ def pull_image(options: Options) -> int:
     wanted = wanted_of(options, given, references[0])
     worst = 0
     asked = [replace(wanted, reference=one) for one in references]
-    looked, _ = ahead(functools.partial(_looked, options), asked, threads=_LOOKS_AT_ONCE)
-    for one in looked:  # the others are judged while this one is brought
-        try:
-            _pull_one(options, one.result(), several=several)
-        except Interrupted:
-            raise
-        except BuildImagesError as error:
-            if not several:
+    with contextlib.closing(_looked_ahead(options, asked)) as looked:
+        for one in looked:
+            try:
+                _pull_one(options, one.result(), several=several)
+            except Interrupted:
                 raise
-            print(printable_lines(f"build-images: {error}"), file=sys.stderr)
-            worst = max(worst, error.exit_code)
+            except BuildImagesError as error:
+                if not several:
+                    raise
+                print(printable_lines(f"build-images: {error}"), file=sys.stderr)
+                worst = max(worst, error.exit_code)
     return worst
 
 
@@ -69,7 +71,9 @@ def _parsed(given: Sequence[str]) -> list[Reference]:
     faults = []
     for one in given:
         try:
-            found[one] = Reference.parse(one)
+            reference = Reference.parse(one)
+            named = reference.tag or reference.digest
+            found.setdefault(str(reference if named else reference.at("latest")), reference)
         except BadInput as fault:
             if len(given) == 1:
                 raise
@@ -89,8 +93,24 @@ class _Looked:
     judged: Judged
 
 
-def _looked(options: Options, wanted: Wanted) -> _Looked:
-    credentials = Credentials(processes=Processes())
+def _looked_ahead(
+    options: Options, asked: Sequence[Wanted]
+) -> Generator[Future[_Looked], None, None]:
+    """What is to be brought, in order: some are judged while another one is brought."""
+    processes = Processes()
+    look_at = functools.partial(_looked, options, processes)
+    for first in range(0, len(asked), _MOST_AHEAD):
+        looked, end = ahead(look_at, asked[first : first + _MOST_AHEAD], threads=_LOOKS_AT_ONCE)
+        try:
+            yield from looked
+        except BaseException:
+            end()
+            processes.stop()
+            raise
+
+
+def _looked(options: Options, processes: Processes, wanted: Wanted) -> _Looked:
+    credentials = Credentials(processes=processes)
     registry = connect(wanted.reference, credentials, plain_http=options.plain_http)
     last = Last(folder=Home.of_environment().pulls / "last")
     judged = look(wanted, registry, last)

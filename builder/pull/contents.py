@@ -32,7 +32,7 @@ from builder.pull.streams import opened
 SCHEMA = "build-images/layer/v1"
 _END = len(hashlib.sha256().hexdigest()) + 1  # the last line: a checksum of all above it
 # Of more threads than cores each waits for Python's lock, and all of them take longer.
-_READING = threading.BoundedSemaphore(os.cpu_count() or 1)
+_READING = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 

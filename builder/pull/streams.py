@@ -9,7 +9,7 @@ from pathlib import Path
 from builder.artifacts.oci import is_gzipped
 from builder.digests import HashedReader
 from builder.errors import Refused
-from builder.inflating import DAMAGED, inflater
+from builder.inflating import DAMAGED, Inflater, inflater
 from builder.pull.limits import Limits
 
 _CHUNK = 1 << 17
@@ -24,7 +24,8 @@ class Plain:
 
     def __init__(self, packed: HashedReader, limits: Limits, *, gzipped: bool, shown: str) -> None:
         self._packed, self._limits, self._shown = packed, limits, shown
-        self._inflater = inflater() if gzipped else None
+        self._gzipped = gzipped
+        self._inflater: Inflater | None = None
         self._rest, self._ready = b"", memoryview(b"")
         self._size = 0
 
@@ -63,12 +64,12 @@ class Plain:
         while not self._ready:
             data = self._rest or self._packed.read(_CHUNK)
             self._rest = b""
-            if self._inflater is None:
+            if not self._gzipped:
                 self._ready = memoryview(data)
             elif data:
                 self._inflate(data)
                 continue
-            elif not self._inflater.eof:
+            elif self._inflater is None or not self._inflater.eof:
                 raise Refused(f"{self._shown}: the compressed data break off")
             if not self._ready:
                 return
@@ -76,9 +77,8 @@ class Plain:
         self._check()
 
     def _inflate(self, data: bytes) -> None:
-        assert self._inflater is not None
-        if self._inflater.eof:
-            self._inflater = inflater()
+        if self._inflater is None or self._inflater.eof:
+            self._inflater = inflater(data)
         try:
             self._ready = memoryview(self._inflater.decompress(data, _PLAIN))
         except DAMAGED as error:

@@ -196,7 +196,8 @@ class Transport:
         found: requests.Session | None = getattr(self._threads, "session", None)
         if found is None:
             found = requests.Session()
-            found.mount("https://", _Adapter(_secure_context(os.environ.get("SSL_CERT_FILE"))))
+            context = _secure_context(_authorities(), os.environ.get("SSL_CERT_FILE"))
+            found.mount("https://", _Adapter(context))
             found.mount("http://", _Adapter())
             found.trust_env = False  # what of the environment counts is asked for once
             found.headers["User-Agent"] = "build-images"
@@ -343,11 +344,12 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
 
 @functools.cache
-def _secure_context(file: str | None) -> ssl.SSLContext:
-    """What connections with TLS are made by: reading authorities takes long.
+def _secure_context(authorities: str | bool, file: str | None) -> ssl.SSLContext:
+    """What connections that trust the same `authorities` are made by: reading these takes long.
 
     It takes those of SSL_CERT_FILE, which `file` is, too, where both files are named.
     """
+    del authorities  # requests has them read for each connection
     context = create_urllib3_context()
     if file:
         try:

@@ -6,7 +6,6 @@ What they refuse is in tests/data/bad-facts-*.
 from __future__ import annotations
 
 import itertools
-import time
 from pathlib import Path
 
 import archspec.cpu
@@ -374,15 +373,3 @@ def test_no_name_of_a_repository_is_mistyped(known: Facts) -> None:
         "sles15",
         "rhel10",
     }
-
-
-def test_the_shipped_tables_are_read_quickly() -> None:
-    """In some 13 ms; the limit leaves room for a busy machine."""
-    best = min(duration() for _ in range(5))
-    assert best < 0.1
-
-
-def duration() -> float:
-    start = time.perf_counter()
-    read(NOWHERE)
-    return time.perf_counter() - start

@@ -72,6 +72,13 @@ def test_what_is_done_is_done(out: Path, planned: PlannedImage) -> None:
     assert state(out, planned) == ("none", "verified, unchanged")
 
 
+def test_what_other_runners_ran_is_kept(out: Path, planned: PlannedImage) -> None:
+    """`verify --runner podman` notes its run as one of its own."""
+    passed = {"check": "mpi", "outcome": "passed", "reason": ""}
+    change(out, planned, checks={"oci": [passed], "oci-podman": [passed]})
+    assert state(out, planned) == ("none", "verified, unchanged")
+
+
 def test_fewer_formats_are_done_too(out: Path, planned: PlannedImage) -> None:
     assert state(out, planned, formats=("sif",))[0] == "none"
 
