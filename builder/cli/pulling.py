@@ -211,7 +211,7 @@ def wanted_of(options: Options, given: PullOptions, reference: Reference) -> Wan
     faults = Faults()
     known = read_facts(options.project, faults)
     if faults.found:
-        raise BadInput.of(faults.found, "nothing was pulled")
+        raise BadInput.of(faults.found, "nothing was done")
     return Wanted(
         reference=reference,
         format=given.format,

@@ -49,7 +49,7 @@ def read_policy(path: Path) -> Policy:
     node = parse(path, str(path), faults)
     policy = None if node is None else policy_of(node, faults, folder=path.parent)
     if policy is None or faults.found:
-        raise BadInput.of(faults.found, "nothing was pulled")
+        raise BadInput.of(faults.found, "nothing was done")
     return policy
 
 

@@ -159,7 +159,7 @@ def test_a_policy_that_is_not_there_or_no_text(
         policy = tmp_path / argument
         argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(policy)]
         assert main(argv) == 2
-        assert "nothing was pulled" in capsys.readouterr().err
+        assert "nothing was done" in capsys.readouterr().err
 
 
 def test_one_key_under_two_names_is_no_second_signature(
