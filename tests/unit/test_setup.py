@@ -190,6 +190,42 @@ def test_which_binfmt_handlers_serve(tmp_path: Path, handler: str, serves: bool)
     assert (done.returncode == 0) is serves, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("interpreter", "ours"),
+    [
+        pytest.param("home/qemu/qemu-ppc64le.{door}", True, id="of this home"),
+        pytest.param("home/qemu/qemu-ppc64le.0", False, id="another door"),
+        pytest.param("home/gone/qemu-ppc64le.{door}", False, id="this home was emptied"),
+        pytest.param("other/qemu-ppc64le.{door}", True, id="another home: the kernel has it open"),
+    ],
+)
+def test_which_handler_is_ours(tmp_path: Path, interpreter: str, ours: bool) -> None:
+    prepare = (
+        f"PROJECT={PROJECT} TOOLS={tmp_path}/home; "
+        f". <(sed 's|^readonly BINFMT=.*|BINFMT={tmp_path}|' ci/lib/emulation.sh); "
+    )
+    shown = subprocess.run(
+        ["bash", "-c", prepare + "door_version"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    path = tmp_path / interpreter.format(door=shown.stdout.strip())
+    if "gone" not in interpreter and "other" not in interpreter:
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        path.chmod(0o755)
+    (tmp_path / "build-images-ppc64le").write_text(f"enabled\ninterpreter {path}\nflags: POCF\n")
+    done = subprocess.run(
+        ["bash", "-c", prepare + "handler_is_ours ppc64le"],
+        cwd=PROJECT,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode == 0) is ours, done.stderr
+
+
 def test_the_scripts_pass_shellcheck() -> None:
     shellcheck = Path(sys.executable).parent / "shellcheck"
     done = subprocess.run(
