@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import shutil
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from builder.engines import Tools
 from builder.home import Home
-from builder.versions import first_version
+from builder.process import Processes
 
-_PROGRAMS = (
-    *("buildah", "docker", "docker-buildx", "apptainer", "ch-convert", "mksquashfs"),
-    *("skopeo", "qemu-ppc64le"),
-)
-_ASKED = {"docker-buildx": "version", "mksquashfs": "-version"}
+_PROGRAMS = ("buildah", "docker", "apptainer", "ch-convert", "skopeo", "qemu-ppc64le")
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -64,20 +59,16 @@ def environment(home: Path) -> dict[str, str]:
 def machine() -> str:
     """What was measured on, and with which versions."""
     versions = [f"Python {platform.python_version()}", f"hpccm {version('hpccm')}"]
-    versions += [f"{name} {found}" for name in _PROGRAMS if (found := _version_of(name))]
-    there = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
-    return f"machine: {there}\n  {', '.join(versions)}"
-
-
-def _version_of(name: str) -> str:
-    """What a program says of its version; empty if it is not here."""
-    home = Home.of_environment()
-    path = os.pathsep.join([home.search_path(), str(home.path / "tools/cli-plugins")])
-    if not (program := shutil.which(name, path=path)):
-        return ""
-    argv = [program, _ASKED.get(name, "--version")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return first_version(done.stdout + done.stderr)
+    tools = Tools(processes=Processes(), home=Home.of_environment())
+    asked = {
+        **{name: (name,) for name in _PROGRAMS},
+        "docker-buildx": (str(tools.home.path / "tools/cli-plugins/docker-buildx"), "version"),
+        "mksquashfs": ("mksquashfs", "-version"),
+    }
+    there = {name: words for name, words in asked.items() if tools.has(words[0])}
+    versions += [f"{name} {tools.version(*words)}" for name, words in there.items()]
+    host = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+    return f"machine: {host}\n  {', '.join(versions)}"
 
 
 def report(times: Mapping[str, list[float]], *, ours: str, against: str, reach: str) -> None:

@@ -1,4 +1,4 @@
-"""Both ways to inflate give the same bytes, and find the same damage."""
+"""Both ways to inflate give the same bytes, and find what damage a checksum tells."""
 
 from __future__ import annotations
 
