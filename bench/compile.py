@@ -25,7 +25,7 @@ from projects import write_project
 from specs import FORMATS, hpccm_recipe
 from timing import interleaved, report
 
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.spec import COMPILER, block_faults, compile_spec, layers

@@ -21,7 +21,7 @@ from builder import __version__, facts
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.cli.manifests import SCHEMA, size_of
 from builder.cli.packing import file_digest
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.plan import make_plan
 from builder.pull.unpacking import unpack

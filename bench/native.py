@@ -22,7 +22,7 @@ from builder import native
 from builder.bases import ensure_base, find_mirror
 from builder.engines import Buildah, Tools
 from builder.home import LENT_AT, Home
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.process import Processes
 from builder.sources import Store
 from builder.sources.debian import DebianSources

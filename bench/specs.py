@@ -14,7 +14,7 @@ from pathlib import Path
 
 from timing import interleaved, report
 
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import BlockUse, PlannedImage, Selection
 from builder.plan import make_plan
 from builder.spec import COMPILER, block_faults, compile_spec

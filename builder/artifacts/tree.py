@@ -50,6 +50,7 @@ ALLOWED: tuple[Allowance, ...] = (
     Allowance(path="environment", reason="a link into .singularity.d that every SIF has"),
     Allowance(path="ch", reason="Charliecloud's metadata: the environment for ch-run --set-env"),
 )
+_LINE = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 _ALLOWED_PATHS = frozenset(one.path for one in ALLOWED)
 
 
@@ -151,8 +152,7 @@ def tree_digest(entries: Mapping[str, Entry]) -> str:
     digest = hashlib.sha256()
     for entry in entries.values():
         fields = [entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target]
-        line = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
-        digest.update(line.encode() + b"\n")
+        digest.update(f"{_LINE(fields)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -15,7 +15,7 @@ from builder.cli.progress import Progress
 from builder.cli.publishing import namespace, prove_with, refusal
 from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.errors import BadInput, counted
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.process import Processes
 from builder.publish import Prove, Release, found_release
 from builder.publish.mirroring import Mirrored

@@ -15,7 +15,7 @@ from builder.cli.records import StageState, stage_states
 from builder.cli.unchanged import image_states, shows_stages
 from builder.errors import BadInput
 from builder.home import Home
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import Plan, PlannedImage, Spec
 from builder.plan import make_plan
 from builder.plan.keys import DeclaredStages, StageKeys

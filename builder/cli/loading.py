@@ -26,12 +26,11 @@ from builder.policy.rules import dates, signature
 from builder.publish import Mirror, found_release
 from builder.publish.mirroring import File, Mirrored
 from builder.pull.artifacts import published
-from builder.pull.contents import Contents
+from builder.pull.packing import kept_in
 from builder.pull.placing import made_whole
 from builder.pull.proving import proofs_of
 from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
 from builder.pull.receipts import Last
-from builder.pull.store import Store
 from builder.registry import Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
 from builder.registry.source import descriptors
@@ -163,16 +162,13 @@ def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) 
         print("\n".join(f"{one.wanted.reference}: proven" for one in asked))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    kept = Home.of_environment().pulls
-    store = Store(folder=kept / "blobs")
-    contents = Contents(folder=kept / "layers", check=archive.archive.go_on)
+    kept = kept_in(Home.of_environment().pulls, check=archive.archive.go_on)
     done = [
         pull(
             one.wanted,
             one.judged,
             one.source,
-            store=store,
-            contents=contents,
+            kept=kept,
             last=_last(),
             output=folder / folder_name(one.wanted),
             say=Progress(level=options.level).say,

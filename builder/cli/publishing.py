@@ -10,7 +10,7 @@ from builder.cli.failures import told_of_failures
 from builder.cli.progress import Progress
 from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.errors import BadInput, Refused, counted
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.process import Processes
 from builder.publish import Done, Mirror, Prove, Publisher, Release, found_release
 from builder.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import functools
 import json
 import os
 import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,6 @@ from builder.cli.pull_options import POLICY, PullOptions
 from builder.errors import BadInput, BuildImagesError, Interrupted, counted
 from builder.home import Home
 from builder.hosts.record import Host
-from builder.load.facts import read_facts
-from builder.load.faults import Faults
 from builder.policy.cases import Tried, read_cases, try_case
 from builder.policy.outcomes import Ruling
 from builder.policy.reading import read_policy
@@ -28,11 +25,10 @@ from builder.policy.render import as_lines
 from builder.policy.values import Policy
 from builder.process import Processes
 from builder.proof import TrustedKey, public_key
-from builder.pull.ahead import ahead
-from builder.pull.contents import Contents
-from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
+from builder.pull.ahead import Coming, ahead
+from builder.pull.packing import Brought, Kept, kept_in
+from builder.pull.pulling import Judged, NotProven, Wanted, look, prepare, pull
 from builder.pull.receipts import Last
-from builder.pull.store import Store
 from builder.registry import Credentials, Reference, Registry, connect
 from builder.terminal import printable, printable_lines
 
@@ -91,30 +87,54 @@ class _Looked:
     registry: Registry
     last: Last
     judged: Judged
+    kept: Kept
+    output: Path
 
 
 def _looked_ahead(
     options: Options, asked: Sequence[Wanted]
 ) -> Generator[Future[_Looked], None, None]:
-    """What is to be brought, in order: some are judged while another one is brought."""
-    processes = Processes()
-    look_at = functools.partial(_looked, options, processes)
+    """What is to be brought, in order: some are judged, and come, while another one is packed."""
+    together = _Together(options=options, several=len(asked) > 1)
     for first in range(0, len(asked), _MOST_AHEAD):
-        looked, end = ahead(look_at, asked[first : first + _MOST_AHEAD], threads=_LOOKS_AT_ONCE)
+        some = asked[first : first + _MOST_AHEAD]
+        looked, end = ahead(together.looked, some, threads=_LOOKS_AT_ONCE)
         try:
             yield from looked
         except BaseException:
             end()
-            processes.stop()
+            together.processes.stop()
+            for one in looked:
+                if one.done() and not (one.cancelled() or one.exception()):
+                    one.result().registry.stop()
             raise
 
 
-def _looked(options: Options, processes: Processes, wanted: Wanted) -> _Looked:
-    credentials = Credentials(processes=processes)
-    registry = connect(wanted.reference, credentials, plain_http=options.plain_http)
-    last = Last(folder=Home.of_environment().pulls / "last")
-    judged = look(wanted, registry, last)
-    return _Looked(wanted=wanted, registry=registry, last=last, judged=judged)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Together:
+    """What the images of one command have in common."""
+
+    options: Options
+    several: bool
+    processes: Processes = field(default_factory=Processes)
+    coming: Coming[Brought] = field(default_factory=Coming)
+
+    def looked(self, wanted: Wanted) -> _Looked:
+        """Look at an image, and have its layers come if it is proven."""
+        options, pulls = self.options, Home.of_environment().pulls
+        credentials = Credentials(processes=self.processes)
+        registry = connect(wanted.reference, credentials, plain_http=options.plain_http)
+        found = _Looked(
+            wanted=wanted,
+            registry=registry,
+            last=(last := Last(folder=pulls / "last")),
+            judged=look(wanted, registry, last),
+            kept=kept_in(pulls, check=registry.transport.sleep.check, coming=self.coming),
+            output=_output(options.pull, wanted, several=self.several),
+        )
+        if not options.dry_run:
+            prepare(wanted, found.judged, registry, kept=found.kept, output=found.output)
+        return found
 
 
 def _pull_one(options: Options, looked: _Looked, *, several: bool) -> None:
@@ -154,16 +174,14 @@ class _Shown:
 
 
 def _brought(shown: _Shown, looked: _Looked) -> None:
-    options, folder = shown.options, Home.of_environment().pulls
-    check = looked.registry.transport.sleep.check
+    options = shown.options
     done = pull(
         looked.wanted,
         looked.judged,
         looked.registry,
-        store=Store(folder=folder / "blobs"),
-        contents=Contents(folder=folder / "layers", check=check),
+        kept=looked.kept,
         last=looked.last,
-        output=_output(options.pull, looked.wanted, several=shown.several),
+        output=looked.output,
         say=shown.say,
     )
     if options.json:
@@ -208,16 +226,11 @@ def wanted_of(options: Options, given: PullOptions, reference: Reference) -> Wan
         if options.host
         else hosts.this_host(processes, search_path=search_path)
     )
-    faults = Faults()
-    known = read_facts(options.project, faults)
-    if faults.found:
-        raise BadInput.of(faults.found, "nothing was done")
     return Wanted(
         reference=reference,
         format=given.format,
         arch=_architecture(given.arch, host),
         host=host,
-        facts=known,
         policy=policy,
         trusted=trusted,
         now=dt.datetime.now(tz=dt.timezone.utc),

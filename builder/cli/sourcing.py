@@ -16,7 +16,7 @@ from builder.cli.progress import Progress
 from builder.cli.workspace import write_atomically
 from builder.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.home import Home
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Site, Spec
 from builder.model.locked import DEBIAN_SOURCE, LOCK
 from builder.plan import make_plan

@@ -10,6 +10,7 @@ a note is read from the very file that was found to be so.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -33,6 +34,8 @@ SCHEMA = "build-images/layer/v1"
 _END = len(hashlib.sha256().hexdigest()) + 1  # the last line: a checksum of all above it
 # Of more threads than cores each waits for Python's lock, and all of them take longer.
 _READING = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+_AT_ONCE = 1000  # lines: read together they take half the time
+_LINE = json.JSONEncoder(separators=(",", ":")).encode
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -87,7 +90,7 @@ class Contents:
                 found = sha256_of(content) if member.isreg() else ""
                 kind = member.type.decode("latin-1")
                 fields = [path, kind, member.mode, member.size, member.linkname, found]
-                yield json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+                yield f"{_LINE(fields)}\n".encode()
 
 
 def noted(note: Path, digest: str, limits: Limits) -> Iterator[Laid]:
@@ -100,13 +103,13 @@ def noted(note: Path, digest: str, limits: Limits) -> Iterator[Laid]:
         if not _is_good(file, header):
             raise Refused(f"{note} was changed while it was read", hint="pull again")
         file.seek(len(header))
-        for line in file:
-            if not line.startswith(b"["):
-                return
-            member, path = tarfile.TarInfo(), ""
-            path, kind, member.mode, member.size, member.linkname, content = json.loads(line)
-            member.name, member.type = path, kind.encode("latin-1")
-            yield member, path, content
+        lines = itertools.takewhile(lambda line: line.startswith(b"["), file)
+        while some := b",".join(itertools.islice(lines, _AT_ONCE)):
+            for path, kind, mode, size, target, content in json.loads(f"[{some.decode()}]"):
+                member = tarfile.TarInfo(path)
+                member.type, member.mode, member.size = kind.encode("latin-1"), mode, size
+                member.linkname = target
+                yield member, path, content
 
 
 def _header(digest: str, limits: Limits) -> bytes:

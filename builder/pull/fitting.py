@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from builder import hosts
 from builder.errors import BadInput
-from builder.facts import Facts
+from builder.facts import NO_FACTS
 from builder.hosts.contracts import contract_from_labels
 from builder.hosts.record import NONE, Host
 from builder.hosts.verdict import all_of
@@ -14,11 +14,12 @@ from builder.policy.gathered import UNKNOWN, YES, Contract, PulledFor
 
 
 def contract_of(
-    labels: Mapping[str, str], shown: str, host: Host, known: Facts, *, emulated: bool
+    labels: Mapping[str, str], shown: str, host: Host, *, emulated: bool
 ) -> Contract | None:
     """Whether an image runs on a host, by its labels; None if they tell of no contract.
 
     Runtimes and launchers are not asked for: what is pulled on one machine is started on others.
+    Facts name what to take instead, which `check-host` tells; no answer depends on them.
     """
     try:
         contract = contract_from_labels(labels, shown)
@@ -26,7 +27,7 @@ def contract_of(
         return Contract(answer=UNKNOWN, reasons=(" ".join(str(error).split()),))
     if contract is None:
         return None
-    rules = hosts.judge(contract, host, known, emulated=emulated).rules
+    rules = hosts.judge(contract, host, NO_FACTS, emulated=emulated).rules
     answer = all_of(one.answer for one in rules)
     reasons = [f"{one.rule}: {one.reason}" for one in rules if one.answer == answer]
     return Contract(answer=answer, reasons=() if answer == YES else tuple(reasons))

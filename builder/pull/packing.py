@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from builder.artifacts.oci import CONFIG, blob_path, start_layout
 from builder.artifacts.sif import is_sif
 from builder.errors import Refused
-from builder.pull.ahead import ahead
+from builder.pull.ahead import Coming
 from builder.pull.contents import Contents, noted
 from builder.pull.finding import Found
 from builder.pull.members import shown
@@ -28,8 +28,7 @@ NAMES = {
 }
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
-_AT_ONCE = 4  # blobs that are fetched
-T = TypeVar("T")
+_OF_LAYERS = ("oci", "directory")
 
 
 def environment_of(found: Found) -> bytes:
@@ -52,12 +51,42 @@ class Packed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Brought:
+    """A layer's blob, and the note on what is in it, where that is asked for."""
+
+    blob: Path
+    note: Path | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """Where what comes from registries is kept; `coming` are the layers that come meanwhile."""
+
+    store: Store
+    contents: Contents
+    coming: Coming[Brought]
+
+
+def kept_in(
+    folder: Path, *, check: Callable[[], object], coming: Coming[Brought] | None = None
+) -> Kept:
+    """What is kept below a folder; `check` raises what is to end the reading of a layer.
+
+    Images of one command share what is `coming`: each layer is brought once.
+    """
+    return Kept(
+        store=Store(folder=folder / "blobs"),
+        contents=Contents(folder=folder / "layers", check=check),
+        coming=coming or Coming(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Packer:
     """Brings the blobs of an image from a registry, and makes one format of them."""
 
     registry: Source
-    store: Store
-    contents: Contents
+    kept: Kept
     found: Found
     artifact: Descriptor | None
     tag: str = ""
@@ -71,11 +100,17 @@ class Packer:
             return self._directory(target)
         return self._file(target, artifact_format)
 
+    def begin(self, artifact_format: str) -> None:
+        """Have the layers come that a format will be made of."""
+        if artifact_format in _OF_LAYERS:
+            for layer in self.found.layers:
+                self.kept.coming.ask(*self._asked(layer, noted=artifact_format == "oci"))
+
     def _directory(self, target: Path) -> Packed:
         target.mkdir()
-        with self._layers(self._fetch) as layers:
+        with self._layers(noted=False) as layers:
             unpacked = unpack(
-                layers,
+                ((one.blob, digest) for one, digest in layers),
                 target,
                 files={ENVIRONMENT: environment_of(self.found)},
                 folders=_MOUNT_POINTS,
@@ -90,7 +125,7 @@ class Packer:
                 f"{shown(found.config_descriptor.media_type)} is no image's configuration"
             )
         start_layout(target)
-        with self._layers(self._fetch_and_note) as layers:
+        with self._layers(noted=True) as layers:
             unpacked = unpack(self._placed(layers, target), None, reader=noted)
         for descriptor, content in (
             (found.config_descriptor, found.config),
@@ -112,49 +147,54 @@ class Packer:
 
     def _file(self, target: Path, artifact_format: str) -> Packed:
         assert self.artifact is not None  # the rule `artifact` has passed
-        blob = self.store.get(self.registry, self.artifact)
+        blob = self.kept.store.get(self.registry, self.artifact)
         unpacked = None
         if artifact_format == "charliecloud":
-            note = self.contents.note(blob, self.artifact.digest)
+            note = self.kept.contents.note(blob, self.artifact.digest)
             unpacked = unpack([(note, self.artifact.digest)], None, reader=noted)
         elif not is_sif(blob):
             raise Refused(f"{self.artifact.digest}: what was published as a SIF is none")
-        self.store.give(blob, target)
+        self.kept.store.give(blob, target)
         target.chmod(0o755 if artifact_format == "sif" else 0o644)
         return Packed(name=target.name, digest=self.artifact.digest, unpacked=unpacked, given=blob)
 
     @contextmanager
-    def _layers(self, bring: Callable[[Descriptor], T]) -> Iterator[Iterator[tuple[T, str]]]:
-        """What is brought for each layer and its digest, the lowest first, each when it has come.
+    def _layers(self, *, noted: bool) -> Iterator[Iterator[tuple[Brought, str]]]:
+        """Each layer and its digest, the lowest first, when it has come.
 
         The others come meanwhile.
         """
-        layers = self.found.layers
-        coming, end = ahead(bring, layers, threads=_AT_ONCE)
+        coming, asked = (
+            self.kept.coming,
+            [self._asked(one, noted=noted) for one in self.found.layers],
+        )
         try:
+            for one in asked:
+                coming.ask(*one)
             yield (
-                (future.result(), layer.digest)
-                for layer, future in zip(layers, coming, strict=True)
+                (coming.get(*one), layer.digest)
+                for one, layer in zip(asked, self.found.layers, strict=True)
             )
         except BaseException:
             self.registry.stop()
-            end()
+            coming.forget(self.found)
             raise
 
-    def _fetch(self, layer: Descriptor) -> Path:
-        return self.store.get(self.registry, layer)
+    def _asked(self, layer: Descriptor, *, noted: bool) -> tuple[str, Callable[[], Brought], Found]:
+        return layer.digest, functools.partial(self._bring, layer, noted=noted), self.found
 
-    def _fetch_and_note(self, layer: Descriptor) -> tuple[Path, Path]:
-        """A layer's blob, and the note on what is in it."""
-        blob = self._fetch(layer)
-        return blob, self.contents.note(blob, layer.digest)
+    def _bring(self, layer: Descriptor, *, noted: bool) -> Brought:
+        blob = self.kept.store.get(self.registry, layer)
+        note = self.kept.contents.note(blob, layer.digest) if noted else None
+        return Brought(blob=blob, note=note)
 
     def _placed(
-        self, layers: Iterator[tuple[tuple[Path, Path], str]], layout: Path
+        self, layers: Iterator[tuple[Brought, str]], layout: Path
     ) -> Iterator[tuple[Path, str]]:
         """The notes on layers whose blobs are in the layout by then."""
-        for (blob, note), digest in layers:
+        for one, digest in layers:
             shown = blob_path(layout, digest)
             if not shown.exists():
-                self.store.place(blob, shown)
-            yield note, digest
+                self.kept.store.place(one.blob, shown)
+            assert one.note is not None  # it was asked for
+            yield one.note, digest

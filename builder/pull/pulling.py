@@ -10,7 +10,6 @@ from typing import Any
 
 from builder import __version__
 from builder.errors import Refused
-from builder.facts import Facts
 from builder.hosts.record import Host
 from builder.policy.cases import as_case
 from builder.policy.choosing import newest_proven
@@ -22,14 +21,12 @@ from builder.policy.rules import tree
 from builder.policy.values import Policy
 from builder.proof import TrustedKey
 from builder.pull.artifacts import published
-from builder.pull.contents import Contents
 from builder.pull.finding import Found, find
 from builder.pull.fitting import contract_of, pulled_for
-from builder.pull.packing import Packed, Packer, environment_of
+from builder.pull.packing import Kept, Packed, Packer, environment_of
 from builder.pull.placing import made_whole
 from builder.pull.proving import proofs_of
 from builder.pull.receipts import NAME, SCHEMA, Last, write_json
-from builder.pull.store import Store
 from builder.pull.there import Expected, already_there
 from builder.registry import Descriptor, Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
@@ -46,7 +43,6 @@ class Wanted:
     format: str
     arch: str
     host: Host
-    facts: Facts
     policy: Policy
     trusted: tuple[TrustedKey, ...]
     now: dt.datetime
@@ -110,9 +106,7 @@ def look(wanted: Wanted, registry: Source, last: Last) -> Judged:
         image=image,
         proofs=proofs,
         host=pulled_for(wanted.host),
-        contract=contract_of(
-            found.labels, shown, wanted.host, wanted.facts, emulated=wanted.emulated
-        ),
+        contract=contract_of(found.labels, shown, wanted.host, emulated=wanted.emulated),
         previous=last.read(remembered, wanted.arch) if remembered else None,
     )
     artifact = newest_proven(wanted.policy, gathered, list(files))
@@ -121,13 +115,28 @@ def look(wanted: Wanted, registry: Source, last: Last) -> Judged:
     return Judged(found=found, gathered=gathered, judgement=judgement, artifact=files.get(artifact))
 
 
+def prepare(wanted: Wanted, judged: Judged, registry: Source, *, kept: Kept, output: Path) -> None:
+    """Have the layers come of an image that `pull` will be asked for, if it will take them."""
+    if not (judged.judgement.refused or output.exists()):
+        _packer(wanted, judged, registry, kept).begin(wanted.format)
+
+
+def _packer(wanted: Wanted, judged: Judged, registry: Source, kept: Kept) -> Packer:
+    return Packer(
+        registry=registry,
+        kept=kept,
+        found=judged.found,
+        artifact=judged.artifact,
+        tag=wanted.reference.tag,
+    )
+
+
 def pull(
     wanted: Wanted,
     judged: Judged,
     registry: Source,
     *,
-    store: Store,
-    contents: Contents,
+    kept: Kept,
     last: Last,
     output: Path,
     say: Callable[[str], object],
@@ -138,15 +147,7 @@ def pull(
     with made_whole(output) as folder:
         if folder is not None:
             say(f"bringing {judged.found.image.digest[:19]} as {wanted.format}")
-            packer = Packer(
-                registry=registry,
-                store=store,
-                contents=contents,
-                found=judged.found,
-                artifact=judged.artifact,
-                tag=wanted.reference.tag,
-            )
-            packed = packer.make(wanted.format, folder)
+            packed = _packer(wanted, judged, registry, kept).make(wanted.format, folder)
             ruling = _tree_ruling(judged, packed)
             rulings = (*judged.judgement.rulings, ruling)
             if ruling.result == "refused":
@@ -159,7 +160,7 @@ def pull(
     else:
         done = Pulled(path=output / packed.name, receipt=receipt, rulings=rulings, fresh=True)
         if packed.given:
-            store.forget(packed.given)
+            kept.store.forget(packed.given)
     if wanted.remembered:  # also if it is there: whoever brought it may have been killed before
         last.write(wanted.remembered, judged.gathered, wanted.policy)
     return done

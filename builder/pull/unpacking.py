@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
-from builder.artifacts.tree import Entry, comparable, entry_of_special, is_allowed, tree_digest
+from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
 from builder.digests import sha256_of
 from builder.errors import Refused
 from builder.pull.limits import LIMITS, Limits
@@ -271,9 +271,10 @@ class _Laying:
                 if entry.kind == "directory":
                     self._root.settle(path, entry.mode, self._times.get(path, 0))
             on_disk = tree_digest(comparable(written.values()))
+        entries = comparable(self._entries.values())
         return Unpacked(
-            tree=tree_digest(comparable(self._entries.values())),
-            paths=sum(not is_allowed(path) for path in self._entries),
+            tree=tree_digest(entries),
+            paths=len(entries),
             changes={what: tuple(paths) for what, paths in self._changes.items()},
             counts=dict(self._counts),
             on_disk=on_disk,

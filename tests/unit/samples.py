@@ -13,7 +13,7 @@ from typing import Any
 
 from builder import spec
 from builder.facts import NO_FACTS, CudaRelease, Facts
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import (
     BaseImage,
     BlockUse,

@@ -13,7 +13,7 @@ import pytest
 from samples import GOLDEN, ROOT
 
 from builder.errors import BadInput
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.spec import block_faults
 
 DATA = ROOT / "tests" / "data"

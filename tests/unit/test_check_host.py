@@ -29,6 +29,7 @@ from host_samples import (
 from samples import ROOT
 
 from builder.contract import HostContract
+from builder.facts import NO_FACTS
 from builder.hosts import NO, UNKNOWN, YES, Host, Verdict, as_text, judge
 from builder.hosts.record import HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
 
@@ -892,6 +893,14 @@ def test_the_text_says_all_of_it(one: Outcome) -> None:
         assert " ".join(f"{finding.answer} {finding.rule} {finding.reason}".split()) in text
         if finding.answer != YES:
             assert " ".join(finding.fix.split()) in text
+
+
+@pytest.mark.parametrize("one", OUTCOMES, ids=lambda one: one.name)
+def test_facts_say_what_to_take_instead_and_change_no_answer(one: Outcome) -> None:
+    """So `pull`, which tells no fix, does without."""
+    with_facts, without = judged(one), judge(one.image, one.host, NO_FACTS, **one.options)
+    told = [(rule.rule, rule.answer, rule.reason) for rule in with_facts.rules]
+    assert [(rule.rule, rule.answer, rule.reason) for rule in without.rules] == told
 
 
 def test_checks_that_are_to_be_run_are_there() -> None:

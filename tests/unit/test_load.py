@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from builder.errors import BadInput, Fault
-from builder.load import document, load_project
+from builder.load import document
 from builder.load.document import parse
 from builder.load.faults import Faults
+from builder.load.project import load_project
 from builder.model import BlockUse, CudaSupport, Project
 
 TESTS = Path(__file__).parents[1]

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from builder import load
 from builder.errors import BadInput, BuildImagesError
-from builder.load import load_project
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
+from builder.load.project import load_project
 from builder.model import Project, Selection
 from builder.plan import make_plan
 from builder.spec import block_faults, compile_spec

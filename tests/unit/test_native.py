@@ -12,7 +12,7 @@ from samples import EVERYTHING, ROOT, block, project, recipe
 
 from builder import door, facts, native
 from builder.errors import BadInput
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import BaseImage
 from builder.native import interpreter, tools, twins
 from builder.plan import make_plan

@@ -29,7 +29,7 @@ from samples import (
 
 from builder import plan as planning
 from builder.errors import BadInput, EmptySelection
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import Bootstrap, Cell, CudaSupport, Exclude, Plan, Project, Selection
 from builder.plan.images import base_name, declared_key
 

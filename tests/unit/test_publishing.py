@@ -19,7 +19,7 @@ from builder.cli.publishing import namespace
 from builder.cli.releases import declared_releases, ready_releases
 from builder.cli.signing import signed
 from builder.errors import BadInput, Interrupted, Refused
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import Selection
 from builder.process import Processes
 from builder.proof import Attachment

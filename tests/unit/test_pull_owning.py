@@ -18,7 +18,7 @@ from builder.policy.gathered import Gathered, Image
 from builder.policy.values import Policy
 from builder.pull.contents import Contents
 from builder.pull.finding import Found
-from builder.pull.packing import Packer
+from builder.pull.packing import Packer, kept_in
 from builder.pull.placing import made_whole
 from builder.pull.receipts import Last
 from builder.pull.store import Store
@@ -80,8 +80,7 @@ def found() -> Found:
 def packer(pulls: Path, registry: Registry | None = None) -> Packer:
     return Packer(
         registry=cast("Source", registry or Registry()),
-        store=Store(folder=pulls / "blobs"),
-        contents=Contents(folder=pulls / "layers"),
+        kept=kept_in(pulls, check=lambda: None),
         found=found(),
         artifact=None,
     )

@@ -11,7 +11,7 @@ from samples import ROOT
 from builder.cli.publishing import namespace
 from builder.cli.releases import declared_releases, ready_releases
 from builder.errors import BadInput
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import Cell, FloatingTag, Project, Selection, Where
 
 

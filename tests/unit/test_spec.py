@@ -52,7 +52,7 @@ COMPILE = """
 import hashlib, sys
 from pathlib import Path
 from builder import spec
-from builder.load import load_project
+from builder.load.project import load_project
 from builder.model import Selection
 from builder.plan import make_plan
 
