@@ -7,12 +7,10 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from builder.model import FAILED, PASSED
 from builder.policy.gathered import EVIDENCE, OTHER, PULLED, Evidence, Gathered, Proof
 from builder.policy.values import SAME, Policy, WantedHosts
+from builder.versions import meets
 
 BY_NO_KEY = "is by no key of the policy"
 OF_ANOTHER = "is of another image"
@@ -179,10 +177,7 @@ def _fits(driver: str, wanted: str, here: str | None) -> bool:
     """Whether a driver meets a specifier, or is of the branch of the one that is here."""
     if wanted == SAME:
         return bool(driver and here) and driver.partition(".")[0] == str(here).partition(".")[0]
-    try:
-        return Version(driver) in SpecifierSet(wanted)
-    except InvalidVersion:  # no driver, or one that does not say which
-        return False
+    return meets(driver, wanted)
 
 
 def _named(driver: str) -> str:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
 from builder.errors import BadInput
 from builder.hosts.readers import capability, exactly
 from builder.load.document import Node, Probe, note, parse
@@ -32,6 +30,7 @@ from builder.policy.values import (
     WantedHosts,
     WantedProvenance,
 )
+from builder.versions import is_specifier
 
 T = TypeVar("T")
 RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
@@ -189,9 +188,7 @@ def _driver(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value == SAME:
         return value
-    try:
-        SpecifierSet(value)
-    except InvalidSpecifier:
+    if not is_specifier(value):
         valid = f'valid: "{SAME}" (the host\'s driver branch), or versions: ">=525.60.13,<590"'
         faults.add(node.where, f'"{value}" says nothing about a driver', valid)
         return ""
