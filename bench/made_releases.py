@@ -124,6 +124,7 @@ def make_image(
         "os": "linux",
         "config": {"Env": ["PATH=/usr/bin:/bin"], "Cmd": ["/bin/sh"]},
         "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in made]},
+        "history": [{"created_by": name} for name in names],  # ch-image wants it
     }
     digests = {"oci": finish_layout(layout, config, made)}
     for name in [one for one in formats if one != "oci"]:
@@ -153,7 +154,9 @@ def _layer(layout: Path, name: str, size: int) -> Layer:
     """A layer of one file, and its blob."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
-        member = tarfile.TarInfo(f"srv/{name}")
+        member = tarfile.TarInfo(
+            f"usr/{name}"
+        )  # ch-image takes a single folder that is not usual for a wrapper
         member.size = size
         archive.addfile(member, io.BytesIO(random.Random(name).randbytes(size)))
     packed = gzip.compress(plain.getvalue(), compresslevel=1, mtime=0)

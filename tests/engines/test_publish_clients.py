@@ -16,6 +16,8 @@ from made_releases import make_images, make_project
 from publishing import TAG, TOOLS, publish, published
 from real_registry import PASSWORD, USER, RealRegistry
 
+from builder.artifacts import flatten
+from builder.artifacts.oci import read_layout
 from builder.engines import Tools, apptainer
 
 pytestmark = pytest.mark.engines
@@ -127,3 +129,26 @@ def test_apptainer_pulls_the_sif(
         user=tools.ordinary_user,
     )
     assert sha256(got) == sha256(whole / f"out/tools-{TAG}-{ARCH}/image.sif")
+
+
+def test_charliecloud_pulls_the_image(
+    whole: Path, secured: RealRegistry, client: Mapping[str, str], tmp_path: Path
+) -> None:
+    env = {
+        **client,
+        "PATH": "/usr/bin:/bin",  # ch-image needs the system's own python3
+        "USER": os.environ.get("USER", "root"),
+        "CH_IMAGE_STORAGE": str(tmp_path / "storage"),
+        "CH_IMAGE_USERNAME": USER,
+        "CH_IMAGE_PASSWORD": PASSWORD,
+        "REQUESTS_CA_BUNDLE": client["SSL_CERT_FILE"],
+    }
+    image, folder = f"{secured.host}/site/tools:{TAG}", tmp_path / "rootfs"
+    run(env, "ch-image", "pull", "--auth", image)
+    run(env, "ch-convert", "-i", "ch-image", "-o", "dir", image, folder)
+    layout = read_layout(whole / f"out/tools-{TAG}-{ARCH}/image.oci")
+    files = [one for one in flatten.entries_of_layout(layout) if one.kind == "file"]
+    assert files
+    assert {one.path: sha256(folder / one.path) for one in files} == {
+        one.path: one.content for one in files
+    }
