@@ -75,7 +75,13 @@ def _publication(one: Publication) -> dict[str, Any]:
         "interruptible": False,
         "environment": {"name": ENVIRONMENT},
         "needs": [job.image for job in one.jobs],
-        "rules": [{"if": "$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH && $BUILD_IMAGES_REGISTRY"}],
+        # Also where an image failed: `publish` refuses it, and attaches the evidence of that.
+        "rules": [
+            {
+                "if": "$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH && $BUILD_IMAGES_REGISTRY",
+                "when": "always",
+            }
+        ],
         "script": [
             _SETUP,
             f"ci/retry {publishing(one, '$BUILD_IMAGES_REGISTRY')}",

@@ -203,6 +203,24 @@ def test_publishing_alone_is_in_the_environment_that_has_secrets(system: str) ->
         assert job.get("environment") == (expected if name.startswith("publish ") else None)
 
 
+def test_an_image_that_fails_is_handed_on_and_its_failure_is_published() -> None:
+    """`publish` refuses it, and attaches the evidence to what the registry has."""
+    made = jobs("github", planned())
+    for job in made.values():
+        for step in job["steps"]:
+            action = step.get("uses", "")
+            if action.startswith("actions/upload-artifact@"):
+                assert step["if"] == "${{ !cancelled() }}"
+            if action.startswith("actions/download-artifact@"):
+                assert step["continue-on-error"] == "true"
+        assert "needs" not in job or job["if"].startswith("${{ !cancelled() && ")
+    for job in jobs("gitlab", planned()).values():
+        if "needs" in job:
+            assert [rule["when"] for rule in job["rules"]] == ["always"]
+        else:
+            assert job["artifacts"]["when"] == "always"
+
+
 def test_actions_are_named_by_commit() -> None:
     uses = re.findall(r"uses: (\S+)(.*)", (ROOT / "ci/github.yml").read_text())
     assert uses
