@@ -29,7 +29,8 @@ def podman_script(hpc_base: dict[str, Path], out: Path, tools: Tools) -> Iterato
     with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="podman-") as name:
         folder = Path(name)
         with real_registry(folder / "registry") as registry:
-            given = [*images, "--output", str(out)]
+            archs = [f"--arch={arch}" for arch in hpc_base]
+            given = [*images, *archs, "--output", str(out)]
             done = build_images("publish", *given, "--to", f"{registry.host}/site", "-q")
             assert done.status == 0, done.stderr
             given = [*images, "--images-in", str(out), "--output", str(folder / "site")]
