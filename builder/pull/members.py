@@ -160,9 +160,10 @@ def _wrong_with(name: str, parts: list[str], limits: Limits) -> str:
         return "a path with .. in a layer"
     if "\0" in name:
         return "a path with a null byte in a layer"
-    sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
-    if max(sizes, default=0) > limits.name or sum(sizes) + len(sizes) > limits.path:
-        return "a path that is too long"
+    if len(name.encode(errors="surrogateescape")) > limits.name:  # few are
+        sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
+        if max(sizes, default=0) > limits.name or sum(sizes) + len(sizes) > limits.path:
+            return "a path that is too long"
     if len(parts) > limits.depth:
         return f"a path of {len(parts)} levels, at most {limits.depth} are read"
     return ""
