@@ -148,9 +148,7 @@ def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> N
     with locked(home.packages, "load"):
         for file, blob in one.files.items():
             _bring(repository, blob, home.packages / file)
-        journals.begin(who, fresh=True)
-        journals.note(who, given)
-        journals.end(who, built=(), taken=(), well=True)
+        journals.replace(who, given)
     if index := one.about.get("index"):
         journals.note_index(str(index))
     done.packages |= one.files.keys()
