@@ -16,16 +16,16 @@ from killing import Case, Commands, kill
 pytestmark = pytest.mark.engines
 Cases: TypeAlias = "tuple[Commands, dict[str, Case]]"
 EVERY = {
-    "pull --format oci": 29,
+    "pull --format oci": 39,
     "pull --format sif": 19,
-    "pull --format charliecloud": 19,
-    "pull --format directory": 29,
-    "publish": 40,
-    "publish --from": 40,
+    "pull --format charliecloud": 29,
+    "pull --format directory": 39,
+    "publish": 53,
+    "publish --from": 48,
     "bundle": 5,
     "bundle, an older one there": 5,
-    "bundle --from": 30,
-    "load --to": 50,
+    "bundle --from": 36,
+    "load --to": 73,
     "load --output --format oci": 29,
     "load --output --format sif": 19,
     "load --output --format directory": 29,
