@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
-from builder.registry import Credentials, Reference, Registry, connect
+from builder.proof.making import attestation_tag, signature_tag
+from builder.registry import Credentials, NotThere, Reference, Registry, connect
+from builder.registry import source as manifests
 from builder.registry.kinds import CYCLONEDX, SIF, STATEMENT, TARBALL
 
 RECIPES = ("tools", "app")
@@ -54,3 +57,17 @@ def lacking(registry: Registry, digest: str) -> list[str]:
 def blobs_of(registry: Registry, digest: str) -> list[str]:
     parsed: dict[str, Any] = json.loads(registry.manifest(digest))
     return [one["digest"] for one in (parsed["config"], *parsed["layers"])]
+
+
+def under(registry: Registry, index: str) -> frozenset[str]:
+    """The digests of all of a release that is there: images, blobs, and what refers to them."""
+    _, parsed = registry.document(index)
+    found: set[str] = set()
+    for digest in (index, *(one["digest"] for one in parsed["manifests"])):
+        named = [one.digest for one in registry.referrers(digest)]
+        for name in (digest, *named, signature_tag(digest), attestation_tag(digest)):
+            with contextlib.suppress(NotThere):
+                there, manifest = registry.document(name)
+                blobs = [one.digest for one in manifests.blobs_of(manifest, name)]
+                found |= {there.digest, *(one for one in blobs if registry.has_blob(one))}
+    return frozenset(found)

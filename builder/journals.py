@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import wheels
+from builder.locks import locked
+from builder.whole import write_whole
 
 ANSWERS = "answers"
 RUN = "run"  # the user who is no build
@@ -96,14 +98,21 @@ class Journals:
         return found
 
     def _append(self, who: str, lines: Iterable[Mapping[str, object]]) -> None:
-        text = "".join(json.dumps(one, sort_keys=True) + "\n" for one in lines)
         path = self.path(who)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.write(handle, text.encode())
+            os.write(handle, _text(lines).encode())
         finally:
             os.close(handle)
+
+    def replace(self, who: str, given: Iterable[Given]) -> None:
+        """Put a whole journal in the place of the one before, which is there until then.
+
+        Nobody else writes it meanwhile.
+        """
+        lines = [*map(asdict, given), {"complete": True, "built": []}]
+        write_whole(self.path(who), _text(lines))
 
     def of(self, who: str) -> dict[str, Given]:
         """What a build was given, by URL; nothing of a build that is not known."""
@@ -143,9 +152,9 @@ class Journals:
 
     def note_index(self, url: str) -> None:
         """Note which index pip is led to."""
-        path = self.cache / _FOLDER / _INDEX
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(url + "\n")
+        folder = self.cache / _FOLDER
+        with locked(folder, _INDEX):
+            write_whole(folder / _INDEX, url + "\n")
 
 
 def is_who(text: str) -> bool:
@@ -156,6 +165,10 @@ def is_who(text: str) -> bool:
 def is_file(text: str) -> bool:
     """Whether a text is the path of a kept file below the cache, and leads nowhere else."""
     return _FILE.fullmatch(text) is not None
+
+
+def _text(lines: Iterable[Mapping[str, object]]) -> str:
+    return "".join(json.dumps(one, sort_keys=True) + "\n" for one in lines)
 
 
 def _given(line: Mapping[str, object]) -> Given | None:

@@ -95,19 +95,29 @@ def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled
     return done
 
 
-def write_project(repository: Repository, inputs: list[Input], folder: Path) -> list[str]:
-    """Write a project's files into an empty folder; their paths."""
-    written = []
-    for one in inputs:
-        for name, blob in one.files.items() if one.kind == PROJECT else ():
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-                raise repository.wrong(blob.digest, f"{name!r} is no path of a project")
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            repository.read_blob(blob, target)
-            written.append(name)
-    return written
+def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
+    """A project's files, by path."""
+    return {name: blob for one in inputs if one.kind == PROJECT for name, blob in one.files.items()}
+
+
+def write_project(repository: Repository, inputs: list[Input], folder: Path) -> None:
+    """Write a project's files into an empty folder."""
+    for name, blob in files_of_project(inputs).items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+            raise repository.wrong(blob.digest, f"{name!r} is no path of a project")
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        repository.read_blob(blob, target)
+
+
+def is_project(inputs: list[Input], folder: Path) -> bool:
+    """Whether a folder holds a project's files, and nothing else."""
+    files = files_of_project(inputs)
+    if folder.is_symlink() or not all(_holds(folder / name, files[name]) for name in files):
+        return False
+    found = [one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir()]
+    return {one.relative_to(folder).as_posix() for one in found} == files.keys()
 
 
 def _base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
@@ -148,9 +158,7 @@ def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> N
     with locked(home.packages, "load"):
         for file, blob in one.files.items():
             _bring(repository, blob, home.packages / file)
-        journals.begin(who, fresh=True)
-        journals.note(who, given)
-        journals.end(who, built=(), taken=(), well=True)
+        journals.replace(who, given)
     if index := one.about.get("index"):
         journals.note_index(str(index))
     done.packages |= one.files.keys()
@@ -168,9 +176,13 @@ def _given(one: Input) -> Iterator[Given]:
         yield given
 
 
+def _holds(file: Path, blob: Descriptor) -> bool:
+    return file.is_file() and f"sha256:{sha256_of_file(file)}" == blob.digest
+
+
 def _bring(repository: Repository, blob: Descriptor, target: Path) -> None:
     """A file that is there whole or not at all; one with its SHA-256 is there already."""
-    if target.is_file() and f"sha256:{sha256_of_file(target)}" == blob.digest:
+    if _holds(target, blob):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")

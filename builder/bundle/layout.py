@@ -28,6 +28,7 @@ from builder.registry import (
 )
 from builder.registry.source import blobs_of, descriptors, json_object
 from builder.web import printable
+from builder.whole import discard
 
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -119,7 +120,7 @@ class Repository(Source):
                     file.write(piece)
                     on_bytes(len(piece))
         except WrongContent:
-            path.unlink(missing_ok=True)
+            discard(path)
             raise
 
     def _place_of(self, wanted: Descriptor) -> int:

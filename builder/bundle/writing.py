@@ -10,7 +10,6 @@ import os
 import shutil
 import stat
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -21,6 +20,7 @@ from builder.digests import HashedWriter
 from builder.errors import BadInput, MissingPrerequisite
 from builder.locks import is_at
 from builder.registry import Descriptor, Source, WrongContent
+from builder.whole import unnamed
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _PIECE = 1 << 20
@@ -94,8 +94,7 @@ def _pieces(blob: Descriptor, origin: Origin, folder: Path) -> Iterator[bytes]:
         return
     with contextlib.ExitStack() as held:
         if isinstance(origin, Source):
-            place = held.enter_context(tempfile.TemporaryDirectory(prefix=".bundle-", dir=folder))
-            file = Path(place) / "blob"
+            file = held.enter_context(unnamed(folder))
             origin.read_blob(blob, file)
         else:
             file = origin

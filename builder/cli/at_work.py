@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.cli.running import uninterrupted
-from builder.cli.workspace import write_atomically
 from builder.engines import Buildah, Tools
 from builder.home import Home
 from builder.locks import Turn, locked, together
 from builder.orphans import MARK, end_orphans, living
+from builder.whole import write_whole
 
 LOCK = "builder"
 _PROJECTS = "projects.json"
@@ -75,7 +75,7 @@ def _remember(home: Home, project: Path) -> None:
     if str(project) not in projects(home):
         with locked(home.path, "projects"):
             known = json.dumps(sorted({*projects(home), str(project)}), indent=1)
-            write_atomically(home.path / _PROJECTS, known + "\n")
+            write_whole(home.path / _PROJECTS, known + "\n")
 
 
 def clean(tools: Tools) -> None:

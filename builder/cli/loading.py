@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from builder import facts
 from builder.bundle import Bundle, opened, releases_of
-from builder.bundle.filling import fill_home, index_of_inputs, inputs_of, write_project
+from builder.bundle.filling import (
+    Input,
+    files_of_project,
+    fill_home,
+    index_of_inputs,
+    inputs_of,
+    is_project,
+    write_project,
+)
 from builder.cli.at_work import using
 from builder.cli.progress import Progress
 from builder.cli.publishing import DRY, NARROW_HINT, namespace, tell
@@ -188,8 +196,6 @@ def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) 
 def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
     given = options.bundle
     assert given is not None
-    if given.checkout and os.path.lexists(given.checkout):
-        raise _is_there(given.checkout)
     repository, index = index_of_inputs(archive)
     image = Image(digest=index.digest, architecture=site.arch, asked=site.arch)
     gathered = Gathered(
@@ -204,6 +210,8 @@ def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
     if any(one.result == REFUSED for one in rulings):
         raise NotProven(repository.name, rulings)
     inputs = inputs_of(repository, index)
+    if given.checkout and os.path.lexists(given.checkout):
+        _check_same(given.checkout, inputs)
     if options.dry_run:
         print(f"dry run, nothing was loaded: {counted(len(inputs), 'input')}, signed")
         return 0
@@ -212,9 +220,11 @@ def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
         done = fill_home(repository, inputs, home)
     if given.checkout:
         with made_whole(given.checkout) as folder:
-            if folder is None:
-                raise _is_there(given.checkout)
-            done.project = write_project(repository, inputs, folder)
+            if folder:
+                write_project(repository, inputs, folder)
+            else:  # one that was killed had made it
+                _check_same(given.checkout, inputs)
+        done.project = sorted(files_of_project(inputs))
     if options.json:
         counts = {**asdict(done), "packages": len(done.packages)}
         print(json.dumps({"home": str(home.path), **counts}, indent=1))
@@ -227,8 +237,11 @@ def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
     return 0
 
 
-def _is_there(folder: Path) -> BadInput:
-    return BadInput(f"{folder} is there already", hint="name another folder")
+def _check_same(folder: Path, inputs: list[Input]) -> None:
+    """Refuse a folder that is there, unless it is what would be made."""
+    if not is_project(inputs, folder):
+        problem = f"{folder} is there already, and is not the project of this archive"
+        raise BadInput(problem, hint="name another folder")
 
 
 def _refuse(options: Options, asked: Sequence[_Asked], reasons: Sequence[str]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.home import Home
 from builder.publish.threads import in_threads
 from builder.registry import Descriptor, Registry, Source
+from builder.whole import unnamed
 
 THERE, MOUNTED, SENT, MISSING = "there", "mounted", "sent", "missing"
 
@@ -31,8 +32,10 @@ class Wanted:
         if not isinstance(self.origin, Source):
             self.registry.write_blob(self.origin, digest=self.blob.digest, missing=True)
             return
-        with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
-            file = Path(folder) / "blob"
+        # Python tries out a folder for temporary files by a file that may be left in it.
+        folder = Home.of_environment().path
+        folder.mkdir(parents=True, exist_ok=True)
+        with unnamed(folder) as file:
             self.origin.read_blob(self.blob, file)
             self.registry.write_blob(file, digest=self.blob.digest, missing=True)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder.errors import BadInput
 from builder.locks import is_at
-from builder.pull.receipts import fsync
+from builder.whole import fsync
 
 _POLL_S = 0.2
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from builder.policy.rules import rollback, times_of
 from builder.policy.statements import time_of
 from builder.policy.values import Policy
 from builder.pull.owning import check_own, make_own
+from builder.whole import write_whole
 
 NAME = "receipt.json"
 SCHEMA = "build-images/receipt/v1"
@@ -75,26 +75,7 @@ class Last:
 
 def write_json(file: Path, document: Mapping[str, Any]) -> None:
     """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        with partial.open("w") as opened:
-            opened.write(json.dumps(document, indent=1) + "\n")
-            opened.flush()
-            os.fsync(opened.fileno())
-        partial.rename(file)
-        fsync(file.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def fsync(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk even if the power fails."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    write_whole(file, json.dumps(document, indent=1) + "\n")
 
 
 def read_receipt(folder: Path) -> dict[str, Any] | None:

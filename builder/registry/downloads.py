@@ -13,6 +13,7 @@ import urllib3.exceptions
 
 from builder.registry.failures import Passing, WrongContent
 from builder.registry.references import Descriptor
+from builder.whole import discard
 
 if TYPE_CHECKING:
     from builder.registry.client import Registry
@@ -36,7 +37,7 @@ def read_blob(registry: Registry, wanted: Descriptor, path: Path, on_bytes: OnBy
                 kept = False  # perhaps what lay there was wrong: once more, from the beginning
                 hashed.empty()
         except WrongContent:
-            path.unlink(missing_ok=True)
+            discard(path)
             raise
 
 

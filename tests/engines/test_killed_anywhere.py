@@ -1,35 +1,56 @@
-"""SIGKILL before a request or a change of the file system, and the same command again.
+"""SIGKILL at a step, and the same command again.
 
 `python bench/kills.py` does it at every step; here, at some of each command.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import pytest
-from kills import FORMATS, commands, kill_publishes, kill_pulls
-from made_releases import make_images, make_project
-from published import RECIPES
-from pulling import known_images, one_registry, site
-from registry_site import Site
+from harness import missing
+from kill_cases import all_cases
+from killing import Case, Commands, kill
 
 pytestmark = pytest.mark.engines
-__all__ = ["known_images", "one_registry", "site"]  # fixtures
+Cases: TypeAlias = "tuple[Commands, dict[str, Case]]"
+EVERY = {
+    "pull --format oci": 39,
+    "pull --format sif": 19,
+    "pull --format charliecloud": 29,
+    "pull --format directory": 39,
+    "publish": 53,
+    "publish --from": 48,
+    "bundle": 5,
+    "bundle, an older one there": 5,
+    "bundle --from": 36,
+    "load --to": 73,
+    "load --output --format oci": 29,
+    "load --output --format sif": 19,
+    "load --output --format directory": 29,
+    "load --home": 15,
+    "load --home, an older one there": 15,
+}
 
 
-@pytest.mark.parametrize("artifact_format", FORMATS)
-def test_a_pull_leaves_nothing_half_made(site: Site, artifact_format: str) -> None:
-    with commands(site.place) as run:
-        kills, wrong = kill_pulls(run, site, site.publish(), artifact_format, every=13)
+@pytest.fixture(scope="module", name="cases")
+def made_cases(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Commands, dict[str, Case]]]:
+    if absent := missing(["docker-registry"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    with all_cases(tmp_path_factory.mktemp("kills")) as (run, some):
+        yield run, {one.name: one for one in some}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_killed_leaves_nothing_half_made(cases: Cases, name: str) -> None:
+    run, known = cases
+    kills, wrong = kill(run, known[name], every=EVERY[name])
     assert wrong == []
-    assert kills > 3
+    assert kills > 1
 
 
-def test_a_publish_sets_no_tag_before_its_proof(registry: str, tmp_path: Path) -> None:
-    project = make_project(tmp_path / "project", recipes=RECIPES)
-    make_images(project)
-    with commands(tmp_path) as run:
-        kills, wrong = kill_publishes(run, project, registry, every=40)
-    assert wrong == []
-    assert kills > 3
+def test_no_command_is_left_out(cases: Cases) -> None:
+    assert cases[1].keys() == EVERY.keys()

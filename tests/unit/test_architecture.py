@@ -43,6 +43,7 @@ LEAVES = {
     "tags",
     "web",
     "wheels",
+    "whole",
 }
 
 # What the modules of each stage may import besides the leaves and their own package.

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from test_bundle import (  # noqa: F401 - fixtures
     HOST,
+    PROOF,
     _own_home,
     a_policy,
-    made_once,
-    one_archive,
 )
 
 from builder.bundle import Contents, opened, write_archive
 from builder.bundle.filling import Input, fill_home, index_of_inputs, inputs_of
-from builder.bundle.inputs import Build, Inputs, add_inputs
+from builder.bundle.inputs import Build, Inputs, add_inputs, add_proof
 from builder.bundle.layout import Repository
 from builder.cli import main
 from builder.home import Home
 from builder.journals import Given, Journals
+from builder.proof import Descriptor, proofs
+from builder.proof.keys import private_key
 from builder.registry import WrongContent
 
 SIGNED, OTHER = b"what was signed", b"of the same size"[: len(b"what was signed")]
@@ -103,16 +107,62 @@ def test_builds_that_share_a_file_take_turns(
     assert all(journals.is_complete(str(one.about["build"])) for one in builds)
 
 
-@pytest.mark.parametrize("kind", ["folder", "link"])
-def test_a_checkout_that_is_there_is_refused_first(
-    kind: str, whole: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def signed_archive(folder: Path) -> Path:
+    """An archive of a project's files, and a source, signed by the policy's key."""
+    for name in ("matrix.yaml", "source"):
+        (folder / name).write_bytes(SIGNED)
+    project = {"matrix.yaml": folder / "matrix.yaml", "recipes/x.yaml": folder / "matrix.yaml"}
+    contents = Contents()
+    index = add_inputs(contents, Inputs(project=project, sources={SHA256: folder / "source"}))
+    image = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    key = private_key(str(PROOF / "cosign.key"), os.environ)
+    time = "2026-01-01T00:00:00Z"
+    add_proof(contents, proofs(image, (), key, reference="inputs", created=time))
+    write_archive(folder / "inputs.tar", contents)
+    return folder / "inputs.tar"
+
+
+def checked_out(archive: Path, policy: Path, place: Path) -> int:
+    words = ["load", str(archive), "--policy", str(policy), "--host", HOST, "--home", "--checkout"]
+    return main([*words, str(place)])
+
+
+def _emptied(place: Path) -> None:
+    shutil.rmtree(place)
+    place.mkdir()
+
+
+def _linked(place: Path) -> None:
+    place.rename(place.with_name("elsewhere"))
+    place.symlink_to("elsewhere")
+
+
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "nothing": _emptied,
+    "a file more": lambda place: (place / "site.yaml").touch(),
+    "a file less": lambda place: (place / "matrix.yaml").unlink(),
+    "another file": lambda place: (place / "matrix.yaml").write_bytes(OTHER),
+    "a link to it": _linked,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_folder_is_refused_before_anything_is_brought(
+    name: str, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before it is looked whether the archive has inputs at all."""
-    place = tmp_path / "project"
-    if kind == "folder":
-        place.mkdir()
-    else:
-        place.symlink_to("nowhere")
-    words = ["load", str(whole), "--policy", str(policy), "--host", HOST, "--home", "--checkout"]
-    assert main([*words, str(place)]) == 2
+    archive, place = signed_archive(tmp_path), tmp_path / "project"
+    assert checked_out(archive, policy, place) == 0
+    shutil.rmtree(tmp_path / "home")
+    OTHERS[name](place)
+    assert checked_out(archive, policy, place) == 2
     assert f"{place} is there already" in capsys.readouterr().err
+    assert not (tmp_path / "home/sources").exists()
+
+
+def test_a_checkout_that_a_killed_one_made_is_taken(policy: Path, tmp_path: Path) -> None:
+    archive, place = signed_archive(tmp_path), tmp_path / "project"
+    assert checked_out(archive, policy, place) == 0
+    (tmp_path / ".project.lock").touch()
+    assert checked_out(archive, policy, place) == 0
+    assert (place / "recipes/x.yaml").read_bytes() == SIGNED
+    assert not (tmp_path / ".project.lock").exists()

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from builder.bundle import Contents, opened, write_archive
+from builder.bundle.contents import Nothing
 from builder.errors import BadInput
-from builder.registry import Descriptor
+from builder.registry import Descriptor, WrongContent
+from builder.whole import discard
 
 SECRET = "a key of this user\n"
 
@@ -75,3 +77,34 @@ def test_what_a_killed_one_left_is_begun_anew(umask: int, mode: int, tmp_path: P
     assert stat.S_IMODE((tmp_path / "site.tar").stat().st_mode) == mode
     assert opened(tmp_path / "site.tar").archive.blobs.keys() == {blob.digest}
     assert not partial.exists()
+
+
+class _Elsewhere(Nothing):
+    """Has one blob, and notes what is beside the archive while it is brought."""
+
+    def __init__(self, folder: Path, content: bytes) -> None:
+        super().__init__("tools")
+        self.folder, self.content, self.beside = folder, content, list[str]()
+
+    def read_blob(self, wanted: Descriptor, path: Path, *, on_bytes: object = None) -> None:
+        del on_bytes
+        path.write_bytes(self.content)
+        self.beside = [one.name for one in self.folder.iterdir()]
+        if Descriptor.of(self.content, "").digest != wanted.digest:
+            discard(path)
+            raise WrongContent("another blob")
+
+
+def test_a_blob_from_elsewhere_has_no_name_beside_the_archive(tmp_path: Path) -> None:
+    """Whoever is killed leaves the half archive alone, which the next one begins anew."""
+    blob = Descriptor.of(b"some", "x")
+    for content in (b"some", b"else"):
+        elsewhere, contents = _Elsewhere(tmp_path, content), Contents()
+        contents.add_blob(blob, elsewhere)
+        if content == b"some":
+            write_archive(tmp_path / "site.tar", contents)
+        else:
+            with pytest.raises(WrongContent, match="another blob"):
+                write_archive(tmp_path / "site.tar", contents)
+        assert [one for one in elsewhere.beside if one != "site.tar"] == [".site.tar.partial"]
+    assert opened(tmp_path / "site.tar").archive.blobs.keys() == {blob.digest}

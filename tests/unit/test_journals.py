@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -180,3 +181,29 @@ def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: ThreadingH
             assert session.get(url, proxies=proxies, timeout=10).status_code == 407
         assert cache.journals.of(ONE)
         assert not cache.journals.of(OTHER)
+
+
+def test_what_is_replaced_stays_until_the_new_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends `load --home`, a build is given what was noted of it, or the new."""
+    journals = Journals(cache=tmp_path)
+    old, new = (Given(url="http://mirror/x", file=f"ab/{one}") for one in ("old.deb", "new.deb"))
+    journals.replace(ONE, [old])
+    journals.note_index("http://old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journals.replace(ONE, [new])
+        with pytest.raises(KeyboardInterrupt):
+            journals.note_index("http://new")
+    assert journals.is_complete(ONE)
+    assert journals.of(ONE) == {old.url: old}
+    assert journals.index == "http://old"
+    journals.replace(ONE, [new])
+    assert journals.is_complete(ONE)
+    assert journals.of(ONE) == {new.url: new}
+
+
+def _interrupted(_handle: int) -> None:
+    raise KeyboardInterrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from fake_registry import Fake, fake_registry
 from builder.predicates import SLSA, TEST_RESULT
 from builder.publish import Mirror, found_release
 from builder.publish.attaching import our_turn
+from builder.publish.blobs import Wanted
 from builder.registry import (
     INDEX,
     MANIFEST,
@@ -148,3 +150,18 @@ def test_proof_that_another_wrote_over_sets_no_tag(fake: Fake) -> None:
     with pytest.raises(RegistryFailed, match="another client wrote over this proof"):
         mirror_to(source, target)
     assert "1.0" not in fake.tags("site/copy")
+
+
+def test_a_blob_on_its_way_has_no_name(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is killed leaves none among the temporary files, which may be large."""
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    source, target, seen = repository(fake), repository(fake, "other/copy"), list[Path]()
+    blob = source.write_blob(b"a layer")
+    fake.before = lambda _: seen.extend([*temporary.iterdir(), *home.glob("*")])
+    Wanted(registry=target, blob=blob, origin=source).send()
+    assert seen == []
+    assert target.has_blob(blob.digest)

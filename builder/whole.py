@@ -1,0 +1,49 @@
+"""Files that leave nothing half-made, whatever ends this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        with partial.open("w") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        partial.rename(file)
+        fsync(file.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def fsync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk even if the power fails."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def unnamed(folder: Path) -> Iterator[Path]:
+    """The path of an empty file that is in no folder, on the file system of one.
+
+    It is gone when it is closed, also if nobody is left to remove it.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        yield Path(f"/proc/self/fd/{file.fileno()}")
+
+
+def discard(file: Path) -> None:
+    """Remove a file, if it is there; an `unnamed` one goes by itself."""
+    with contextlib.suppress(PermissionError):
+        file.unlink(missing_ok=True)
