@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from builder import facts
 from builder.bases.store import staging
+from builder.bundle.bases import RegistryBase, is_base_name, keep_base, read_base
 from builder.bundle.contents import INPUTS
 from builder.bundle.inputs import TAG
 from builder.bundle.layout import Bundle, Repository
@@ -22,7 +24,7 @@ from builder.home import Home
 from builder.journals import ANSWERS, Given, Journals, is_file, is_who
 from builder.locks import locked
 from builder.registry import Descriptor, NotThere, Source, WrongContent
-from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE
+from builder.registry.kinds import BASE, PACKAGES, PROJECT, REGISTRY_BASE, SOURCES, TITLE
 from builder.registry.source import blobs_of, descriptors
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -64,7 +66,9 @@ def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
 
 
 def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
-    """What an index names. Raises `WrongContent` for what is none of our artifacts."""
+    """What an index names. Raises `WrongContent` for what is none of our artifacts, and for a base
+    of a registry that is none, or of another architecture than is said.
+    """
     _, document = repository.document(index)
     found = []
     for where in descriptors(document, "manifests", repository.name):
@@ -77,7 +81,10 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
         files = {one.annotations.get(TITLE, ""): one for one in layers}
         if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")
-        found.append(Input(kind=str(manifest.get("artifactType")), about=about, files=files))
+        one = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
+        if one.kind == REGISTRY_BASE:
+            _base_in(repository, one)
+        found.append(one)
     return found
 
 
@@ -86,6 +93,7 @@ def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled
     done = Filled()
     ways: dict[str, Callable[[Repository, Input, Home, Filled], None]] = {
         BASE: _base,
+        REGISTRY_BASE: _registry_base,
         SOURCES: _sources,
         PACKAGES: _packages,
     }
@@ -124,6 +132,19 @@ def _base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
                 text = json.dumps({**record, "archive": str(partial / title)}, indent=1)
                 (partial / "base.json").write_text(text)
     done.bases += 1
+
+
+def _registry_base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
+    keep_base(_base_in(repository, one), home.bases)
+    done.bases += 1
+
+
+def _base_in(repository: Source, one: Input) -> RegistryBase:
+    name, arch, digest = (str(one.about.get(key, "")) for key in ("name", "arch", "digest"))
+    manifest = one.files.get(digest)
+    if manifest is None or not is_base_name(name, digest) or arch not in facts.ARCHITECTURES:
+        raise repository.wrong(digest, "it is no base image of a registry")
+    return read_base(repository, name, arch, manifest.bare())
 
 
 def _sources(repository: Repository, one: Input, home: Home, done: Filled) -> None:

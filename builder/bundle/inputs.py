@@ -9,12 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from builder.bundle.bases import RegistryBase
 from builder.bundle.contents import INPUTS, Contents, artifact
 from builder.digests import sha256_of_file
 from builder.journals import Given
 from builder.publish.attaching import Attached
 from builder.registry import INDEX, Descriptor
-from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE, as_bytes
+from builder.registry.kinds import (
+    BASE,
+    PACKAGES,
+    PROJECT,
+    REGISTRY_BASE,
+    SOURCES,
+    TITLE,
+    as_bytes,
+)
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
@@ -47,6 +56,7 @@ class Inputs:
 
     project: dict[str, Path] = field(default_factory=dict)
     bases: dict[str, BaseFile] = field(default_factory=dict)  # by name and digest
+    registry_bases: dict[str, RegistryBase] = field(default_factory=dict)  # by digest
     sources: dict[str, Path] = field(default_factory=dict)  # by SHA-256
     builds: dict[str, Build] = field(default_factory=dict)  # by who
 
@@ -58,6 +68,9 @@ def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
     for _, base in sorted(inputs.bases.items()):
         layers = {base.archive.name: _file(base.archive)}
         found.append(artifact(contents, BASE, dict(base.record), layers, title=TITLE))
+    for digest, one in sorted(inputs.registry_bases.items()):
+        named = {"name": one.name, "arch": one.arch, "digest": digest}
+        found.append(artifact(contents, REGISTRY_BASE, named, one.files, title=TITLE))
     if inputs.sources:
         layers = {sha: _file(path, sha) for sha, path in inputs.sources.items()}
         names = {"sources": sorted(inputs.sources)}
