@@ -16,11 +16,11 @@ from builder.bases import StoredBase
 from builder.bases.store import staging
 from builder.bundle.archive import INDEX_FILE, open_archive
 from builder.bundle.contents import Contents, Origin
-from builder.bundle.layout import Repository, json_of
+from builder.bundle.layout import Bundle, Repository, json_of
 from builder.bundle.writing import write_archive
 from builder.errors import BadInput
 from builder.locks import locked
-from builder.registry import MANIFESTS, Descriptor, Reference, Source
+from builder.registry import MANIFESTS, Descriptor, Reference, Source, WrongContent
 from builder.registry.source import blobs_of, descriptors
 
 
@@ -86,14 +86,14 @@ def read_base(source: Source, name: str, arch: str, wanted: str | Descriptor) ->
 
 
 def keep_base(base: RegistryBase, store: Path) -> None:
-    """Put a base into the store, unless it is there; every blob is checked on the way.
+    """Put a base into the store, unless it is there whole; every blob is checked on the way.
 
     `store` is that of bases which are made here: a base is found there by its digest.
     """
     title = f"{Reference.parse(base.name).repository.rpartition('/')[2]}-{base.arch}"
     folder = f"{title}-{base.manifest.digest.partition(':')[2][:12]}"
     with locked(store, folder):
-        if (store / folder / "base.json").exists():
+        if _is_there(base, store / folder / f"{title}.oci.tar"):
             return
         with staging(store, folder) as partial:
             stored = StoredBase(
@@ -114,6 +114,15 @@ def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
     source = Repository(archive, "base", [])
     [manifest] = descriptors(json_of(archive, INDEX_FILE), "manifests", source.name)
     return read_base(source, name, stored.arch, manifest)
+
+
+def _is_there(base: RegistryBase, archive: Path) -> bool:
+    try:
+        found = Bundle(archive=open_archive(archive), listed=())
+        found.check()
+    except (BadInput, WrongContent):
+        return False
+    return found.archive.blobs.keys() == base.files.keys()
 
 
 def _write(base: RegistryBase, archive: Path) -> None:

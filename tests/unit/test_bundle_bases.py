@@ -147,7 +147,13 @@ def test_it_is_where_an_offline_build_looks(
     assert bundled(tmp_path / "there", tmp_path / "again.tar") == 0, capsys.readouterr().err
     assert (tmp_path / "again.tar").read_bytes() == archive.read_bytes()
     assert len(fake.asked) == before
-    assert into_home(archive, policy) == 0  # a base that is there counts, too
+    layer, spoilt = LAYERS[1], b"!" * len(LAYERS[1])
+    stored.archive.write_bytes(stored.archive.read_bytes().replace(layer, spoilt))
+    assert into_home(archive, policy) == 0  # what is not whole is replaced
+    assert layer in stored.archive.read_bytes()
+    before = stored.archive.stat().st_ino
+    assert into_home(archive, policy) == 0  # what is, counts
+    assert stored.archive.stat().st_ino == before
 
 
 def test_a_dry_run_asks_for_no_layer(fake: Fake, tmp_path: Path, capsys: Capture) -> None:
