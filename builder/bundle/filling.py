@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -23,8 +24,18 @@ from builder.errors import MissingPrerequisite
 from builder.home import Home
 from builder.journals import ANSWERS, Given, Journals, is_file, is_who
 from builder.locks import locked
+from builder.native import RECORD
+from builder.native.files import digest_of, entries_of, put_together, read_entries
 from builder.registry import Descriptor, NotThere, Source, WrongContent
-from builder.registry.kinds import BASE, PACKAGES, PROJECT, REGISTRY_BASE, SOURCES, TITLE
+from builder.registry.kinds import (
+    BASE,
+    NATIVE,
+    PACKAGES,
+    PROJECT,
+    REGISTRY_BASE,
+    SOURCES,
+    TITLE,
+)
 from builder.registry.source import blobs_of, descriptors
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -48,6 +59,7 @@ class Filled:
 
     bases: int = 0
     sources: int = 0
+    native: list[str] = field(default_factory=list)
     packages: set[str] = field(default_factory=set)
     builds: int = 0
     project: list[str] = field(default_factory=list)
@@ -89,12 +101,13 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
 
 
 def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled:
-    """Put bases, sources and packages where builds look for them."""
+    """Put bases, sources, native tools and packages where builds look for them."""
     done = Filled()
     ways: dict[str, Callable[[Repository, Input, Home, Filled], None]] = {
         BASE: _base,
         REGISTRY_BASE: _registry_base,
         SOURCES: _sources,
+        NATIVE: _native,
         PACKAGES: _packages,
     }
     for one in inputs:
@@ -154,6 +167,31 @@ def _sources(repository: Repository, one: Input, home: Home, done: Filled) -> No
         with locked(home.sources, sha256):
             _bring(repository, blob, home.sources / "sha256" / sha256)
         done.sources += 1
+
+
+def _native(repository: Repository, one: Input, home: Home, done: Filled) -> None:
+    name, digest, made = (str(one.about.get(key, "")) for key in ("name", "digest", "made"))
+    try:
+        entries = read_entries(one.about.get("entries"))
+    except ValueError as error:
+        raise repository.wrong(digest, f"these are no native tools: {error}") from error
+    wanted = {content for _, mode, content in entries if stat.S_ISREG(mode)}
+    files = {sha for sha, blob in one.files.items() if blob.digest == f"sha256:{sha}"}
+    if digest_of(entries) != digest or files != wanted or not _NAME.fullmatch(name):
+        raise repository.wrong(digest, "these are no native tools")
+    folder = f"{name}-{digest.partition(':')[2][:12]}"
+    with locked(home.native, folder):
+        if digest_of(entries_of(home.native / folder / "root")) != digest:
+            with staging(home.native, folder) as partial:
+                put_together(
+                    entries,
+                    partial / "root",
+                    lambda sha, path: repository.read_blob(one.files[sha], path),
+                )
+                about = {"name": name, "digest": digest, "made": made}
+                (partial / RECORD).write_text(json.dumps(about, indent=1))
+                partial.chmod(0o755)
+    done.native.append(name)
 
 
 def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> None:

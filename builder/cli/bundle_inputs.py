@@ -9,12 +9,14 @@ from typing import Any
 
 from builder.bases import kept_base
 from builder.bundle.bases import base_of_store, read_base
-from builder.bundle.inputs import BaseFile, Build, Inputs
+from builder.bundle.inputs import BaseFile, Build, Inputs, ToolFiles
 from builder.cli.declared import project_digests
 from builder.errors import MissingPrerequisite
 from builder.home import Home
 from builder.journals import Journals, who_of
 from builder.model import PlannedImage
+from builder.native import stored_tools
+from builder.native.files import digest_of, entries_of
 from builder.publish import Ready
 from builder.registry import Reference, RegistryFailed, Source, WrongContent
 from builder.sources import Store
@@ -44,6 +46,7 @@ def inputs_of(
         for name, at in planned.registry_bases.items():
             lacking += _registry_base(image, name, planned.cell.arch, partial(source, at), inputs)
         lacking += _sources(image, record.get("sources") or {}, Store(path=home.sources), inputs)
+        lacking += _native(image, str(record.get("native_tools") or ""), home, inputs)
         lacking += _builds(image, record.get("stages") or {}, Journals(cache=home.packages), inputs)
     if lacking:
         lines = ["what these images were built from is not here; nothing was written:", *lacking]
@@ -100,6 +103,18 @@ def _sources(image: Ready, sources: dict[str, str], store: Store, inputs: Inputs
             inputs.sources[sha256] = store.place(sha256)
         else:
             yield f"{image.identifier}: its source {url} is not in the store"
+
+
+def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
+    """The native tools that the steps of an emulated build were lent."""
+    if not digest or digest in inputs.native:
+        return
+    tools = next((one for one in stored_tools(home.native) if one.digest == digest), None)
+    entries = entries_of(tools.root) if tools else []
+    if tools and digest_of(entries) == digest:
+        inputs.native[digest] = ToolFiles(tools=tools, entries=entries)
+    else:
+        yield f"{image.identifier}: its native tools are not in the store, or not as they were"
 
 
 def _builds(

@@ -110,6 +110,10 @@ def _written(
             {"name": one.name, "arch": one.arch, "bytes": one.size}
             for _, one in sorted(inputs.registry_bases.items())
         ],
+        "native_tools": [
+            {"name": one.tools.name, "digest": digest, "bytes": one.size}
+            for digest, one in sorted(inputs.native.items())
+        ],
         "blobs": len(contents.blobs),
         "bytes": size_of(contents, contents.index()),
     }
@@ -127,6 +131,8 @@ def _written(
         print(f"  built from {', '.join(parts)}")
     for one in report["registry_bases"]:
         print(f"  {one['name']}  {one['arch']}  {one['bytes'] / 1e6:.1f} MB")
+    for one in report["native_tools"]:
+        print(f"  native tools {one['name']}  {one['bytes'] / 1e6:.1f} MB")
     size = f"{counted(len(contents.blobs), 'blob')}, {report['bytes'] / 1e6:.1f} MB"
     if options.dry_run:
         print(f"dry run, nothing was written: {size}")

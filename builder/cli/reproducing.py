@@ -227,6 +227,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
                 cache=False,
                 verify=False,
                 native_tools=options.native_tools,
+                offline=options.offline,
                 epoch=manifest["inputs"]["source_date_epoch"],
             )
         finally:

@@ -17,6 +17,7 @@ from harness import PROJECT, Ended, build_images, manifest_of, missing
 from loopback import Registry, running_registry
 from test_faults import write_tiny
 
+from builder import door
 from builder.bases import ensure_base, find_mirror
 from builder.engines import Tools
 from builder.home import Home
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.engines
 
 IMAGE = "packaged-1.0-debian13-x86_64"
 OF_REGISTRY = "packaged-1.0-sample-x86_64"
+EMULATED = "packaged-1.0-debian13-ppc64le"
 STEPS = '"apt-get update", "apt-get install -y --no-install-recommends hello", "hello -v >/etc/v"'
 
 SAMPLE = """\
@@ -159,6 +161,26 @@ def test_a_base_of_a_registry_is_carried(
     assert inputs["bases"] == 1
     assert not (tmp_path / "project" / "site.yaml").exists()
     assert rebuilt(tmp_path / "project", there, OF_REGISTRY) == before
+
+
+def test_the_native_tools_of_an_emulated_build_are_carried(
+    homes: tuple[Path, Path], site: Path, tmp_path: Path, tools: Tools
+) -> None:
+    if not door.is_open("ppc64le"):
+        pytest.skip("the kernel's handler of ppc64le is not that of 'make setup'")
+    here, there = homes
+    write_tiny(site, '"echo made with native tools > /etc/v"', name="packaged")
+    matrix = (site / "matrix.yaml").read_text()
+    (site / "matrix.yaml").write_text(matrix.replace("x86_64", "ppc64le"))
+    for one in (*tools.home.bases.glob("debian13-ppc64le-*"), *tools.home.native.glob("trixie-*")):
+        shutil.copytree(one, here / one.relative_to(tools.home.path), symlinks=True)
+    before = built(site, here, EMULATED)
+    lent = manifest_of(site / "out" / EMULATED)["inputs"]["native_tools"]
+    assert lent
+    carried(homes, site, tmp_path)
+    assert rebuilt(tmp_path / "project", there, EMULATED) == before
+    again = manifest_of(tmp_path / "project/out" / EMULATED)
+    assert again["inputs"]["native_tools"] == lent
 
 
 def a_base(tools: Tools, log: Path) -> Path:
