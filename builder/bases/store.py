@@ -65,7 +65,8 @@ class StoredBase:
 
     def touch(self) -> None:
         """Note that it is of use: `gc` leaves what was so lately."""
-        os.utime(self.archive.parent / "base.json")
+        with contextlib.suppress(FileNotFoundError):  # another puts it there anew at this moment
+            os.utime(self.archive.parent / "base.json")
 
     def check(self) -> None:
         """Raise `StepFailed` if the store has another base in its place now."""

@@ -66,8 +66,9 @@ class Stages:
         """What the engine is given to start from: the base that was made here, or those of
         registries that `load` brought. The engine itself has, or pulls, all others.
         """
-        base = self.base(image)
-        bases = (base,) if base else brought_bases(image, self.run.tools.home)
+        if base := self.base(image):
+            return (base,)
+        bases = brought_bases(image, self.run.tools.home)
         for one in bases:
             one.touch()
         return bases

@@ -160,7 +160,10 @@ def test_a_base_of_a_registry_is_carried(
         inputs, _ = carried(homes, site, tmp_path)
     assert inputs["bases"] == 1
     assert not (tmp_path / "project" / "site.yaml").exists()
-    assert rebuilt(tmp_path / "project", there, OF_REGISTRY) == before
+    project = tmp_path / "project"
+    assert rebuilt(project, there, OF_REGISTRY) == before
+    again = unplugged("reproduce", OF_REGISTRY, "--project", project, "--offline", home=there)
+    assert again.status == 0, again.stderr
 
 
 def test_the_native_tools_of_an_emulated_build_are_carried(
