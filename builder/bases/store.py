@@ -41,7 +41,10 @@ DPkg::Post-Invoke { "rm -f /var/cache/apt/*.bin || true"; };
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBase:
-    """A base in the store. `name` is how specs name it; `digest` its OCI manifest's."""
+    """A base in the store. `name` is how specs name it; `digest` its OCI manifest's.
+
+    One of a registry, which `load` brought, has no `key` and no time at which it was `made`.
+    """
 
     name: str
     arch: str
@@ -54,6 +57,16 @@ class StoredBase:
     def tag(self) -> str:
         """What an engine keeps it under, whatever else is called `name` meanwhile."""
         return base_tag(self.digest)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that an engine keeps it under: none gives an image a name by digest."""
+        return (self.tag,) if "@" in self.name else (self.name, self.tag)
+
+    def touch(self) -> None:
+        """Note that it is of use: `gc` leaves what was so lately."""
+        with contextlib.suppress(FileNotFoundError):  # another puts it there anew at this moment
+            os.utime(self.archive.parent / "base.json")
 
     def check(self) -> None:
         """Raise `StepFailed` if the store has another base in its place now."""
@@ -114,12 +127,14 @@ def stored_base(
 def kept_base(name: str, *, store: Path) -> StoredBase | None:
     """The newest base that specs call by a name, from whichever mirror; None if there is none.
 
-    For where no mirror is: a base that was brought is of the mirror of those who made it.
+    For where no mirror is: a base that was brought is of the mirror of those who made it. One of a
+    registry is known by the digest in its name.
     """
-    found = []
+    found, digest = [], name.partition("@")[2]
     for record in store.glob("*/base.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            if json.loads(record.read_text())["name"] == name:
+            about = json.loads(record.read_text())
+            if about["digest"] == digest if digest else about["name"] == name:
                 found.append(_read(record, name))
     return max((one for one in found if one.archive.is_file()), key=_made, default=None)
 

@@ -51,8 +51,12 @@ class Nothing(Source):
 
 @dataclass(kw_only=True, slots=True)
 class Contents:
-    """What an archive is to hold: blobs by digest, and the entries of its `index.json`."""
+    """What an archive is to hold: blobs by digest, and the entries of its `index.json`.
 
+    `kind` is the artifact type of that; empty for a plain image layout.
+    """
+
+    kind: str = BUNDLE
     blobs: dict[str, tuple[Descriptor, Origin]] = field(default_factory=dict)
     entries: list[Descriptor] = field(default_factory=list)
 
@@ -123,7 +127,7 @@ class Contents:
             {
                 "schemaVersion": 2,
                 "mediaType": INDEX,
-                "artifactType": BUNDLE,
+                **({"artifactType": self.kind} if self.kind else {}),
                 "manifests": [one.as_json() for one in self.entries],
             }
         )

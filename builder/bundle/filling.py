@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from builder import facts
 from builder.bases.store import staging
+from builder.bundle.bases import RegistryBase, is_base_name, keep_base, read_base
 from builder.bundle.contents import INPUTS
 from builder.bundle.inputs import TAG
 from builder.bundle.layout import Bundle, Repository
@@ -21,8 +24,18 @@ from builder.errors import MissingPrerequisite
 from builder.home import Home
 from builder.journals import ANSWERS, Given, Journals, is_file, is_who
 from builder.locks import locked
+from builder.native import RECORD
+from builder.native.files import digest_of, entries_of, put_together, read_entries
 from builder.registry import Descriptor, NotThere, Source, WrongContent
-from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE
+from builder.registry.kinds import (
+    BASE,
+    NATIVE,
+    PACKAGES,
+    PROJECT,
+    REGISTRY_BASE,
+    SOURCES,
+    TITLE,
+)
 from builder.registry.source import blobs_of, descriptors
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -46,6 +59,7 @@ class Filled:
 
     bases: int = 0
     sources: int = 0
+    native: list[str] = field(default_factory=list)
     packages: set[str] = field(default_factory=set)
     builds: int = 0
     project: list[str] = field(default_factory=list)
@@ -64,7 +78,9 @@ def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
 
 
 def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
-    """What an index names. Raises `WrongContent` for what is none of our artifacts."""
+    """What an index names. Raises `WrongContent` for what is none of our artifacts, and for a base
+    of a registry that is none, or of another architecture than is said.
+    """
     _, document = repository.document(index)
     found = []
     for where in descriptors(document, "manifests", repository.name):
@@ -77,16 +93,21 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
         files = {one.annotations.get(TITLE, ""): one for one in layers}
         if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")
-        found.append(Input(kind=str(manifest.get("artifactType")), about=about, files=files))
+        one = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
+        if one.kind == REGISTRY_BASE:
+            _base_in(repository, one)
+        found.append(one)
     return found
 
 
 def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled:
-    """Put bases, sources and packages where builds look for them."""
+    """Put bases, sources, native tools and packages where builds look for them."""
     done = Filled()
     ways: dict[str, Callable[[Repository, Input, Home, Filled], None]] = {
         BASE: _base,
+        REGISTRY_BASE: _registry_base,
         SOURCES: _sources,
+        NATIVE: _native,
         PACKAGES: _packages,
     }
     for one in inputs:
@@ -136,6 +157,19 @@ def _base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
     done.bases += 1
 
 
+def _registry_base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
+    keep_base(_base_in(repository, one), home.bases)
+    done.bases += 1
+
+
+def _base_in(repository: Source, one: Input) -> RegistryBase:
+    name, arch, digest = (str(one.about.get(key, "")) for key in ("name", "arch", "digest"))
+    manifest = one.files.get(digest)
+    if manifest is None or not is_base_name(name, digest) or arch not in facts.ARCHITECTURES:
+        raise repository.wrong(digest, "it is no base image of a registry")
+    return read_base(repository, name, arch, manifest.bare())
+
+
 def _sources(repository: Repository, one: Input, home: Home, done: Filled) -> None:
     for sha256, blob in one.files.items():
         if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
@@ -143,6 +177,31 @@ def _sources(repository: Repository, one: Input, home: Home, done: Filled) -> No
         with locked(home.sources, sha256):
             _bring(repository, blob, home.sources / "sha256" / sha256)
         done.sources += 1
+
+
+def _native(repository: Repository, one: Input, home: Home, done: Filled) -> None:
+    name, digest, made = (str(one.about.get(key, "")) for key in ("name", "digest", "made"))
+    try:
+        entries = read_entries(one.about.get("entries"))
+    except ValueError as error:
+        raise repository.wrong(digest, f"these are no native tools: {error}") from error
+    wanted = {content for _, mode, content in entries if stat.S_ISREG(mode)}
+    files = {sha for sha, blob in one.files.items() if blob.digest == f"sha256:{sha}"}
+    if digest_of(entries) != digest or files != wanted or not _NAME.fullmatch(name):
+        raise repository.wrong(digest, "these are no native tools")
+    folder = f"{name}-{digest.partition(':')[2][:12]}"
+    with locked(home.native, folder):
+        if digest_of(entries_of(home.native / folder / "root")) != digest:
+            with staging(home.native, folder) as partial:
+                put_together(
+                    entries,
+                    partial / "root",
+                    lambda sha, path: repository.read_blob(one.files[sha], path),
+                )
+                about = {"name": name, "digest": digest, "made": made}
+                (partial / RECORD).write_text(json.dumps(about, indent=1))
+                partial.chmod(0o755)
+    done.native.append(name)
 
 
 def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> None:

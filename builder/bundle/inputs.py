@@ -1,20 +1,33 @@
-"""What images are built from, as artifacts of an archive: project, bases, sources, packages.
+"""What images are built from, as artifacts of an archive: project, bases, sources, tools, packages.
 
 One index names them all, under one tag; whoever signs it has signed all of them.
 """
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from builder.bundle.bases import RegistryBase
 from builder.bundle.contents import INPUTS, Contents, artifact
 from builder.digests import sha256_of_file
 from builder.journals import Given
+from builder.native import NativeTools
+from builder.native.files import Entry
 from builder.publish.attaching import Attached
 from builder.registry import INDEX, Descriptor
-from builder.registry.kinds import BASE, PACKAGES, PROJECT, SOURCES, TITLE, as_bytes
+from builder.registry.kinds import (
+    BASE,
+    NATIVE,
+    PACKAGES,
+    PROJECT,
+    REGISTRY_BASE,
+    SOURCES,
+    TITLE,
+    as_bytes,
+)
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
@@ -41,13 +54,37 @@ class Build:
     index: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolFiles:
+    """Native tools and all that they consist of; the digest of `tools` is that of `entries`."""
+
+    tools: NativeTools
+    entries: Sequence[Entry]
+
+    @property
+    def files(self) -> dict[str, tuple[Descriptor, Path]]:
+        """Those that are files, by SHA-256."""
+        return {
+            content: _file(self.tools.root / path, content)
+            for path, mode, content in self.entries
+            if stat.S_ISREG(mode)
+        }
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them, each counted once."""
+        return sum(one.size for one, _ in self.files.values())
+
+
 @dataclass(kw_only=True, slots=True)
 class Inputs:
     """All that some images are built from. Paths of the project are relative to its folder."""
 
     project: dict[str, Path] = field(default_factory=dict)
     bases: dict[str, BaseFile] = field(default_factory=dict)  # by name and digest
+    registry_bases: dict[str, RegistryBase] = field(default_factory=dict)  # by digest
     sources: dict[str, Path] = field(default_factory=dict)  # by SHA-256
+    native: dict[str, ToolFiles] = field(default_factory=dict)  # by digest
     builds: dict[str, Build] = field(default_factory=dict)  # by who
 
 
@@ -58,10 +95,17 @@ def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
     for _, base in sorted(inputs.bases.items()):
         layers = {base.archive.name: _file(base.archive)}
         found.append(artifact(contents, BASE, dict(base.record), layers, title=TITLE))
+    for digest, one in sorted(inputs.registry_bases.items()):
+        named = {"name": one.name, "arch": one.arch, "digest": digest}
+        found.append(artifact(contents, REGISTRY_BASE, named, one.files, title=TITLE))
     if inputs.sources:
         layers = {sha: _file(path, sha) for sha, path in inputs.sources.items()}
         names = {"sources": sorted(inputs.sources)}
         found.append(artifact(contents, SOURCES, names, layers, title=TITLE))
+    for digest, some in sorted(inputs.native.items()):
+        native = {"name": some.tools.name, "digest": digest, "made": some.tools.made}
+        native_files = {**native, "entries": [list(entry) for entry in some.entries]}
+        found.append(artifact(contents, NATIVE, native_files, some.files, title=TITLE))
     for _, build in sorted(inputs.builds.items()):
         layers = {one.file: _file(build.cache / one.file) for one in build.given}
         given = sorted((asdict(one) for one in build.given), key=lambda one: str(one["url"]))

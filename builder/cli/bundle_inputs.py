@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from builder.bundle.inputs import BaseFile, Build, Inputs
+from builder.bases import kept_base
+from builder.bundle.bases import base_of_store, read_base
+from builder.bundle.inputs import BaseFile, Build, Inputs, ToolFiles
 from builder.cli.declared import project_digests
 from builder.errors import MissingPrerequisite
 from builder.home import Home
 from builder.journals import Journals, who_of
+from builder.model import PlannedImage
+from builder.native import stored_tools
+from builder.native.files import digest_of, entries_of
 from builder.publish import Ready
+from builder.registry import Reference, RegistryFailed, Source, WrongContent
 from builder.sources import Store
 from builder.tags import image_tag, stage_tag
 
@@ -20,14 +27,26 @@ _OWN = "site.yaml"  # says what this machine's site has; another has its own
 _BASE = ("key", "digest", "made")
 
 
-def inputs_of(project: Path, images: Sequence[Ready], inputs: Inputs) -> None:
-    """Gather the inputs of images; raises `MissingPrerequisite` that names all that is not here."""
+def inputs_of(
+    project: Path,
+    images: Sequence[tuple[PlannedImage, Ready]],
+    inputs: Inputs,
+    source: Callable[[str], Source],
+) -> None:
+    """Gather the inputs of images; raises `MissingPrerequisite` that names all that is not here.
+
+    `source` gives the repository of a base as the specs name it, for one that the store lacks.
+    """
     home = Home.of_environment()
     lacking: list[str] = []
-    for image in images:
+    for planned, image in images:
         record = image.record.get("inputs") or {}
-        lacking += _base(image, record.get("base") or {}, inputs)
+        if planned.is_bootstrapped:
+            lacking += _base(image, record.get("base") or {}, inputs)
+        for name, at in planned.registry_bases.items():
+            lacking += _registry_base(image, name, planned.cell.arch, partial(source, at), inputs)
         lacking += _sources(image, record.get("sources") or {}, Store(path=home.sources), inputs)
+        lacking += _native(image, str(record.get("native_tools") or ""), home, inputs)
         lacking += _builds(image, record.get("stages") or {}, Journals(cache=home.packages), inputs)
     if lacking:
         lines = ["what these images were built from is not here; nothing was written:", *lacking]
@@ -45,10 +64,29 @@ def _declaring(project: Path) -> Iterator[str]:
             yield path.relative_to(project).as_posix()
 
 
-def _base(image: Ready, base: dict[str, Any], inputs: Inputs) -> Iterator[str]:
-    if not base.get("digest"):
-        yield f"{image.identifier}: its base is of a registry, and was not made here"
+def _registry_base(
+    image: Ready, name: str, arch: str, repository: Callable[[], Source], inputs: Inputs
+) -> Iterator[str]:
+    """A base by its digest: from the store, if `load` has put it there, else from the registry."""
+    digest = Reference.parse(name).digest
+    if not digest:
+        remedy = "run build-images lock, and build it again"
+        yield f"{image.identifier}: its base {name} is not locked: {remedy}"
         return
+    if digest in inputs.registry_bases:
+        return
+    try:
+        stored = kept_base(name, store=Home.of_environment().bases)
+        inputs.registry_bases[digest] = (
+            base_of_store(stored, name) if stored else read_base(repository(), name, arch, digest)
+        )
+    except WrongContent:
+        raise
+    except RegistryFailed as error:
+        yield f"{image.identifier}: its base {name} is not in the store: {error.args[0]}"
+
+
+def _base(image: Ready, base: dict[str, Any], inputs: Inputs) -> Iterator[str]:
     archive = image.folder / f"{base['name']}-{image.arch}.oci.tar"
     if not archive.is_file():
         yield f"{image.identifier}: its base, {archive.name}, does not lie in its folder"
@@ -65,6 +103,18 @@ def _sources(image: Ready, sources: dict[str, str], store: Store, inputs: Inputs
             inputs.sources[sha256] = store.place(sha256)
         else:
             yield f"{image.identifier}: its source {url} is not in the store"
+
+
+def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
+    """The native tools that the steps of an emulated build were lent."""
+    if not digest or digest in inputs.native:
+        return
+    tools = next((one for one in stored_tools(home.native) if one.digest == digest), None)
+    entries = entries_of(tools.root) if tools else []
+    if tools and digest_of(entries) == digest:
+        inputs.native[digest] = ToolFiles(tools=tools, entries=entries)
+    else:
+        yield f"{image.identifier}: its native tools are not in the store, or not as they were"
 
 
 def _builds(

@@ -22,9 +22,10 @@ from builder.cli.pull_options import FORMATS, POLICY
 BUNDLE = """\
 Write the selected images into one archive, to be carried to where no network is: OCI images with
 their indexes, SIFs and tarballs, all proof, and what the images are built from: the project's
-files, base images, locked sources, and the packages that each build was given. It is an OCI image
-layout in a tar, which skopeo reads as oci-archive:, too. An image that is not proven is refused, as
-`publish` does it. With --from, images and proof come from a registry, as they are there.
+files, base images, locked sources, native tools, and the packages that each build was given. It is
+an OCI image layout in a tar, which skopeo reads as oci-archive:, too. An image that is not proven
+is refused, as `publish` does it. With --from, images and proof come from a registry, as they are
+there.
 
 The same images and the same key give the same bytes. The archive has its name when it is whole.
 """
@@ -42,9 +43,9 @@ in such an archive is refused.
 
 With --to, a registry is filled, with the proof; whether an image runs on a host is asked of those
 who pull from there. With --output, images are unpacked into a folder, as `pull` does it. With
---home, bases, sources and packages go where builds look for them, if a key of the policy signed
-them: then build-images --offline builds the images again, and with the same engine they come out
-the same.
+--home, bases, sources, native tools and packages go where builds look for them, if a key of the
+policy signed them: then build-images --offline builds the images again, and with the same engine
+they come out the same.
 """
 LOAD_CODES = """\
 exit codes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from builder.bundle import INPUTS, Contents, write_archive
@@ -19,6 +20,7 @@ from builder.load.project import load_project
 from builder.process import Processes
 from builder.publish import Prove, Release, found_release
 from builder.publish.mirroring import Mirrored
+from builder.registry import Credentials, Reference, Source, connect
 from builder.spec import block_faults
 
 if TYPE_CHECKING:
@@ -69,10 +71,16 @@ def _of_folder(
     for one in releases:
         contents.add_release(one, prove)
     if options.bundle.inputs:
+        planned = [image for one in declared for image in one.images]
         images = [image for one in releases for image in one.images]
-        inputs_of(options.project, images, inputs)
+        pairs = tuple(zip(planned, images, strict=True))
+        inputs_of(options.project, pairs, inputs, partial(_repository, options))
         _sign(contents, prove, releases, inputs)
     return releases
+
+
+def _repository(options: Options, reference: str) -> Source:
+    return connect(Reference.parse(reference), Credentials(), plain_http=options.plain_http)
 
 
 def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs: Inputs) -> None:
@@ -92,12 +100,20 @@ def _written(
         "archive": str(target),
         "releases": names,
         "inputs": {
-            "bases": len(inputs.bases),
+            "bases": len(inputs.bases) + len(inputs.registry_bases),
             "sources": len(inputs.sources),
             "builds": len(inputs.builds),
             "packages": len({one.file for b in inputs.builds.values() for one in b.given}),
             "project": len(inputs.project),
         },
+        "registry_bases": [
+            {"name": one.name, "arch": one.arch, "bytes": one.size}
+            for _, one in sorted(inputs.registry_bases.items())
+        ],
+        "native_tools": [
+            {"name": one.tools.name, "digest": digest, "bytes": one.size}
+            for digest, one in sorted(inputs.native.items())
+        ],
         "blobs": len(contents.blobs),
         "bytes": size_of(contents, contents.index()),
     }
@@ -113,6 +129,10 @@ def _written(
         some = {"bases": "base", "sources": "source", "packages": "package"}
         parts = [counted(report["inputs"][key], word) for key, word in some.items()]
         print(f"  built from {', '.join(parts)}")
+    for one in report["registry_bases"]:
+        print(f"  {one['name']}  {one['arch']}  {one['bytes'] / 1e6:.1f} MB")
+    for one in report["native_tools"]:
+        print(f"  native tools {one['name']}  {one['bytes'] / 1e6:.1f} MB")
     size = f"{counted(len(contents.blobs), 'blob')}, {report['bytes'] / 1e6:.1f} MB"
     if options.dry_run:
         print(f"dry run, nothing was written: {size}")

@@ -130,19 +130,30 @@ def as_data(found: Sequence[Garbage], options: Options) -> dict[str, Any]:
 
 
 def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[Garbage]:
+    made = _made_bases(images)
+    brought = {name.partition("@")[2] for image in images for name in image.registry_bases}
+    for path in _base_records(home):
+        folder, record = path.parent, _read(path)
+        if path.stat().st_mtime >= since:
+            continue
+        if record.get("key") == "":  # of a registry
+            if record.get("digest") not in brought:
+                yield _files("base", folder.name, [folder], "no image of the project is made of it")
+        elif made is not None and folder.name not in made:
+            yield _files("base", folder.name, [folder], "no base image of the project has its key")
+
+
+def _made_bases(images: Sequence[PlannedImage]) -> set[str] | None:
+    """The folders of bases that are made here; None if no base can be told from another."""
     try:
         mirror = find_mirror()
     except MissingPrerequisite:
-        return  # then no base can be told from another
+        return None
     named = {(one.base.name, one.cell.arch): one for one in images if one.is_bootstrapped}
-    wanted = {
+    return {
         f"{base}-{arch}-{base_key(one.base, arch, mirror)[:12]}"
         for (base, arch), one in named.items()
     }
-    for path in _base_records(home):
-        folder = path.parent
-        if folder.name not in wanted and path.stat().st_mtime < since:
-            yield _files("base", folder.name, [folder], "no base image of the project has its key")
 
 
 def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:

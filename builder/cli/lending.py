@@ -66,7 +66,10 @@ def uses_pip(image: PlannedImage) -> bool:
 
 
 def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTools | None:
-    """The native tools for an image that is emulated; brought first if need be."""
+    """The native tools for an image that is emulated; brought first if need be.
+
+    Offline, they are those that the store has, from whichever mirror.
+    """
     if not run.native_tools or native.lacking(image.base, image.cell.arch, run.host.arch):
         return None
 
@@ -76,6 +79,10 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTo
     if not door.is_open(image.cell.arch):
         say("no native tools: the kernel's handler is not that of 'make setup'")
         return None
+    if run.offline and not run.refresh:
+        kept = native.kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
+        if kept:
+            return kept
     return native.ensure_tools(
         image.base,
         image.cell.arch,

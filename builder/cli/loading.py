@@ -231,6 +231,7 @@ def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
         return 0
     some = {"base": done.bases, "source": done.sources, "package": len(done.packages)}
     parts = [counted(number, word) for word, number in some.items()]
+    parts += [f"native tools {name}" for name in done.native]
     print(f"{', '.join(parts)} in {home.path}")
     if given.checkout:
         print(f"{counted(len(done.project), 'file')} of the project in {given.checkout}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +40,13 @@ class Packer:
     logs: tuple[Path, ...] = ()
     sources: tuple[LockedSource, ...] = ()
 
-    def layout(self, base: StoredBase | None) -> tuple[Artifact, Plain | None]:
-        """The OCI layout, built first, and its plain form if it was made now."""
+    def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, Plain | None]:
+        """The OCI layout, built first, and its plain form if it was made now.
+
+        `bases` are those that the engine is given to start from.
+        """
         made: list[Plain] = []
-        artifact = self.work.artifact("oci", lambda target: self._oci(base, target, made))
+        artifact = self.work.artifact("oci", lambda target: self._oci(bases, target, made))
         self._check_architecture(oci.read_layout(artifact.path))
         return artifact, made[0] if made else None
 
@@ -68,7 +71,7 @@ class Packer:
     def _tell(self, text: str) -> None:
         self.run.progress.step(self.image.identifier, text)
 
-    def _oci(self, base: StoredBase | None, target: Path, made: list[Plain]) -> str:
+    def _oci(self, bases: Sequence[StoredBase], target: Path, made: list[Plain]) -> str:
         engine, log = self.run.engine, self.work.log
         name = self.image.identifier
         exported = self.work.path / "exported"
@@ -77,7 +80,7 @@ class Packer:
             append(stage, log)
         self._tell(f"building with {engine.name}")
         with self.timer.step("build"), self.run.tools.installing():
-            if base is not None:
+            for base in bases:
                 engine.provide_base(base, log=log)
             engine.build(
                 self.image,

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.cli.options import Options
+from builder.cli.stages import brought_bases
 from builder.cli.workspace import write_spec
 from builder.errors import MissingPrerequisite
+from builder.home import Home
 from builder.model import Spec
 from builder.registry import Reference
 from builder.sources.registry import MIRROR_HINT, Unreachable, unreachable
@@ -46,7 +48,8 @@ def look_for_registries(
 ) -> OutOfReach:
     """Write the specs that start from a registry and are to be built, then knock there.
 
-    With `--offline` nobody knocks: the engine has the images, or says that it lacks them.
+    With `--offline` nobody knocks: the engine has the images, or says that it lacks them. Nobody
+    is asked for what the store has.
     """
     wanted = [
         spec
@@ -71,6 +74,7 @@ def _registries(spec: Spec) -> set[str]:
     return {Reference.parse(one).registry for one in _names(spec)}
 
 
-def _names(spec: Spec) -> tuple[str, str]:
-    """The images that both stages start from, as this site names them."""
-    return spec.image.base_image, spec.image.runtime_image
+def _names(spec: Spec) -> set[str]:
+    """The images that its stages start from and that the store lacks, as this site names them."""
+    here = {one.name for one in brought_bases(spec.image, Home.of_environment())}
+    return {*spec.image.registry_bases.values()} - here

@@ -30,6 +30,7 @@ from builder.cli.packing import Packer, file_digest
 from builder.cli.progress import progress_for
 from builder.cli.run import Run, Timer
 from builder.cli.sourcing import fetched, sources_of, store_of
+from builder.cli.stages import brought_bases
 from builder.cli.workspace import FILES, workspace, write_spec
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput, EmptySelection, counted
@@ -40,6 +41,7 @@ from builder.model import Artifact, Selection, Spec
 from builder.orphans import MARK, living
 from builder.process import Processes
 from builder.spec import base_archive
+from builder.spec.cutting import on_images
 from builder.verify import host_facts
 
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
@@ -75,7 +77,8 @@ def reproduce(options: Options) -> int:
         _check(folder / FILES[name], digest)
     home, say = Home.of_environment(), progress_for(options.level).say
     with using(home, options.project, say), _scratch(options, spec, manifest) as run:
-        after, bill = _built(run, options, spec, base)
+        bases = (base,) if base else brought_bases(spec.image, home)
+        after, bill = _built(run, options, spec, bases)
         same = {name: artifact.digest for name, artifact in after.items()} == before
         differences = [] if same else _differences(folder, before, after, run.tools)
     comparison = Comparison(
@@ -139,7 +142,7 @@ def _spec(options: Options, manifest: Mapping[str, Any]) -> Spec:
 
 
 def _base(folder: Path, manifest: Mapping[str, Any], spec: Spec) -> StoredBase | None:
-    """The base that lies with the image; None if it comes from a registry, by its digest."""
+    """The base that lies with the image; None if it comes from a registry."""
     image, known = spec.image, manifest["inputs"]["base"]
     if not image.is_bootstrapped:
         return None
@@ -224,6 +227,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
                 cache=False,
                 verify=False,
                 native_tools=options.native_tools,
+                offline=options.offline,
                 epoch=manifest["inputs"]["source_date_epoch"],
             )
         finally:
@@ -241,18 +245,23 @@ def _remove(path: Path, tools: Tools) -> None:
 
 
 def _built(
-    run: Run, options: Options, spec: Spec, base: StoredBase | None
+    run: Run, options: Options, spec: Spec, bases: Sequence[StoredBase]
 ) -> tuple[dict[str, Artifact], Mapping[str, Any]]:
-    """The artifacts of a build without any cache, and their bill of materials."""
+    """The artifacts of a build without any cache, and their bill of materials.
+
+    `bases` are those that are here: the one that was made, or those of registries.
+    """
     image, sources = spec.image, {}
     if wanted := sources_of([spec]):
         store = store_of(read_site(options.project, Faults()), wanted)
         sources = fetched(wanted, store, run.progress, offline=options.offline)
     with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
-        archive = base.archive if base else None
-        write_spec(spec, archive, work.context, base_archive(image), sources)
+        archive = bases[0].archive if image.is_bootstrapped else None
+        text = on_images(spec.dockerfile, {one.name: one.tag for one in bases})
+        own = dataclasses.replace(spec, dockerfile=text)
+        write_spec(own, archive, work.context, base_archive(image), sources)
         packer = Packer(run=run, image=image, work=work, timer=Timer())
-        artifacts = packer.artifacts(*packer.layout(base))
+        artifacts = packer.artifacts(*packer.layout(bases))
         return artifacts, work.remember("sbom", dict)
 
 

@@ -62,6 +62,17 @@ class Stages:
         """The base that an image starts from, if it was made here."""
         return self.bases.get(image.base_image)
 
+    def given(self, image: PlannedImage) -> tuple[StoredBase, ...]:
+        """What the engine is given to start from: the base that was made here, or those of
+        registries that `load` brought. The engine itself has, or pulls, all others.
+        """
+        if base := self.base(image):
+            return (base,)
+        bases = brought_bases(image, self.run.tools.home)
+        for one in bases:
+            one.touch()
+        return bases
+
     def native_of(self, image: PlannedImage) -> str:
         """The digest of the native tools that the steps of an image are lent; empty for none."""
         lent = self.native.get(image.base_image) if self.run.engine.lends else None
@@ -90,7 +101,7 @@ class Stages:
                 environment=run.tools.downloading,
                 native=tools.root if tools else None,
             )
-        os.utime(stored.archive.parent / "base.json")  # `gc` leaves what was of use lately
+        stored.touch()
         with self._lock:
             self.bases[image.base_image] = stored
             if tools:
@@ -135,7 +146,7 @@ class Stages:
         stages, image = self.of(spec.image), spec.image
         native = self.native_of(image)
         names = {one.target: one.tag for one in stages[:number]}
-        if base := self.base(image):  # another builder may make it anew meanwhile
+        for base in self.given(image):  # another builder may make it anew meanwhile
             names[base.name] = base.tag
         return stage_alone(spec.dockerfile, stages[number].target, names, native=native)
 
@@ -170,7 +181,7 @@ class Stages:
         try:
             write_spec(spec, None, folder, base_archive(image), run.sources)
             (folder / "Dockerfile").write_text(text)
-            if base := self.base(image):
+            for base in self.given(image):
                 run.engine.provide_base(base, log=log)
             with run.tools.installing():
                 run.engine.build(
@@ -198,6 +209,12 @@ class Stages:
         path = self.records.path(stage)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
+    """Of the registries' images that an image starts from, those that the store has."""
+    found = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
+    return tuple(one for one in found if one)
 
 
 def note_engine(home: Home, engine: Engine) -> str:

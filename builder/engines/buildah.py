@@ -82,7 +82,7 @@ class Buildah:
                 hint="another build-images made it anew meanwhile: run the same command again",
             )
         self._tools.logged(
-            self.command("tag", ids[base.digest], base.name, base.tag), log=log, what="buildah tag"
+            self.command("tag", ids[base.digest], *base.names), log=log, what="buildah tag"
         )
 
     def build(

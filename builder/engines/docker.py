@@ -52,11 +52,12 @@ class Docker:
             # An Engine before 25 cannot load an OCI archive; `docker import` makes all of its own
             # architecture there.
             saved = Path(scratch) / "base.docker.tar"
-            copied = (f"oci-archive:{base.archive}", f"docker-archive:{saved}:{base.name}")
+            first, *others = base.names
+            copied = (f"oci-archive:{base.archive}", f"docker-archive:{saved}:{first}")
             for program, *arguments in (
                 ("skopeo", "copy", "--quiet", *copied),
                 ("docker", "load", "--quiet", "--input", str(saved)),
-                ("docker", "tag", base.name, base.tag),
+                *(("docker", "tag", first, one) for one in others),
             ):
                 argv = [self._tools.program(program), *arguments]
                 self._tools.logged(argv, log=log, what=f"{program} {arguments[0]}")

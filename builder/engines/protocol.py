@@ -148,7 +148,7 @@ class Engine(Protocol):
         """Whether it has an image of that name."""
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
-        """Make a base known under the name by which specs refer to it, and under its tag."""
+        """Make a base known under its names."""
 
     def build(
         self,

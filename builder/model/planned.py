@@ -151,7 +151,8 @@ class PlannedImage:
     """A selected cell, ready to be compiled: everything that decides what its image holds.
 
     `base_image` names the base as the specs write it, and `runtime_image` that of the run-time
-    stage; `base_reference` is the former without a site's mirror. `content_key` is a SHA-256 in
+    stage; `base_reference` and `runtime_reference` are the same without a site's mirror.
+    `content_key` is a SHA-256 in
     hexadecimal over all of it and over the versions of hpccm and of this package. `decided` says, a
     line each, what decided base, packages and flags. `sources` are what the lock has for the
     recipes of its chain. `system` is what is known of the base's distribution, if anything is.
@@ -162,6 +163,7 @@ class PlannedImage:
     base_image: str
     runtime_image: str
     base_reference: str
+    runtime_reference: str
     mpi: PlannedMpi | None
     cuda: PlannedCuda | None
     stages: tuple[StageRecipe, ...]
@@ -184,6 +186,19 @@ class PlannedImage:
     def is_bootstrapped(self) -> bool:
         """Whether the base is made here, and not fetched from a registry."""
         return self.base.bootstrap is not None and not (self.cuda and self.cuda.images)
+
+    @property
+    def registry_bases(self) -> Mapping[str, str]:
+        """The images of registries that its stages start from: what specs call each, by reference.
+
+        The reference is the one without a site's mirror; there is none where the base is made here.
+        """
+        if self.is_bootstrapped:
+            return {}
+        return {
+            self.base_reference: self.base_image,
+            self.runtime_reference: self.runtime_image,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """Native tools for builds under emulation: this machine's twins of an image's programs.
 
-`tools` brings them from the Debian mirror, `twins` says which stands for which, and `interpreter`
-makes the QEMU that runs them in place of the image's own.
+`tools` brings them from the Debian mirror, `twins` says which stands for which, `files` what they
+consist of, and `interpreter` makes the QEMU that runs them in place of the image's own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from builder.native.tools import (
     NativeTools,
     emulated_compilers,
     ensure_tools,
+    kept_tools,
     lacking,
+    stored_tools,
     told,
 )
 
@@ -22,6 +24,8 @@ __all__ = [
     "NativeTools",
     "emulated_compilers",
     "ensure_tools",
+    "kept_tools",
     "lacking",
+    "stored_tools",
     "told",
 ]

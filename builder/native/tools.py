@@ -7,6 +7,7 @@ build steps at `/.native`, where `twins.c` looks.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import json
@@ -19,10 +20,10 @@ from pathlib import Path
 
 from builder import facts
 from builder.bases import Mirror, keyring_of, source_lines, staging
-from builder.digests import sha256_of_file
 from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage, PlannedImage
+from builder.native.files import digest_of, entries_of
 from builder.native.twins import descriptions
 from builder.process import Processes
 
@@ -138,9 +139,8 @@ def ensure_tools(
     `environment` is given to mmdebstrap: a proxy for packages. They are made anew if they were made
     before `not_before`: a time in UTC, ISO 8601.
     """
-    assert base.bootstrap is not None
     key = _key(base, arch, mirror)
-    name = f"{base.bootstrap.suite}-{arch}"
+    name = _name(base, arch)
     folder = store / f"{name}-{key[:12]}"
     with locked(store, folder.name, stopped=lambda: processes.stopping):
         if not _is_there(folder / RECORD, not_before):
@@ -148,7 +148,11 @@ def ensure_tools(
             with staging(store, folder.name) as partial:
                 _make(base, arch, mirror, partial, processes, log, environment or {})
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-                about = {"name": name, "digest": _digest(partial / "root"), "made": now}
+                about = {
+                    "name": name,
+                    "digest": digest_of(entries_of(partial / "root")),
+                    "made": now,
+                }
                 (partial / RECORD).write_text(json.dumps(about, indent=1))
                 partial.chmod(0o755)
         os.utime(folder / RECORD)  # `gc` leaves what was of use lately
@@ -163,16 +167,31 @@ def _is_there(record: Path, not_before: str) -> bool:
         return False
 
 
-def _digest(root: Path) -> str:
-    """A digest over every path, its mode, and its content or where it leads."""
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        content = str(path.readlink()) if path.is_symlink() else ""
-        if path.is_file() and not content:
-            content = sha256_of_file(path)
-        about = [str(path.relative_to(root)), path.lstat().st_mode, content]
-        digest.update(json.dumps(about).encode())
-    return f"sha256:{digest.hexdigest()}"
+def stored_tools(store: Path) -> list[NativeTools]:
+    """All tools in a store."""
+    found = []
+    for record in store.glob(f"*/{RECORD}"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found.append(NativeTools(root=record.parent / "root", **json.loads(record.read_text())))
+    return found
+
+
+def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None:
+    """The newest tools for a base's release and an architecture; None if there are none.
+
+    For where no mirror is: tools that were brought are of the mirror of those who made them.
+    """
+    name = _name(base, arch)
+    named = [one for one in stored_tools(store) if one.name == name]
+    found = max(named, key=lambda one: one.made, default=None)
+    if found:
+        os.utime(found.root.parent / RECORD)  # `gc` leaves what was of use lately
+    return found
+
+
+def _name(base: BaseImage, arch: str) -> str:
+    assert base.bootstrap is not None
+    return f"{base.bootstrap.suite}-{arch}"
 
 
 def _key(base: BaseImage, arch: str, mirror: Mirror) -> str:

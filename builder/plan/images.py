@@ -65,6 +65,7 @@ class Images:
             base_image=base_image,
             runtime_image=runtime_image,
             base_reference=pinned[0],
+            runtime_reference=pinned[1],
             mpi=verdict.mpi,
             cuda=cuda,
             stages=contents.stages,

@@ -23,7 +23,9 @@ CYCLONEDX = "application/vnd.cyclonedx+json"
 # What an archive of `bundle` has besides images: docs/air-gap.md.
 PROJECT = "application/vnd.build-images.project.v1"
 BASE = "application/vnd.build-images.base.v1"
+REGISTRY_BASE = "application/vnd.build-images.registry-base.v1"
 SOURCES = "application/vnd.build-images.sources.v1"
+NATIVE = "application/vnd.build-images.native.v1"
 PACKAGES = "application/vnd.build-images.packages.v1"
 ARTIFACT_TYPES: Mapping[str, str] = {"sif": SIF, "charliecloud": TARBALL}  # by format
 TITLE = "org.opencontainers.image.title"

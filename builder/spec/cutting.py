@@ -31,5 +31,13 @@ def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, nativ
     raise LookupError(f"the Dockerfile has no stage {target}")
 
 
+def on_images(dockerfile: str, names: Mapping[str, str]) -> str:
+    """A Dockerfile whose stages start from images under other names."""
+    return _FROM.sub(
+        lambda head: f"FROM {names.get(head['source'], head['source'])} AS {head['name']}",
+        dockerfile,
+    )
+
+
 def _copied_from(body: str) -> set[str]:
     return set(re.findall(r"(?:--|,)from=([^\s,]+)", body))

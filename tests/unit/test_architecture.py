@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "bases": {"artifacts"},
     "registry": set(),
     "publish": {"artifacts", "registry"},
-    "bundle": {"bases", "publish", "registry"},
+    "bundle": {"bases", "native", "publish", "registry"},
     "sources": {"registry"},
     "native": {"bases"},
     "engines": {"artifacts", "bases"},

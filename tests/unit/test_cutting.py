@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.spec.cutting import stage_alone
+from builder.spec.cutting import on_images, stage_alone
 
 TEXT = """\
 # header
@@ -66,3 +66,9 @@ def test_steps_that_are_lent_native_tools_are_told_apart_from_others() -> None:
 def test_a_stage_that_is_not_there() -> None:
     with pytest.raises(LookupError, match="no stage three"):
         stage_alone(TEXT, "three", BUILT)
+
+
+def test_stages_start_from_images_under_other_names() -> None:
+    text = on_images(TEXT, {"base:1": "localhost/base:2"})
+    assert text.count("FROM localhost/base:2 AS ") == 2
+    assert text.replace("localhost/base:2", "base:1") == TEXT

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import EVERYTHING, a_file, block, project, recipe, tar_bytes
+from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
 
 from builder.bases import StoredBase
 from builder.cli import stages as stages_module
 from builder.cli.commands import declared_of
 from builder.cli.job import Results, run_job
+from builder.cli.options import parse
 from builder.cli.progress import Progress
+from builder.cli.reaching import look_for_registries
 from builder.cli.records import stage_states
 from builder.cli.run import Run
 from builder.engines import Lent, Tools
@@ -30,6 +32,7 @@ from builder.model import Plan, PlannedImage, Spec
 from builder.plan import make_plan
 from builder.process import Processes
 from builder.spec import COMPILER, compile_spec
+from builder.tags import base_tag
 from builder.verify import host_facts
 
 
@@ -114,14 +117,14 @@ class Site:
 
     def __init__(self, root: Path) -> None:
         self.root, self.home, self.engine = root, Home(path=root / "home"), FakeEngine()
-        self.recipes = [CORE, ONE, TWO]
+        self.recipes, self.base = [CORE, ONE, TWO], base()
         self.leave_out: set[str] = set()
         self.said = io.StringIO()
         self._planning = threading.Lock()
 
     def plan(self) -> Plan:
         with self._planning:  # the project's files are written anew each time
-            made = project(self.root / "project", recipes=self.recipes)
+            made = project(self.root / "project", recipes=self.recipes, bases=[self.base])
             return make_plan(made, EVERYTHING, compiler=COMPILER)
 
     def specs(self) -> list[Spec]:
@@ -355,6 +358,32 @@ def test_the_logs_of_stages_are_in_the_images(site: Site) -> None:
         "core-development",
         "one-development",
         "runtime",
+    ]
+
+
+def test_stages_start_from_the_registrys_base_that_the_store_has(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, other = (f"sha256:{number:064x}" for number in (7, 8))
+    name = f"localhost:1/library/sample@{digest}"  # nothing listens there
+    site.base, site.recipes = base(bootstrap=None, references={"x86_64": name}), [CORE]
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(site.home.path))
+    options = parse([f"--output={site.root / 'out'}"])
+    assert len(look_for_registries(options, site.specs(), ["to build"]).specs) == 1
+
+    for number, one in enumerate((digest, other)):
+        folder = site.home.bases / str(number)
+        folder.mkdir()
+        about = {"name": f"docker.io/library/sample@{one}", "arch": "x86_64", "digest": one}
+        about |= {"key": "", "made": "", "archive": "sample.oci.tar"}
+        (folder / "base.json").write_text(json.dumps(about))
+        (folder / "sample.oci.tar").touch()
+    assert look_for_registries(options, site.specs(), ["to build"]).specs == ()
+    assert site.job().exit_code == 0
+    log = (site.root / "out/core-1.0-debian13-x86_64/build.log").read_text().splitlines()
+    assert log == [
+        *(f"base {name}", f"FROM {base_tag(digest)} AS core-development"),
+        *(f"base {name}", f"FROM {base_tag(digest)} AS runtime"),
     ]
 
 
