@@ -181,7 +181,8 @@ def stored_sources(spec: Spec) -> dict[str, Path]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader sees all of it or the one before."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # others may write it, too
+    own = threading.get_native_id()  # others may write it, too
+    partial = path.with_name(f".{path.name}.{own}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 

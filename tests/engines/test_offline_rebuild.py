@@ -21,7 +21,7 @@ from builder import door
 from builder.bases import ensure_base, find_mirror
 from builder.engines import Tools
 from builder.home import Home
-from builder.load import load_project
+from builder.load.project import load_project
 
 pytestmark = pytest.mark.engines
 

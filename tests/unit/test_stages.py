@@ -129,7 +129,8 @@ class Site:
 
     def specs(self) -> list[Spec]:
         images = [one for one in self.plan().images if one.cell.recipe not in self.leave_out]
-        return [compile_spec(one, run_checks="#!/bin/sh\n") for one in images]
+        with self._planning:  # hpccm has global state; builders are processes
+            return [compile_spec(one, run_checks="#!/bin/sh\n") for one in images]
 
     def job(self, *, jobs: int = 4, out: str = "out", **changes: Any) -> Results:
         run = Run(
