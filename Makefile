@@ -17,7 +17,12 @@ images: setup  ## Build and prove the default selection of images
 	$(BIN)/build-images $(ARGS)
 
 test: setup-test lint  ## Check the source, then run all tests, real engines included
+ifeq ($(PYTEST_ARGS),)
+	$(BIN)/pytest --numprocesses logical tests/unit
+	$(BIN)/pytest tests/engines
+else
 	$(BIN)/pytest $(PYTEST_ARGS)
+endif
 
 setup:  ## Install what `make images` needs and this machine lacks
 	@ci/setup images

@@ -20,8 +20,8 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from builder import load
 from builder.errors import BadInput, BuildImagesError
+from builder.load import project
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
 from builder.load.project import load_project
@@ -175,7 +175,7 @@ def project_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         return node if node and node.where.file == file else parse(path, file, faults)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "parse", parsed)
+        patch.setattr(project, "parse", parsed)
         yield root
 
 
