@@ -19,7 +19,7 @@ images: setup  ## Build and prove the default selection of images
 test: setup-test lint  ## Check the source, then run all tests, real engines included
 ifeq ($(PYTEST_ARGS),)
 	$(BIN)/pytest --numprocesses logical tests/unit
-	$(BIN)/pytest tests/engines
+	$(BIN)/pytest --ignore tests/unit
 else
 	$(BIN)/pytest $(PYTEST_ARGS)
 endif
