@@ -11,7 +11,7 @@ from builder.load.readers import Reader, Table, identifier, list_of, mapping, on
 from builder.load.templated import templated
 from builder.model import Check
 
-NEEDS = ("mpi", "gpu")
+NEEDS = ("mpi", "cuda", "gpu")
 
 
 def read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:

@@ -79,7 +79,8 @@ class Stages:
         """The checks that say something of a cell: without CUDA, an image is for no GPU."""
         if cell.cuda != NONE:
             return checks
-        return tuple(name for name in checks if "gpu" not in self._project.checks[name].needs)
+        declared = self._project.checks
+        return tuple(name for name in checks if not {"cuda", "gpu"} & {*declared[name].needs})
 
     def _source_names(self, recipe: str) -> dict[str, SourceNames]:
         sources = self._project.recipes[recipe].sources

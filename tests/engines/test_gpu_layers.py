@@ -79,6 +79,7 @@ class Host:
     answers: dict[str, int] = field(default_factory=dict)
     library: str = f"lib/libcuda.so.{VERSION}"
     visible: str | None = None
+    started_by: dict[str, str] = field(default_factory=dict)  # variables of a runtime
 
     def write(self, name: str, text: str) -> None:
         (self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -106,6 +107,7 @@ class Host:
             "GPU_ROOT": str(self.root),
             "LD_LIBRARY_PATH": str((self.root / self.library).parent),
             "FAKE_CUDA": ",".join(f"{name}={value}" for name, value in self.answers.items()),
+            **self.started_by,
         }
         if self.visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.visible
@@ -295,6 +297,15 @@ def moved(host: Host, library: str) -> None:
     host.place()
 
 
+ROOT_ALONE = "1 0 0:50 / / rw - overlay overlay rw\n"
+
+
+def in_an_image(host: Host) -> None:
+    """Nothing is mounted into it."""
+    host.write("proc/self/mountinfo", ROOT_ALONE)
+    host.write("opt/build-images/host-contract.json", "{}")
+
+
 def test_a_stub_first_on_the_path(host: Host) -> None:
     moved(host, "cuda/lib64/stubs/libcuda.so.1")
     path = host.root / host.library
@@ -322,13 +333,42 @@ MISMATCH = "(CUDA error 803, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)"
 def test_a_library_that_was_left_in_the_image(host: Host) -> None:
     moved(host, "lib/libcuda.so.535.261.03")
     path = host.root / host.library
-    host.write("proc/self/mountinfo", "1 0 0:50 / / rw - overlay overlay rw\n")
+    in_an_image(host)
     host.fails_at(
         "library",
         f"{path} is of driver 535.261.03, the host's is 418.87.00: "
         f"it was left in the image {MISMATCH}",
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
     )
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.418.87.00", "libcuda.so.1"])
+@pytest.mark.parametrize("held", [VERSION, "450.80.02"])
+def test_a_library_of_the_right_version_that_was_left_in_the_image(
+    host: Host, name: str, held: str
+) -> None:
+    """What the driver would not find out: today's version is another one's tomorrow."""
+    moved(host, f"lib/{name}")
+    path = host.root / host.library
+    compiled(FAKES / "libcuda.c", path, "-shared", "-fPIC", f'-DVERSION="{held}"')
+    in_an_image(host)
+    host.fails_at(
+        "library", f"{path} was left in the image: the container was not given the host's"
+    )
+
+
+@pytest.mark.parametrize(("name", "status"), [("libcuda.so.418.87.00", 0), ("libcuda.so.1", 1)])
+def test_a_library_that_was_copied_from_the_host(host: Host, name: str, status: int) -> None:
+    """`ch-fromhost` keeps its name, and so its version."""
+    moved(host, f"lib/{name}")
+    in_an_image(host)
+    host.started_by = {"CH_RUNNING": "Weird Al Yankovic"}
+    assert host.layer("library")[0] == status
+
+
+def test_a_library_of_a_machine_without_an_image(host: Host) -> None:
+    host.write("proc/self/mountinfo", ROOT_ALONE)
+    assert host.layer("library")[0] == 0
 
 
 def test_a_library_of_the_host_that_is_not_of_its_module(host: Host) -> None:

@@ -219,12 +219,24 @@ static int wrong_version(const char *version, int own)
                 MISMATCH);
 }
 
+/*
+ * Whether a library is the image's own file. Outside of an image it is the host's, of course; and
+ * where ch-fromhost has copied the host's files into a folder that ch-run starts, only its version
+ * tells it from another one.
+ */
+static int was_left(int mount)
+{
+    char path[PATH_LENGTH], ignored[LINE_LENGTH];
+    return mount != 0 && mount == mount_of("/usr", ignored) &&
+           access(rooted("/opt/build-images/host-contract.json", path), F_OK) == 0;
+}
+
 static int judge_library(void)
 {
-    static char shown[LINE_LENGTH], ignored[LINE_LENGTH];
+    static char shown[LINE_LENGTH];
     char version[VERSION_LENGTH] = "";
     const int files = mapped("libcuda.so", host.library);
-    const int own = mount_of(host.library, shown) == mount_of("/usr", ignored);
+    const int own = was_left(mount_of(host.library, shown));
     note("library", host.library);
     if (files > 1)
         return ends(FAILED, "more than one %s is loaded, the last is %s", LIBRARY, host.library);
@@ -238,6 +250,9 @@ static int judge_library(void)
             return ends(FAILED, "driver %s is older than %s, which CUDA %s needs: CUDA error 35 "
                         "(cudaErrorInsufficientDriver)", version, host.least, host.cuda);
     }
+    if (own && (version[0] == '\0' || getenv("CH_RUNNING") == NULL))
+        return ends(FAILED, "%s was left in the image: the container was not given the host's",
+                    host.library);
     return ends(PASSED, "%s is %s, %s%s", LIBRARY, host.library,
                 version[0] == '\0' ? "whose version cannot be told" : "of the driver's version ",
                 version);

@@ -52,6 +52,13 @@ def test_each_compiles_for_all_that_it_takes(name: str) -> None:
             assert made.singularity
 
 
+def test_what_looks_for_the_drivers_library_also_looks_for_one_in_the_image() -> None:
+    """A GPU is needed for the first, and none for the second."""
+    for image in samples():
+        checks = {check.name for check in image.checks}
+        assert ("cuda-clean" in checks) == ("gpu-library" in checks) == (image.cuda is not None)
+
+
 def test_wget_is_installed_before_it_runs() -> None:
     """hpccm's generic blocks run it, and leave it to the recipe to install it."""
     wrong = []
