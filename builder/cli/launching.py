@@ -42,6 +42,7 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
     found: dict[str, list[Outcome]] = {}
     written: list[str] = []
     programs: dict[str, str] = {}
+    emulated: dict[str, bool] = {}
     with work_folder(run.tools) as work:
         artifacts = _artifacts(manifest, options, folder, work)
         for ranks in _all_ranks(options, asked, manifest, artifacts):
@@ -54,6 +55,8 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
                 programs[name] = digest_of_file(
                     name, artifacts[name].path, PROGRAM, work=work, tools=run.tools
                 )
+            setting = _setting(run, ranks, started_by, started)
+            emulated[f"{name}-{outcome.check}"] = bool(setting.emulator)
             path = write_evidence(
                 folder / "evidence",
                 f"{name}-{outcome.check}",
@@ -61,13 +64,12 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
                 artifacts=subjects(manifest, artifacts[name]),
                 outcomes=[outcome],
                 scripts=_programs(outcome, programs.get(name, "")),
-                setting=_setting(run, ranks, started_by, started),
+                setting=setting,
             )
             written.append(path.relative_to(folder).as_posix())
-    emulator = emulator_of(run, manifest["cell"]["arch"])
-    updated = _with(manifest, found, written, emulated=bool(emulator))
+    updated = _with(manifest, found, written, emulated)
     write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
-    _tell(options, asked, updated, found, emulator)
+    _tell(options, asked, updated, found, emulated=any(emulated.values()))
     return _exit_code([one.outcome for some in found.values() for one in some])
 
 
@@ -143,15 +145,21 @@ def _programs(outcome: Outcome, digest: str) -> dict[str, str]:
 
 
 def _setting(run: Run, ranks: Ranks, started_by: StartedBy, started: str) -> Setting:
-    program = ranks.kind.program
+    """Where the ranks ran: the first of their machines stands for all, unless one emulated."""
+    program, machines = ranks.kind.program, started_by.machines
+    foreign = [one for one in machines if one.arch != ranks.arch]
+    chosen = next(iter((*foreign, *machines)), None)
+    emulator = emulator_of(run, ranks.arch)
+    if machines:
+        emulator = (emulator or "qemu") if foreign else ""
     return Setting(
         format=ranks.kind.format,
         runner=program,
         runner_version=run.versions.get(program, ""),
-        host=run.host,
+        host=chosen.facts if chosen else run.host,
         started=started,
         finished=now(),
-        emulator=emulator_of(run, ranks.arch),
+        emulator=emulator,
         launcher=started_by,
         no_gpu=_NO_GPU,
         tools=run.versions,
@@ -162,10 +170,12 @@ def _with(
     manifest: Mapping[str, Any],
     found: Mapping[str, list[Outcome]],
     written: list[str],
-    *,
-    emulated: bool,
+    emulated: Mapping[str, bool],
 ) -> dict[str, Any]:
-    """The manifest with these outcomes in the place of earlier ones of the same names."""
+    """The manifest with these outcomes in the place of earlier ones of the same names.
+
+    `emulated` says of each outcome, by format and check, whether its ranks were.
+    """
     launched = {name: list(some) for name, some in manifest.get("launched", {}).items()}
     for name, outcomes in found.items():
         new = {one.check for one in outcomes}
@@ -173,7 +183,7 @@ def _with(
         launched[name] = [*kept, *map(asdict, outcomes)]
     evidence = sorted({*manifest.get("evidence", []), *written})
     runs = {
-        f"{name}-{one.check}": emulated and one.outcome != SKIPPED
+        f"{name}-{one.check}": emulated[f"{name}-{one.check}"] and one.outcome != SKIPPED
         for name, outcomes in found.items()
         for one in outcomes
     }
@@ -190,13 +200,13 @@ def _tell(
     asked: RankOptions,
     updated: Mapping[str, Any],
     found: Mapping[str, list[Outcome]],
-    emulator: str,
+    *,
+    emulated: bool,
 ) -> None:
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
         return
-    emulated = ", emulated" if emulator else ""
-    print(f"{updated['image']}: {asked.ranks} ranks{emulated}")
+    print(f"{updated['image']}: {asked.ranks} ranks{', emulated' if emulated else ''}")
     for name, outcomes in found.items():
         for one in outcomes:
             print(f"  {name:12} {one.check:16} {one.outcome:8} {one.reason}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,25 @@ IMAGES_OWN = "the image's own"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Machine(HostFacts):
+    """A machine that ranks were started on, by its name in the network."""
+
+    name: str
+
+    @property
+    def facts(self) -> HostFacts:
+        """It without its name."""
+        return HostFacts(**{one.name: getattr(self, one.name) for one in fields(HostFacts)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StartedBy:
     """What started the ranks of MPI programs: without more, each check by the image's own launcher.
 
     Else `name` is how it was asked for (`srun`), `product` and `version` are what it says of
     itself, if it was there, and `command` are its words with the container's. It was asked for
-    `ranks` ranks on `nodes` nodes, or on as many as it likes where that is 0.
+    `ranks` ranks on `nodes` nodes, or on as many as it likes where that is 0, and started them on
+    `machines`, by name; on none if these were not asked, or did not say.
     """
 
     name: str = IMAGES_OWN
@@ -37,6 +50,7 @@ class StartedBy:
     command: str = ""
     ranks: int = 0
     nodes: int = 0
+    machines: tuple[Machine, ...] = ()
 
     @property
     def title(self) -> str:

@@ -126,6 +126,11 @@ def _launcher() -> dict[str, Any]:
             "command": {**_TEXT, "description": "its words and those of the containers"},
             "ranks": {**count, "description": "that it was asked for"},
             "nodes": {**count, "description": "that it was asked for; 0 if it was to choose"},
+            "machines": {
+                "type": "array",
+                "description": "those that it started ranks on; empty if they did not say",
+                "items": _host(name=_SAID),
+            },
         }
     )
     nothing, none = {"const": ""}, {"const": 0}
@@ -133,15 +138,20 @@ def _launcher() -> dict[str, Any]:
     return {
         **shape,
         "allOf": [
-            _when("name", IMAGES_OWN, {**of_the_image, "ranks": none, "nodes": none}),
+            _when(
+                "name",
+                IMAGES_OWN,
+                {**of_the_image, "ranks": none, "nodes": none, "machines": {"maxItems": 0}},
+            ),
             *(_when("name", name, {"ranks": {"minimum": 1}}) for name in LAUNCHERS),
         ],
     }
 
 
-def _host() -> dict[str, Any]:
+def _host(**more: dict[str, Any]) -> dict[str, Any]:
     return _object(
         {
+            **more,
             "arch": {**_SAID, "description": "as uname -m says"},
             "kernel": _SAID,
             "cpu": _SAID,

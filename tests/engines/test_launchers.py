@@ -150,6 +150,8 @@ def test_slurm_starts_the_ranks_on_two_nodes(
         assert (started_by["name"], started_by["product"]) == ("srun", "Slurm")
         assert (started_by["ranks"], started_by["nodes"]) == (4, 2)
         assert started_by["version"] in one["reason"]
+        assert [there["name"] for there in started_by["machines"]] == ["n1", "n2"]
+        assert {there["arch"] for there in started_by["machines"]} == {os.uname().machine}
         assert "srun --mpi=pmix --ntasks=4 --nodes=2" in started_by["command"]
         if bind:
             is_bound_on_two_nodes(images[arch], name)

@@ -1,4 +1,8 @@
-"""Host contracts and recorded hosts, for tests that take one and change one thing in it."""
+"""Host contracts and recorded hosts, for tests that take one and change one thing in it.
+
+The records have the form of `check-host --record`, and are written after what the centres publish
+of their machines: nobody was on one.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_evidence_says_where_and_how_it_was_found(emulator: str, tmp_path: Path)
     assert run["host"]["arch"] == "x86_64"
     assert run["host"]["gpus"] == []
     assert (run["format"], run["runner"]) == ("sif", {"name": "apptainer", "version": "1.4.5"})
-    nothing = {"product": "", "version": "", "command": "", "ranks": 0, "nodes": 0}
+    nothing = {"product": "", "version": "", "command": "", "ranks": 0, "nodes": 0, "machines": []}
     assert run["launcher"] == {"name": "the image's own", **nothing}
     assert run["tools"] == {"apptainer": "1.4.5"}
     assert (run["started"], run["finished"]) == (STARTED, FINISHED)

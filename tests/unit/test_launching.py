@@ -16,7 +16,7 @@ import pytest
 from builder.cli import launching, main, verifying
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.schema import schema
-from builder.verify.evidence import StartedBy
+from builder.verify.evidence import Machine, StartedBy
 from builder.verify.ranks import Ranks
 
 SIF = b"a sif"
@@ -77,7 +77,9 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return asked
 
 
-def answer_with(monkeypatch: pytest.MonkeyPatch, asked: Asked, answer: Answer) -> None:
+def answer_with(
+    monkeypatch: pytest.MonkeyPatch, asked: Asked, answer: Answer, *there: Machine
+) -> None:
     def verify(ranks: Ranks, **_: Any) -> tuple[Outcome, StartedBy]:
         asked.append(ranks)
         assert ranks.artifact.read_bytes() == SIF
@@ -89,6 +91,7 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, asked: Asked, answer: Answer) -
             command=f"{start.launcher} apptainer",
             ranks=start.ranks,
             nodes=start.nodes,
+            machines=there,
         )
         return Outcome(check=ranks.check, outcome=answer(ranks), reason="because"), started_by
 
@@ -132,6 +135,7 @@ def test_the_evidence_says_what_started_the_ranks(folder: Path, asked: Asked) ->
         "command": "srun apptainer",
         "ranks": 4,
         "nodes": 2,
+        "machines": [],
     }
     assert check["uri"].endswith("#mpi-hybrid-srun")
     junit = ET.parse(folder / "evidence/sif-mpi-hybrid-srun.xml")
@@ -162,6 +166,38 @@ def test_the_evidence_names_the_program_that_ran(
     assert verify(folder, "--launcher=srun") == 4
     assert "digest" not in descriptor()  # none ran
     assert len(looked) == 1
+
+
+def a_machine(name: str, arch: str) -> Machine:
+    system = {"kernel": "4.18", "cpu": "POWER9", "cores": 160, "os": "RHEL 8", "driver": "535.1"}
+    return Machine(name=name, arch=arch, **system)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arch", "there", "emulator"),
+    [
+        ("x86_64", ["x86_64", "x86_64"], ""),
+        ("x86_64", ["x86_64", "ppc64le"], "qemu"),
+        ("ppc64le", ["ppc64le", "ppc64le"], ""),
+        ("ppc64le", ["ppc64le", "x86_64"], "qemu"),
+    ],
+)
+def test_evidence_is_of_the_machines_that_ran_the_ranks(
+    arch: str, there: list[str], emulator: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which need not be of the kind of the one that started them: a login node."""
+    nodes = [a_machine(f"n{number}", one) for number, one in enumerate(there)]
+    answer_with(monkeypatch, [], lambda _: PASSED, *nodes)
+    write(folder, cell={**manifest_of(folder)["cell"], "arch": arch})
+    assert verify(folder, "--launcher=srun") == 0
+    statement = json.loads((folder / "evidence/sif-mpi-hybrid-srun.json").read_text())
+    jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+    about = statement["predicate"]["configuration"][0]["annotations"]
+    assert [one["name"] for one in about["launcher"]["machines"]] == ["n0", "n1"]
+    assert about["host"]["cpu"] == "POWER9"
+    assert about["emulated"] is bool(emulator)
+    assert about["emulator"].startswith(emulator)
+    assert about["host"]["arch"] == (there[1] if emulator else there[0])
 
 
 def subjects(statement: dict[str, Any]) -> list[str]:

@@ -19,8 +19,10 @@ from builder.home import Home
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.process import Completed, Processes
 from builder.verify.evidence import StartedBy
+from builder.verify.host import host_facts
 from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, saying, verify_ranks
 from builder.verify.ranks.launchers import Launcher, Unfit
+from builder.verify.ranks.machines import machines, said
 from builder.verify.ranks.running import PROGRAM
 from builder.verify.runners import RUNNERS, Around, Container
 
@@ -682,3 +684,30 @@ def test_the_library_that_was_loaded_has_to_be_the_hosts(tree: Path, judge: Judg
     assert outcome.check == "mpi-bind-mpirun"
     assert outcome.outcome == FAILED
     assert "/host-mpi/mpi/libmpi.so.40, not the host's" in outcome.reason
+
+
+# ---- Where ranks ran ----
+
+
+def test_machines_say_what_they_are_each_once() -> None:
+    lines = [
+        "some launcher's banner",
+        "build-images-machine\tn2\tppc64le\t4.18\tPOWER9\t160\tRHEL 8.1\t418.87.00\tV100;V100;",
+        "build-images-machine\tn1\tx86_64\t6.1\t\t\t\t\t",
+        "build-images-machine\tn1\tx86_64\t6.1\t\t\t\t\t",
+        "build-images-machine\ttoo few",
+    ]
+    first, second = said("\n".join(lines))
+    assert (first.name, first.cpu, first.cores, first.os) == ("n1", "unknown", 1, "unknown")
+    assert (first.driver, first.gpus) == ("", ())
+    assert (second.name, second.arch, second.driver) == ("n2", "ppc64le", "418.87.00")
+    assert (second.cores, second.gpus) == (160, ("V100", "V100"))
+    assert said("") == ()
+
+
+def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    alone = Launcher(name="mpirun", product="none", version="", command=("env",))
+    [found] = machines(alone, tools, job="j")
+    assert found.facts == dataclasses.replace(host_facts(), cores=found.cores)
+    assert found.name == platform.node()

@@ -7,7 +7,7 @@ import platform
 import shlex
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.engines import Tools
@@ -19,6 +19,7 @@ from builder.verify.ranks import launchers, library
 from builder.verify.ranks.judging import GRACE_S, judged
 from builder.verify.ranks.launchers import SRUN, ImageMpi, Launcher, Start, Unfit
 from builder.verify.ranks.library import HostMpi
+from builder.verify.ranks.machines import machines
 from builder.verify.runners import Around, Container, Kind
 from builder.verify.wording import LONGEST, readable
 
@@ -73,7 +74,8 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
     words = done.argv[done.argv.index(launcher.command[0]) :]
     tuning = launchers.tuning(launchers.environment(tools))
     outcome = judged(ranks.check, start, launcher, shown, done, tuning=tuning)
-    return outcome, _started_by(launcher, start, words)
+    there = machines(launcher, tools, job=job)
+    return outcome, replace(_started_by(launcher, start, words), machines=there)
 
 
 def _unfit(ranks: Ranks) -> Unfit | None:
