@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from builder.errors import counted
-from builder.measure.values import BARE, Measured, OneRun, Row
+from builder.measure.values import BARE, Measured, Row
 
 
 def as_text(measured: Measured) -> str:
@@ -79,23 +80,22 @@ def figures(value: float) -> str:
 
 def _uses(measured: Measured) -> list[str]:
     """Medians over the rounds of one program in one place."""
-    groups: dict[tuple[str, str], list[OneRun]] = {}
-    for run in measured.runs:
-        if not run.problem:
-            groups.setdefault((run.program, run.place), []).append(run)
     table = [["run to completion", "time", "cores busy", "memory", "GPUs busy"]]
-    for (program, place), some in groups.items():
-        seconds = statistics.median(run.use.seconds for run in some)
-        cpu = statistics.median(run.use.cpu for run in some)
-        memory = max(run.use.memory_bytes for run in some)
-        row = [f"{program}, {place}", f"{seconds:.1f} s", f"{cpu:.0%}", f"{memory / 1e9:.1f} GB"]
-        table.append([*row, _gpus(some)])
+    table += [
+        [f"{one.program}, {one.place}", *as_cells(asdict(one))] for one in measured.completions
+    ]
     return _aligned(table)
 
 
-def _gpus(some: Sequence[OneRun]) -> str:
-    busy = [gpu.busy for run in some for gpu in run.use.gpus if gpu.busy is not None]
-    return f"{statistics.fmean(busy):.0%}" if busy else "-"
+def as_cells(completion: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Time, cores, memory and GPUs of a `Completion`, as they are shown."""
+    gpus = completion["gpus"]
+    return (
+        f"{completion['seconds']:.1f} s",
+        f"{completion['cpu']:.0%}",
+        f"{completion['memory_bytes'] / 1e9:.1f} GB",
+        "-" if gpus is None else f"{gpus:.0%}",
+    )
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:

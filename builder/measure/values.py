@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -86,6 +86,22 @@ class OneRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """What the runs of one program in one place took, over all rounds.
+
+    Time and share of the cores are medians, memory the most; `gpus` is the mean share of the time
+    in which GPUs were busy, None where none was sampled.
+    """
+
+    program: str
+    place: str
+    seconds: float
+    cpu: float
+    memory_bytes: int
+    gpus: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlaceFacts:
     """Where programs ran: `bare`, or what evidence calls a format's run; by which program."""
 
@@ -161,6 +177,15 @@ class Measured:
         return bool(self.others) and statistics.median(self.others) > BUSY
 
     @property
+    def completions(self) -> tuple[Completion, ...]:
+        """Times to completion, and what the machine did meanwhile, of what ran."""
+        groups: dict[tuple[str, str], list[Use]] = {}
+        for run in self.runs:
+            if not run.problem:
+                groups.setdefault((run.program, run.place), []).append(run.use)
+        return tuple(_completion(*ran, uses) for ran, uses in groups.items())
+
+    @property
     def no_gpus(self) -> str:
         """Why GPUs could not be sampled, or not to the end; empty where nothing was amiss."""
         return next((run.use.no_gpus for run in self.runs if run.use.no_gpus), "")
@@ -215,10 +240,23 @@ class Measured:
     def as_json(self, *, with_runs: bool = True) -> dict[str, Any]:
         """As data; without the runs, what a manifest keeps."""
         found = {**asdict(self), "no_gpus": self.no_gpus}
+        found["completions"] = [asdict(one) for one in self.completions]
         if not with_runs:
             del found["runs"]
         found["outcomes"] = {name: asdict(one) for name, one in self.outcomes.items()}
         return found
+
+
+def _completion(program: str, place: str, uses: Sequence[Use]) -> Completion:
+    busy = [gpu.busy for use in uses for gpu in use.gpus if gpu.busy is not None]
+    return Completion(
+        program=program,
+        place=place,
+        seconds=statistics.median(use.seconds for use in uses),
+        cpu=statistics.median(use.cpu for use in uses),
+        memory_bytes=max(use.memory_bytes for use in uses),
+        gpus=statistics.fmean(busy) if busy else None,
+    )
 
 
 def _reason(row: Row, floor: float) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.measure.text import as_cells
+from builder.measure.values import BARE
 from builder.model import FAILED
 
-BARE = "bare"
 WIDTH, LEFT, RIGHT = 860, 330, 24
 _TOP, _LANE, _GAP, _BOTTOM = 34, 13, 14, 34
 _LEAST, _MOST, _TICK = 1.25, 2.0, 0.25  # of the axis, in shares of bare
@@ -72,6 +73,7 @@ class Plot:
     lanes: tuple[Lane, ...]
     places: tuple[tuple[str, str], ...]
     verdicts: tuple[Verdict, ...]
+    completions: tuple[tuple[str, ...], ...]
     caption: str
     about: str
 
@@ -101,6 +103,10 @@ def plot_of(measured: Mapping[str, Any] | None) -> Plot | None:
         verdicts=tuple(
             Verdict(place=name, outcome=one["outcome"], reason=one["reason"])
             for name, one in measured["outcomes"].items()
+        ),
+        completions=tuple(
+            (one["program"], one["place"], *as_cells(one))
+            for one in measured.get("completions", ())
         ),
         caption=_caption(measured),
         about=_about(measured, places),

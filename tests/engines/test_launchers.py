@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import subprocess
+import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ import yaml
 from harness import ARCHITECTURES, PROJECT, Ended, build_images, manifest_of, missing
 from planted_ranks import RankDefect, plant
 
+from builder.engines import Tools
 from builder.home import ORDINARY_USER
 from builder.schema import schema
 from builder.verify import DEFAULTS, RUNNERS
@@ -235,8 +238,10 @@ def planted(images: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     return plant(images["x86_64"], tmp_path_factory.mktemp("planted"))
 
 
-def verify(folder: Path, launcher: str, *words: str, **environment: str) -> Ended:
-    chosen = ("--launcher", launcher, "--runner", "charliecloud")
+def verify(
+    folder: Path, launcher: str, *words: str, runner: str = "charliecloud", **environment: str
+) -> Ended:
+    chosen = ("--launcher", launcher, "--runner", runner)
     return build_images("verify", folder, *chosen, *words, env=environment)
 
 
@@ -281,6 +286,40 @@ def test_a_rank_that_slurm_loses(planted: Path, two_nodes: dict[str, str]) -> No
     assert outcome == "failed"
     assert "task 3: Killed" in reason
     assert slurm.jobs(two_nodes) == []
+
+
+@pytest.fixture(scope="module")
+def planted_sif(images: dict[str, Path], planted: Path, tools: Tools) -> Iterator[Path]:
+    """The SIF, and beside it the programs that do wrong, for Apptainer to show in their place."""
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="planted-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for file in ("manifest.json", "image.sif"):
+            shutil.copy(images["x86_64"] / file, folder)
+        with tarfile.open(planted / "image.tar.gz") as archive:
+            for one in archive:
+                if one.name.startswith("opt/build-images/bin/"):
+                    archive.extract(one, folder)
+        yield folder
+
+
+@pytest.mark.parametrize(
+    ("defect", "reason"),
+    [
+        ("singletons", "MPI started singletons: this process is rank 0 of 1, expected 4 ranks"),
+        ("lose", "exited on signal 9"),
+        ("hang", "no result after 15 s: rank"),
+    ],
+)
+def test_a_defect_is_caught_in_apptainer(defect: str, reason: str, planted_sif: Path) -> None:
+    shown = {"APPTAINER_BIND": f"{planted_sif}/opt/build-images/bin:/opt/build-images/bin"}
+    given = {**shown, **DEFECTS[defect].environment}
+    done = verify(planted_sif, "mpirun", "--timeout", "15", runner="apptainer", **given)
+    assert done.status == 1, done.stdout + done.stderr
+    [one] = launched(planted_sif, "mpi-hybrid-mpirun").values()
+    assert one["outcome"] == "failed"
+    assert reason in one["reason"]
+    assert still_there("/bin/mpi.real") == []
 
 
 def test_ranks_that_hang_are_ended_and_say_what_they_waited_for(

@@ -66,7 +66,7 @@ MAY_IMPORT = {
     "verify": {"artifacts", "engines"},
     "proof": set(),
     "measure": {"verify"},
-    "report": set(),
+    "report": {"measure"},
     "doctor": {"engines", "native"},
     "sites": {"contract"},
     "pipelines": set(),

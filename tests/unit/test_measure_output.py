@@ -112,6 +112,10 @@ def test_json_has_every_run_and_a_manifest_none() -> None:
     assert len(whole["runs"]) == 9
     assert whole["runs"][0]["use"]["samples"]
     assert "runs" not in kept
+    assert kept["completions"] == whole["completions"]
+    assert {one["place"] for one in kept["completions"]} == {"bare", "oci", "sif"}
+    assert kept["completions"][0]["seconds"] == 2.5
+    assert kept["completions"][0]["gpus"] == 0.9
     assert kept["outcomes"]["oci"]["outcome"] == "passed"
 
 
