@@ -7,7 +7,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -84,14 +84,14 @@ class Coming(Generic[R]):
         """A thing, when it has come."""
         while True:
             asked = self._ask(name, work, taker)
-            try:
+            wait([asked.future])
+            if not asked.future.cancelled() and asked.future.exception() is None:
                 return asked.future.result()
-            except BaseException:
-                with self._lock:
-                    if self._asked.get(name) is asked:
-                        del self._asked[name]
-                if asked.taker is taker:
-                    raise
+            with self._lock:
+                if self._asked.get(name) is asked:
+                    del self._asked[name]
+            if asked.taker is taker:
+                return asked.future.result()
 
     def forget(self, taker: object) -> None:
         """What a taker asked for, and nobody works on yet, is not begun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import threading
 import time
 
@@ -135,3 +136,25 @@ def test_a_few_of_what_comes_are_worked_on_at_once() -> None:
     for number in range(12):
         coming.get(str(number), work, "first")
     assert max(at_once) == 3
+
+
+def test_an_interrupt_while_another_ones_work_is_waited_for_is_not_lost() -> None:
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    go = threading.Event()
+    coming = Coming[bool]()
+    coming.ask("a", lambda: go.wait(10), taker="first")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(Interrupt):
+            coming.get("a", lambda: False, "second")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        go.set()
+    assert coming.get("a", lambda: False, "second"), "it came all the same"
