@@ -1,0 +1,126 @@
+"""The checks of frameworks on GPUs, with frameworks that are made up: what passes, what fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+SOURCES = ROOT / "tests/images"
+# Tensors are numbers that know where they are.
+TORCH = """
+WRONG = {wrong!r}
+__version__, float64 = "2", "float64"
+class version: cuda = "12.4"
+class device:
+    def __init__(self, kind, number): self.number = number
+class cuda:
+    is_available = staticmethod(lambda: True)
+    get_arch_list = staticmethod(lambda: ["sm_70"])
+    device_count = staticmethod(lambda: 2)
+    get_device_capability = staticmethod(lambda number: (7, 0))
+    get_device_name = staticmethod(lambda number: "V100")
+class Tensor:
+    def __init__(self, value, place=None, of=()):
+        self.value, self.place, self.of, self.grad = value, place, of, None
+    def to(self, place): return Tensor(self.value, place)
+    def detach(self): return Tensor(self.value, self.place)
+    def cpu(self): return Tensor(self.value)
+    def requires_grad_(self, _): return self
+    def pow(self, _): return self
+    def sum(self): return self
+    def off(self, what): return bool(WRONG == what and self.place and self.place.number == 1)
+    def __matmul__(self, other):
+        return Tensor(self.value * other.value + self.off("product"), self.place, (self, other))
+    def backward(self):
+        a, b = self.of
+        b.grad = Tensor(a.value * self.value + b.off("gradient"), b.place)
+def manual_seed(seed): pass
+def randn(*shape, **more): return Tensor(shape[0])
+def allclose(a, b, **more): return a.value == b.value and a.place is b.place is None
+"""
+TENSORFLOW = """
+import builtins, contextlib
+WRONG = {wrong!r}
+__version__, where = "2", ["/CPU:0"]
+class test: is_built_with_cuda = staticmethod(lambda: True)
+class sysconfig:
+    get_build_info = staticmethod(lambda: {{"cuda_compute_capabilities": ["compute_70"]}})
+class errors:
+    class OpError(Exception): pass
+class random:
+    set_seed = staticmethod(lambda seed: None)
+    normal = staticmethod(lambda shape, dtype: Number(shape[0]))
+class Device: name = "/GPU:0"
+class config:
+    list_logical_devices = staticmethod(lambda kind: [Device])
+    list_physical_devices = staticmethod(lambda kind: [Device])
+    class experimental:
+        get_device_details = staticmethod(lambda one: {{"device_name": "V100"}})
+class Number:
+    def __init__(self, value):
+        self.value = value
+        self.device = "/CPU:0" if WRONG == "place" else where[-1]
+    def __sub__(self, other): return self.value - other.value
+    def __pow__(self, _): return self
+class GradientTape:
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def watch(self, one): pass
+    def gradient(self, size, one): return Number(size.value + one.value + off("gradient"))
+@contextlib.contextmanager
+def device(name):
+    where.append(name)
+    yield
+    where.pop()
+def off(what): return bool(WRONG == what and "GPU" in where[-1])
+def identity(one): return Number(one.value)
+def matmul(a, b): return Number(a.value * b.value + off("product"))
+def reduce_sum(one): return one
+def abs(one): return builtins.abs(getattr(one, "value", one))
+reduce_all = bool
+"""
+
+
+def said(folder: Path, module: str, text: str, wrong: str) -> tuple[int, str]:
+    """Exit status and finding of the check of a framework that is made up."""
+    (folder / f"{module}.py").write_text(text.format(wrong=wrong))
+    name = {"torch": "pytorch"}.get(module, module)
+    done = subprocess.run(
+        [sys.executable, str(SOURCES / f"{name}-gpu-check.py"), "70", "--", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "finding"),
+    [
+        ("", 0, "product and gradient agree with the CPU's on V100, sm_70; V100, sm_70"),
+        ("product", 1, "the product on GPU 1 differs from the CPU's"),
+        ("gradient", 1, "the gradient on GPU 1 differs from the CPU's"),
+    ],
+)
+def test_pytorch(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
+    assert said(tmp_path, "torch", TORCH, wrong) == (status, finding)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "finding"),
+    [
+        ("", 0, "product and gradient agree with the CPU's on V100"),
+        ("product", 1, "the product on /GPU:0 differs from the CPU's"),
+        ("gradient", 1, "the gradient on /GPU:0 differs from the CPU's"),
+        ("place", 1, "the product for /GPU:0 was computed on /CPU:0"),
+    ],
+)
+def test_tensorflow(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
+    assert said(tmp_path, "tensorflow", TENSORFLOW, wrong) == (status, finding)
