@@ -59,6 +59,23 @@ def test_what_looks_for_the_drivers_library_also_looks_for_one_in_the_image() ->
         assert ("cuda-clean" in checks) == ("gpu-library" in checks) == (image.cuda is not None)
 
 
+def test_where_nccl_is_asked_for_it_is_checked() -> None:
+    asked = {
+        name
+        for name, recipe in shipped_project().recipes.items()
+        for use in recipe.development
+        if use.name == "cuda" and "nccl" in use.arguments
+    }
+    assert {"cuda-base", "chainermn", "tensorflow", "hpc-bench-osu"} <= asked
+    for image in samples():
+        names = [check.name for check in image.checks]
+        if image.cuda is None:
+            assert [name for name in names if name.startswith(("cuda", "gpu"))] == []
+        elif asked & {stage.name for stage in image.stages}:
+            needed = ["cuda-runtime", "gpu-code", "gpu-compute", "gpu-nccl"]  # the first builds
+            assert [name for name in names if name in needed] == needed
+
+
 def test_wget_is_installed_before_it_runs() -> None:
     """hpccm's generic blocks run it, and leave it to the recipe to install it."""
     wrong = []
