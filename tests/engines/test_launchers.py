@@ -316,7 +316,7 @@ def test_a_defect_is_caught_in_apptainer(defect: str, reason: str, planted_sif: 
     given = {**shown, **DEFECTS[defect].environment}
     done = verify(planted_sif, "mpirun", "--timeout", "15", runner="apptainer", **given)
     assert done.status == 1, done.stdout + done.stderr
-    [one] = launched(planted_sif, "mpi-hybrid-mpirun").values()
+    one = launched(planted_sif, "mpi-hybrid-mpirun")["sif"]
     assert one["outcome"] == "failed"
     assert reason in one["reason"]
     assert still_there("/bin/mpi.real") == []
