@@ -117,12 +117,15 @@ def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
 
 
 def _is_there(base: RegistryBase, archive: Path) -> bool:
+    """Whether the archive is whole, and beside it the record by which builds find it."""
     try:
+        record = json.loads((archive.parent / "base.json").read_text())
         found = Bundle(archive=open_archive(archive), listed=())
         found.check()
-    except (BadInput, WrongContent):
+    except (BadInput, WrongContent, OSError, ValueError):
         return False
-    return found.archive.blobs.keys() == base.files.keys()
+    is_of_it = isinstance(record, dict) and record.get("digest") == base.manifest.digest
+    return is_of_it and found.archive.blobs.keys() == base.files.keys()
 
 
 def _write(base: RegistryBase, archive: Path) -> None:

@@ -56,7 +56,9 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
                     name, artifacts[name].path, PROGRAM, work=work, tools=run.tools
                 )
             setting = _setting(run, ranks, started_by, started)
-            emulated[f"{name}-{outcome.check}"] = bool(setting.emulator)
+            emulated[f"{name}-{outcome.check}"] = (
+                bool(setting.emulator) and outcome.outcome != SKIPPED
+            )
             path = write_evidence(
                 folder / "evidence",
                 f"{name}-{outcome.check}",
@@ -183,7 +185,7 @@ def _with(
         launched[name] = [*kept, *map(asdict, outcomes)]
     evidence = sorted({*manifest.get("evidence", []), *written})
     runs = {
-        f"{name}-{one.check}": emulated[f"{name}-{one.check}"] and one.outcome != SKIPPED
+        f"{name}-{one.check}": emulated[f"{name}-{one.check}"]
         for name, outcomes in found.items()
         for one in outcomes
     }

@@ -47,7 +47,7 @@ def machines(launcher: Launcher, tools: Tools, *, job: str) -> tuple[Machine, ..
     )
     if done.timed_out and launcher.name == SRUN:
         launchers.cancel(job, tools.home)
-    return said(done.stdout)
+    return said(done.stdout) if done.returncode == 0 and not done.timed_out else ()
 
 
 def said(text: str) -> tuple[Machine, ...]:
