@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,35 +14,36 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ahead(
-    work: Callable[[T], R], items: Sequence[T], *, threads: int
-) -> tuple[list[Future[R]], Callable[[], None]]:
-    """Begin to work on items, the first ones first: their futures, and what ends that early.
+class _Threads:
+    """A few threads at most that work on what they are given, first come first.
 
-    The threads are daemons. One that waits for a server that says nothing keeps nobody from ending
-    the program; a pool's threads would.
+    They are daemons. One that waits for a server that says nothing keeps nobody from ending the
+    program; a pool's threads would.
     """
-    futures: list[Future[R]] = [Future() for _ in items]
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for index in range(len(items)):
-        todo.put(index)
 
-    def run() -> None:
+    def __init__(self, most: int) -> None:
+        self._most, self._running = most, 0
+        self._lock = threading.Lock()
+        self._todo: deque[Callable[[], object]] = deque()
+
+    def begin(self, work: Callable[[], R]) -> Future[R]:
+        """Have something worked on; it may be cancelled until that begins."""
+        future: Future[R] = Future()
+        with self._lock:
+            self._todo.append(functools.partial(_settle, future, work))
+            if self._running < self._most:
+                self._running += 1
+                threading.Thread(target=self._run, daemon=True).start()
+        return future
+
+    def _run(self) -> None:
         while True:
-            try:
-                index = todo.get_nowait()
-            except queue.Empty:
-                return
-            _settle(futures[index], functools.partial(work, items[index]))
-
-    for _ in range(min(threads, len(items))):
-        threading.Thread(target=run, daemon=True).start()
-
-    def end() -> None:
-        for future in futures:
-            future.cancel()
-
-    return futures, end
+            with self._lock:
+                if not self._todo:
+                    self._running -= 1
+                    return
+                work = self._todo.popleft()
+            work()
 
 
 def _settle(future: Future[R], work: Callable[[], R]) -> None:
@@ -55,10 +55,22 @@ def _settle(future: Future[R], work: Callable[[], R]) -> None:
         future.set_exception(error)
 
 
+def ahead(
+    work: Callable[[T], R], items: Sequence[T], *, threads: int
+) -> tuple[list[Future[R]], Callable[[], None]]:
+    """Begin to work on items, the first ones first: their futures, and what ends that early."""
+    some = _Threads(threads)
+    futures = [some.begin(functools.partial(work, item)) for item in items]
+
+    def end() -> None:
+        for future in futures:
+            future.cancel()
+
+    return futures, end
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked(Generic[R]):
-    name: str
-    work: Callable[[], R]
     taker: object
     future: Future[R]
 
@@ -70,11 +82,9 @@ class Coming(Generic[R]):
     """
 
     def __init__(self, threads: int = 4) -> None:
-        self._threads = threads
+        self._threads = _Threads(threads)
         self._lock = threading.Lock()
-        self._todo: deque[_Asked[R]] = deque()
         self._asked: dict[str, _Asked[R]] = {}
-        self._working = 0
 
     def ask(self, name: str, work: Callable[[], R], taker: object) -> None:
         """See to it that a thing comes; nothing happens if it does, or has come."""
@@ -96,25 +106,13 @@ class Coming(Generic[R]):
     def forget(self, taker: object) -> None:
         """What a taker asked for, and nobody works on yet, is not begun."""
         with self._lock:
-            for one in self._todo:
-                if one.taker is taker and one.future.cancel():
-                    self._asked.pop(one.name, None)
+            mine = [name for name, one in self._asked.items() if one.taker is taker]
+            for name in mine:
+                if self._asked[name].future.cancel():
+                    del self._asked[name]
 
     def _ask(self, name: str, work: Callable[[], R], taker: object) -> _Asked[R]:
         with self._lock:
             if name not in self._asked:
-                self._asked[name] = _Asked(name=name, work=work, taker=taker, future=Future())
-                self._todo.append(self._asked[name])
-                if self._working < self._threads:
-                    self._working += 1
-                    threading.Thread(target=self._run, daemon=True).start()
+                self._asked[name] = _Asked(taker=taker, future=self._threads.begin(work))
             return self._asked[name]
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._todo:
-                    self._working -= 1
-                    return
-                asked = self._todo.popleft()
-            _settle(asked.future, asked.work)
