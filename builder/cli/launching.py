@@ -184,14 +184,9 @@ def _with(
         kept = [one for one in launched.get(name, []) if one["check"] not in new]
         launched[name] = [*kept, *map(asdict, outcomes)]
     evidence = sorted({*manifest.get("evidence", []), *written})
-    runs = {
-        f"{name}-{one.check}": emulated[f"{name}-{one.check}"]
-        for name, outcomes in found.items()
-        for one in outcomes
-    }
     return {
         **manifest,
-        **emulation(manifest, runs),
+        **emulation(manifest, emulated),
         "launched": launched,
         "evidence": evidence,
     }

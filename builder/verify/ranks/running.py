@@ -74,8 +74,9 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
     words = done.argv[done.argv.index(launcher.command[0]) :]
     tuning = launchers.tuning(launchers.environment(tools))
     outcome = judged(ranks.check, start, launcher, shown, done, tuning=tuning)
-    there = machines(launcher, tools, job=job)
-    if {one.name for one in there} != {*outcome.data.get("ranks_by_host", ())}:
+    hosts = {*outcome.data.get("ranks_by_host", ())}
+    there = machines(launcher, tools, job=job) if hosts else ()
+    if {one.name for one in there} != hosts:
         there = ()  # others than those that the ranks were on
     return outcome, replace(_started_by(launcher, start, words), machines=there)
 
