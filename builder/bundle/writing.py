@@ -36,11 +36,12 @@ def write_archive(
 ) -> tuple[int, str]:
     """Write an archive, and give it its name when it is whole; its size and SHA-256.
 
-    What is at `target` already is replaced then. `on_bytes` is told how many bytes of blobs were
-    written. Raises `MissingPrerequisite` when the disk is full, `WrongContent` for a file that is
-    not what it has to be; nothing is left then.
+    A file or a link at `target` is replaced then; for anything else there `BadInput` is raised.
+    `on_bytes` is told how many bytes of blobs were written. Raises `MissingPrerequisite` when the
+    disk is full, `WrongContent` for a file that is not what it has to be; nothing is left then.
     """
     index = contents.index()
+    _check_place(target)
     _check_space(target, size_of(contents, index))
     try:
         with _partial(target) as file:
@@ -163,6 +164,14 @@ def _mode_of_files() -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     return 0o666 & ~umask
+
+
+def _check_place(target: Path) -> None:
+    """Whether an archive may have that name: a device there would be gone for good."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        mode = target.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise BadInput(f"{target} is there already, and is no file", hint="name another one")
 
 
 def _check_space(target: Path, size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from builder.bundle.filling import Input, fill_home, index_of_inputs, inputs_of
 from builder.bundle.inputs import Build, Inputs, add_inputs, add_proof
 from builder.bundle.layout import Repository
 from builder.cli import main
+from builder.errors import BadInput
 from builder.home import Home
 from builder.journals import Given, Journals
 from builder.proof import Descriptor, proofs
@@ -166,3 +168,14 @@ def test_a_checkout_that_a_killed_one_made_is_taken(policy: Path, tmp_path: Path
     assert checked_out(archive, policy, place) == 0
     assert (place / "recipes/x.yaml").read_bytes() == SIGNED
     assert not (tmp_path / ".project.lock").exists()
+
+
+def test_an_archive_takes_the_place_of_no_device_pipe_or_folder(tmp_path: Path) -> None:
+    """Root could put a file in the place of /dev/full."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(BadInput, match="is there already, and is no file"):
+            write_archive(tmp_path / name, Contents())
+    assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "pipe"]
