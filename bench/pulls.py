@@ -1,19 +1,23 @@
 """Pulling five images with shared layers, against `skopeo copy`, `ch-image` and `apptainer pull`.
 
-    python bench/pulls.py [--rounds 5] [--megabytes 40] [--only oci|directory|sif]
+    python bench/pulls.py [--rounds 5] [--megabytes 40] [--only oci|directory|sif] [--link MBIT]
 
 The images have 2 to 4 layers of files of this machine's own /usr; the lowest two are shared. Each
 is signed and proven, and a pull applies the whole policy to it, reads every byte, and computes the
 tree digest. Each contender starts with nothing of it on this machine, and they take turns; the
 medians are told. Bytes are those of the registry's answers. `skopeo copy` writes the same five
 OCI layouts, which checks the digests of blobs; with `--dest-shared-blob-dir` it fetches what they
-share once. Charliecloud wants TLS: that comparison has it on both sides. `busy` is the processor
-time of the programs themselves, which says more on a machine that others use.
+share once. Layouts and folders come from a registry with TLS and a password, SIFs without either.
+`busy` is the processor time of the programs themselves, which says more on a machine that others
+use. Loopback has no end of megabytes a second; `--link 1000` makes it a line of 1 Gbit/s, in a
+network of the bench's own (Linux, root).
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import os
 import shutil
 import statistics
@@ -66,18 +70,31 @@ class Bench:
         out = self.folder / "out"
         return out if number > 1 else out / f"one-{time.monotonic_ns()}"
 
-    def one_by_one(self, host: str) -> None:
+    def secure(self, form: str, *tags: str) -> None:
+        """The same from the registry with TLS and a password."""
+        self.ours(self.secured.host, form, *tags, env=self.secured.environment)
+
+    def one_by_one(self) -> None:
         """A command for each image."""
         for tag in tags():
-            self.ours(host, "oci", tag)
+            self.secure("oci", tag)
 
-    def skopeo(self, host: str, *more: str) -> None:
+    def skopeo(self, *more: str) -> None:
         """The same layouts by skopeo."""
+        login = ["--src-authfile", str(self.folder / "auth.json")]
+        self._skopeo(
+            self.secured.host, "--src-cert-dir", str(self.folder / "trusted"), *login, *more
+        )
+
+    def plain_skopeo(self, host: str, *more: str) -> None:
+        """The same without TLS: a proxy counts what is answered."""
+        self._skopeo(host, "--src-tls-verify=false", *more)
+
+    def _skopeo(self, host: str, *more: str) -> None:
         for tag in tags():
             source = f"docker://{host}/{NAME}:{tag}"
             target = f"oci:{self.folder}/out/{tag}:{tag}"
-            words = ["skopeo", "copy", "-q", "--src-tls-verify=false", *more, source, target]
-            subprocess.run(words, check=True)
+            subprocess.run(["skopeo", "copy", "-q", *more, source, target], check=True)
 
     def charliecloud(self) -> None:
         """`ch-image pull`, and `ch-convert` of what it has to a folder."""
@@ -97,6 +114,15 @@ class Bench:
             done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RuntimeError(f"{words[0]}: {done.stderr}")
+
+    def trust(self) -> None:
+        """What skopeo is shown of the secured registry: its authority, and the password."""
+        assert self.secured.authority is not None
+        (self.folder / "trusted").mkdir()
+        shutil.copy(self.secured.authority, self.folder / "trusted/ca.crt")
+        login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        auths = {"auths": {self.secured.host: {"auth": login}}}
+        (self.folder / "auth.json").write_text(json.dumps(auths))
 
     def apptainer_pull(self, source: str) -> None:
         """`apptainer pull` as the ordinary user, its cache switched off."""
@@ -206,14 +232,14 @@ def answered(bench: Bench, work: Callable[[str], None]) -> float:
 
 def layouts(bench: Bench, rounds: int) -> None:
     """Five OCI layouts."""
-    host, shared = bench.registry.host, f"--dest-shared-blob-dir={bench.folder}/out/blobs"
+    shared = f"--dest-shared-blob-dir={bench.folder}/out/blobs"
     ours, theirs = "build-images pull, five at once", "skopeo copy, five times"
     contenders: list[Contender] = [
-        (ours, lambda: bench.ours(host, "oci", *tags()), False),
-        (f"{ours}, its layers known", lambda: bench.ours(host, "oci", *tags()), True),
-        (theirs, lambda: bench.skopeo(host), False),
-        (f"{theirs}, sharing blobs", lambda: bench.skopeo(host, shared), False),
-        ("build-images pull, five times", lambda: bench.one_by_one(host), False),
+        (ours, lambda: bench.secure("oci", *tags()), False),
+        (f"{ours}, its layers known", lambda: bench.secure("oci", *tags()), True),
+        (theirs, bench.skopeo, False),
+        (f"{theirs}, sharing blobs", lambda: bench.skopeo(shared), False),
+        ("build-images pull, five times", bench.one_by_one, False),
     ]
     found = measured(bench, contenders, rounds)
     print(f"  ratio: {found[ours] / found[theirs]:.2f}; sharing: ", end="")
@@ -221,8 +247,8 @@ def layouts(bench: Bench, rounds: int) -> None:
     print(f"{found[f'{ours}, its layers known'] / found[theirs]:.2f}   (reach: 1.15)")
     for name, work in {
         ours: lambda host: bench.ours(host, "oci", *tags()),
-        theirs: bench.skopeo,
-        f"{theirs}, sharing blobs": lambda host: bench.skopeo(host, shared),
+        theirs: bench.plain_skopeo,
+        f"{theirs}, sharing blobs": lambda host: bench.plain_skopeo(host, shared),
     }.items():
         print(f"  {name:52} {answered(bench, work):7.1f} MB of answers")
 
@@ -230,9 +256,8 @@ def layouts(bench: Bench, rounds: int) -> None:
 def directories(bench: Bench, rounds: int) -> None:
     """The last image as a folder for Charliecloud."""
     ours, theirs = "build-images pull --format directory", "ch-image pull, ch-convert"
-    env = bench.secured.environment
     contenders: list[Contender] = [
-        (ours, lambda: bench.ours(bench.secured.host, "directory", tags()[-1], env=env), False),
+        (ours, lambda: bench.secure("directory", tags()[-1]), False),
         (theirs, bench.charliecloud, False),
     ]
     found = measured(bench, contenders, rounds)
@@ -257,6 +282,18 @@ def sifs(bench: Bench, rounds: int) -> None:
     print(f"{found[ours] / found[made_anew]:.2f}   (reach: 1)")
 
 
+def on_a_link(megabits: int, given: argparse.Namespace) -> int:
+    """The same bench in a network namespace of its own, whose loopback has that rate."""
+    words = [f"--rounds={given.rounds}", f"--megabytes={given.megabytes}"]
+    words += [f"--only={one}" for one in given.only or ()]
+    shape = f"rate {megabits}mbit burst 256kb latency 100ms"
+    script = f'ip link set lo up && tc qdisc add dev lo root tbf {shape} && exec "$@"'
+    print(f"a link of {megabits} Mbit/s")
+    sys.stdout.flush()
+    there = ["unshare", "--net", "sh", "-ec", script, "sh", sys.executable, __file__, *words]
+    return subprocess.run(there, check=False).returncode
+
+
 def main() -> int:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -264,7 +301,10 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=40, help="plain ones of a layer")
     measures = {"oci": layouts, "directory": directories, "sif": sifs}
     parser.add_argument("--only", choices=measures, action="append")
+    parser.add_argument("--link", type=int, metavar="MBIT", help="megabits a second of loopback")
     given = parser.parse_args()
+    if given.link:
+        return on_a_link(given.link, given)
     print(machine())
     tools = Tools(processes=Processes(), home=Home.of_environment())
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="bench-pulling-") as name:
@@ -280,6 +320,7 @@ def main() -> int:
             site.place.mkdir()
             made(site, folder, given.megabytes, tools)
             bench = Bench(site=site, registry=plain, secured=secured, folder=folder, tools=tools)
+            bench.trust()
             for form in given.only or measures:
                 print(f"{form}, medians of {given.rounds}:", flush=True)
                 measures[form](bench, given.rounds)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from builder.errors import Refused
 from builder.policy.gathered import OTHER, SIGNATURE, Proof
@@ -17,32 +20,46 @@ from builder.proof import (
     signature_tag,
     verified,
 )
+from builder.proof import Descriptor as Named
+from builder.pull.ahead import ahead
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
+_AT_ONCE = 4  # requests
 _MOST = 1000  # things that refer to one image
 _BYTES = 256 << 20  # of all proof of one image
 _ONE = 32 << 20
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def proofs_of(
     registry: Source, digests: Sequence[str], trusted: Sequence[TrustedKey], now: dt.datetime
 ) -> tuple[Proof, ...]:
-    """What is said of an image's digests, and by whom; what counts for nothing has a fault."""
+    """What is said of an image's digests, and by whom; what counts for nothing has a fault.
+
+    An image has some twenty proofs, in two requests each: a few are under way at once.
+    """
+    proof = _Proof(registry=registry)
+    places = [one for some in _each(proof.places, digests) for one in some]
+    came = _each(proof.at, places)
     found: list[Proof] = []
-    left = _BYTES
     for digest in digests:
-        attached: list[Attachment] = []
-        for one in _attached(registry, digest):
-            if isinstance(one, Proof):
-                found.append(one)
-                continue
-            left -= sum(map(len, one.blobs.values()))
-            if left < 0:
-                raise Refused(f"{registry.name}@{digest}: more than {_BYTES:,} bytes of proof")
-            attached.append(one)
+        mine = [one for place, one in zip(places, came, strict=True) if place.digest == digest]
+        found += (one for one in mine if isinstance(one, Proof))
+        attached = [one for one in mine if isinstance(one, Attachment)]
         found += _judged(digest, attached, trusted, now)
     return tuple(found)
+
+
+def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """What comes of each, in order; several are worked on at once."""
+    futures, end = ahead(work, items, threads=_AT_ONCE)
+    try:
+        return [one.result() for one in futures]
+    except BaseException:
+        end()
+        raise
 
 
 def _judged(
@@ -61,40 +78,66 @@ def _judged(
         yield Proof(kind=OTHER, fault=rejected.reason, digest=rejected.source)
 
 
-def _attached(registry: Source, digest: str) -> Iterator[Attachment | Proof]:
-    """The proof that refers to a digest, and that under cosign's tags.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """Where proof of a digest may be: a manifest that refers to it, or a tag of cosign's."""
 
-    What is damaged is a proof with a fault, which stops nothing: anybody who may write to the
-    repository can attach rubbish, and no other proof is the worse for it.
-    """
-    refer = registry.referrers(digest)
-    if len(refer) > _MOST:
-        raise Refused(f"{registry.name}@{digest}: {len(refer)} things refer to it: at most {_MOST}")
-    for one in refer:
-        if one.artifact_type not in ARTIFACT_TYPES.values():
-            yield _attachment(registry, one, one.artifact_type)
-    for tag in (signature_tag(digest), attestation_tag(digest)):
+    digest: str
+    target: Descriptor | str
+    artifact_type: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Proof:
+    """The proof of one image in a registry; `left` is how many bytes more are read of it."""
+
+    registry: Source
+    left: int = _BYTES
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def places(self, digest: str) -> list[_Place]:
+        """What refers to a digest, and cosign's tags."""
+        refer = self.registry.referrers(digest)
+        if len(refer) > _MOST:
+            named = f"{self.registry.name}@{digest}"
+            raise Refused(f"{named}: {len(refer)} things refer to it: at most {_MOST}")
+        tags = signature_tag(digest), attestation_tag(digest)
+        return [
+            *(
+                _Place(digest=digest, target=one, artifact_type=one.artifact_type)
+                for one in refer
+                if one.artifact_type not in ARTIFACT_TYPES.values()
+            ),
+            *(_Place(digest=digest, target=tag) for tag in tags),
+        ]
+
+    def at(self, place: _Place) -> Attachment | Proof | None:
+        """The proof that is there; None if there is no such tag.
+
+        What is damaged is a proof with a fault, which stops nothing: anybody who may write to the
+        repository can attach rubbish, and no other proof is the worse for it.
+        """
+        tag = place.target if isinstance(place.target, str) else ""
+        source = tag or place.target.digest  # type: ignore[union-attr]
         try:
-            yield _attachment(registry, tag, "")
-        except NotThere:
-            continue
+            manifest = self.registry.manifest(place.target)
+            blobs = {one.digest: self._blob(place, one) for one in layers_of(manifest)}
+        except (WrongContent, Unusable) as error:
+            return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=source)
+        except NotThere as error:
+            if tag:
+                return None
+            return Proof(kind=OTHER, fault=f"is not there ({error})", digest=source)
+        return Attachment(
+            manifest=manifest, blobs=blobs, tag=tag, artifact_type=place.artifact_type
+        )
 
-
-def _attachment(
-    registry: Source, target: Descriptor | str, artifact_type: str
-) -> Attachment | Proof:
-    source = target if isinstance(target, str) else target.digest
-    try:
-        manifest = registry.manifest(target)
-        blobs = {}
-        for layer in layers_of(manifest):
-            wanted = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
-            blobs[layer.digest] = registry.small_blob(wanted, _ONE)
-    except (WrongContent, Unusable) as error:
-        return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=source)
-    except NotThere as error:
-        if isinstance(target, str):
-            raise
-        return Proof(kind=OTHER, fault=f"is not there ({error})", digest=source)
-    tag = target if isinstance(target, str) else ""
-    return Attachment(manifest=manifest, blobs=blobs, tag=tag, artifact_type=artifact_type)
+    def _blob(self, place: _Place, layer: Named) -> bytes:
+        wanted = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
+        content = self.registry.small_blob(wanted, _ONE)
+        with self._lock:
+            self.left -= len(content)
+        if self.left < 0:
+            named = f"{self.registry.name}@{place.digest}"
+            raise Refused(f"{named}: more than {_BYTES:,} bytes of proof")
+        return content

@@ -6,11 +6,7 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
-import functools
-import http.client
-import os
 import re
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,12 +17,11 @@ import requests
 import requests.adapters
 import requests.utils
 import urllib3.exceptions
-from urllib3.util.ssl_ import create_urllib3_context
 
-from builder.errors import BadInput
 from builder.registry.addresses import joined, origin
-from builder.registry.answers import TLS_HINT, broken, failure, lost
+from builder.registry.answers import broken, failure, lost
 from builder.registry.authorization import Authorization, Scope
+from builder.registry.connections import session, shakes_hands
 from builder.registry.credentials import Credentials
 from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
 from builder.registry.patience import Patience, Sleep
@@ -34,7 +29,6 @@ from builder.registry.references import DOCKER_HUB
 from builder.web import TRANSIENT, cause_of
 
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
-_PIECE = 1 << 20  # bytes of a body that are written at once
 _REDIRECTS = 5
 _SMALL = 1 << 16
 _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
@@ -188,21 +182,14 @@ class Transport:
                 return answer.status_code == requests.codes.bad_request
         except requests.exceptions.RequestException as error:
             refused = isinstance(cause_of(error), ConnectionRefusedError)
-            return not refused and _shakes_hands(host)
+            return not refused and shakes_hands(host)
 
     @property
     def _session(self) -> requests.Session:
-        """This thread's connections."""
+        """This thread's."""
         found: requests.Session | None = getattr(self._threads, "session", None)
         if found is None:
-            found = requests.Session()
-            context = _secure_context(_authorities(), os.environ.get("SSL_CERT_FILE"))
-            found.mount("https://", _Adapter(context))
-            found.mount("http://", _Adapter())
-            found.trust_env = False  # what of the environment counts is asked for once
-            found.headers["User-Agent"] = "build-images"
-            found.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
-            self._threads.session = found
+            self._threads.session = found = session()
         return found
 
     def _proxies_for(self, url: str) -> dict[str, str]:
@@ -252,7 +239,6 @@ class Transport:
                 data=body() if body else None,
                 auth=_as_it_is,
                 timeout=self.timeout_s,
-                verify=_authorities(),
                 proxies=self._proxies_for(url),
                 allow_redirects=False,
                 stream=True,
@@ -260,8 +246,6 @@ class Transport:
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
             raise lost(error, self._at(what)) from error
         except OSError as error:
-            if "certificate" in str(error):  # requests says so of a bundle that is not there
-                raise BadInput(f"{error}", hint=TLS_HINT) from error
             raise lost(error, self._at(what)) from error
 
     def _is_home(self, url: str) -> bool:
@@ -329,56 +313,6 @@ def _drain(answer: requests.Response) -> None:
         answer.raw.read(_SMALL)
 
 
-class _Adapter(requests.adapters.HTTPAdapter):
-    """Connections that write bodies in large pieces; `context` is for those with TLS."""
-
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self._more: dict[str, Any] = {"ssl_context": context} if context else {}
-        super().__init__()
-
-    def init_poolmanager(
-        self, connections: int, maxsize: int, block: bool = False, **more: Any
-    ) -> None:
-        more |= {**self._more, "blocksize": _PIECE}
-        super().init_poolmanager(connections, maxsize, block, **more)
-
-
-@functools.cache
-def _secure_context(authorities: str | bool, file: str | None) -> ssl.SSLContext:
-    """What connections that trust the same `authorities` are made by: reading these takes long.
-
-    It takes those of SSL_CERT_FILE, which `file` is, too, where both files are named.
-    """
-    del authorities  # requests has them read for each connection
-    context = create_urllib3_context()
-    if file:
-        try:
-            context.load_verify_locations(cafile=file)
-        except OSError as error:
-            raise BadInput(f"SSL_CERT_FILE: {file}: no certificates can be read there") from error
-    return context
-
-
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     """No credentials from .netrc in the place of ours."""
     return request
-
-
-def _authorities() -> str | bool:
-    """The file of certificates that a site names, else the usual ones."""
-    environment = os.environ
-    names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
-    return next(filter(None, map(environment.get, names)), True)
-
-
-def _shakes_hands(host: str) -> bool:
-    """Whether a server of this machine speaks TLS; nothing is sent, so nothing is verified."""
-    parts = urlsplit(f"//{host}")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        address = parts.hostname or "", parts.port or http.client.HTTPS_PORT
-        with socket.create_connection(address, timeout=2.0) as plain, context.wrap_socket(plain):
-            return True
-    except OSError:
-        return False

@@ -1,0 +1,113 @@
+"""Connections to registries: whom they trust, and which are open and can be used again."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import os
+import socket
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+import requests.adapters
+import requests.utils
+from urllib3.util.ssl_ import create_urllib3_context
+
+from builder.errors import BadInput
+from builder.registry.answers import TLS_HINT
+
+_PIECE = 1 << 20  # bytes of a body that are written at once
+_OPENING = threading.Lock()
+_MOST_KEPT = 16  # connections to one server that wait to be used again
+# Files or folders of certificates, each with the variable that names it.
+_Authorities = tuple[tuple[str, str], ...]
+
+
+def session() -> requests.Session:
+    """For one thread; the connections are those of all threads.
+
+    Raises `BadInput` for a file or folder in which no certificates can be read.
+    """
+    found = requests.Session()
+    with _OPENING:
+        found.mount("https://", _connections(_authorities()))
+        found.mount("http://", _connections())
+    found.trust_env = False  # what of the environment counts is asked for once
+    found.headers["User-Agent"] = "build-images"
+    found.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
+    return found
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Connections that write bodies in large pieces; `context` is for those with TLS."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self._more: dict[str, Any] = {"ssl_context": context} if context else {}
+        super().__init__(pool_maxsize=_MOST_KEPT)
+
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **more: Any
+    ) -> None:
+        more |= {**self._more, "blocksize": _PIECE}
+        super().init_poolmanager(connections, maxsize, block, **more)
+
+    def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
+        return super().proxy_manager_for(proxy, **self._more, **more)
+
+    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+        """Whom to trust is in the context: requests would have it read for each connection."""
+        del url, verify, cert
+        conn.cert_reqs, conn.ca_certs, conn.ca_cert_dir = "CERT_REQUIRED", None, None
+
+
+@functools.cache
+def _connections(authorities: _Authorities = ()) -> _Adapter:
+    """Those that are made with the same trust, open ones among them: both take time to get.
+
+    Raises `BadInput` for a file or folder in which no certificates can be read.
+    """
+    return _Adapter(_context_that_trusts(authorities) if authorities else None)
+
+
+def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
+    context = create_urllib3_context()
+    for name, path in authorities:
+        where = {"capath" if Path(path).is_dir() else "cafile": path}
+        try:
+            context.load_verify_locations(**where)
+        except OSError as error:
+            shown = f"{name}: {path}" if name else path
+            raise BadInput(f"{shown}: no certificates can be read there", hint=TLS_HINT) from error
+    return context
+
+
+def _authorities() -> _Authorities:
+    """The files of certificates that a site names, with what names them; else the usual one.
+
+    Of requests' own names the first counts, and SSL_CERT_FILE in any case.
+    """
+    environment = os.environ
+    names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
+    given = [(name, environment[name]) for name in names if environment.get(name)]
+    chosen = [one for one in given if one == given[0] or one[0] == "SSL_CERT_FILE"]
+    by_path = {path: name for name, path in reversed(chosen)}
+    return tuple((name, path) for path, name in by_path.items()) or (
+        ("", requests.utils.DEFAULT_CA_BUNDLE_PATH),
+    )
+
+
+def shakes_hands(host: str) -> bool:
+    """Whether a server of this machine speaks TLS; nothing is sent, so nothing is verified."""
+    parts = urlsplit(f"//{host}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        address = parts.hostname or "", parts.port or http.client.HTTPS_PORT
+        with socket.create_connection(address, timeout=2.0) as plain, context.wrap_socket(plain):
+            return True
+    except OSError:
+        return False
