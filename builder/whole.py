@@ -33,6 +33,14 @@ def fsync(path: Path) -> None:
         os.close(handle)
 
 
+def fsync_files(folder: Path) -> None:
+    """Have the files right in a folder on disk, and their names: before it gets its own name."""
+    for one in folder.iterdir():
+        if one.is_file() and not one.is_symlink():
+            fsync(one)
+    fsync(folder)
+
+
 @contextlib.contextmanager
 def unnamed(folder: Path) -> Iterator[Path]:
     """The path of an empty file that is in no folder, on the file system of one.

@@ -22,6 +22,7 @@ from builder.locks import locked
 from builder.model import BaseImage, Bootstrap
 from builder.process import Processes
 from builder.tags import base_tag
+from builder.whole import fsync, fsync_files
 
 # Time stamps in a base are clamped to this, so that the same packages give the same bytes:
 # https://reproducible-builds.org/specs/source-date-epoch/
@@ -160,14 +161,19 @@ def _read(record: Path, name: str) -> StoredBase:
 
 @contextlib.contextmanager
 def staging(store: Path, name: str) -> Iterator[Path]:
-    """A folder for half-made things, fresh at the start; it becomes `name` if all went well."""
+    """A folder for half-made things, fresh at the start; it becomes `name` if all went well.
+
+    Files right in it are on disk by then: a record that is there is believed.
+    """
     partial = store / f".{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
+        fsync_files(partial)
         shutil.rmtree(store / name, ignore_errors=True)
         partial.rename(store / name)
+        fsync(store)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -149,7 +149,8 @@ def _base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
         raise repository.wrong(str(record["digest"]), "it is no base image")
     folder = "-".join(names)
     with locked(home.bases, folder):
-        if not (home.bases / folder / "base.json").exists():
+        there = home.bases / folder
+        if not ((there / "base.json").exists() and _holds(there / title, blob)):
             with staging(home.bases, folder) as partial:
                 repository.read_blob(blob, partial / title)
                 text = json.dumps({**record, "archive": str(partial / title)}, indent=1)
@@ -191,7 +192,8 @@ def _native(repository: Repository, one: Input, home: Home, done: Filled) -> Non
         raise repository.wrong(digest, "these are no native tools")
     folder = f"{name}-{digest.partition(':')[2][:12]}"
     with locked(home.native, folder):
-        if digest_of(entries_of(home.native / folder / "root")) != digest:
+        there = home.native / folder
+        if not (there / RECORD).exists() or digest_of(entries_of(there / "root")) != digest:
             with staging(home.native, folder) as partial:
                 put_together(
                     entries,

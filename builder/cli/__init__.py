@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import signal
@@ -14,18 +13,11 @@ from typing import NoReturn
 
 from builder.cli import dispatch
 from builder.cli.options import parse
-from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
+from builder.cli.os_errors import told
+from builder.errors import BadInput, BuildImagesError, Interrupted
 from builder.terminal import printable_lines
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_HINTS = {
-    **dict.fromkeys(_FULL, "make room, or name another place: --output, BUILD_IMAGES_HOME"),
-    **dict.fromkeys(
-        [errno.EACCES, errno.EPERM, errno.EROFS],
-        "name another place, or have it opened for this user",
-    ),
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,11 +56,9 @@ def _failed(error: OSError) -> int:
     """Say which file could not be had, or written, and why."""
     if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `head` does
         return _BROKEN_PIPE
-    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    what = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
-    hint = _HINTS.get(error.errno or 0)
-    _tell(f"build-images: {what}" + (f"\n  hint: {hint}" if hint else ""))
-    return MissingPrerequisite.exit_code if error.errno in _FULL else BadInput.exit_code
+    text, code = told(error)
+    _tell(f"build-images: {text}")
+    return code
 
 
 def _tell(text: str) -> None:

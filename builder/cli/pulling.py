@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import facts, hosts
+from builder.cli.os_errors import told
 from builder.cli.pull_options import POLICY, PullOptions
 from builder.errors import BadInput, BuildImagesError, Interrupted, counted
 from builder.home import Home
@@ -58,6 +59,12 @@ def pull_image(options: Options) -> int:
                     raise
                 print(printable_lines(f"build-images: {error}"), file=sys.stderr)
                 worst = max(worst, error.exit_code)
+            except OSError as error:  # a full disk is one image's: the next one may be smaller
+                if not several:
+                    raise
+                text, code = told(error)
+                print(printable_lines(f"build-images: {text}"), file=sys.stderr)
+                worst = max(worst, code)
     return worst
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder.errors import BadInput
 from builder.locks import is_at
-from builder.whole import fsync
+from builder.whole import fsync, fsync_files
 
 _POLL_S = 0.2
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,7 +40,7 @@ def made_whole(target: Path) -> Iterator[Path | None]:
         try:
             yield partial
             partial.chmod(0o755)
-            _on_disk(partial)
+            fsync_files(partial)
             partial.rename(target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -111,11 +111,3 @@ def _fresh(folder: Path) -> None:
 
 def _not_there(path: Path, error: OSError) -> BadInput:
     return BadInput(f"{path.parent}: no folder can be made there ({error})")
-
-
-def _on_disk(folder: Path) -> None:
-    """Files right in a folder: the image as one file, and the receipt."""
-    for one in folder.iterdir():
-        if one.is_file() and not one.is_symlink():
-            fsync(one)
-    fsync(folder)

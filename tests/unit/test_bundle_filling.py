@@ -20,7 +20,7 @@ from test_bundle import (  # noqa: F401 - fixtures
 
 from builder.bundle import Contents, opened, write_archive
 from builder.bundle.filling import Input, fill_home, index_of_inputs, inputs_of
-from builder.bundle.inputs import Build, Inputs, add_inputs, add_proof
+from builder.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.bundle.layout import Repository
 from builder.cli import main
 from builder.errors import BadInput
@@ -67,6 +67,25 @@ def test_a_file_of_the_same_size_is_replaced(tmp_path: Path) -> None:
     before = [file.stat().st_ino for file in files]
     fill_home(repository, inputs, home)
     assert [file.stat().st_ino for file in files] == before
+
+
+def test_a_base_counts_if_it_is_the_one_that_was_signed(tmp_path: Path) -> None:
+    archive = tmp_path / "debian13-x86_64.oci.tar"
+    archive.write_bytes(SIGNED)
+    record = {"name": "debian13", "arch": "x86_64", "digest": f"sha256:{'5' * 64}"}
+    contents = Contents()
+    add_inputs(contents, Inputs(bases={"one": BaseFile(record=record, archive=archive)}))
+    write_archive(tmp_path / "site.tar", contents)
+    repository, index = index_of_inputs(opened(tmp_path / "site.tar"))
+    inputs, home = inputs_of(repository, index), Home(path=tmp_path / "other")
+    there = home.bases / f"debian13-x86_64-{'5' * 12}"
+    for before in (SIGNED, OTHER):  # whole, then damaged
+        fill_home(repository, inputs, home)
+        made = (there / "base.json").stat().st_ino
+        (there / archive.name).write_bytes(before)
+        fill_home(repository, inputs, home)
+        assert ((there / "base.json").stat().st_ino == made) is (before == SIGNED)
+        assert (there / archive.name).read_bytes() == SIGNED
 
 
 def test_an_answer_is_named_by_what_it_holds(tmp_path: Path) -> None:

@@ -70,6 +70,9 @@ def test_they_are_the_same_in_another_home(tmp_path: Path) -> None:
     (there.root / "usr/bin/bash").write_text("another")
     carried(tmp_path, some)  # what is not as it was signed is replaced
     assert digest_of(entries_of(there.root)) == tools.digest
+    (there.root.parent / RECORD).unlink()
+    carried(tmp_path, some)  # tools without a record are found by nobody
+    assert [one.digest for one in stored_tools(home.native)] == [tools.digest]
 
 
 def test_offline_the_newest_of_a_release_are_lent(tmp_path: Path) -> None:

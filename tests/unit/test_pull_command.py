@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.cli import main
+from builder.cli import main, pulling
+from builder.errors import BadInput
 from builder.proof.keys import generated
+from builder.pull.pulling import Judged, Wanted
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,32 @@ def test_all_references_that_are_none_are_told(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().err
     assert "Not A Reference" in said
     assert "sha256:1" in said
+
+
+def test_a_disk_that_is_full_ends_one_image_of_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may be smaller; all are told, and the highest exit code is the command's."""
+
+    def full(wanted: Wanted, *_: object) -> Judged:
+        if wanted.reference.tag == "bad":
+            raise BadInput("no such image")
+        raise OSError(errno.ENOSPC, "No space left on device", f"/big/{wanted.reference.tag}")
+
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(pulling, "look", full)
+    (tmp_path / "a.pub").write_bytes(PEM)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
+    images = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "bad", "2")]
+    assert main(["pull", *images, "--format", "sif", "--policy", str(policy)]) == 4
+    assert capsys.readouterr().err.splitlines() == [
+        "build-images: /big/1: No space left on device",
+        "  hint: make room, or name another place: --output, BUILD_IMAGES_HOME",
+        "build-images: no such image",
+        "build-images: /big/2: No space left on device",
+        "  hint: make room, or name another place: --output, BUILD_IMAGES_HOME",
+    ]
 
 
 PEM = generated().public.pem
