@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from builder.errors import Refused
 from builder.home import Home
@@ -11,6 +13,7 @@ from builder.process import Processes
 from builder.proof import (
     Attachment,
     Signer,
+    Standing,
     attestation_tag,
     attestations,
     builder_of,
@@ -24,6 +27,7 @@ from builder.proof import (
 from builder.proof import Descriptor as Subject
 from builder.proof.keyless import KEYLESS
 from builder.publish import Attest, Prove, Ready, Release
+from builder.pull.proving import attachments_of
 from builder.registry import INDEX, Descriptor, NotThere, Source
 
 
@@ -47,9 +51,16 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
         created = max(one.proven for one in images)
         if signer is None:
             return keyless_proofs(subject, own, processes, created=created, path=path)
-        there = _there(registry, image.digest)
-        name = registry.name
-        return proofs(subject, own, signer, reference=name, created=created, before=there)
+        standing = _standing(registry, image, signer)
+        made = proofs(
+            subject,
+            standing.news(own),
+            signer,
+            reference=registry.name,
+            created=created,
+            before={**_there(registry, image.digest), **standing.before(own)},
+        )
+        return _replacing(standing.needed(made), standing.replaced(own))
 
     return prove
 
@@ -64,8 +75,15 @@ def attesting(key: str, processes: Processes) -> Attest:
         subject = _subject(image)
         if signer is None:
             return keyless_attestations(subject, statements, processes, created=created, path=path)
-        there = _there(registry, image.digest)
-        return attestations(subject, statements, signer, created=created, before=there)
+        standing = _standing(registry, image, signer)
+        made = attestations(
+            subject,
+            standing.news(statements),
+            signer,
+            created=created,
+            before={**_there(registry, image.digest), **standing.before(statements)},
+        )
+        return _replacing(made, standing.replaced(statements))
 
     return attest
 
@@ -90,12 +108,23 @@ def _statements(image: Ready) -> tuple[bytes, ...]:
     return found
 
 
-def _there(registry: Source, digest: str) -> Mapping[str, Attachment]:
-    """What the registry has in the classic format, by tag: it is added to."""
+def _standing(registry: Source, image: Descriptor, signer: Signer) -> Standing:
+    attached = attachments_of(registry, image.digest)
+    return Standing.of(image.digest, attached, signer.public)
+
+
+def _replacing(made: Sequence[Attachment], gone: tuple[str, ...]) -> tuple[Attachment, ...]:
+    """The same, of which the last one replaces others."""
+    if not made:
+        return ()
+    *others, last = made
+    return (*others, replace(last, replaces=gone))
+
+
+def _there(registry: Source, digest: str) -> dict[str, Attachment]:
+    """What the registry has in the classic format, by tag: also what is no proof is not lost."""
     found = {}
     for tag in (signature_tag(digest), attestation_tag(digest)):
-        try:
+        with contextlib.suppress(NotThere):
             found[tag] = Attachment(manifest=registry.manifest(tag), blobs={}, tag=tag)
-        except NotThere:
-            continue
     return found

@@ -12,6 +12,7 @@ from builder.proof.making import attestation_tag, attestations, proofs, signatur
 from builder.proof.provenance import builder_of, provenance
 from builder.proof.reading import layers_of
 from builder.proof.signers import signer_of
+from builder.proof.standing import Standing
 from builder.proof.values import (
     Attachment,
     Attestation,
@@ -33,6 +34,7 @@ __all__ = [
     "Rejection",
     "Signature",
     "Signer",
+    "Standing",
     "TrustedKey",
     "Unusable",
     "Verdict",

@@ -29,6 +29,7 @@ from builder.proof.values import (
     CONTAINER_SIGNATURE,
     DSSE,
     MANIFEST,
+    MAX_LAYERS,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
     Attachment,
@@ -197,6 +198,11 @@ def _classic(
     for layer, _ in added:
         if (layer.digest, layer.annotations) not in [(o.digest, o.annotations) for o in layers]:
             layers.append(layer)
+    if len(layers) > MAX_LAYERS:
+        raise Refused(
+            f"{tag}: {len(layers)} things would be there, and nobody reads more than {MAX_LAYERS}",
+            hint="look who wrote them; remove the tag, and publish again",
+        )
     config = as_bytes(
         {
             "architecture": "",

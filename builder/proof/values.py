@@ -57,13 +57,15 @@ class Attachment:
     """A manifest that belongs to an image, with the blobs it names by their digests.
 
     `tag` is where the classic format keeps it (`sha256-….sig`); a referrer has none, is written
-    by its digest, and names the image as its `subject`.
+    by its digest, and names the image as its `subject`. `replaces` are the digests of manifests
+    that are to go when it is there.
     """
 
     manifest: bytes
     blobs: Mapping[str, bytes]
     tag: str = ""
     artifact_type: str = ""
+    replaces: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -136,12 +138,12 @@ class Verdict:
     attestations: tuple[Attestation, ...] = ()
     rejected: tuple[Rejection, ...] = ()
 
-    def of_type(self, predicate_type: str) -> tuple[Attestation, ...]:
-        """The attestations with a predicate type; the same payload is there once."""
-        found: dict[bytes, Attestation] = {}
+    def of_type(self, predicate_type: str, *, once: bool = True) -> tuple[Attestation, ...]:
+        """The attestations with a predicate type; `once` is each payload, in whatever format."""
+        found: dict[object, Attestation] = {}
         for one in self.attestations:
             if one.predicate_type == predicate_type:
-                found.setdefault(one.payload, one)
+                found.setdefault(one.payload if once else len(found), one)
         return tuple(found.values())
 
 

@@ -16,7 +16,8 @@ from builder.registry import MANIFEST, Descriptor, Registry, RegistryFailed
 class Attached(Protocol):
     """Proof as it is pushed: a manifest, the blobs that it names, and a tag if it has one.
 
-    What has no tag names an image as its `subject`.
+    What has no tag names an image as its `subject`. It `replaces` manifests of other such proof, by
+    their digests.
     """
 
     @property
@@ -25,6 +26,8 @@ class Attached(Protocol):
     def blobs(self) -> Mapping[str, bytes]: ...
     @property
     def tag(self) -> str: ...
+    @property
+    def replaces(self) -> tuple[str, ...]: ...
 
 
 def attach(
@@ -37,9 +40,10 @@ def attach(
 
     What has a tag may hold what was there before, so `prove` is asked when it is our turn.
     """
-    referring = [*files]
+    referring, replaced = [*files], set[str]()
     with our_turn(registry, digest):
         for one in prove():
+            replaced.update(one.replaces)
             for blob, content in one.blobs.items():
                 registry.write_blob(content, digest=blob)
             if one.tag:
@@ -47,6 +51,8 @@ def attach(
             else:
                 referring.append(one.manifest)
         check_listed(registry, digest, registry.attach_all(referring))
+        if replaced:
+            registry.detach(digest, replaced)
 
 
 @contextlib.contextmanager

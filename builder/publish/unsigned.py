@@ -19,6 +19,7 @@ class Attachment:
     manifest: bytes
     blobs: Mapping[str, bytes]
     tag: str = ""
+    replaces: tuple[str, ...] = ()
 
 
 def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:

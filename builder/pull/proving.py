@@ -52,6 +52,13 @@ def proofs_of(
     return tuple(found)
 
 
+def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
+    """All proof that is attached to a digest, whoever made it; not what is damaged."""
+    proof = _Proof(registry=registry)
+    came = _each(proof.at, proof.places(digest))
+    return tuple(one for one in came if isinstance(one, Attachment))
+
+
 def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """What comes of each, in order; several are worked on at once."""
     futures, end = ahead(work, items, threads=_AT_ONCE)

@@ -208,6 +208,10 @@ class Registry(Source):
         """Write several at once; their descriptors, in order."""
         return referring.attach(self, contents, media_type)
 
+    def detach(self, digest: str, gone: Collection[str]) -> None:
+        """Remove what refers to a manifest, where the registry allows that: see `referring`."""
+        referring.detach(self, digest, gone)
+
     # Requests
 
     def asked(self, method: str, path: str, **more: Any) -> Any:

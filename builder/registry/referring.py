@@ -9,9 +9,10 @@ meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from builder.digests import digest_of
@@ -78,12 +79,35 @@ def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> li
         written.append(dataclasses.replace(found, artifact_type=kind, annotations=notes))
         if not noted:  # the specification asks for the tag's list then, whatever lists there are
             unlisted.setdefault(subject, []).append(written[-1])
-    folder = Home.of_environment().path / "registries"
     for subject, entries in unlisted.items():
-        name = f"{registry.name}@{subject}"
-        with locked(folder, digest_of(name.encode()).partition(":")[2]):
+        with _our_list(registry, subject):
             _add(registry, subject, entries)
     return written
+
+
+def detach(registry: Registry, digest: str, gone: Collection[str]) -> None:
+    """See `Registry.detach`. First from the list that we keep: it names nothing that is not there.
+
+    That manifests cannot be deleted by everybody, or at all, is no failure: they stay.
+    """
+    with _our_list(registry, digest), contextlib.suppress(RegistryFailed, Passing):
+        index = _fallback(registry, digest)
+        listed = (index or {}).get("manifests") or []
+        left = [one for one in listed if one.get("digest") not in gone]
+        if index is not None and len(left) < len(listed):
+            content = as_bytes({**index, "manifests": left})
+            registry.write_manifest(content, INDEX, fallback_tag(digest))
+    for one in gone:
+        with contextlib.suppress(RegistryFailed, Passing):
+            registry.once("DELETE", f"manifests/{one}", good=(202, 200, 204)).close()
+
+
+@contextlib.contextmanager
+def _our_list(registry: Registry, digest: str) -> Iterator[None]:
+    """Clients of this machine take turns at the fallback's list of a manifest."""
+    name = digest_of(f"{registry.name}@{digest}".encode()).partition(":")[2]
+    with locked(Home.of_environment().path / "registries", name):
+        yield
 
 
 def _add(registry: Registry, subject: str, entries: Sequence[Descriptor]) -> None:

@@ -93,6 +93,32 @@ def test_a_later_failure_is_published_and_counts_until_a_later_pass(
     assert cleared.status == 0, cleared.stderr
 
 
+def test_nights_that_find_the_same_add_nothing(
+    project: Path, registry: RealRegistry, policy: Path, tmp_path: Path
+) -> None:
+    """Else what whoever pulls has to read would grow, and one day be too much."""
+    [folder] = list((project / "out").glob("app-*-x86_64"))
+    digest, there = read_layout(folder / "image.oci").digest, repository(registry.host, "app")
+
+    def published(day: int, *failed: str) -> tuple[int, int]:
+        verified_at(folder, f"2026-02-{day:02d}T00:00:00+00:00", failed=list(failed))
+        key = ("--key", f"{tmp_path}/site.key")
+        done = publish(project, registry.host, *key, env={"COSIGN_PASSWORD": ""})
+        assert done.status == (5 if failed else 0), done.stderr
+        _, classic = there.document(f"{digest.replace(':', '-')}.att")
+        return len(there.referrers(digest)), len(classic["layers"])
+
+    first = published(1)
+    assert [published(day) for day in (2, 3)] == [first, first]
+    bundles, layers = published(4, "mpi")
+    assert bundles > first[0]
+    assert layers > first[1]
+    assert [published(day) for day in (5, 6)] == [(bundles, layers)] * 2, "a failure stays"
+    done = pull(registry.host, policy, "oci", tmp_path / "out", "--arch", "x86_64", "--explain")
+    assert done.status == 0, done.stderr
+    assert "2026-02-06" in done.stdout
+
+
 def verified_at(image: Path, finished: str, *, failed: list[str]) -> None:
     """As if all formats of an image had been verified again; the other checks passed."""
     for file in (image / "evidence").glob("*.json"):
