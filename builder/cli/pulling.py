@@ -60,7 +60,7 @@ def pull_image(options: Options) -> int:
                 print(printable_lines(f"build-images: {error}"), file=sys.stderr)
                 worst = max(worst, error.exit_code)
             except OSError as error:  # a full disk is one image's: the next one may be smaller
-                if not several:
+                if not several or isinstance(error, BrokenPipeError):
                     raise
                 text, code = told(error)
                 print(printable_lines(f"build-images: {text}"), file=sys.stderr)
@@ -269,10 +269,7 @@ def _architecture(named: str, host: Host) -> str:
 
 def folder_name(wanted: Wanted) -> str:
     """`hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
-    reference = wanted.reference
-    version = reference.tag or reference.digest[7:19] or "latest"
-    name = reference.repository.rpartition("/")[2]
-    return f"{name}-{version}-{wanted.arch}-{wanted.format}"
+    return f"{wanted.identifier}-{wanted.format}"
 
 
 def try_policy(options: Options) -> int:

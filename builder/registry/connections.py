@@ -56,7 +56,8 @@ class _Adapter(requests.adapters.HTTPAdapter):
         super().init_poolmanager(connections, maxsize, block, **more)
 
     def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
-        return super().proxy_manager_for(proxy, **self._more, **more)
+        own = {**self._more, "proxy_ssl_context": self._more.get("ssl_context")}
+        return super().proxy_manager_for(proxy, **own, **more)
 
     def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
         """Whom to trust is in the context: requests would have it read for each connection."""

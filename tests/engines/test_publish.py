@@ -26,6 +26,7 @@ from publishing import (
     unproven,
 )
 from real_registry import PASSWORD, USER, RealRegistry, real_registry
+from tunnel import tls_proxy
 
 from builder.registry import Credentials, Reference, connect
 from builder.registry.kinds import STATEMENT
@@ -85,6 +86,25 @@ def test_a_wrong_password_or_authority_sends_nothing(
     assert "Traceback" not in done.stderr
     assert "right secret" not in done.stderr
     assert not list(secured.store.rglob("link"))
+
+
+def test_a_proxy_with_tls_is_trusted_as_the_registry_is(made: Path, secured: RealRegistry) -> None:
+    assert secured.authority is not None
+    key = secured.authority.with_name("key.pem")
+    with tls_proxy(secured.authority, key) as (url, asked):
+        led = {"https_proxy": url, "no_proxy": "", "NO_PROXY": ""}
+        trusted = {"SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": str(secured.authority)}
+        env = {**secured.environment, **led, **trusted}
+        done = publish(made, secured.host, "--dry-run", env=env)
+        assert done.status == 0, done.stderr
+        assert set(asked) == {secured.host}
+        asked.clear()
+        done = publish(
+            made, secured.host, env={**env, "SSL_CERT_FILE": "", "REQUESTS_CA_BUNDLE": ""}
+        )
+        assert done.status == 4
+        assert "certificate" in done.stderr
+        assert asked == []
 
 
 def test_credentials_of_podman_and_of_a_helper(

@@ -71,4 +71,20 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
     ]
 
 
+def test_a_reader_that_goes_away_ends_all_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: object) -> Judged:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(pulling, "look", look)
+    (tmp_path / "a.pub").write_bytes(PEM)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
+    images = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "2")]
+    assert main(["pull", *images, "--format", "sif", "--policy", str(policy)]) == 141
+    assert capsys.readouterr().err == ""
+
+
 PEM = generated().public.pem
