@@ -57,7 +57,7 @@ def finished(folder: Path) -> dict[str, Any]:
     if manifest is None:
         raise BadInput(
             f"{folder}: no {MANIFEST} here, so this is no finished image",
-            hint="name an image's folder, such as out/IDENTIFIER",
+            hint="name an image's folder, such as out/IDENTIFIER, or what pull left",
         )
     return manifest
 
@@ -163,16 +163,21 @@ def subjects(manifest: Mapping[str, Any], ran: Artifact) -> list[Artifact]:
 
 
 def within_reach(
-    artifact_format: str, artifact: Mapping[str, Any], folder: Path, work: Path
+    artifact_format: str,
+    artifact: Mapping[str, Any],
+    folder: Path,
+    work: Path,
+    *,
+    said: str = "the manifest",
 ) -> Artifact:
     """An artifact where the ordinary user can read it: the output folder may be closed to him.
 
-    Raises `BadInput` when the file is not the one that the manifest names.
+    Raises `BadInput` when the file is not the one that the manifest names, or what else `said` it.
     """
     name = FILES[artifact_format]  # never a path out of the manifest, which can be anybody's
     source, target = folder / name, work / name
     if not source.exists():
-        raise BadInput(f"{source}: the manifest names this artifact, and it is not there")
+        raise BadInput(f"{source}: {said} names this artifact, and it is not there")
     if source.is_dir():
         shutil.copytree(source, target, copy_function=link_or_copy)
         found = read_layout(target).digest
@@ -180,7 +185,7 @@ def within_reach(
         link_or_copy(source, target)
         found = file_digest(target)
     if found != artifact["digest"]:
-        raise BadInput(f"{source}: its digest is {found}, the manifest says {artifact['digest']}")
+        raise BadInput(f"{source}: its digest is {found}, {said} says {artifact['digest']}")
     return Artifact(**{**artifact, "path": target, "tree_digest": ""})
 
 

@@ -88,9 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     explain = command(commands, "explain", "say why each cell is in or out", [selectors, common])
     explain.add_argument("--json", action="store_true", help="as JSON")
     _source_commands(commands, [selectors, common, progress])
-    verify = command(
-        commands, "verify", "prove again what an image's output folder holds", [common, progress]
-    )
+    verify = command(commands, "verify", "prove again what was built or pulled", [common, progress])
     add_verify_options(verify)
     _reproduce_command(commands, [common, progress])
     publishing_options.declare(commands)

@@ -34,7 +34,10 @@ class RankOptions:
 def add_verify_options(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     parser.add_argument(
-        "path", type=a_path, metavar="PATH", help="an image's folder, such as out/IDENTIFIER"
+        "path",
+        type=a_path,
+        metavar="PATH",
+        help="an image's folder, such as out/IDENTIFIER, or what pull left",
     )
     parser.add_argument(
         "--runner",

@@ -1,4 +1,4 @@
-"""`build-images verify`: prove again what an image's output folder holds, or measure it."""
+"""`build-images verify`: prove again what was built or pulled, or measure it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from builder.cli.again import finished, prove_again
 from builder.cli.at_work import at_work
 from builder.cli.building import notes_on, versions_of
 from builder.cli.launching import verify_launched
+from builder.cli.manifests import MANIFEST
 from builder.cli.measuring import measure
 from builder.cli.options import Options
 from builder.cli.progress import progress_for
+from builder.cli.pulled import Receipt, receipt_in, verify_pulled
 from builder.cli.run import Run
 from builder.cli.workspace import write_atomically
 from builder.engines import ENGINES, Tools
+from builder.errors import BadInput
 from builder.home import Home
 from builder.measure import as_text, exposition
 from builder.process import Processes
@@ -25,7 +28,9 @@ def verify(options: Options) -> int:
     """Run the command; 1 if a check failed, of which a measurement has one."""
     folder = options.path
     assert folder is not None
-    finished(folder)  # before anything is started
+    receipt = _receipt(folder, options)
+    if receipt is None:
+        finished(folder)  # before anything is started
     progress = progress_for(options.level)
     processes = Processes(echo=progress.echo if options.level > 1 else None)
     tools = Tools(processes=processes, home=Home.of_environment())
@@ -43,7 +48,11 @@ def verify(options: Options) -> int:
             return verify_launched(run, options, options.ranks, folder)
         if options.bench:
             return _measure(run, folder, options)
-        updated = prove_again(run, folder, options.runners)
+        updated = (
+            verify_pulled(run, folder, receipt, options.runners)
+            if receipt
+            else prove_again(run, folder, options.runners)
+        )
     if options.json:
         print(json.dumps(updated, indent=1, sort_keys=True))
     else:
@@ -52,6 +61,19 @@ def verify(options: Options) -> int:
             for one in outcomes:
                 print(f"  {name:12} {one['check']:16} {one['outcome']:8} {one['reason']}")
     return 1 if updated["outcome"] == "failed" else 0
+
+
+def _receipt(folder: Path, options: Options) -> Receipt | None:
+    """What says which image was pulled, if the folder is not one that an image was built in."""
+    if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
+        return None
+    if options.ranks or options.bench:
+        what = "--launcher" if options.ranks else "--bench"
+        raise BadInput(
+            f"{what}: {folder} holds one format that was pulled, and this wants all of an image",
+            hint="name the folder in which it was built; without this option its checks are run",
+        )
+    return receipt
 
 
 def _measure(run: Run, folder: Path, options: Options) -> int:

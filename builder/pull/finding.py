@@ -23,7 +23,8 @@ class Found:
     """An image of one architecture, as a registry has it; nothing of it is believed yet.
 
     `index` is what the tag names, where that is an index. `content` and `config` are the bytes of
-    the manifest and of the configuration, `labels` those of the configuration.
+    the manifest and of the configuration, `labels` those of the configuration, and `directory` is
+    where it has programs work.
     """
 
     manifest: Descriptor
@@ -35,6 +36,7 @@ class Found:
     index: Descriptor | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
+    directory: str = "/"
 
 
 def find(registry: Source, target: str, arch: str) -> Found:
@@ -83,6 +85,7 @@ def _found(
         inner = said.get("config") or {}
         labels = {str(key): str(text) for key, text in (inner.get("Labels") or {}).items()}
         environment = tuple(str(one) for one in inner.get("Env") or [])
+        directory = str(inner.get("WorkingDir") or "/")
         known = facts.architecture(str(said.get("architecture")))
         notes = exact_json.parsed(content).get("annotations") or {}
         created = notes.get(CREATED) or said.get("created")
@@ -105,6 +108,7 @@ def _found(
         index=index,
         labels=labels,
         environment=environment,
+        directory=directory,
     )
 
 

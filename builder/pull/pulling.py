@@ -49,6 +49,12 @@ class Wanted:
     emulated: bool = False
 
     @property
+    def identifier(self) -> str:
+        """What the image is called here: `hpc-base-1.0-debian13-openmpi5.0-x86_64`."""
+        version = self.reference.tag or self.reference.digest[7:19] or "latest"
+        return f"{self.reference.repository.rpartition('/')[2]}-{version}-{self.arch}"
+
+    @property
     def remembered(self) -> str:
         """How the reference is remembered; empty for one by digest, which nobody can move."""
         tag, digest = self.reference.tag or "latest", self.reference.digest
@@ -189,6 +195,7 @@ def _receipt(
         "schema": SCHEMA,
         "build-images": __version__,
         "reference": str(wanted.reference),
+        "name": wanted.identifier,
         "pulled": wanted.now.isoformat(timespec="seconds"),
         "format": wanted.format,
         "path": packed.name,
@@ -196,6 +203,10 @@ def _receipt(
         "image": {"digest": image.digest, "index": image.index, "architecture": wanted.arch},
         "tree": unpacked.tree if unpacked else "",
         "on_disk": unpacked.on_disk if unpacked else "",
+        "run": {
+            "environment": list(judged.found.environment),
+            "directory": judged.found.directory,
+        },
         "evidence": list(judged.judgement.evidence),
         "rules": [asdict(one) for one in rulings],
         "changes": changes,

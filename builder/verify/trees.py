@@ -151,7 +151,7 @@ def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None =
         return Outcome(check=EQUALITY_CHECK, outcome=FAILED, reason=reason)
     names = list(trees)
     if len(names) < 2:  # noqa: PLR2004 - it takes two to be equal
-        reason = f"only the {names[0]} artifact was made: nothing to compare it with"
+        reason = f"there is only the {names[0]} artifact: nothing to compare it with"
         return Outcome(check=EQUALITY_CHECK, outcome=SKIPPED, reason=reason)
     if found := _unequal(trees):
         shown = "; ".join(found[:_SHOWN])

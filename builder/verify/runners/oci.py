@@ -58,7 +58,7 @@ def buildah_runner(container: Container) -> Iterator[Runner]:
     # reference is relative, and shared by all images until the container stands.
     with locked(tools.home.path, "oci-runner"):
         made = capture(
-            buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}:latest"),
+            buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}"),
             env=buildah.environment,
             cwd=artifact.parent,
         )
@@ -163,7 +163,7 @@ def podman_runner(container: Container) -> Iterator[Runner]:
     capture = tools.processes.capture
     with locked(tools.home.path, "oci-runner"):
         made = capture(
-            [*engine, "pull", "--quiet", f"oci:{artifact.name}:latest"],
+            [*engine, "pull", "--quiet", f"oci:{artifact.name}"],
             env=env,
             cwd=artifact.parent,
         )
@@ -183,7 +183,7 @@ def docker_runner(container: Container) -> Iterator[Runner]:
     image = f"build-images/verify:{secrets.token_hex(8)}"
     with scratch(container) as folder:
         archive = folder / "image.tar"
-        source, target = f"oci:{artifact.name}:latest", f"docker-archive:{archive}:{image}"
+        source, target = f"oci:{artifact.name}", f"docker-archive:{archive}:{image}"
         skopeo = tools.program("skopeo")
         capture(
             [skopeo, "copy", "--quiet", source, target],

@@ -1,0 +1,128 @@
+"""Verifying what `pull` left: one format of an image, without the folder it was built in.
+
+What is run is in the image itself: the scripts below /opt/build-images/checks. The receipt says
+which image it is, and which variables and working directory its programs have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.cli.again import check_runners, within_reach, work_folder
+from builder.cli.proving import manifest_part, prove
+from builder.cli.run import Run
+from builder.cli.workspace import FILES
+from builder.errors import BadInput
+from builder.model import Artifact
+from builder.pull.receipts import NAME, read_receipt
+from builder.spec.checks import SCRIPTS
+from builder.verify import FormatTree, InImageCheck, Target
+from builder.verify.trees import tree_of_artifact
+
+_SCRIPT = re.compile(r"[0-9]+-([a-z0-9][a-z0-9_-]*)")
+_TIMEOUT_S = 900  # the longest that a check of this project has; an image does not say its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """What of a receipt is needed to verify the image beside it."""
+
+    identifier: str
+    arch: str
+    format: str
+    digest: str
+    environment: Mapping[str, str]
+    directory: str
+
+
+def receipt_in(folder: Path) -> Receipt | None:
+    """That of a pull; None if the folder has none.
+
+    Raises `BadInput` for one that does not say enough, and for a format whose tree is spread out.
+    """
+    found = read_receipt(folder)
+    if found is None:
+        return None
+    form = str(found.get("format"))
+    if form not in FILES:
+        raise BadInput(
+            f"{folder}: an image that was pulled as a {form} is not verified as one",
+            hint=f"pull it as one of {', '.join(FILES)}; or ch-run --set-env "
+            f"{folder}/rootfs -- /opt/build-images/run-checks",
+        )
+    try:
+        run, image = found["run"], found["image"]
+        return Receipt(
+            identifier=str(found["name"]),
+            arch=str(image["architecture"]),
+            format=form,
+            digest=str(found["digest"]),
+            environment=dict(one.split("=", 1) for one in run["environment"]),
+            directory=str(run["directory"]),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(
+            f"{folder / NAME}: it does not say what to verify ({error!r})",
+            hint="move the folder away, and pull the image again with this version",
+        ) from error
+
+
+def verify_pulled(
+    run: Run, folder: Path, receipt: Receipt, runners: Sequence[str]
+) -> dict[str, Any]:
+    """Run the checks that are in the image; evidence goes to `folder`/evidence.
+
+    What was found, in the words of a manifest. Raises `BadInput` for what was changed since it was
+    pulled, and for an image without checks.
+    """
+    named = {"format": receipt.format, "path": FILES[receipt.format], "digest": receipt.digest}
+    size = (folder / FILES[receipt.format]).stat().st_size if receipt.format != "oci" else 0
+    with work_folder(run.tools) as work:
+        artifact = within_reach(receipt.format, {**named, "size": size}, folder, work, said=NAME)
+        check_runners({receipt.format: artifact}, runners)
+        run.progress.step(receipt.identifier, f"looking for the checks in {receipt.format}")
+        tree = tree_of_artifact(receipt.format, artifact.path, work=work, tools=run.tools)
+        target = _target(receipt, tree)
+        artifacts: dict[str, Artifact] = {receipt.format: artifact}
+        proof = prove(run, target, artifacts, work=work, folder=folder, runners=runners)
+        return {
+            "image": receipt.identifier,
+            "pulled": receipt.digest,
+            **manifest_part(run, proof, target),
+        }
+
+
+def _target(receipt: Receipt, tree: FormatTree) -> Target:
+    return Target(
+        identifier=receipt.identifier,
+        arch=receipt.arch,
+        environment=receipt.environment,
+        directory=receipt.directory,
+        checks=checks_in(tree, receipt.identifier),
+    )
+
+
+def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
+    """The checks that an image carries, in their order. Raises `BadInput` if there are none.
+
+    Those with `gpu` in their name need one: that is how this project's are named.
+    """
+    found = []
+    for path, entry in sorted(tree.entries.items()):
+        folder, _, script = path.rpartition("/")
+        name = _SCRIPT.fullmatch(script)
+        if f"/{folder}" == SCRIPTS and entry.kind == "file" and name:
+            needs = ("gpu",) if "gpu" in name[1].split("-") else ()
+            found.append(
+                InImageCheck(name=name[1], script=f"/{path}", needs=needs, timeout_s=_TIMEOUT_S)
+            )
+    if not found:
+        raise BadInput(
+            f"{identifier}: there are no checks in it ({SCRIPTS})",
+            hint="images of this project carry theirs; what others made can only be run",
+        )
+    return tuple(found)

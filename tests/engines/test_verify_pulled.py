@@ -1,0 +1,106 @@
+"""What a site pulled is verified there, without the folder that it was built in."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from harness import Ended, build_images, manifest_of, missing
+from junitparser import JUnitXml
+from real_registry import real_registry
+
+from builder.engines import Tools
+from builder.schema import schema
+
+pytestmark = pytest.mark.engines
+
+IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+POLICY = {"schema": "build-images/policy/v1", "keys": ["site.pub"]}
+FORMATS = ("oci", "sif", "charliecloud", "directory")
+
+
+@pytest.fixture(scope="module", name="pulled")
+def pulled_images(hpc_base: dict[str, Path], out: Path, tools: Tools) -> Iterator[Path]:
+    """A folder with an image in each format, as `pull` leaves them."""
+    if absent := missing(["docker-registry", "skopeo"]):
+        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    images = [f"--image={one.name}" for one in hpc_base.values()]
+    archs = [f"--arch={arch}" for arch in hpc_base]
+    env = {"COSIGN_PASSWORD": ""}
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="pulled-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "policy.yaml").write_text(json.dumps(POLICY))
+        sound(build_images("keys", "generate", "--output", folder / "site", env=env))
+        with real_registry(folder / "registry") as registry:
+            to: list[str | Path] = [
+                "--to",
+                f"{registry.host}/site",
+                "--key",
+                folder / "site.key",
+                "-q",
+            ]
+            sound(build_images("publish", *images, *archs, "--output", out, *to, env=env))
+            reference = f"{registry.host}/site/hpc-base:1.0-debian13-openmpi5.0"
+            for form in FORMATS:
+                words: list[str | Path] = [
+                    "--format",
+                    form,
+                    "--policy",
+                    folder / "policy.yaml",
+                    "--arch",
+                    "x86_64",
+                ]
+                sound(build_images("pull", reference, *words, "--output", folder / form))
+        yield folder
+
+
+def sound(done: Ended) -> None:
+    assert done.status == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("form", ["oci", "sif", "charliecloud"])
+def test_its_checks_pass_and_evidence_is_about_the_same_digests(
+    form: str, pulled: Path, hpc_base: dict[str, Path]
+) -> None:
+    folder = pulled / form
+    done = build_images("verify", folder, "--json")
+    sound(done)
+    found, built = json.loads(done.stdout), manifest_of(hpc_base["x86_64"])
+    assert (found["image"], found["outcome"], found["emulated"]) == (IMAGE, "verified", False)
+    outcomes = {one["check"]: one["outcome"] for one in found["checks"][form]}
+    assert outcomes.pop("formats-equal") == "skipped"
+    checks = {one["name"] for one in built["in_image_checks"]}
+    assert outcomes == dict.fromkeys({"environment", *checks}, "passed")
+    statement = json.loads((folder / f"evidence/{form}.json").read_text())
+    jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+    digests = {one["digest"]["sha256"] for one in statement["subject"]}
+    assert built["artifacts"][form]["digest"].partition(":")[2] in digests
+    assert found["tree_digest"] == built["tree_digest"]
+    [suite] = list(JUnitXml.fromfile(str(folder / f"evidence/{form}.xml")))
+    assert (suite.tests, suite.failures, suite.skipped) == (len(checks) + 2, 0, 1)
+
+
+def test_what_it_is_not_for_is_told(pulled: Path, tmp_path: Path) -> None:
+    for words, said in (
+        (["directory"], "pulled as a directory is not verified as one"),
+        (["sif", "--bench"], "--bench: "),
+        (["sif", "--launcher", "mpirun"], "name the folder in which it was built"),
+        (["sif", "--runner", "charliecloud"], "it runs the charliecloud artifact"),
+    ):
+        done = build_images("verify", pulled / words[0], *words[1:])
+        assert done.status == 2
+        assert said in done.stderr
+    assert build_images("verify", tmp_path).status == 2
+
+
+def test_what_was_changed_since_is_not_run(pulled: Path) -> None:
+    with (pulled / "sif/image.sif").open("ab") as file:
+        file.write(b"\0")
+    done = build_images("verify", pulled / "sif")
+    assert done.status == 2
+    assert "receipt.json says sha256:" in done.stderr
