@@ -20,6 +20,7 @@ pytestmark = pytest.mark.engines
 
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 POLICY = {"schema": "build-images/policy/v1", "keys": ["site.pub"]}
+ALONE = ("charliecloud", "directory")  # no other program is needed for these
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 
 
@@ -55,7 +56,10 @@ def pulled_images(hpc_base: dict[str, Path], out: Path, tools: Tools) -> Iterato
                     "--arch",
                     "x86_64",
                 ]
-                sound(build_images("pull", reference, *words, "--output", folder / form))
+                nothing = {"PATH": "/nonexistent"} if form in ALONE else {}
+                sound(
+                    build_images("pull", reference, *words, "--output", folder / form, env=nothing)
+                )
         yield folder
 
 
@@ -83,6 +87,19 @@ def test_its_checks_pass_and_evidence_is_about_the_same_digests(
     assert found["tree_digest"] == built["tree_digest"]
     [suite] = list(JUnitXml.fromfile(str(folder / f"evidence/{form}.xml")))
     assert (suite.tests, suite.failures, suite.skipped) == (len(checks) + 2, 0, 1)
+
+
+def test_other_programs_run_what_was_pulled(pulled: Path, tools: Tools) -> None:
+    check = ["/opt/build-images/run-checks", "architecture"]
+    apptainer = [tools.program("apptainer"), "exec", str(pulled / "sif/image.sif")]
+    charliecloud = [tools.program("ch-run"), "--set-env", str(pulled / "directory/rootfs"), "--"]
+    for words in (apptainer, charliecloud):
+        done = tools.processes.capture([*words, *check], user=tools.ordinary_user, cwd=pulled)
+        assert "architecture: passed - all " in done.stdout
+    layout = f"oci:{pulled}/oci/image.oci"
+    words = [tools.program("skopeo"), "inspect", "--format", "{{.Digest}}", layout]
+    digest = json.loads((pulled / "oci/receipt.json").read_text())["digest"]
+    assert tools.processes.capture(words).stdout.strip() == digest
 
 
 def test_what_it_is_not_for_is_told(pulled: Path, tmp_path: Path) -> None:
