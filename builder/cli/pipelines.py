@@ -12,7 +12,7 @@ from builder.facts import ARCHITECTURES, architecture
 from builder.pipelines import github, gitlab
 from builder.pipelines.github import RUNNERS as GITHUB
 from builder.pipelines.gitlab import RUNNERS as GITLAB
-from builder.pipelines.jobs import words_of
+from builder.pipelines.jobs import KEYLESS, SECRET_KEY, words_of
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -27,8 +27,13 @@ def print_pipeline(options: Options) -> int:
     given = {_architecture(arch): label for arch, label in options.site.runners}
     words = ["build-images", "ci", system, *words_of(options.selection)]
     words += [f"--native-runner={arch}={label}" for arch, label in given.items()]
-    images = load_plan(options).images
-    made = pipelines.pipeline_of(images, {**runners, **given}, command=shlex.join(words))
+    words += ["--keyless"] if options.site.keyless else []
+    made = pipelines.pipeline_of(
+        load_plan(options).images,
+        {**runners, **given},
+        command=shlex.join(words),
+        key=KEYLESS if options.site.keyless else SECRET_KEY,
+    )
     print(make(made), end="")
     return 0
 

@@ -34,7 +34,8 @@ to be opened as they are.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteOptions:
     """`registry` is HOST/NAMESPACE, empty where there is none. `folder` is the images' folder on
-    the site, `system` a name of SYSTEMS, `runners` maps architectures to labels of runners.
+    the site, `system` a name of SYSTEMS, `runners` maps architectures to labels of runners. With
+    `keyless` pipelines sign without a key.
     """
 
     registry: str = ""
@@ -42,6 +43,7 @@ class SiteOptions:
     gpus: int = 4
     system: str = ""
     runners: tuple[tuple[str, str], ...] = field(default=())
+    keyless: bool = False
     images: Path | None = None
 
 
@@ -53,6 +55,7 @@ def site_options(given: argparse.Namespace) -> SiteOptions:
         gpus=getattr(given, "gpus", 4),
         system=getattr(given, "system", ""),
         runners=tuple(getattr(given, "native_runner", None) or ()),
+        keyless=getattr(given, "keyless", False),
         images=getattr(given, "images_in", None),
     )
 
@@ -92,6 +95,11 @@ def add_site_commands(
         type=_runner,
         metavar="ARCH=LABEL",
         help="a runner of an architecture: its label or tag, or `none` (may be repeated)",
+    )
+    pipeline.add_argument(
+        "--keyless",
+        action="store_true",
+        help="sign with the identity of the job, by cosign, and not with a key that it is given",
     )
     about = "write a web site of the images that are built"
     catalog = command(commands, "catalog", about, [common])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, publishing
+from builder.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication
 from builder.pipelines.text import as_yaml
 
 # https://docs.github.com/en/actions/reference/github-hosted-runners-reference: none is ppc64le.
@@ -23,18 +23,14 @@ _PUBLISHES = (
     "${{ !cancelled() && github.event_name != 'pull_request' && github.ref_name == github.event"
     ".repository.default_branch && vars.BUILD_IMAGES_REGISTRY != '' }}"
 )
-_SECRETS = (
-    "BUILD_IMAGES_REGISTRY_USER",
-    "BUILD_IMAGES_REGISTRY_PASSWORD",
-    "COSIGN_PRIVATE_KEY",
-    "COSIGN_PASSWORD",
-)
+_LOGIN = ("BUILD_IMAGES_REGISTRY_USER", "BUILD_IMAGES_REGISTRY_PASSWORD")
+_KEY = ("COSIGN_PRIVATE_KEY", "COSIGN_PASSWORD")
 
 
 def github(pipeline: Pipeline) -> str:
     """The text of a workflow, for `.github/workflows/images.yml`."""
     jobs = {one.key: _job(one) for one in pipeline.jobs}
-    jobs |= {one.key: _publication(one) for one in pipeline.publications}
+    jobs |= {one.key: _publication(one, pipeline) for one in pipeline.publications}
     document = {
         "name": "images",
         "on": {
@@ -89,7 +85,10 @@ def _job(job: Job) -> dict[str, Any]:
     }
 
 
-def _publication(one: Publication) -> dict[str, Any]:
+def _publication(one: Publication, pipeline: Pipeline) -> dict[str, Any]:
+    secrets = _LOGIN if pipeline.is_keyless else (*_LOGIN, *_KEY)
+    # The token by which GitHub tells Sigstore's authority which workflow of which repository it is.
+    rights = {"contents": "read", "id-token": "write"}
     images = [
         {
             "continue-on-error": True,  # of what could not be built there is nothing
@@ -102,17 +101,18 @@ def _publication(one: Publication) -> dict[str, Any]:
         "name": "Publish",
         "env": {
             "REGISTRY": "${{ vars.BUILD_IMAGES_REGISTRY }}",
-            **{name: f"${{{{ secrets.{name} }}}}" for name in _SECRETS},
+            **{name: f"${{{{ secrets.{name} }}}}" for name in secrets},
         },
-        "run": f"ci/retry {publishing(one, '$REGISTRY')}",
+        "run": pipeline.publishing(one, "$REGISTRY"),
     }
     return {
         "name": f"publish {one.name}",
         "needs": [job.key for job in one.jobs],
         "if": _PUBLISHES,
         "environment": ENVIRONMENT,
+        **({"permissions": rights} if pipeline.is_keyless else {}),
         "runs-on": one.runner,
         "container": dict(_CONTAINER),
         "timeout-minutes": 60,
-        "steps": [_checkout(), *images, dict(_SETUP), publish],
+        "steps": [_checkout(), *images, {**_SETUP, "run": pipeline.setup}, publish],
     }

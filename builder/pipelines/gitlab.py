@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, publishing
+from builder.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication
 from builder.pipelines.text import as_yaml
 
 # https://docs.gitlab.com/ci/runners/hosted_runners/linux/: none is ppc64le.
@@ -39,7 +39,7 @@ def gitlab(pipeline: Pipeline) -> str:
         },
     }
     jobs = {job.image: _job(job) for job in pipeline.jobs}
-    jobs |= {f"publish {one.name}": _publication(one) for one in pipeline.publications}
+    jobs |= {f"publish {one.name}": _publication(one, pipeline) for one in pipeline.publications}
     return as_yaml(pipeline, document | jobs)
 
 
@@ -67,7 +67,9 @@ def _job(job: Job) -> dict[str, Any]:
     }
 
 
-def _publication(one: Publication) -> dict[str, Any]:
+def _publication(one: Publication, pipeline: Pipeline) -> dict[str, Any]:
+    # https://docs.gitlab.com/ci/yaml/signing_examples/: cosign finds the token by that name
+    token = {"SIGSTORE_ID_TOKEN": {"aud": "sigstore"}}
     return {
         "stage": "publish",
         "tags": [one.runner],
@@ -82,8 +84,6 @@ def _publication(one: Publication) -> dict[str, Any]:
                 "when": "always",
             }
         ],
-        "script": [
-            _SETUP,
-            f"ci/retry {publishing(one, '$BUILD_IMAGES_REGISTRY')}",
-        ],
+        **({"id_tokens": token} if pipeline.is_keyless else {}),
+        "script": [pipeline.setup, pipeline.publishing(one, "$BUILD_IMAGES_REGISTRY")],
     }

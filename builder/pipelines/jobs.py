@@ -15,6 +15,7 @@ EMULATING = "x86_64"  # the architecture whose runners stand in for those that t
 # What both systems call an environment: what is set for it reaches the jobs that name it alone.
 ENVIRONMENT = "registry"
 PROGRAM = ".venv/bin/build-images"
+SECRET_KEY, KEYLESS = "env://COSIGN_PRIVATE_KEY", "keyless"
 # Minutes. GitHub ends a job after six hours, GitLab.com's default is one hour.
 # https://docs.github.com/en/actions/reference/limits
 NATIVE_MINUTES, EMULATED_MINUTES = 120, 350
@@ -62,15 +63,34 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline:
-    """All jobs. `command` is what prints the pipeline."""
+    """All jobs. `command` is what prints the pipeline, `key` what signs: see `publish --key`."""
 
     jobs: tuple[Job, ...]
     publications: tuple[Publication, ...]
     command: str
+    key: str = SECRET_KEY
+
+    @property
+    def is_keyless(self) -> bool:
+        """Whether the identity of the job that publishes signs, by cosign."""
+        return self.key == KEYLESS
+
+    @property
+    def setup(self) -> str:
+        """The command that sets a publishing job up."""
+        return f"ci/retry ci/setup images{' --with-cosign' if self.is_keyless else ''}"
+
+    def publishing(self, one: Publication, registry: str) -> str:
+        """The command that publishes; `registry` is a variable of the shell, `$NAME`."""
+        return f'ci/retry {PROGRAM} publish {one.selectors} --to "{registry}" --key {self.key}'
 
 
 def pipeline_of(
-    images: Sequence[PlannedImage], runners: Mapping[str, str], *, command: str
+    images: Sequence[PlannedImage],
+    runners: Mapping[str, str],
+    *,
+    command: str,
+    key: str = SECRET_KEY,
 ) -> Pipeline:
     """The jobs for images in build order; `runners` are labels of runners by architecture.
 
@@ -97,6 +117,7 @@ def pipeline_of(
             for name, cells in groups.items()
         ),
         command=command,
+        key=key,
     )
 
 
@@ -122,12 +143,6 @@ def _selectors(*cells: Cell) -> str:
 
 def _architectures(cells: Sequence[Cell]) -> str:
     return shlex.join([word for cell in cells for word in ("--arch", cell.arch)])
-
-
-def publishing(one: Publication, registry: str) -> str:
-    """The command that publishes; `registry` is a variable of the shell, `$NAME`."""
-    key = "env://COSIGN_PRIVATE_KEY"
-    return f'{PROGRAM} publish {one.selectors} --to "{registry}" --key {key}'
 
 
 def job_key(text: str) -> str:

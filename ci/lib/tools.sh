@@ -46,7 +46,7 @@ buildx_ready() {
 }
 
 # Other people's programs that tests ask whether what we publish is as it should be.
-readonly CLIENTS="cosign crane oras"
+readonly CLIENTS=(cosign crane oras)
 # What sid's skopeo is linked with; the system may have older ones.
 readonly SKOPEO_LIBRARIES=(libc6 libgpgme45 libassuan9 libgpg-error0 libsqlite3-0)
 
@@ -71,7 +71,10 @@ plan_tools() {
         TOOL_STEPS+=(unpack_buildx)
     fi
     if [[ $TARGET == test ]]; then
-        plan_clients
+        plan_skopeo
+        plan_clients "read and check what is published, as a second opinion" "${CLIENTS[@]}"
+    elif [[ -n $WITH_COSIGN ]]; then
+        plan_clients "signs with the identity of a CI system's job" cosign
     fi
     plan_profile
     ((${#FETCH[@]})) || return 0
@@ -84,18 +87,22 @@ Debian: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http:/
     STEPS+=(do_tools)
 }
 
-plan_clients() {
+plan_skopeo() {
     if [[ ! -x $TOOLS/bin/skopeo-sid ]]; then
         row skopeo-sid "$TOOLS/skopeo" "reads signatures, which Debian 12's does not (with its libraries)"
         FETCH+=(skopeo "${SKOPEO_LIBRARIES[@]}")
         TOOL_STEPS+=(unpack_skopeo)
     fi
-    local name missing=()
-    for name in $CLIENTS; do
+}
+
+# plan_clients WHY NAME...
+plan_clients() {
+    local why=$1 name missing=()
+    for name in "${@:2}"; do
         client_ready "$name" || missing+=("$name")
     done
     ((${#missing[@]})) || return 0
-    row "${missing[*]}" "$TOOLS/clients" "read and check what is published, as a second opinion"
+    row "${missing[*]}" "$TOOLS/clients" "$why"
     FETCH+=("${missing[@]}")
     TOOL_STEPS+=(unpack_clients)
 }
@@ -263,7 +270,7 @@ unpack_buildx() {
 unpack_clients() {
     local name whole=$SCRATCH/clients
     mkdir -p "$TOOLS/clients"
-    for name in $CLIENTS; do
+    for name in "${CLIENTS[@]}"; do
         [[ -e $(echo "$SCRATCH/debs/${name}"_*.deb) ]] || continue
         unpack "$name" "$whole"
         "$whole/usr/bin/$name" --help >/dev/null

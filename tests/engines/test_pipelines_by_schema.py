@@ -14,10 +14,13 @@ from harness import PROJECT, tool_of_tests
 SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
 
 
-@pytest.fixture(name="printed", params=SCHEMAS)
+KEYLESS = {"key": [], "keyless": ["--keyless"]}
+
+
+@pytest.fixture(name="printed", params=[(one, key) for one in SCHEMAS for key in KEYLESS])
 def _printed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     """A CI system, and the pipeline of every image of a recipe."""
-    system: str = request.param
+    system, key = request.param
     done = subprocess.run(
         [
             sys.executable,
@@ -27,6 +30,7 @@ def _printed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]
             system,
             "--recipe=hpc-base",
             "--native-runner=ppc64le=power9",
+            *KEYLESS[key],
         ],
         check=True,
         capture_output=True,

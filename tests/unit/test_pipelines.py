@@ -55,6 +55,17 @@ def jobs(system: str, plan: Plan, **runners: str) -> dict[str, Any]:
     return {job["name"]: job for job in made["jobs"].values()}
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_without_a_key_the_job_that_publishes_shows_who_it_is(system: str) -> None:
+    make, known = SYSTEMS[system]
+    made = make(pipeline_of(planned().images, known, command="x", key="keyless"))
+    assert "COSIGN" not in made.replace("cosign", "")
+    assert made.count("--key keyless") == made.count("ci/setup images --with-cosign") == 1
+    token = {"github": "id-token: write", "gitlab": "SIGSTORE_ID_TOKEN"}[system]
+    assert made.count(token) == 1
+    assert token not in make(pipeline_of(planned().images, known, command="x"))
+
+
 def commands(job: Any) -> Iterator[str]:
     yield from job.get("script", ())
     yield from (step["run"] for step in job.get("steps", ()) if "run" in step)
