@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builder.verify.checks import InImageCheck, Target
-from builder.verify.evidence import Setting, write_evidence
+from builder.verify.evidence import Setting, images_own, write_evidence
 from builder.verify.host import HostFacts, host_facts, lost_gpus
 from builder.verify.runners import DEFAULTS, RUNNERS, Kind
 from builder.verify.trees import FormatTree, digest_of_file, equality, reading_trees, trees_of
@@ -20,6 +20,7 @@ __all__ = [
     "digest_of_file",
     "equality",
     "host_facts",
+    "images_own",
     "lost_gpus",
     "reading_trees",
     "trees_of",

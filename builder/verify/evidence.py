@@ -7,7 +7,8 @@ https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from builder.verify.junit import junit_xml
 
 HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec
 IMAGES_OWN = "the image's own"
+_LIBRARY = re.compile(r"(\S.*?) v?([0-9][0-9A-Za-z.]*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +40,9 @@ class Machine(HostFacts):
 class StartedBy:
     """What started the ranks of MPI programs: without more, each check by the image's own launcher.
 
-    Else `name` is how it was asked for (`srun`), `product` and `version` are what it says of
-    itself, if it was there, and `command` are its words with the container's. It was asked for
+    That is of the product and version that its MPI says it is, where a check saw it. Else `name` is
+    how it was asked for (`srun`), `product` and `version` are what it says of itself, if it was
+    there, and `command` are its words with the container's. It was asked for
     `ranks` ranks on `nodes` nodes, or on as many as it likes where that is 0, and started them on
     `machines`, by name; on none if these were not asked, or did not say.
     """
@@ -61,6 +64,18 @@ class StartedBy:
         if self.name == IMAGES_OWN:
             return self.name
         return f"{self.name} of {self.title}" if self.product else self.name
+
+
+def images_own(outcomes: Iterable[Outcome]) -> StartedBy:
+    """The image's own launcher: of the product and version that its MPI says it is, if it has one.
+
+    `Open MPI v5.0.7` is what the check `mpi` found, by MPI_Get_library_version.
+    """
+    for one in outcomes:
+        library = one.data.get("library") if one.check == "mpi" else None
+        if isinstance(library, str) and (found := _LIBRARY.match(library)):
+            return StartedBy(product=found[1], version=found[2])
+    return StartedBy()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

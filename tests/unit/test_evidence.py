@@ -12,7 +12,14 @@ import pytest
 
 from builder import schema
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.verify import HostFacts, Setting, host_facts, lost_gpus, write_evidence
+from builder.verify import (
+    HostFacts,
+    Setting,
+    host_facts,
+    images_own,
+    lost_gpus,
+    write_evidence,
+)
 
 HOST = HostFacts(arch="x86_64", kernel="6.1", cpu="a cpu", cores=2, os="Debian")
 V100 = "Tesla V100-SXM2-32GB"
@@ -267,3 +274,24 @@ def test_gpus_that_disappeared_are_named() -> None:
     assert lost_gpus(GPU_HOST, HOST) == (
         f"a GPU disappeared during the run: {', '.join([V100] * 4)} before, none after"
     )
+
+
+@pytest.mark.parametrize(
+    ("check", "library", "product", "version"),
+    [
+        ("mpi", "Open MPI v5.0.7", "Open MPI", "5.0.7"),
+        ("mpi", "MPICH 4.0.2", "MPICH", "4.0.2"),
+        ("mpi", "Intel(R) MPI Library 2021.11 for Linux* OS", "Intel(R) MPI Library", "2021.11"),
+        ("mpi", "unknown", "", ""),
+        ("mpi", 5, "", ""),
+        ("other", "Open MPI v5.0.7", "", ""),
+    ],
+)
+def test_the_images_own_launcher_is_what_its_mpi_says(
+    check: str, library: object, product: str, version: str
+) -> None:
+    found = images_own(
+        [Outcome(check=check, outcome="failed", reason="", data={"library": library})]
+    )
+    assert (found.name, found.product, found.version) == ("the image's own", product, version)
+    assert images_own([]).product == ""
