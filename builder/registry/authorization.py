@@ -20,7 +20,7 @@ from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
 from builder.web import printable
 
-PULL, PUSH = "pull", "pull,push"
+PULL, PUSH, DELETE = "pull", "pull,push", "pull,push,delete"
 _BASIC_KEY = "basic"
 _TOKEN = re.compile(r"[!-~]+")  # what a header can hold
 _PAIR = re.compile(r'(\w+)="([^"]*)"')

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from builder.digests import digest_of
 from builder.home import Home
 from builder.locks import locked
+from builder.registry.authorization import DELETE, Scope
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
 from builder.registry.kinds import INDEX, as_bytes
 from builder.registry.references import Descriptor
@@ -97,9 +98,11 @@ def detach(registry: Registry, digest: str, gone: Collection[str]) -> None:
         if index is not None and len(left) < len(listed):
             content = as_bytes({**index, "manifests": left})
             registry.write_manifest(content, INDEX, fallback_tag(digest))
+    scope = Scope(repository=registry.repository, actions=DELETE)
     for one in gone:
         with contextlib.suppress(RegistryFailed, Passing):
-            registry.once("DELETE", f"manifests/{one}", good=(202, 200, 204)).close()
+            path = f"manifests/{one}"
+            registry.once("DELETE", path, good=(202, 200, 204), scope=scope).close()
 
 
 @contextlib.contextmanager

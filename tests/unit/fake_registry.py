@@ -211,6 +211,10 @@ class _Handler(BaseHTTPRequestHandler):
             noted = self.fake.notes_subjects and self.fake.referrers and b'"subject"' in body
             self._send(201, b"", {"OCI-Subject": "yes"} if noted else {})
             return
+        if self.command == "DELETE":
+            there = self.fake.manifests.pop((repository, name), None)
+            self._send(202 if there else 404, b"")
+            return
         body, kind = self.fake.manifests.get((repository, name), (b"", ""))
         self._send(200 if kind else 404, body or b"{}", {"Content-Type": kind} if kind else {})
 

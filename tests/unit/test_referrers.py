@@ -102,6 +102,31 @@ def attached(fake: Fake) -> tuple[Descriptor, Descriptor]:
     return image, registry.attach(manifest(artifactType="a/one", subject=image.as_json()))
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_is_replaced_is_found_no_more(listed: bool, fake: Fake) -> None:
+    fake.referrers = listed
+    image, one = attached(fake)
+    registry = client(fake)
+    two = registry.attach(manifest(artifactType="a/two", subject=image.as_json()))
+    registry.detach(image.digest, [one.digest])
+    assert [one.digest for one in client(fake).referrers(image.digest)] == [two.digest]
+    assert ("site/a", one.digest) not in fake.manifests
+    registry.detach(image.digest, [one.digest])  # it is gone already
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 500])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_registry_that_deletes_nothing_is_no_failure(
+    status: int, listed: bool, fake: Fake
+) -> None:
+    fake.referrers = listed
+    image, one = attached(fake)
+    fake.faults = [Fault(pattern="DELETE", status=status, times=99)]
+    client(fake).detach(image.digest, [one.digest])
+    left = client(fake).referrers(image.digest)
+    assert [one.digest for one in left] == ([one.digest] if listed else [])
+
+
 @pytest.mark.parametrize("status", [200, 400, 404, 405, 406])
 def test_only_an_index_is_a_list(status: int, fake: Fake) -> None:
     body = b"<html>nothing of the kind</html>"
