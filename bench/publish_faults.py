@@ -26,12 +26,11 @@ from unittest.mock import patch
 from faulty_proxy import Decide, Fault, proxy_before
 from made_releases import make_images, make_project
 from outside import outside_signals
-from published import RECIPES, SIGNING, TAG, made_key, own_tags, repository, unproven
+from published import RECIPES, SIGNING, TAG, Pair, made_key, own_tags, repository, unproven
 from real_registry import real_registry
 from timing import machine
 
 from builder import cli
-from builder.proof import PublicKey
 from builder.registry import patience
 
 _GOOD = (0, 1, 4, 5)  # done, or refused in words
@@ -40,12 +39,11 @@ _STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 502, 503)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Publishing:
-    """What is published, to which registry, with which key."""
+    """What is published, to which registry, with which keys."""
 
     project: Path
     host: str
-    key: Path
-    public: PublicKey
+    pair: Pair
 
 
 def main() -> int:
@@ -61,10 +59,9 @@ def main() -> int:
         os.environ["BUILD_IMAGES_HOME"] = str(work / "home")
         project = make_project(work / "project", recipes=RECIPES)
         make_images(project)
-        key, public = made_key(work)
         os.environ |= SIGNING
         with real_registry(work / "registry") as registry, outside_signals() as signals:
-            it = _Publishing(project=project, host=registry.host, key=key, public=public)
+            it = _Publishing(project=project, host=registry.host, pair=made_key(work))
             number = _requests(it)
             for round_ in range(given.number):
                 what, decide = _fault(random.Random(f"{given.seed}-{round_}"), number)
@@ -83,10 +80,10 @@ def _tried(it: _Publishing, namespace: str, decide: Decide) -> tuple[int, list[s
     """Publish through a fault, and once more without: the first exit code, and what is wrong."""
     with proxy_before(it.host, decide) as proxy:
         first, said = _publish(it, proxy.host, namespace)
-    found = unproven(it.host, namespace, it.public)
+    found = unproven(it.host, namespace, it.pair.key)
     found += [said] if "Traceback" in said or first not in _GOOD else []
     again, said = _publish(it, it.host, namespace)
-    found += [said] if again else unproven(it.host, namespace, it.public)
+    found += [said] if again else unproven(it.host, namespace, it.pair.key)
     tags = [own_tags(repository(it.host, one, namespace)) for one in RECIPES]
     found += [] if tags == [{TAG, "latest"}] * len(RECIPES) else [f"tags: {tags}"]
     return first, found
@@ -122,7 +119,7 @@ def _publish(it: _Publishing, host: str, namespace: str) -> tuple[int, str]:
     """Publish; the exit code, and what was said."""
     said = io.StringIO()
     words = ["publish", "-q", "--project", str(it.project), "--to", f"{host}/{namespace}"]
-    words += ["--key", str(it.key)]
+    words += ["--key", str(it.pair.private)]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
         try:
             return cli.main(words), said.getvalue()

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,21 @@ _UNSIGNED = (CYCLONEDX, *[STATEMENT] * 3)
 _SIGNED = (BUNDLE,) * (1 + len(STATEMENTS))
 
 
-def made_key(folder: Path) -> tuple[Path, PublicKey]:
-    """A key to sign with, in a file, and what its signatures are checked with."""
-    key, file = generated(), folder / "site.key"
-    file.write_bytes(boxed(key, b""))
-    return file, key.public
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """A pair of keys in files; `key` is the public one."""
+
+    private: Path
+    public: Path
+    key: PublicKey
+
+
+def made_key(folder: Path) -> Pair:
+    """A new pair to sign with, as `build-images keys generate` makes it."""
+    made, private, public = generated(), folder / "site.key", folder / "site.pub"
+    private.write_bytes(boxed(made, b""))
+    public.write_bytes(made.public.pem)
+    return Pair(private=private, public=public, key=made.public)
 
 
 def repository(host: str, recipe: str, namespace: str = "site") -> Registry:

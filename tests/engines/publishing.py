@@ -13,13 +13,21 @@ from typing import Any
 
 from faulty_proxy import Fault, proxy_before
 from harness import PROJECT, Ended, build_images
-from published import RECIPES, SIGNING, TAG, lacking, own_tags, repository, unproven
+from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
 from builder.home import Home
-from builder.proof import PublicKey
 
-__all__ = ["RECIPES", "TAG", "lacking", "own_tags", "repository", "unproven"]
+__all__ = [
+    "RECIPES",
+    "SIGNING",
+    "TAG",
+    "Pair",
+    "lacking",
+    "own_tags",
+    "repository",
+    "unproven",
+]
 TOOLS = Home.of_environment().search_path()  # also for tests with a home of their own
 
 
@@ -29,10 +37,11 @@ def publish(project: Path, host: str, *more: str, env: dict[str, str] | None = N
 
 
 def signed(
-    project: Path, host: str, key: Path, *more: str, env: dict[str, str] | None = None
+    project: Path, host: str, pair: Pair, *more: str, env: dict[str, str] | None = None
 ) -> Ended:
     """Publish with a key of `made_key`."""
-    return publish(project, host, "--key", str(key), *more, env={**SIGNING, **(env or {})})
+    words = ("--key", str(pair.private), *more)
+    return publish(project, host, *words, env={**SIGNING, **(env or {})})
 
 
 def start(project: Path, host: str, *more: str, **env: str) -> subprocess.Popen[bytes]:
@@ -46,16 +55,15 @@ def start(project: Path, host: str, *more: str, **env: str) -> subprocess.Popen[
     )
 
 
-def policy_in(folder: Path, key: PublicKey) -> Path:
-    """A policy of a site that trusts a key, for images of `make_images` with correct evidence.
+def policy_of(pair: Pair) -> Path:
+    """A policy that trusts a key, beside it, for images of `make_images` with correct evidence.
 
     They hold random bytes, and have no host contract.
     """
-    (folder / "site.pub").write_bytes(key.pem)
-    path = folder / "policy.yaml"
+    path = pair.public.with_name("policy.yaml")
     document = {
         "schema": "build-images/policy/v1",
-        "keys": ["site.pub"],
+        "keys": [pair.public.name],
         "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
         "host_contract": "ignored",
     }

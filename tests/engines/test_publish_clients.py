@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from harness import Ended, build_images
+from harness import Ended
 from made_releases import make_images, make_project
-from publishing import BILL, PROVENANCE, TAG, TEST_RESULT, TOOLS, publish, published
+from publishing import BILL, PROVENANCE, TAG, TEST_RESULT, TOOLS, Pair, published, signed
 from real_registry import PASSWORD, USER, RealRegistry
 
 from builder.artifacts import flatten
@@ -40,22 +40,12 @@ def project_with_a_sif(tools: Tools, shared_folder: Path) -> Path:
     return project
 
 
-@pytest.fixture(name="pair")
-def pair_of_keys(tmp_path: Path) -> Path:
-    """Where keys lie: `.key` signs, `.pub` is given away."""
-    pair = tmp_path / "site"
-    done = build_images("keys", "generate", "--output", pair, env={"COSIGN_PASSWORD": ""})
-    assert done.status == 0, done.stderr
-    return pair
-
-
 @pytest.fixture(name="client")
 def environment(
-    whole: Path, secured: RealRegistry, pair: Path, shared_folder: Path, tmp_path: Path
+    whole: Path, secured: RealRegistry, pair: Pair, shared_folder: Path, tmp_path: Path
 ) -> Mapping[str, str]:
     """Publishes, signed, and what clients need: their own ways of naming login and authority."""
-    env = {**secured.environment, "COSIGN_PASSWORD": ""}
-    done = publish(whole, secured.host, "--key", f"{pair}.key", env=env)
+    done = signed(whole, secured.host, pair, env=secured.environment)
     assert done.status == 0, done.stderr
     assert secured.authority is not None
     authority = shutil.copy(secured.authority, shared_folder / "ca.pem")
@@ -112,15 +102,15 @@ def test_crane_validates_every_layer(secured: RealRegistry, client: Mapping[str,
 
 @pytest.mark.parametrize("form", ["bundle", "classic"])
 def test_cosign_verifies_signature_and_attestations(
-    whole: Path, secured: RealRegistry, client: Mapping[str, str], pair: Path, form: str
+    whole: Path, secured: RealRegistry, client: Mapping[str, str], pair: Pair, form: str
 ) -> None:
     """Over TLS and with the login, as a site has them: no option has cosign do with less."""
     digests = digests_of(whole, secured, secured.environment)
     image = f"{secured.host}/site/tools@{digests['oci']}"
-    trust = ["--key", f"{pair}.pub", "--insecure-ignore-tlog=true"]
+    trust = ["--key", str(pair.public), "--insecure-ignore-tlog=true"]
     trust += ["--new-bundle-format=false"] if form == "classic" else []
-    for signed in (image, f"{secured.host}/site/tools:{TAG}"):
-        run(client, "cosign", "verify", *trust, signed)
+    for one in (image, f"{secured.host}/site/tools:{TAG}"):
+        run(client, "cosign", "verify", *trust, one)
     for kind in (TEST_RESULT, PROVENANCE, BILL):
         said = run(client, "cosign", "verify-attestation", "--type", kind, *trust, image)
         payloads = [json.loads(line)["payload"] for line in said.splitlines()]
@@ -142,14 +132,14 @@ def test_cosign_without_login_or_authority_verifies_nothing(
     whole: Path,
     secured: RealRegistry,
     client: Mapping[str, str],
-    pair: Path,
+    pair: Pair,
     lacking: str,
     said: str,
     tmp_path: Path,
 ) -> None:
     digests = digests_of(whole, secured, secured.environment)
     bare = {key: text for key, text in client.items() if key not in {lacking, "REGISTRY_AUTH_FILE"}}
-    trust = ["--key", f"{pair}.pub", "--insecure-ignore-tlog=true"]
+    trust = ["--key", str(pair.public), "--insecure-ignore-tlog=true"]
     image = f"{secured.host}/site/tools@{digests['oci']}"
     env = {**bare, "HOME": str(tmp_path / "nobody")}
     for command in (["verify"], ["verify-attestation", "--type", TEST_RESULT]):
