@@ -256,35 +256,6 @@ def _move_when_asked(site: Site, proxy: Proxy) -> None:
     site.publish(Content(note="second"))
 
 
-# Hostile images, signed by whom the site trusts
-
-
-HOSTILE = {
-    "up": [file("../x", b"1")],
-    "absolute": [file("/etc/x", b"1")],
-    "through a link": [
-        file("a", type=tarfile.SYMTYPE, linkname="/"),
-        file("a/tmp/hostile", b"1"),
-    ],
-    "a device": [folder("etc"), file("etc/x", type=tarfile.BLKTYPE, devmajor=8)],
-    "a hard link out": [file("x", type=tarfile.LNKTYPE, linkname="/etc/passwd")],
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("artifact_format", ["directory", "oci"])
-def test_a_hostile_layer_is_refused(site: Site, name: str, artifact_format: str) -> None:
-    layers = (GOOD[0], layer_of(HOSTILE[name]))
-    site.publish(Content(layers=layers, tree="sha256:" + "00" * 32), tag="hostile")
-    before = {one.name for one in site.place.rglob("*")}
-    done = pull(site, artifact_format, name="site/tool:hostile")
-    assert_refused(done, site)
-    assert "nothing of it was kept" in done.stderr
-    added = {one.name for one in site.place.rglob("*") if "home" not in one.parts} - before
-    assert added <= {"policy.yaml", "site.pub", site.record().name, "home"}
-    assert not Path("/tmp/hostile").exists()
-
-
 # Space, time and others
 
 
