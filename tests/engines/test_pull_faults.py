@@ -142,23 +142,6 @@ def test_a_layer_that_does_not_end_is_refused(site: Site, proxy: Proxy) -> None:
 # What is said of the image
 
 
-def test_evidence_of_another_image_is_refused(site: Site) -> None:
-    """Both are of the same publisher; the second has no proof but that of the first."""
-    site.publish(Content(note="first"), tag="first")
-    other = site.publish(Content(note="stranger"), proof=False)
-    registry = site.repository()
-    stolen = site.publish(Content(note="first"), tag="first")
-    for end in (".sig", ".att"):
-        tag = stolen.image.replace(":", "-") + end
-        content = registry.manifest(tag)
-        kind = "application/vnd.oci.image.manifest.v1+json"
-        registry.write_manifest(content, kind, other.image.replace(":", "-") + end)
-    done = pull(site, "directory")
-    assert_refused(done, site)
-    for rule in ("signature", "evidence", "provenance", "sbom"):
-        assert f"✗ refused    {rule}" in done.stderr
-
-
 def test_a_signature_by_another_key_is_refused(site: Site) -> None:
     site.publish(Content(note="another key"), key=generated())
     done = pull(site, "directory")
