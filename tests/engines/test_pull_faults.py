@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from faulty_proxy import Fault, Proxy
-from harness import PROJECT
+from harness import PROJECT, small_disk
 from pulling import assert_refused, known_images, left_behind, one_registry, proxy, pull, site
 from registry_site import GOOD, Content, Published, Site, file, folder, layer_of
 
@@ -242,20 +242,10 @@ def _move_when_asked(site: Site, proxy: Proxy) -> None:
 # Space, time and others
 
 
-@pytest.fixture
-def small_disk(site: Site) -> Iterator[Path]:
-    """A file system of two megabytes."""
-    place = site.place / "disk"
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+@pytest.fixture(name="small_disk")
+def two_megabytes(site: Site) -> Iterator[Path]:
+    with small_disk(site.place / "disk") as place:
+        yield place
 
 
 @pytest.mark.parametrize("what", ["home", "out"])
