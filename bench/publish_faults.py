@@ -2,10 +2,10 @@
 
     python bench/publish_faults.py [--number 200] [--seed 1]
 
-Each time an empty namespace of a docker-registry on loopback is filled through a proxy that spoils
-one request, some, or all from one on. Then everything under a tag has to be there and proven, the
-command has to have said what happened without a traceback, and the same command without a fault has
-to end well.
+Each time an empty namespace of a docker-registry on loopback is filled, signed, through a proxy
+that spoils one request, some, or all from one on. Then everything under a tag has to be there and
+proven by the key, in both formats, the command has to have said what happened without a traceback,
+and the same command without a fault has to end well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 from faulty_proxy import Decide, Fault, proxy_before
 from made_releases import make_images, make_project
 from outside import outside_signals
-from published import RECIPES, TAG, own_tags, repository, unproven
+from published import RECIPES, SIGNING, TAG, Pair, made_key, own_tags, repository, unproven
 from real_registry import real_registry
 from timing import machine
 
@@ -34,6 +35,15 @@ from builder.registry import patience
 
 _GOOD = (0, 1, 4, 5)  # done, or refused in words
 _STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 502, 503)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Publishing:
+    """What is published, to which registry, with which keys."""
+
+    project: Path
+    host: str
+    pair: Pair
 
 
 def main() -> int:
@@ -49,11 +59,13 @@ def main() -> int:
         os.environ["BUILD_IMAGES_HOME"] = str(work / "home")
         project = make_project(work / "project", recipes=RECIPES)
         make_images(project)
+        os.environ |= SIGNING
         with real_registry(work / "registry") as registry, outside_signals() as signals:
-            number = _requests(project, registry.host)
+            it = _Publishing(project=project, host=registry.host, pair=made_key(work))
+            number = _requests(it)
             for round_ in range(given.number):
                 what, decide = _fault(random.Random(f"{given.seed}-{round_}"), number)
-                status, found = _tried(project, registry.host, f"round-{round_}", decide)
+                status, found = _tried(it, f"round-{round_}", decide)
                 ends[status] += 1
                 wrong += [f"{given.seed}-{round_}: {what}: {one}" for one in found]
                 if registry.process.poll() is not None:
@@ -64,23 +76,23 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _tried(project: Path, host: str, namespace: str, decide: Decide) -> tuple[int, list[str]]:
+def _tried(it: _Publishing, namespace: str, decide: Decide) -> tuple[int, list[str]]:
     """Publish through a fault, and once more without: the first exit code, and what is wrong."""
-    with proxy_before(host, decide) as proxy:
-        first, said = _publish(project, proxy.host, namespace)
-    found = unproven(host, namespace)
+    with proxy_before(it.host, decide) as proxy:
+        first, said = _publish(it, proxy.host, namespace)
+    found = unproven(it.host, namespace, it.pair.key)
     found += [said] if "Traceback" in said or first not in _GOOD else []
-    again, said = _publish(project, host, namespace)
-    found += [said] if again else unproven(host, namespace)
-    tags = [own_tags(repository(host, one, namespace)) for one in RECIPES]
+    again, said = _publish(it, it.host, namespace)
+    found += [said] if again else unproven(it.host, namespace, it.pair.key)
+    tags = [own_tags(repository(it.host, one, namespace)) for one in RECIPES]
     found += [] if tags == [{TAG, "latest"}] * len(RECIPES) else [f"tags: {tags}"]
     return first, found
 
 
-def _requests(project: Path, host: str) -> int:
+def _requests(it: _Publishing) -> int:
     """How many requests it takes to publish."""
-    with proxy_before(host) as proxy:
-        status, said = _publish(project, proxy.host, "counted")
+    with proxy_before(it.host) as proxy:
+        status, said = _publish(it, proxy.host, "counted")
         assert status == 0, said
         return len(proxy.requests)
 
@@ -103,10 +115,11 @@ def _fault(rng: random.Random, number: int) -> tuple[str, Decide]:
     )
 
 
-def _publish(project: Path, host: str, namespace: str) -> tuple[int, str]:
+def _publish(it: _Publishing, host: str, namespace: str) -> tuple[int, str]:
     """Publish; the exit code, and what was said."""
     said = io.StringIO()
-    words = ["publish", "-q", "--project", str(project), "--to", f"{host}/{namespace}"]
+    words = ["publish", "-q", "--project", str(it.project), "--to", f"{host}/{namespace}"]
+    words += ["--key", str(it.pair.private)]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
         try:
             return cli.main(words), said.getvalue()

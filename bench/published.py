@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from builder.proof.making import attestation_tag, signature_tag
+from builder.predicates import CYCLONEDX as BILL
+from builder.predicates import SLSA, TEST_RESULT
+from builder.proof import (
+    Attachment,
+    PublicKey,
+    TrustedKey,
+    attestation_tag,
+    signature_tag,
+    verified,
+)
+from builder.proof.keys import boxed, generated
+from builder.proof.values import BUNDLE
 from builder.registry import Credentials, NotThere, Reference, Registry, connect
 from builder.registry import source as manifests
 from builder.registry.kinds import CYCLONEDX, SIF, STATEMENT, TARBALL
 
 RECIPES = ("tools", "app")
 TAG = "1.0-sample"
+SIGNING = {"COSIGN_PASSWORD": ""}  # what opens a key of `made_key`
+STATEMENTS = (*[TEST_RESULT] * 3, SLSA, BILL)  # that are signed of an image
+_UNSIGNED = (CYCLONEDX, *[STATEMENT] * 3)
+_SIGNED = (BUNDLE,) * (1 + len(STATEMENTS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """A pair of keys in files; `key` is the public one."""
+
+    private: Path
+    public: Path
+    key: PublicKey
+
+
+def made_key(folder: Path) -> Pair:
+    """A new pair to sign with, as `build-images keys generate` makes it."""
+    made, private, public = generated(), folder / "site.key", folder / "site.pub"
+    private.write_bytes(boxed(made, b""))
+    public.write_bytes(made.public.pem)
+    return Pair(private=private, public=public, key=made.public)
 
 
 def repository(host: str, recipe: str, namespace: str = "site") -> Registry:
@@ -24,25 +60,27 @@ def own_tags(registry: Registry) -> set[str]:
     return {tag for tag in registry.tags() if not tag.startswith("sha256-")}
 
 
-def unproven(host: str, namespace: str = "site") -> list[str]:
-    """What is under a tag and should not be: not there, or without its proof."""
+def unproven(host: str, namespace: str = "site", key: PublicKey | None = None) -> list[str]:
+    """What is under a tag and should not be: not there, or without its proof, signed by a key."""
     found: list[str] = []
     for recipe in RECIPES:
         registry = repository(host, recipe, namespace)
         for tag in sorted(own_tags(registry)):
-            manifests = registry.document(tag)[1]["manifests"]
-            found += [] if len(manifests) == 2 else [f"{tag}: {len(manifests)} architectures"]
-            for one in manifests:
-                found += [f"{tag}: {text}" for text in lacking(registry, one["digest"])]
+            index, parsed = registry.document(tag)
+            some = parsed["manifests"]
+            found += [] if len(some) == 2 else [f"{tag}: {len(some)} architectures"]
+            found += [f"{tag}: {text}" for text in unsigned(registry, index.digest, key, ())]
+            for one in some:
+                found += [f"{tag}: {text}" for text in lacking(registry, one["digest"], key)]
     return found
 
 
-def lacking(registry: Registry, digest: str) -> list[str]:
-    """The blobs and the proof that an image lacks."""
+def lacking(registry: Registry, digest: str, key: PublicKey | None = None) -> list[str]:
+    """The blobs and the proof that an image lacks; of the proof, also that a key signed it."""
     found = [f"no {blob}" for blob in blobs_of(registry, digest) if not registry.has_blob(blob)]
     referring = registry.referrers(digest)
     kinds = sorted(one.artifact_type for one in referring)
-    if kinds != sorted([SIF, TARBALL, CYCLONEDX, STATEMENT, STATEMENT, STATEMENT]):
+    if kinds != sorted([SIF, TARBALL, *(_SIGNED if key else _UNSIGNED)]):
         found.append(f"proof: {kinds}")
     for one in referring:
         assert json.loads(registry.manifest(one))["subject"]["digest"] == digest
@@ -51,7 +89,39 @@ def lacking(registry: Registry, digest: str) -> list[str]:
             for blob in blobs_of(registry, one.digest)
             if not registry.has_blob(blob)
         ]
-    return found
+    return found + unsigned(registry, digest, key, STATEMENTS)
+
+
+def unsigned(
+    registry: Registry, digest: str, key: PublicKey | None, statements: Sequence[str]
+) -> list[str]:
+    """What a key has not signed of a digest, in either of the two formats.
+
+    A classic signature names the registry: one that was written to by two names may have two.
+    """
+    if key is None:
+        return []
+    trusted, now = [TrustedKey(key=key, name="site")], dt.datetime.now(dt.timezone.utc)
+    found = verified(digest, _attached(registry, digest), trusted, now=now)
+    lines = [f"{one.source}: {one.reason}" for one in found.rejected]
+    for form in ("bundle", "classic"):
+        signed = [one.format for one in found.signatures].count(form)
+        kinds = [one.predicate_type for one in found.attestations if one.format == form]
+        if not signed or sorted(kinds) != sorted(statements):
+            lines.append(f"{form}: {signed} signatures, statements {kinds}")
+    return lines
+
+
+def _attached(registry: Registry, digest: str) -> Iterator[Attachment]:
+    """What refers to a digest, and what is under the tags of its proof."""
+    named = [one.digest for one in registry.referrers(digest)]
+    for name in (*named, signature_tag(digest), attestation_tag(digest)):
+        with contextlib.suppress(NotThere):
+            _, manifest = registry.document(name)
+            layers = manifests.descriptors(manifest, "layers", name)
+            some = [one for one in layers if one.media_type not in (SIF, TARBALL)]
+            blobs = {one.digest: registry.small_blob(one) for one in some}
+            yield Attachment(manifest=registry.manifest(name), blobs=blobs)
 
 
 def blobs_of(registry: Registry, digest: str) -> list[str]:

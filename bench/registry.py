@@ -3,8 +3,9 @@
     python bench/registry.py [--rounds 5] [--megabytes 10]
 
 Both fill an empty docker-registry on loopback, in turns; the medians are told. What is published
-has its evidence and bill of materials with it, an index and two tags, and files are compared with
-their digests; skopeo copies the images alone. Bytes are what arrives at the registry, counted once.
+has its evidence and bill of materials with it, signed, an index and two tags, and files are
+compared with their digests; skopeo copies the images alone. Bytes are what arrives at the registry,
+counted once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from faulty_proxy import proxy_before
 from made_releases import PROJECT, make_images, make_project
+from published import SIGNING, made_key
 from real_registry import real_registry
 from timing import environment, machine
 
@@ -37,8 +39,9 @@ def main() -> int:
         work = Path(name)
         project = make_project(work / "project", recipes=RECIPES, architectures=["x86_64"])
         make_images(project, size=given.megabytes * 1_000_000, formats=["oci"])
+        key = made_key(work).private
         ways: dict[str, Callable[[str, Path], None]] = {
-            "build-images publish": lambda host, home: publish(project, host, home),
+            "build-images publish": lambda host, home: publish(project, key, host, home),
             "skopeo copy": lambda host, _: copy(project, host),
         }
         seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -70,13 +73,13 @@ def arrived(work: Path, run: Callable[[str, Path], None]) -> int:
         return proxy.received
 
 
-def publish(project: Path, host: str, home: Path) -> None:
+def publish(project: Path, key: Path, host: str, home: Path) -> None:
     """All of the project's images, as a user publishes them."""
-    words = ["publish", "-q", "--project", str(project), "--to", f"{host}/site"]
+    words = ["publish", "-q", "--project", str(project), "--to", f"{host}/site", "--key", str(key)]
     subprocess.run(
         [sys.executable, "-m", "builder", *words],
         cwd=PROJECT,
-        env=environment(home),
+        env={**environment(home), **SIGNING},
         stdout=subprocess.DEVNULL,
         check=True,
     )

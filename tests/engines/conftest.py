@@ -14,7 +14,7 @@ import pytest
 from docker_engine import docker_engine
 from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, copy_of_project, missing
 from made_releases import make_images, make_project
-from publishing import RECIPES
+from published import RECIPES, Pair, made_key
 from real_registry import RealRegistry, real_registry
 from small_images import Maker, maker_in
 
@@ -134,6 +134,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=RECIPES)
     make_images(project)
     return project
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Keys to sign with, of nobody else."""
+    return made_key(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,20 @@ def tool_of_tests(name: str) -> str:
     if not found:
         pytest.skip(f"missing on this machine: {name}")
     return found
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str = "2m") -> Iterator[Path]:
+    """A file system of its own in a new folder; skips where none can be mounted."""
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    made = subprocess.run(words, capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
 
 
 def copy_of_project(folder: Path) -> Path:

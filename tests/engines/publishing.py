@@ -13,12 +13,21 @@ from typing import Any
 
 from faulty_proxy import Fault, proxy_before
 from harness import PROJECT, Ended, build_images
-from published import RECIPES, TAG, lacking, own_tags, repository, unproven
+from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
 from builder.home import Home
 
-__all__ = ["RECIPES", "TAG", "lacking", "own_tags", "repository", "unproven"]
+__all__ = [
+    "RECIPES",
+    "SIGNING",
+    "TAG",
+    "Pair",
+    "lacking",
+    "own_tags",
+    "repository",
+    "unproven",
+]
 TOOLS = Home.of_environment().search_path()  # also for tests with a home of their own
 
 
@@ -27,14 +36,39 @@ def publish(project: Path, host: str, *more: str, env: dict[str, str] | None = N
     return build_images(*words, env=env)
 
 
-def start(project: Path, host: str, **env: str) -> subprocess.Popen[bytes]:
+def signed(
+    project: Path, host: str, pair: Pair, *more: str, env: dict[str, str] | None = None
+) -> Ended:
+    """Publish with a key of `made_key`."""
+    words = ("--key", str(pair.private), *more)
+    return publish(project, host, *words, env={**SIGNING, **(env or {})})
+
+
+def start(project: Path, host: str, *more: str, **env: str) -> subprocess.Popen[bytes]:
+    words = ["publish", "--project", str(project), "--to", f"{host}/site", *more]
     return subprocess.Popen(
-        [sys.executable, "-m", "builder", "publish", "--project", project, "--to", f"{host}/site"],
+        [sys.executable, "-m", "builder", *words],
         cwd=PROJECT,
         env={**os.environ, **env},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
+
+
+def policy_of(pair: Pair) -> Path:
+    """A policy that trusts a key, beside it, for images of `make_images` with correct evidence.
+
+    They hold random bytes, and have no host contract.
+    """
+    path = pair.public.with_name("policy.yaml")
+    document = {
+        "schema": "build-images/policy/v1",
+        "keys": [pair.public.name],
+        "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
+        "host_contract": "ignored",
+    }
+    path.write_text(json.dumps(document))
+    return path
 
 
 def once(upstream: str, pattern: str, fault: Fault, times: int = 1) -> Any:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from harness import Ended
 from made_releases import make_images, make_project
-from publishing import TAG, TOOLS, publish, published
+from publishing import BILL, PROVENANCE, TAG, TEST_RESULT, TOOLS, Pair, published, signed
 from real_registry import PASSWORD, USER, RealRegistry
 
 from builder.artifacts import flatten
@@ -41,15 +42,15 @@ def project_with_a_sif(tools: Tools, shared_folder: Path) -> Path:
 
 @pytest.fixture(name="client")
 def environment(
-    whole: Path, secured: RealRegistry, shared_folder: Path, tmp_path: Path
+    whole: Path, secured: RealRegistry, pair: Pair, shared_folder: Path, tmp_path: Path
 ) -> Mapping[str, str]:
-    """Publishes, and what clients need to get in: their own ways of naming login and authority."""
-    done = publish(whole, secured.host, env=secured.environment)
+    """Publishes, signed, and what clients need: their own ways of naming login and authority."""
+    done = signed(whole, secured.host, pair, env=secured.environment)
     assert done.status == 0, done.stderr
     assert secured.authority is not None
     authority = shutil.copy(secured.authority, shared_folder / "ca.pem")
-    pair = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    auths = json.dumps({"auths": {secured.host: {"auth": pair}}})
+    login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    auths = json.dumps({"auths": {secured.host: {"auth": login}}})
     (tmp_path / "config.json").write_text(auths)
     return {
         **os.environ,
@@ -63,12 +64,17 @@ def environment(
 
 
 def run(client: Mapping[str, str], *words: str | Path) -> str:
+    done = tried(client, *words)
+    assert done.status == 0, f"{words}: {done.stderr}"
+    return done.stdout
+
+
+def tried(client: Mapping[str, str], *words: str | Path) -> Ended:
     if not shutil.which(str(words[0]), path=TOOLS):
         pytest.skip(f"missing on this machine: {words[0]}")
     argv = [str(word) for word in words]
     done = subprocess.run(argv, env=client, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{argv}: {done.stderr}"
-    return done.stdout
+    return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 def digests_of(whole: Path, secured: RealRegistry, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -92,6 +98,54 @@ def test_skopeo_copies_it(
 def test_crane_validates_every_layer(secured: RealRegistry, client: Mapping[str, str]) -> None:
     for tag in (TAG, "latest"):
         run(client, "crane", "validate", "--remote", f"{secured.host}/site/tools:{tag}")
+
+
+@pytest.mark.parametrize("form", ["bundle", "classic"])
+def test_cosign_verifies_signature_and_attestations(
+    whole: Path, secured: RealRegistry, client: Mapping[str, str], pair: Pair, form: str
+) -> None:
+    """Over TLS and with the login, as a site has them: no option has cosign do with less."""
+    digests = digests_of(whole, secured, secured.environment)
+    image = f"{secured.host}/site/tools@{digests['oci']}"
+    trust = ["--key", str(pair.public), "--insecure-ignore-tlog=true"]
+    trust += ["--new-bundle-format=false"] if form == "classic" else []
+    for one in (image, f"{secured.host}/site/tools:{TAG}"):
+        run(client, "cosign", "verify", *trust, one)
+    for kind in (TEST_RESULT, PROVENANCE, BILL):
+        said = run(client, "cosign", "verify-attestation", "--type", kind, *trust, image)
+        payloads = [json.loads(line)["payload"] for line in said.splitlines()]
+        statements = [json.loads(base64.b64decode(one)) for one in payloads]
+        assert {one["predicateType"] for one in statements} == {kind}
+        assert all(digests["oci"][7:] in json.dumps(one["subject"]) for one in statements)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        ("DOCKER_CONFIG", "UNAUTHORIZED"),
+        # On loopback cosign falls back to plain HTTP where it trusts no certificate.
+        ("SSL_CERT_FILE", "Client sent an HTTP request to an HTTPS server"),
+    ],
+    ids=["no login", "no authority"],
+)
+def test_cosign_without_login_or_authority_verifies_nothing(
+    whole: Path,
+    secured: RealRegistry,
+    client: Mapping[str, str],
+    pair: Pair,
+    lacking: str,
+    said: str,
+    tmp_path: Path,
+) -> None:
+    digests = digests_of(whole, secured, secured.environment)
+    bare = {key: text for key, text in client.items() if key not in {lacking, "REGISTRY_AUTH_FILE"}}
+    trust = ["--key", str(pair.public), "--insecure-ignore-tlog=true"]
+    image = f"{secured.host}/site/tools@{digests['oci']}"
+    env = {**bare, "HOME": str(tmp_path / "nobody")}
+    for command in (["verify"], ["verify-attestation", "--type", TEST_RESULT]):
+        done = tried(env, "cosign", *command, *trust, image)
+        assert done.status != 0
+        assert said in done.stderr, done.stderr
 
 
 def test_oras_finds_and_pulls_the_tarball(

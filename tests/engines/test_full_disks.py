@@ -1,0 +1,146 @@
+"""A disk that is full while releases come from elsewhere: one error, nothing half-made, go on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import Ended, build_images, small_disk
+from made_releases import correct_evidence, make_images, make_project
+from publishing import RECIPES, SIGNING, Pair, own_tags, policy_of, repository, signed, unproven
+from real_registry import RealRegistry, real_registry
+
+from builder.bundle import Contents, write_archive
+from builder.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
+from builder.journals import Given
+from builder.proof import Descriptor, private_key, proofs
+
+pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
+BIG = 3 << 20  # bytes; more than the disk has
+
+
+@pytest.fixture(scope="module", name="large")
+def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with finished images that are larger than the disk."""
+    project = make_project(tmp_path_factory.mktemp("large") / "project", recipes=RECIPES)
+    make_images(project, size=BIG, layers=1)
+    correct_evidence(project)
+    return project
+
+
+@pytest.fixture(scope="module", name="archive")
+def archive_of_images(large: Path, pair: Pair) -> Path:
+    archive = large.with_name("images.tar")
+    words: list[str | Path] = ["bundle", "--project", large, "--output", archive, "--no-inputs"]
+    home = {"BUILD_IMAGES_HOME": str(large.with_name("home"))}
+    done = build_images(*words, "--key", pair.private, env={**SIGNING, **home})
+    assert done.status == 0, done.stderr
+    return archive
+
+
+@pytest.fixture(name="disk")
+def two_megabytes(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as place:
+        yield place
+
+
+def goes_on(disk: Path, *words: str | Path, home: Path | None = None) -> None:
+    """A command finds the disk full, says so once, and goes through when there is room."""
+    env = {"BUILD_IMAGES_HOME": str(home)} if home else {}
+    assert_full(build_images(*words, env=env), disk)
+    subprocess.run(["mount", "-o", "remount,size=99m", str(disk)], check=True)
+    again = build_images(*words, env=env)
+    assert again.status == 0, again.stderr
+
+
+def assert_full(done: Ended, disk: Path) -> None:
+    assert done.status == 4, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("build-images: ") == 1
+    assert done.stderr.count("No space left on device") == 1
+    assert "make room" in done.stderr
+    left = [one for one in disk.rglob("*") if ".partial" in one.name]
+    left += [one for one in disk.rglob("*") if one.is_file() and one.stat().st_size > BIG // 10]
+    assert left == []
+
+
+def test_publish_from_another_registry(
+    large: Path, registry: RealRegistry, pair: Pair, disk: Path, tmp_path: Path
+) -> None:
+    """Blobs come through the home."""
+    assert signed(large, registry.host, pair).status == 0
+    with real_registry(tmp_path / "target") as target:
+        words = ("publish", "--project", large, "--from", f"{registry.host}/site")
+        to = ("--to", f"{target.host}/site")
+        assert_full(build_images(*words, *to, env={"BUILD_IMAGES_HOME": str(disk)}), disk)
+        for recipe in RECIPES:
+            assert own_tags(repository(target.host, recipe)) == set()
+        goes_on(disk, *words, *to, home=disk)
+        assert unproven(target.host, key=pair.key) == []
+
+
+def test_load_into_a_registry(
+    archive: Path, registry: RealRegistry, pair: Pair, disk: Path
+) -> None:
+    words = ("load", archive, "--policy", policy_of(pair), "--to", f"{registry.host}/site")
+    assert_full(build_images(*words, env={"BUILD_IMAGES_HOME": str(disk)}), disk)
+    for recipe in RECIPES:
+        assert own_tags(repository(registry.host, recipe)) == set()
+    goes_on(disk, *words, home=disk)
+    assert unproven(registry.host, key=pair.key) == []
+
+
+@pytest.mark.parametrize("what", ["home", "output"])
+@pytest.mark.parametrize("form", ["oci", "directory"])
+def test_load_into_a_folder(
+    archive: Path, pair: Pair, disk: Path, form: str, what: str, tmp_path: Path
+) -> None:
+    out = (disk if what == "output" else tmp_path) / "out"
+    words = ("load", archive, "--policy", policy_of(pair), "--output", out, "--format", form)
+    arch = ("--arch", "x86_64")
+    goes_on(disk, *words, *arch, home=disk if what == "home" else None)
+    assert sorted(one.name.partition("-")[0] for one in out.iterdir()) == sorted(RECIPES)
+
+
+@pytest.mark.parametrize("kind", ["source", "package", "base", "project"])
+def test_load_into_a_home(kind: str, pair: Pair, disk: Path, tmp_path: Path) -> None:
+    archive = archive_of(kind, tmp_path, pair)
+    words = ("load", archive, "--policy", policy_of(pair), "--home")
+    if kind == "project":
+        goes_on(disk, *words, "--checkout", disk / "checkout")
+    else:
+        goes_on(disk, *words, home=disk)
+    large = [one for one in disk.rglob("*") if one.is_file() and one.stat().st_size == BIG]
+    assert len(large) == 1
+
+
+def archive_of(kind: str, folder: Path, pair: Pair) -> Path:
+    """A signed archive of one input that is larger than the disk."""
+    big, data = folder / "ab/big.deb", os.urandom(BIG)
+    big.parent.mkdir()
+    big.write_bytes(data)
+    contents = Contents()
+    index = add_inputs(contents, inputs_of(kind, big, hashlib.sha256(data).hexdigest()))
+    named = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    key = private_key(str(pair.private), SIGNING)
+    made = proofs(named, (), key, reference="inputs", created="2026-11-01T00:00:00Z")
+    add_proof(contents, made)
+    write_archive(folder / "inputs.tar", contents)
+    return folder / "inputs.tar"
+
+
+def inputs_of(kind: str, big: Path, sha256: str) -> Inputs:
+    given = [Given(url="http://mirror/big.deb", file="ab/big.deb")]
+    record = {"name": "debian13", "arch": "x86_64", "digest": f"sha256:{'5' * 64}"}
+    return {
+        "source": Inputs(sources={sha256: big}),
+        "package": Inputs(
+            builds={"1" * 32: Build(who="1" * 32, given=given, cache=big.parents[1])}
+        ),
+        "base": Inputs(bases={"one": BaseFile(record=record, archive=big)}),
+        "project": Inputs(project={"matrix.yaml": big}),
+    }[kind]
