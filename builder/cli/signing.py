@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +13,11 @@ from builder.proof import (
     Attachment,
     Signer,
     Standing,
-    attestation_tag,
     attestations,
     builder_of,
     keyless_attestations,
     keyless_proofs,
     proofs,
-    signature_tag,
     signer_of,
     statements_of,
 )
@@ -28,7 +25,7 @@ from builder.proof import Descriptor as Subject
 from builder.proof.keyless import KEYLESS
 from builder.publish import Attest, Prove, Ready, Release
 from builder.pull.proving import attachments_of
-from builder.registry import INDEX, Descriptor, NotThere, Source
+from builder.registry import INDEX, Descriptor, Source
 
 
 def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
@@ -58,7 +55,7 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
             signer,
             reference=registry.name,
             created=created,
-            before={**_there(registry, image.digest), **standing.before(own)},
+            before=standing.before(own),
         )
         return _replacing(standing.needed(made), standing.replaced(own))
 
@@ -81,7 +78,7 @@ def attesting(key: str, processes: Processes) -> Attest:
             standing.news(statements),
             signer,
             created=created,
-            before={**_there(registry, image.digest), **standing.before(statements)},
+            before=standing.before(statements),
         )
         return _replacing(made, standing.replaced(statements))
 
@@ -119,12 +116,3 @@ def _replacing(made: Sequence[Attachment], gone: tuple[str, ...]) -> tuple[Attac
         return ()
     *others, last = made
     return (*others, replace(last, replaces=gone))
-
-
-def _there(registry: Source, digest: str) -> dict[str, Attachment]:
-    """What the registry has in the classic format, by tag: also what is no proof is not lost."""
-    found = {}
-    for tag in (signature_tag(digest), attestation_tag(digest)):
-        with contextlib.suppress(NotThere):
-            found[tag] = Attachment(manifest=registry.manifest(tag), blobs={}, tag=tag)
-    return found

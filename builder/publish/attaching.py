@@ -40,12 +40,13 @@ def attach(
 
     What has a tag may hold what was there before, so `prove` is asked when it is our turn.
     """
-    referring, replaced = [*files], set[str]()
+    referring, replaced, sent = [*files], set[str](), set[str]()
     with our_turn(registry, digest):
         for one in prove():
             replaced.update(one.replaces)
-            for blob, content in one.blobs.items():
-                registry.write_blob(content, digest=blob)
+            for blob in one.blobs.keys() - sent:
+                registry.write_blob(one.blobs[blob], digest=blob)
+            sent.update(one.blobs)
             if one.tag:
                 write_tagged(registry, one.manifest, MANIFEST, one.tag)
             else:

@@ -53,10 +53,20 @@ def proofs_of(
 
 
 def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
-    """All proof that is attached to a digest, whoever made it; not what is damaged."""
+    """All proof that is attached to a digest, whoever made it.
+
+    What is damaged is nothing, but for a manifest at one of cosign's tags, which is without blobs.
+    """
     proof = _Proof(registry=registry)
-    came = _each(proof.at, proof.places(digest))
-    return tuple(one for one in came if isinstance(one, Attachment))
+    places = proof.places(digest)
+    found = []
+    for place, one in zip(places, _each(proof.at, places), strict=True):
+        if isinstance(one, Attachment):
+            found.append(one)
+        elif one is not None and isinstance(place.target, str):
+            manifest = registry.manifest(place.target)
+            found.append(Attachment(manifest=manifest, blobs={}, tag=place.target))
+    return tuple(found)
 
 
 def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
