@@ -121,7 +121,10 @@ def _launcher() -> dict[str, Any]:
                 "enum": [IMAGES_OWN, *LAUNCHERS],
                 "description": "what started the ranks of MPI programs",
             },
-            "product": {**_TEXT, "description": "whose launcher it is; empty if it was not there"},
+            "product": {
+                **_TEXT,
+                "description": "whose launcher it is; empty if it was not there, or did not say",
+            },
             "version": _TEXT,
             "command": {**_TEXT, "description": "its words and those of the containers"},
             "ranks": {**count, "description": "that it was asked for"},
@@ -133,15 +136,15 @@ def _launcher() -> dict[str, Any]:
             },
         }
     )
-    nothing, none = {"const": ""}, {"const": 0}
-    of_the_image = dict.fromkeys(("product", "version", "command"), nothing)
+    none = {"const": 0}
+    of_the_image = {"command": {"const": ""}, "ranks": none, "nodes": none}
     return {
         **shape,
         "allOf": [
             _when(
                 "name",
                 IMAGES_OWN,
-                {**of_the_image, "ranks": none, "nodes": none, "machines": {"maxItems": 0}},
+                {**of_the_image, "machines": {"maxItems": 0}},
             ),
             *(_when("name", name, {"ranks": {"minimum": 1}}) for name in LAUNCHERS),
         ],
