@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from builder.errors import Refused
 from builder.home import Home
@@ -48,16 +49,8 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
         created = max(one.proven for one in images)
         if signer is None:
             return keyless_proofs(subject, own, processes, created=created, path=path)
-        standing = _standing(registry, image, signer)
-        made = proofs(
-            subject,
-            standing.news(own),
-            signer,
-            reference=registry.name,
-            created=created,
-            before=standing.before(own),
-        )
-        return _replacing(standing.needed(made), standing.replaced(own))
+        make = partial(proofs, subject, reference=registry.name, created=created)
+        return _added(make, registry, image, own, signer)
 
     return prove
 
@@ -72,15 +65,8 @@ def attesting(key: str, processes: Processes) -> Attest:
         subject = _subject(image)
         if signer is None:
             return keyless_attestations(subject, statements, processes, created=created, path=path)
-        standing = _standing(registry, image, signer)
-        made = attestations(
-            subject,
-            standing.news(statements),
-            signer,
-            created=created,
-            before=standing.before(statements),
-        )
-        return _replacing(made, standing.replaced(statements))
+        make = partial(attestations, subject, created=created)
+        return _added(make, registry, image, statements, signer)
 
     return attest
 
@@ -105,14 +91,19 @@ def _statements(image: Ready) -> tuple[bytes, ...]:
     return found
 
 
-def _standing(registry: Source, image: Descriptor, signer: Signer) -> Standing:
+def _added(
+    make: Callable[..., tuple[Attachment, ...]],
+    registry: Source,
+    image: Descriptor,
+    statements: Sequence[bytes],
+    signer: Signer,
+) -> tuple[Attachment, ...]:
+    """What a key has not said yet of an image; the last of it replaces what is older."""
     attached = attachments_of(registry, image.digest)
-    return Standing.of(image.digest, attached, signer.public)
-
-
-def _replacing(made: Sequence[Attachment], gone: tuple[str, ...]) -> tuple[Attachment, ...]:
-    """The same, of which the last one replaces others."""
+    standing = Standing.of(image.digest, attached, signer.public)
+    news, before = standing.news(statements), standing.before(statements)
+    made = standing.needed(make(news, signer, before=before))
     if not made:
         return ()
     *others, last = made
-    return (*others, replace(last, replaces=gone))
+    return (*others, replace(last, replaces=standing.replaced(statements)))

@@ -8,6 +8,7 @@ grow: whoever pulls it reads all of that.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,12 +61,11 @@ class Standing:
         """Those that are not said yet: by other words, in one format alone, or only longer ago."""
         said: dict[tuple[str, str], set[str]] = {}
         for one in self.verdict.attestations:
-            said.setdefault(_said(one.statement), set()).add(one.format)
+            said.setdefault(_said(one.payload), set()).add(one.format)
         newest = self._newest([])
         found = []
         for statement in statements:
-            document = json.loads(statement)
-            topic, finished = _said(document)
+            topic, finished = _said(statement)
             stale = finished < newest.get(topic, "")
             if not stale and said.get((topic, finished), set()) != _BOTH:
                 found.append(statement)
@@ -96,24 +96,25 @@ class Standing:
         return [
             one
             for one in self.verdict.of_type(TEST_RESULT, once=False)
-            if (said := _said(one.statement))[1] < newest[said[0]]
+            if (said := _said(one.payload))[1] < newest[said[0]]
         ]
 
     def _newest(self, statements: Sequence[bytes]) -> dict[str, str]:
         """When each topic of evidence was found last: of what is there, and of statements."""
         found: dict[str, str] = {}
-        documents = [one.statement for one in self.verdict.attestations]
-        for document in (*documents, *map(json.loads, statements)):
-            topic, finished = _said(document)
+        for statement in (*(one.payload for one in self.verdict.attestations), *statements):
+            topic, finished = _said(statement)
             found[topic] = max(finished, found.get(topic, ""))
         return found
 
 
-def _said(statement: Mapping[str, Any]) -> tuple[str, str]:
+@functools.lru_cache(maxsize=1024)  # a bill of materials may have megabytes
+def _said(content: bytes) -> tuple[str, str]:
     """What a statement says but for its time; and of evidence its time, in UTC.
 
     Provenance says when a build began: of builds that are alike in all else, the first one counts.
     """
+    statement = json.loads(content)
     kind, predicate = statement["predicateType"], statement.get("predicate", {})
     subjects = sorted(json.dumps(one.get("digest"), sort_keys=True) for one in statement["subject"])
     try:

@@ -55,17 +55,19 @@ def proofs_of(
 def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
     """All proof that is attached to a digest, whoever made it.
 
-    What is damaged is nothing, but for a manifest at one of cosign's tags, which is without blobs.
+    What is damaged is nothing. Only what is at one of cosign's tags counts all the same, without
+    blobs, for who writes there next keeps what it names. Raises what reading its manifest does.
     """
     proof = _Proof(registry=registry)
     places = proof.places(digest)
     found = []
     for place, one in zip(places, _each(proof.at, places), strict=True):
+        tag = place.target if isinstance(place.target, str) else ""
         if isinstance(one, Attachment):
             found.append(one)
-        elif one is not None and isinstance(place.target, str):
-            manifest = registry.manifest(place.target)
-            found.append(Attachment(manifest=manifest, blobs={}, tag=place.target))
+        elif tag and (tag in proof.tagged or one is not None):
+            manifest = proof.tagged.get(tag) or registry.manifest(tag)
+            found.append(Attachment(manifest=manifest, blobs={}, tag=tag))
     return tuple(found)
 
 
@@ -106,10 +108,14 @@ class _Place:
 
 @dataclass(kw_only=True, slots=True)
 class _Proof:
-    """The proof of one image in a registry; `left` is how many bytes more are read of it."""
+    """The proof of one image in a registry; `left` is how many bytes more are read of it.
+
+    `tagged` are the manifests that were read at tags.
+    """
 
     registry: Source
     left: int = _BYTES
+    tagged: dict[str, bytes] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def places(self, digest: str) -> list[_Place]:
@@ -138,6 +144,8 @@ class _Proof:
         source = tag or place.target.digest  # type: ignore[union-attr]
         try:
             manifest = self.registry.manifest(place.target)
+            if tag:
+                self.tagged[tag] = manifest
             blobs = {one.digest: self._blob(place, one) for one in layers_of(manifest)}
         except (WrongContent, Unusable) as error:
             return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=source)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, Fault, fake_registry
 
+from builder.proof.values import DSSE
+from builder.pull.proving import attachments_of
 from builder.registry import (
     INDEX,
     MANIFEST,
@@ -204,3 +206,16 @@ def test_a_registry_without_lists_is_asked_for_one_once(fake: Fake) -> None:
     asked = len(fake.requests(LIST))
     assert registry.referrers(image.digest) == registry.referrers(image.digest) != ()
     assert len(fake.requests(LIST)) == asked + 1
+
+
+@pytest.mark.parametrize("layer", ["one whose blob is gone", "none that is proof"])
+def test_what_is_at_a_tag_of_cosigns_is_kept_in_sight(layer: str, fake: Fake) -> None:
+    """Who attaches proof there writes the manifest anew, and others' proof has to stay in it."""
+    registry = client(fake)
+    image = registry.write_manifest(manifest(), MANIFEST)
+    gone = {"mediaType": DSSE, "digest": f"sha256:{'5' * 64}", "size": 5, "annotations": {}}
+    content = manifest(layers=[gone] if "gone" in layer else 3)
+    registry.write_manifest(content, MANIFEST, f"{fallback(image)}.att")
+    [found] = attachments_of(registry, image.digest)
+    assert (found.tag, found.manifest) == (f"{fallback(image)}.att", content)
+    assert found.blobs == {}
