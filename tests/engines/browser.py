@@ -18,6 +18,12 @@ TIMEOUT_S = 120.0
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """Says nothing, and lets nothing be kept: tests write a page anew within one second."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         del format, args
 
