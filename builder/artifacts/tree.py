@@ -50,7 +50,7 @@ ALLOWED: tuple[Allowance, ...] = (
     Allowance(path="environment", reason="a link into .singularity.d that every SIF has"),
     Allowance(path="ch", reason="Charliecloud's metadata: the environment for ch-run --set-env"),
 )
-_LINE = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+_text = json.encoder.encode_basestring_ascii  # a string as JSON
 _ALLOWED_PATHS = frozenset(one.path for one in ALLOWED)
 
 
@@ -151,8 +151,8 @@ def tree_digest(entries: Mapping[str, Entry]) -> str:
     """The digest over comparable entries, as `sha256:…`."""
     digest = hashlib.sha256()
     for entry in entries.values():
-        fields = [entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target]
-        digest.update(f"{_LINE(fields)}\n".encode())
+        words = f"{_text(entry.path)},{_text(entry.kind)},{entry.mode:d},{entry.size:d}"
+        digest.update(f"[{words},{_text(entry.content)},{_text(entry.target)}]\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +28,20 @@ from builder.policy.values import Policy
 from builder.process import Processes
 from builder.proof import TrustedKey, public_key
 from builder.pull.ahead import Coming, ahead
+from builder.pull.contents import reading
 from builder.pull.packing import Brought, Kept, kept_in
 from builder.pull.pulling import Judged, NotProven, Wanted, look, prepare, pull
 from builder.pull.receipts import Last
 from builder.registry import Credentials, Reference, Registry, connect
 from builder.terminal import printable, printable_lines
+from builder.workers import Workers
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
 
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
+_WORKERS = 4  # as many layers come at once
 
 
 def pull_image(options: Options) -> int:
@@ -48,7 +52,10 @@ def pull_image(options: Options) -> int:
     wanted = wanted_of(options, given, references[0])
     worst = 0
     asked = [replace(wanted, reference=one) for one in references]
-    with contextlib.closing(_looked_ahead(options, asked)) as looked:
+    with (
+        _workers(options) as read_by,
+        contextlib.closing(_looked_ahead(options, asked, read_by)) as looked,
+    ):
         for one in looked:
             try:
                 _pull_one(options, one.result(), several=several)
@@ -66,6 +73,13 @@ def pull_image(options: Options) -> int:
                 print(printable_lines(f"build-images: {text}"), file=sys.stderr)
                 worst = max(worst, code)
     return worst
+
+
+def _workers(options: Options) -> AbstractContextManager[Workers | None]:
+    """Processes that read what is brought; notes are taken of what is not written out."""
+    if options.dry_run or options.pull.format not in {"oci", "charliecloud"}:
+        return contextlib.nullcontext()
+    return reading(_WORKERS)
 
 
 def _parsed(given: Sequence[str]) -> list[Reference]:
@@ -99,10 +113,10 @@ class _Looked:
 
 
 def _looked_ahead(
-    options: Options, asked: Sequence[Wanted]
+    options: Options, asked: Sequence[Wanted], read_by: Workers | None
 ) -> Generator[Future[_Looked], None, None]:
     """What is to be brought, in order: some are judged, and come, while another one is packed."""
-    together = _Together(options=options, several=len(asked) > 1)
+    together = _Together(options=options, several=len(asked) > 1, workers=read_by)
     for first in range(0, len(asked), _MOST_AHEAD):
         some = asked[first : first + _MOST_AHEAD]
         looked, end = ahead(together.looked, some, threads=_LOOKS_AT_ONCE)
@@ -123,6 +137,7 @@ class _Together:
 
     options: Options
     several: bool
+    workers: Workers | None
     processes: Processes = field(default_factory=Processes)
     coming: Coming[Brought] = field(default_factory=Coming)
 
@@ -136,7 +151,12 @@ class _Together:
             registry=registry,
             last=(last := Last(folder=pulls / "last")),
             judged=look(wanted, registry, last),
-            kept=kept_in(pulls, check=registry.transport.sleep.check, coming=self.coming),
+            kept=kept_in(
+                pulls,
+                check=registry.transport.sleep.check,
+                coming=self.coming,
+                workers=self.workers,
+            ),
             output=_output(options.pull, wanted, several=self.several),
         )
         if not options.dry_run:

@@ -14,28 +14,30 @@ import itertools
 import json
 import os
 import stat
-import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from builder import __version__
-from builder.digests import sha256_of
 from builder.errors import Refused
 from builder.locks import locked
+from builder.pull.headers import as_member
 from builder.pull.limits import LIMITS, Limits
 from builder.pull.members import Laid, members, named
 from builder.pull.owning import is_own, make_own
 from builder.pull.streams import opened
+from builder.workers import Workers, workers
 
 SCHEMA = "build-images/layer/v1"
 _END = len(hashlib.sha256().hexdigest()) + 1  # the last line: a checksum of all above it
 # Of more threads than cores each waits for Python's lock, and all of them take longer.
 _READING = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+_OFTEN = 50  # members
 _AT_ONCE = 1000  # lines: read together they take half the time
-_LINE = json.JSONEncoder(separators=(",", ":")).encode
+_text = json.encoder.encode_basestring_ascii  # a string as JSON
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -44,11 +46,13 @@ _NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Contents:
     """A folder of notes, one a layer; several pulls use it at once.
 
-    `check` is called for each member that is read, and raises what is to end that.
+    `check` is called while members are read, and raises what is to end that. `workers` read
+    in the place of whoever asks, if there are any (`reading`).
     """
 
     folder: Path
     check: Callable[[], object] = lambda: None
+    workers: Workers | None = None
 
     def note(self, blob: Path, digest: str, limits: Limits = LIMITS) -> Path:
         """The note on a layer whose blob is known to have its digest; written if there is none.
@@ -61,6 +65,12 @@ class Contents:
         header = _header(digest, limits)
         if _is_believed(note, header):
             note.touch()  # what no pull takes for long is garbage
+            return note
+        if (
+            limits is LIMITS
+            and self.workers
+            and self.workers.do([str(blob), digest, str(self.folder)], self.check)
+        ):
             return note
         with locked(self.folder, note.stem), _READING:
             if not _is_believed(note, header):
@@ -83,14 +93,25 @@ class Contents:
             partial.unlink(missing_ok=True)
 
     def _lines(self, blob: Path, digest: str, limits: Limits) -> Iterator[bytes]:
-        with named(digest), opened(blob, digest, limits) as stream:
+        with named(digest), opened(blob, digest, limits, checked=True) as stream:
             for number, (member, path, content) in enumerate(members(stream, limits), 1):
-                self.check()
+                if number % _OFTEN == 1:
+                    self.check()
                 limits.check_entries(number)
-                found = sha256_of(content) if member.isreg() else ""
-                kind = member.type.decode("latin-1")
-                fields = [path, kind, member.mode, member.size, member.linkname, found]
-                yield f"{_LINE(fields)}\n".encode()
+                found = content.sha256() if member.isreg() else ""
+                kind, target = member.type.decode("latin-1"), member.linkname
+                words = f"{_text(path)},{_text(kind)},{member.mode:d},{member.size:d}"
+                yield f'[{words},{_text(target)},"{found}"]\n'.encode()
+
+
+def reading(most: int) -> AbstractContextManager[Workers]:
+    """Processes that take notes, at most so many."""
+    return workers(_note, most)
+
+
+def _note(words: Sequence[str], check: Callable[[], object]) -> object:
+    blob, digest, folder = words
+    return Contents(folder=Path(folder), check=check).note(Path(blob), digest)
 
 
 def noted(note: Path, digest: str, limits: Limits) -> Iterator[Laid]:
@@ -106,10 +127,7 @@ def noted(note: Path, digest: str, limits: Limits) -> Iterator[Laid]:
         lines = itertools.takewhile(lambda line: line.startswith(b"["), file)
         while some := b",".join(itertools.islice(lines, _AT_ONCE)):
             for path, kind, mode, size, target, content in json.loads(f"[{some.decode()}]"):
-                member = tarfile.TarInfo(path)
-                member.type, member.mode, member.size = kind.encode("latin-1"), mode, size
-                member.linkname = target
-                yield member, path, content
+                yield as_member(path, kind.encode("latin-1"), mode, size, target), path, content
 
 
 def _header(digest: str, limits: Limits) -> bytes:

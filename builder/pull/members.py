@@ -3,96 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import hashlib
 import tarfile
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO
 
 from builder.errors import Refused
-from builder.pull.limits import LIMITS, Limits
+from builder.pull.headers import archive_at, blocks, next_usual
+from builder.pull.limits import Limits
 from builder.pull.streams import Plain
 from builder.terminal import printable
 
-_EXTENDED = frozenset(
-    [
-        tarfile.XHDTYPE,
-        tarfile.XGLTYPE,
-        tarfile.SOLARIS_XHDTYPE,
-        tarfile.GNUTYPE_LONGNAME,
-        tarfile.GNUTYPE_LONGLINK,
-    ]
-)
-_KIND, _DEVICE, _PREFIX = 156, slice(329, 345), 345  # places in a header
-_USUAL = b"".join((tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE))
+_NOTHING = memoryview(b"")
 # A member, its path below the root, and its content: to be read, or its SHA-256.
 Laid = tuple[tarfile.TarInfo, str, IO[bytes] | str]
 # What tarfile lets out for what is no tar, or ends too early.
 BROKEN = (tarfile.TarError, RecursionError, EOFError, ValueError, OverflowError)
-
-
-class _Member(tarfile.TarInfo):
-    """A header that refuses what would be read into memory whole, and sparse files.
-
-    `tarfile` reads an extended header of any size, and the map of a sparse file, before it tells
-    of either. These methods are where it does; they have the same names since Python 2.6.
-    """
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        """What `tarfile` makes of a header; of most, in a third of its time.
-
-        Names of users and numbers of devices are left out: nobody asks here for those.
-        """
-        is_whole = len(buf) == tarfile.BLOCKSIZE
-        if is_whole and buf[_KIND] in _USUAL and not buf[_PREFIX]:
-            with contextlib.suppress(ValueError):  # numbers that are written in another way
-                return cls()._usual(bytes(buf), encoding, errors)
-        return super().frombuf(buf, encoding, errors)
-
-    def _usual(self, header: bytes, encoding: str, errors: str) -> _Member:
-        """A header of ustar with a short name and octal numbers: `ValueError` for others.
-
-        https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06
-        """
-        self.chksum = _octal(header[148:156])
-        if self.chksum != sum(header) - sum(header[148:156]) + 8 * ord(" "):
-            raise ValueError("another checksum")
-        if header[_DEVICE].strip(b"0\0 "):
-            raise ValueError("a device's number")
-        self.name = header[:100].partition(b"\0")[0].decode(encoding, errors)
-        self.mode, self.uid = _octal(header[100:108]), _octal(header[108:116])
-        self.gid, self.size = _octal(header[116:124]), _octal(header[124:136])
-        self.mtime, self.type = _octal(header[136:148]), header[_KIND : _KIND + 1]
-        self.linkname = header[157:257].partition(b"\0")[0].decode(encoding, errors)
-        if self.type == tarfile.DIRTYPE:
-            self.name = self.name.rstrip("/")
-        return self
-
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _EXTENDED and not 0 <= self.size <= LIMITS.header:
-            raise Refused(f"a tar's extended header has {self.size:,} bytes")
-        if self.type == tarfile.GNUTYPE_SPARSE:
-            raise _sparse()
-        made: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
-        return made
-
-    def _proc_gnusparse_00(self, *_given: Any) -> None:
-        raise _sparse()
-
-    def _proc_gnusparse_01(self, *_given: Any) -> None:
-        raise _sparse()
-
-    def _proc_gnusparse_10(self, *_given: Any) -> None:
-        raise _sparse()
-
-
-def _octal(field: bytes) -> int:
-    """A number of digits that a null byte or spaces may follow."""
-    return int(field.partition(b"\0")[0], 8)
-
-
-def _sparse() -> Refused:
-    return Refused("a sparse file: layers of this project have none")
 
 
 @contextlib.contextmanager
@@ -109,23 +35,42 @@ def named(digest: str) -> Iterator[None]:
         raise Refused(reason, hint="nothing of it was kept") from error
 
 
-def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, str, IO[bytes]]]:
+def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
     """Each member with its path below the root, and its content (empty unless it is a file).
 
     Raises `Refused` for paths that lead elsewhere: one that would have to be normalized is refused.
     Raises one of `BROKEN` for what is no tar, also where a content is read.
     """
-    with tarfile.TarFile(fileobj=cast("IO[bytes]", stream), tarinfo=_Member) as archive:
-        while (member := archive.next()) is not None:
+    archive: tarfile.TarFile | None = None
+    while True:
+        member = None
+        if archive is None or not archive.pax_headers:  # those are about all that follow
+            member = next_usual(stream)
+        if member is not None:
+            after = stream.tell() + (blocks(member.size) if member.isreg() else 0)
+        else:
+            if archive is None:
+                archive = archive_at(stream)
+                member = archive.firstmember  # type: ignore[attr-defined]
+                archive.firstmember = None  # type: ignore[attr-defined]
+            else:
+                archive.offset = stream.tell()
+                member = archive.next()
+            if member is None:
+                return
             archive.members = []  # type: ignore[attr-defined] # else all that were seen are kept
-            if member.size < 0:
-                raise Refused(f"{shown(member.name)}: a size below nothing")
-            path = checked_path(member.name, limits)
-            content = _Content(stream, member.size) if member.isreg() else io.BytesIO()
-            yield member, path, cast("IO[bytes]", content)
+            after = archive.offset
+        if member.size < 0:
+            raise Refused(f"{shown(member.name)}: a size below nothing")
+        path = checked_path(member.name, limits)
+        content = Content(stream, member.size if member.isreg() else 0)
+        yield member, path, content
+        stream.seek(after)
+        if stream.tell() < after:
+            raise tarfile.ReadError("unexpected end of data")
 
 
-class _Content:
+class Content:
     """The content of the member that the stream is at: it is read before the next one is."""
 
     def __init__(self, stream: Plain, size: int) -> None:
@@ -133,11 +78,20 @@ class _Content:
 
     def read(self, size: int) -> memoryview:
         """At most `size` bytes; none at the end."""
+        if not self._left:
+            return _NOTHING
         piece = self._stream.some(min(size, self._left))
-        if self._left and not piece:
+        if not piece:
             raise tarfile.ReadError("unexpected end of data")
         self._left -= len(piece)
         return piece
+
+    def sha256(self) -> str:
+        """The SHA-256 of all that is left, in hexadecimal."""
+        digest = hashlib.sha256(self.read(self._left))
+        while self._left:
+            digest.update(self.read(self._left))
+        return digest.hexdigest()
 
 
 def shown(path: str) -> str:

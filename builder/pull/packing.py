@@ -19,6 +19,7 @@ from builder.pull.receipts import write_json
 from builder.pull.store import Store
 from builder.pull.unpacking import Unpacked, unpack
 from builder.registry import MANIFEST, Descriptor, Source
+from builder.workers import Workers
 
 NAMES = {
     "oci": "image.oci",
@@ -68,15 +69,20 @@ class Kept:
 
 
 def kept_in(
-    folder: Path, *, check: Callable[[], object], coming: Coming[Brought] | None = None
+    folder: Path,
+    *,
+    check: Callable[[], object],
+    coming: Coming[Brought] | None = None,
+    workers: Workers | None = None,
 ) -> Kept:
     """What is kept below a folder; `check` raises what is to end the reading of a layer.
 
-    Images of one command share what is `coming`: each layer is brought once.
+    Images of one command share what is `coming`: each layer is brought once. They share `workers`,
+    too (`builder.pull.contents.reading`).
     """
     return Kept(
         store=Store(folder=folder / "blobs"),
-        contents=Contents(folder=folder / "layers", check=check),
+        contents=Contents(folder=folder / "layers", check=check, workers=workers),
         coming=coming or Coming(),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from builder.artifacts.oci import is_gzipped
 from builder.digests import HashedReader
@@ -22,7 +23,9 @@ class Plain:
     It goes forward only, and is as much of a file as `tarfile.TarFile` needs.
     """
 
-    def __init__(self, packed: HashedReader, limits: Limits, *, gzipped: bool, shown: str) -> None:
+    def __init__(
+        self, packed: HashedReader | _Counted, limits: Limits, *, gzipped: bool, shown: str
+    ) -> None:
         self._packed, self._limits, self._shown = packed, limits, shown
         self._gzipped = gzipped
         self._inflater: Inflater | None = None
@@ -36,10 +39,28 @@ class Plain:
     def seek(self, position: int) -> None:
         """Go forward, at most to the end."""
         left = position - self.tell()
+        if 0 <= left <= len(self._ready):
+            self._ready = self._ready[left:]
+            return
         if left < 0:
             raise ValueError("a tar that leads back")
         while left and (piece := self.some(left)):
             left -= len(piece)
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, which are not taken; fewer only at the end."""
+        while len(self._ready) < size:
+            rest, self._ready = self._ready, memoryview(b"")
+            self._more()
+            if not self._ready:
+                self._ready = rest
+                break
+            self._ready = memoryview(b"".join((rest, self._ready)))
+        return bytes(self._ready[:size])
+
+    def skip(self, size: int) -> None:
+        """Take bytes that were peeked at."""
+        self._ready = self._ready[size:]
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes, fewer only at the end."""
@@ -94,11 +115,29 @@ class Plain:
             raise Refused(f"{self._shown}: this looks like a bomb: {packed}")
 
 
+class _Counted:
+    """A file whose bytes are counted."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.size = file, 0
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.size += len(data)
+        return data
+
+
 @contextlib.contextmanager
-def opened(blob: Path, digest: str, limits: Limits) -> Iterator[Plain]:
-    """The plain bytes of a layer. Raises `Refused` at the end unless the blob has its digest."""
+def opened(blob: Path, digest: str, limits: Limits, *, checked: bool = False) -> Iterator[Plain]:
+    """The plain bytes of a layer. Raises `Refused` at the end unless the blob has its digest.
+
+    One that is `checked` has it, and is not hashed again.
+    """
     gzipped = is_gzipped(blob)
     with blob.open("rb") as file:
+        if checked:
+            yield Plain(_Counted(file), limits, gzipped=gzipped, shown=digest)
+            return
         packed = HashedReader(file)
         yield Plain(packed, limits, gzipped=gzipped, shown=digest)
         while packed.read(_CHUNK):

@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
 from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
@@ -86,7 +86,7 @@ def unpack(
 def read(blob: Path, digest: str, limits: Limits) -> Iterator[Laid]:
     """The members of a layer's blob, one after the other."""
     with opened(blob, digest, limits) as stream:
-        yield from members(stream, limits)
+        yield from cast("Iterator[Laid]", members(stream, limits))
 
 
 class _Laying:
@@ -122,7 +122,7 @@ class _Laying:
                 raise Refused(f"/{shown(path)}: a whiteout of nothing")
             self._hide(f"{folder}/{hidden}" if folder else hidden, itself=True)
         elif path:
-            self._place(member, path, content)
+            self._place(member, path, folder, content)
 
     def lay_folder(self, path: str) -> None:
         """Make a folder where nothing is."""
@@ -131,26 +131,29 @@ class _Laying:
             member.type, member.mode = tarfile.DIRTYPE, 0o755
             self.lay(member, path, io.BytesIO())
 
-    def _place(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> None:
-        if member.isdev() and not member.isfifo():
-            self._device(path)
-            return
-        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()) and (
-            not member.isfifo()
-        ):
-            raise Refused(f"/{shown(path)}: a member of a kind that is not read here")
-        self._make_parents(path)
-        target = checked_path(member.linkname, self._limits) if member.islnk() else ""
-        if member.islnk() and target == path:
-            raise Refused(f"/{shown(path)}: a hard link to itself")
-        self._clear(path, folder=member.isdir())
+    def _place(
+        self, member: tarfile.TarInfo, path: str, folder: str, content: IO[bytes] | str
+    ) -> None:
+        if not member.isreg():
+            if member.isdev() and not member.isfifo():
+                self._device(path)
+                return
+            if not (member.isdir() or member.issym() or member.islnk() or member.isfifo()):
+                raise Refused(f"/{shown(path)}: a member of a kind that is not read here")
+        if self._kinds.get(folder) != "directory":
+            self._make_parents(path)
         if member.islnk():
+            target = checked_path(member.linkname, self._limits)
+            if target == path:
+                raise Refused(f"/{shown(path)}: a hard link to itself")
+            self._clear(path, folder=False)
             entry = self._another_name(path, target)
         else:
+            self._clear(path, folder=member.isdir())
             entry = self._make(member, path, content)
         self._entries[path] = entry
         self._kinds[path] = entry.kind
-        self._below.setdefault(path.rpartition("/")[0], set()).add(path)
+        self._below.setdefault(folder, set()).add(path)
         self.fresh.add(path)
 
     def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> Entry:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import random
 import tarfile
 from typing import Literal
 
 import pytest
 
-from builder.pull.members import _Member
+from builder.digests import HashedReader
+from builder.errors import Refused
+from builder.pull.headers import usual
+from builder.pull.limits import LIMITS
+from builder.pull.members import BROKEN, members
+from builder.pull.streams import Plain
 
 FIELDS = ("name", "mode", "uid", "gid", "size", "mtime", "type", "linkname")
 ENCODING = ("utf-8", "surrogateescape")
@@ -25,7 +31,7 @@ def by_tarfile(header: bytes) -> Header | str:
 
 def by_ours(header: bytes) -> Header | str:
     try:
-        made = _Member.frombuf(header, *ENCODING)
+        made = usual(header) or tarfile.TarInfo.frombuf(header, *ENCODING)
     except tarfile.TarError as error:
         return type(error).__name__
     return {name: getattr(made, name) for name in FIELDS}
@@ -88,3 +94,88 @@ def test_damaged_headers_with_a_good_checksum_and_without() -> None:
 def test_what_is_no_header(header: bytes) -> None:
     assert by_ours(header) == by_tarfile(header)
     assert isinstance(by_ours(header), str)
+
+
+def pax(header: bytes, **said: str) -> bytes:
+    """A pax header that says more, before a header."""
+    create = tarfile.TarInfo._create_pax_generic_header  # type: ignore[attr-defined]
+    records = create(said, tarfile.XHDTYPE, "utf-8")
+    return bytes(records) + header
+
+
+def read(data: bytes) -> list[Header] | str:
+    """By ours, out of a stream that comes in pieces."""
+    stream = Plain(HashedReader(Pieces(data)), LIMITS, gzipped=False, shown="it")
+    found = []
+    try:
+        for member, _, _ in members(stream, LIMITS):
+            found.append({name: getattr(member, name) for name in FIELDS})
+    except (*BROKEN, Refused) as error:
+        return type(error).__name__
+    return found
+
+
+def read_by_tarfile(data: bytes) -> list[Header] | str:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8") as archive:
+            return [{name: getattr(one, name) for name in FIELDS} for one in archive]
+    except BROKEN as error:
+        return type(error).__name__
+
+
+class Pieces(io.BytesIO):
+    """A file that gives a few bytes at a time."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(min(size or 700, 700))
+
+
+END = bytes(1024)
+LONG = "usr/share/" + "a-long-name/" * 20 + "file"
+TARS = {
+    "a long name": pax(header_of(size=0), path=LONG),
+    "a long folder": pax(header_of(type=tarfile.DIRTYPE, size=0), path=LONG + "/"),
+    "a long link": pax(header_of(type=tarfile.SYMTYPE, size=0), linkpath=LONG),
+    "a time of a part of a second": pax(header_of(size=0), mtime="1000000000.25"),
+    "a time that is none": pax(header_of(size=0), mtime="yesterday"),
+    "names of other letters": pax(header_of(size=0), path="usr/ä/ö", uname="ü", gname="ß"),
+    "what is asked for nowhere": pax(header_of(size=0), path=LONG, atime="1", ctime="2"),
+    "a size": pax(header_of(size=0), size="0"),
+    "an owner": pax(header_of(size=0), uid="70000", gid="5"),
+    "attributes": pax(header_of(size=0), **{"SCHILY.xattr.user.x": "y", "path": LONG}),
+    "another charset": pax(header_of(size=0), hdrcharset="BINARY", path=LONG),
+    "two of them": pax(pax(header_of(size=0), path=LONG), path="usr/other"),
+    "one with content": pax(header_of(size=600), path=LONG) + b"x" * 600 + bytes(424),
+    "what is about all": tarfile.TarInfo.create_pax_global_header({"path": "usr/all"})
+    + header_of(size=0)
+    + header_of(size=0, name="usr/bin/other"),
+    "nothing after it": pax(b"", path=LONG),
+    "usual ones between": header_of(size=0) + pax(header_of(size=0), path=LONG) + header_of(size=0),
+    "GNU's long name": header_of(size=0)
+    + tarfile.TarInfo(LONG).tobuf(tarfile.GNU_FORMAT)
+    + header_of(size=0),
+    "a prefix": tarfile.TarInfo("long/" * 30 + "name").tobuf(tarfile.USTAR_FORMAT),
+}
+
+
+@pytest.mark.parametrize("name", TARS)
+def test_whole_tars_are_read_as_tarfile_does(name: str) -> None:
+    for end in (END, b"", bytes(512)):
+        assert read(TARS[name] + end) == read_by_tarfile(TARS[name] + end)
+    if name != "nothing after it":
+        assert isinstance(read(TARS[name] + END), list)
+
+
+def test_damaged_pax_headers() -> None:
+    """What is refused here, and read by `tarfile`, is no wrong reading: a path that leads out."""
+    rng = random.Random(21)
+    same = 0
+    for _ in range(4000):
+        data = bytearray(rng.choice(list(TARS.values())) + END)
+        for _ in range(rng.randint(1, 2)):
+            place = rng.randrange(512, 600) if rng.random() < 0.8 else rng.randrange(len(data))
+            data[place] = rng.choice(b"\0 0189=\nax/\xff")
+        ours, theirs = read(bytes(data)), read_by_tarfile(bytes(data))
+        assert ours in (theirs, "Refused"), bytes(data)
+        same += ours == theirs
+    assert same > 2000
