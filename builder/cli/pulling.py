@@ -32,7 +32,7 @@ from builder.pull.contents import reading
 from builder.pull.packing import Brought, Kept, kept_in
 from builder.pull.pulling import Judged, NotProven, Wanted, look, prepare, pull
 from builder.pull.receipts import Last
-from builder.registry import Credentials, Reference, Registry, connect
+from builder.registry import Credentials, Learned, Reference, Registry, connect
 from builder.terminal import printable, printable_lines
 from builder.workers import Workers
 
@@ -140,12 +140,18 @@ class _Together:
     workers: Workers | None
     processes: Processes = field(default_factory=Processes)
     coming: Coming[Brought] = field(default_factory=Coming)
+    learned: dict[str, Learned] = field(default_factory=dict)
 
     def looked(self, wanted: Wanted) -> _Looked:
         """Look at an image, and have its layers come if it is proven."""
         options, pulls = self.options, Home.of_environment().pulls
         credentials = Credentials(processes=self.processes)
-        registry = connect(wanted.reference, credentials, plain_http=options.plain_http)
+        registry = connect(
+            wanted.reference,
+            credentials,
+            plain_http=options.plain_http,
+            learned=self.learned.setdefault(wanted.reference.name, Learned()),
+        )
         found = _Looked(
             wanted=wanted,
             registry=registry,

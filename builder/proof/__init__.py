@@ -8,9 +8,9 @@ from builder.proof.envelopes import SIGN
 from builder.proof.folders import statements_of
 from builder.proof.keyless import keyless_attestations, keyless_proofs
 from builder.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
-from builder.proof.making import attestation_tag, attestations, proofs, signature_tag
+from builder.proof.making import attestation_tag, attestations, guesses, proofs, signature_tag
 from builder.proof.provenance import builder_of, provenance
-from builder.proof.reading import layers_of
+from builder.proof.reading import embedded, layers_of
 from builder.proof.signers import signer_of
 from builder.proof.standing import Standing
 from builder.proof.values import (
@@ -41,6 +41,8 @@ __all__ = [
     "attestation_tag",
     "attestations",
     "builder_of",
+    "embedded",
+    "guesses",
     "keyless_attestations",
     "keyless_proofs",
     "layers_of",

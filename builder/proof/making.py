@@ -6,14 +6,18 @@ classic  signatures at the tag `sha256-<hex>.sig`, attestations at `sha256-<hex>
 bundle   a manifest for each, which names the image as its subject; what cosign makes since 3.0.
          https://github.com/sigstore/cosign/blob/main/specs/BUNDLE_SPEC.md
 
-Both are made of the same signatures. With the same key and statements the same bytes come out, so
+Both are made of the same signatures: `guesses` says what of the one follows from the other. A short
+bundle stands in its manifest, too, so that who reads it asks once
+(https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content). With the
+same key and statements the same bytes come out, so
 that publishing again adds nothing.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.digests import digest_of
@@ -30,6 +34,7 @@ from builder.proof.values import (
     DSSE,
     MANIFEST,
     MAX_LAYERS,
+    MAX_PAYLOAD,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
     Attachment,
@@ -38,6 +43,7 @@ from builder.proof.values import (
 )
 
 EMPTY = "application/vnd.oci.empty.v1+json"
+_SHORT = 1 << 16  # bytes; a manifest may have 4 MiB
 CREATED = "org.opencontainers.image.created"
 
 
@@ -138,7 +144,7 @@ def bundle(image: Descriptor, content: bytes, predicate_type: str, *, created: s
         "mediaType": MANIFEST,
         "artifactType": BUNDLE,
         "config": _descriptor(EMPTY, empty),
-        "layers": [layer.as_json],
+        "layers": [{**layer.as_json, **_embedded(content)}],
         "subject": Descriptor(
             media_type=image.media_type, digest=image.digest, size=image.size
         ).as_json,
@@ -155,6 +161,23 @@ def bundle(image: Descriptor, content: bytes, predicate_type: str, *, created: s
     )
 
 
+def _embedded(content: bytes) -> dict[str, str]:
+    return {"data": base64.b64encode(content).decode()} if len(content) <= _SHORT else {}
+
+
+def guesses(digest: str, reference: str, bundles: Iterable[bytes]) -> Iterator[bytes]:
+    """What the blobs of an image's classic proof are, if they were made with these bundles.
+
+    `reference` is the name it would be signed by. Who knows a blob's digest need not fetch it then.
+    """
+    yield _simple_signing(digest, reference)
+    for content in bundles:
+        with contextlib.suppress(Unusable):
+            found = strict.json_object(content, "the bundle", limit=MAX_PAYLOAD)
+            if isinstance(envelope := found.get("dsseEnvelope"), dict):
+                yield as_bytes(envelope)
+
+
 def classic_signature(
     digest: str, reference: str, signer: Signer, *, before: Attachment | None = None
 ) -> Attachment:
@@ -163,7 +186,14 @@ def classic_signature(
     The payload is that of containers/image:
     https://github.com/containers/image/blob/main/docs/containers-signature.5.md
     """
-    payload = as_bytes(
+    payload = _simple_signing(digest, reference)
+    notes = {SIGNATURE_NOTE: base64.b64encode(signer.sign(payload)).decode()}
+    layer = _layer(SIMPLE_SIGNING, payload, notes)
+    return _classic(signature_tag(digest), [(layer, payload)], before)
+
+
+def _simple_signing(digest: str, reference: str) -> bytes:
+    return as_bytes(
         {
             "critical": {
                 "identity": {"docker-reference": reference},
@@ -173,9 +203,6 @@ def classic_signature(
             "optional": None,
         }
     )
-    notes = {SIGNATURE_NOTE: base64.b64encode(signer.sign(payload)).decode()}
-    layer = _layer(SIMPLE_SIGNING, payload, notes)
-    return _classic(signature_tag(digest), [(layer, payload)], before)
 
 
 def classic_attestations(

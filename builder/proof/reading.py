@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from builder.digests import digest_of
@@ -51,6 +52,21 @@ def layers_of(manifest: bytes) -> tuple[Descriptor, ...]:
         for one in layers
         if strict.part({"": one}, "", "mediaType") in _PROOF
     )
+
+
+def embedded(manifest: bytes) -> dict[str, bytes]:
+    """The blobs that stand in their own descriptors, by digest; what holds other bytes does not.
+
+    https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content
+    """
+    found = {}
+    for one in manifest_of(manifest)["layers"]:
+        if data := strict.part({"": one}, "", "data"):
+            with contextlib.suppress(Unusable):
+                content = strict.base64_bytes(data, "the content")
+                if digest_of(content) == one.get("digest") and len(content) == one.get("size"):
+                    found[digest_of(content)] = content
+    return found
 
 
 def content_of(attachment: Attachment, layer: Descriptor) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from builder.digests import digest_of
 from builder.errors import Refused
 from builder.policy.gathered import OTHER, SIGNATURE, Proof
 from builder.policy.statements import proof_of
@@ -16,6 +17,8 @@ from builder.proof import (
     TrustedKey,
     Unusable,
     attestation_tag,
+    embedded,
+    guesses,
     layers_of,
     signature_tag,
     verified,
@@ -29,6 +32,7 @@ _AT_ONCE = 4  # requests
 _MOST = 1000  # things that refer to one image
 _BYTES = 256 << 20  # of all proof of one image
 _ONE = 32 << 20
+_Came = Attachment | Proof | None
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -38,11 +42,11 @@ def proofs_of(
 ) -> tuple[Proof, ...]:
     """What is said of an image's digests, and by whom; what counts for nothing has a fault.
 
-    An image has some twenty proofs, in two requests each: a few are under way at once.
+    An image has some ten manifests of proof: a few are under way at once.
     """
     proof = _Proof(registry=registry)
     places = [one for some in _each(proof.places, digests) for one in some]
-    came = _each(proof.at, places)
+    came = proof.brought(places)
     found: list[Proof] = []
     for digest in digests:
         mine = [one for place, one in zip(places, came, strict=True) if place.digest == digest]
@@ -61,8 +65,8 @@ def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
     proof = _Proof(registry=registry)
     places = proof.places(digest)
     found = []
-    for place, one in zip(places, _each(proof.at, places), strict=True):
-        tag = place.target if isinstance(place.target, str) else ""
+    for place, one in zip(places, proof.brought(places), strict=True):
+        tag = place.tag
         if isinstance(one, Attachment):
             found.append(one)
         elif tag and (tag in proof.tagged or one is not None):
@@ -105,6 +109,14 @@ class _Place:
     target: Descriptor | str
     artifact_type: str = ""
 
+    @property
+    def tag(self) -> str:
+        return self.target if isinstance(self.target, str) else ""
+
+    @property
+    def source(self) -> str:
+        return self.target if isinstance(self.target, str) else self.target.digest
+
 
 @dataclass(kw_only=True, slots=True)
 class _Proof:
@@ -117,9 +129,12 @@ class _Proof:
     left: int = _BYTES
     tagged: dict[str, bytes] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _digests: list[str] = field(default_factory=list)
+    _guessed: dict[str, bytes] = field(default_factory=dict)
 
     def places(self, digest: str) -> list[_Place]:
         """What refers to a digest, and cosign's tags."""
+        self._digests.append(digest)
         refer = self.registry.referrers(digest)
         if len(refer) > _MOST:
             named = f"{self.registry.name}@{digest}"
@@ -134,32 +149,64 @@ class _Proof:
             *(_Place(digest=digest, target=tag) for tag in tags),
         ]
 
-    def at(self, place: _Place) -> Attachment | Proof | None:
-        """The proof that is there; None if there is no such tag.
+    def brought(self, places: Sequence[_Place]) -> list[_Came]:
+        """The proof at each place; None for a tag that is not there, or that lacks a blob.
 
         What is damaged is a proof with a fault, which stops nothing: anybody who may write to the
-        repository can attach rubbish, and no other proof is the worse for it.
+        repository can attach rubbish, and no other proof is the worse for it. What is at cosign's
+        tags comes last: most of it is in the bundles, too, and is not fetched once more.
         """
-        tag = place.target if isinstance(place.target, str) else ""
-        source = tag or place.target.digest  # type: ignore[union-attr]
+        manifests = _each(self._manifest, places)
+        came: dict[int, _Came] = {}
+        for tagged in (False, True):
+            some = [number for number, one in enumerate(places) if bool(one.tag) == tagged]
+            with_blobs = _each(lambda one: self._whole(places[one], manifests[one]), some)
+            came.update(zip(some, with_blobs, strict=True))
+            self._guess([one for one in came.values() if isinstance(one, Attachment)])
+        return [came[number] for number in range(len(places))]
+
+    def _manifest(self, place: _Place) -> bytes | Proof | None:
         try:
-            manifest = self.registry.manifest(place.target)
-            if tag:
-                self.tagged[tag] = manifest
-            blobs = {one.digest: self._blob(place, one) for one in layers_of(manifest)}
-        except (WrongContent, Unusable) as error:
-            return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=source)
-        except NotThere as error:
-            if tag:
-                return None
-            return Proof(kind=OTHER, fault=f"is not there ({error})", digest=source)
+            manifest = self._counted(place, self.registry.manifest(place.target))
+        except (WrongContent, NotThere) as error:
+            return self._fault(place, error)
+        if place.tag:
+            self.tagged[place.tag] = manifest
+        return manifest
+
+    def _whole(self, place: _Place, manifest: bytes | Proof | None) -> _Came:
+        if not isinstance(manifest, bytes):
+            return manifest
+        try:
+            there = {**self._guessed, **embedded(manifest)}
+            blobs = {
+                one.digest: self._counted(place, there.get(one.digest) or self._blob(one))
+                for one in layers_of(manifest)
+            }
+        except (WrongContent, Unusable, NotThere) as error:
+            return self._fault(place, error)
         return Attachment(
-            manifest=manifest, blobs=blobs, tag=tag, artifact_type=place.artifact_type
+            manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=place.artifact_type
         )
 
-    def _blob(self, place: _Place, layer: Named) -> bytes:
+    def _fault(self, place: _Place, error: Exception) -> Proof | None:
+        if isinstance(error, NotThere):
+            fault = f"is not there ({error})"
+            return None if place.tag else Proof(kind=OTHER, fault=fault, digest=place.source)
+        return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
+
+    def _guess(self, attached: Sequence[Attachment]) -> None:
+        """Note what cosign's tags are likely to hold."""
+        bundles = [content for one in attached for content in one.blobs.values()]
+        for digest in self._digests:
+            for content in guesses(digest, self.registry.name, bundles):
+                self._guessed[digest_of(content)] = content
+
+    def _blob(self, layer: Named) -> bytes:
         wanted = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
-        content = self.registry.small_blob(wanted, _ONE)
+        return self.registry.small_blob(wanted, _ONE)
+
+    def _counted(self, place: _Place, content: bytes) -> bytes:
         with self._lock:
             self.left -= len(content)
         if self.left < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builder.registry.authorization import Learned
 from builder.registry.client import (
     INDEXES,
     MANIFESTS,
@@ -29,6 +30,7 @@ __all__ = [
     "Credentials",
     "Denied",
     "Descriptor",
+    "Learned",
     "Login",
     "NotThere",
     "Reference",

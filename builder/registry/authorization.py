@@ -10,7 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import requests
@@ -48,13 +48,29 @@ class Asks(Protocol):
     ) -> tuple[requests.Response, bytes]: ...
 
 
+@dataclass(kw_only=True, slots=True)
+class Learned:
+    """What a registry told, for all who ask it for one repository: nobody has to ask that again.
+
+    `base` is its URL, empty if that is not known; `lists_referrers`, as far as is known. One at a
+    time is `finding` the base, and one is `asking` for an authorization.
+    """
+
+    base: str = ""
+    lists_referrers: bool = True
+    authorizations: dict[Scope | str, str] = field(default_factory=dict)
+    finding: threading.RLock = field(default_factory=threading.RLock)
+    asking: threading.RLock = field(default_factory=threading.RLock)
+
+
 class Authorization:
     """What one registry was told of who we are, for all threads."""
 
-    def __init__(self, registry: str, credentials: Credentials, ask: Asks) -> None:
+    def __init__(
+        self, registry: str, credentials: Credentials, ask: Asks, learned: Learned
+    ) -> None:
         self._registry, self._credentials, self._ask = registry, credentials, ask
-        self._known: dict[Scope | str, str] = {}
-        self._lock = threading.Lock()
+        self._known, self._lock = learned.authorizations, learned.asking
 
     def known(self, scope: Scope) -> str:
         """The header's value as far as one is known: none before the registry asked for it."""

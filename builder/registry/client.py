@@ -18,7 +18,7 @@ from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry import downloads, referring, uploads
 from builder.registry.answers import length_of, whole
-from builder.registry.authorization import PULL, PUSH, Scope
+from builder.registry.authorization import PULL, PUSH, Learned, Scope
 from builder.registry.credentials import Credentials
 from builder.registry.failures import NotThere, Passing, RegistryFailed
 from builder.registry.kinds import INDEX, MANIFEST
@@ -289,9 +289,17 @@ def connect(
     *,
     plain_http: Collection[str] = (),
     wait: Callable[[float], object] | None = None,
+    learned: Learned | None = None,
 ) -> Registry:
-    """The repository of a reference. `wait` sleeps for a number of seconds between attempts."""
+    """The repository of a reference. `wait` sleeps for a number of seconds between attempts.
+
+    What is `learned` of a repository may be shared by all who ask for that with these credentials.
+    """
     transport = Transport(
-        reference.registry, credentials or Credentials(), plain_http=plain_http, wait=wait
+        reference.registry,
+        credentials or Credentials(),
+        plain_http=plain_http,
+        wait=wait,
+        learned=learned,
     )
     return Registry(transport, reference.repository)

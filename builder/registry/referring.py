@@ -37,11 +37,11 @@ def fallback_tag(digest: str) -> str:
 def referrers(registry: Registry, digest: str, artifact_type: str) -> tuple[Descriptor, ...]:
     """See `Registry.referrers`."""
     transport = registry.transport
-    found = _listed(registry, digest) if transport.lists_referrers else None
+    found = _listed(registry, digest) if transport.learned.lists_referrers else None
     if not found:  # or a list of nothing, of a registry that keeps none and does not say so
         kept = _entries(registry, digest, _fallback(registry, digest) or {})
         if kept and found is None:  # the repository is there, and the registry has no lists
-            transport.lists_referrers = False
+            transport.learned.lists_referrers = False
         found = kept
     return tuple(one for one in found if artifact_type in {"", one.artifact_type})
 

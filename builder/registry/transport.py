@@ -20,7 +20,7 @@ import urllib3.exceptions
 
 from builder.registry.addresses import joined, origin
 from builder.registry.answers import broken, failure, lost
-from builder.registry.authorization import Authorization, Scope
+from builder.registry.authorization import Authorization, Learned, Scope
 from builder.registry.connections import session, shakes_hands
 from builder.registry.credentials import Credentials
 from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
@@ -43,7 +43,7 @@ class Transport:
     """Requests to one registry, from any number of threads.
 
     `plain_http` are hosts that are asked without TLS. A loopback address is, too, unless it answers
-    that it wants TLS. `sleep` is ended by `stop`.
+    that it wants TLS. `sleep` is ended by `stop`. What is `learned` of a repository may be shared.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class Transport:
         plain_http: Collection[str] = (),
         wait: Callable[[float], object] | None = None,
         timeout_s: tuple[float, float] = TIMEOUT_S,
+        learned: Learned | None = None,
     ) -> None:
         self.registry, self.timeout_s = registry, timeout_s
         self.sleep = Sleep()
         self.sent_bytes = 0
-        self.lists_referrers = True  # as far as is known
+        self.learned = learned or Learned()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
         self._threads = threading.local()
         self._lock = threading.RLock()
-        self._base = ""
         self._proxies: dict[tuple[str, str], dict[str, str]] = {}
-        self._authorization = Authorization(registry, credentials, self._token)
+        self._authorization = Authorization(registry, credentials, self._token, self.learned)
 
     def patience(self) -> Patience:
         """The attempts at one thing that is sent or fetched in parts."""
@@ -154,9 +154,9 @@ class Transport:
 
     def base(self) -> str:
         """The URL of the registry: `https://quay.io`."""
-        with self._lock:
-            self._base = self._base or self._find_base()
-            return self._base
+        with self.learned.finding:
+            self.learned.base = self.learned.base or self._find_base()
+            return self.learned.base
 
     def _find_base(self) -> str:
         host = _DOCKER_HUB_AT if self.registry == DOCKER_HUB else self.registry
