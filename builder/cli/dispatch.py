@@ -56,8 +56,11 @@ COMMANDS = {
 def run(options: Options) -> int:
     """Run the command that `options` name; the exit code."""
     command = COMMANDS[options.command]
-    with _without_collector() if command.brief else contextlib.nullcontext():
-        return function_of(command)(options)
+    with _without_collector():
+        function = function_of(command)
+        if command.brief:
+            return function(options)
+    return function(options)
 
 
 def function_of(command: Command) -> Callable[[Options], int]:
@@ -70,11 +73,12 @@ def function_of(command: Command) -> Callable[[Options], int]:
 def _without_collector() -> Iterator[None]:
     """Leave cyclic garbage alone: a sixth of a short command's time went into looking for it.
 
-    Python looks once more when it ends; what is frozen it passes over.
+    What is there by then is passed over later: modules are no garbage.
     """
     gc.disable()
     atexit.register(gc.freeze)
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
