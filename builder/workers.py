@@ -22,6 +22,7 @@ from typing import IO, Any
 from builder.errors import BuildImagesError, Interrupted, Refused
 
 _POLL_S, _END_S = 0.1, 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Is given words, and what raises when it is to end.
 Work = Callable[[Sequence[str], Callable[[], object]], object]
 
@@ -114,7 +115,7 @@ def workers(work: Work, most: int) -> Iterator[Workers]:
     cores = len(os.sched_getaffinity(0))
     try:
         if cores > 1 and threading.active_count() == 1:
-            with contextlib.suppress(OSError):  # a limit: those that there are do
+            with contextlib.suppress(OSError), _undisturbed():  # a limit: those that there are do
                 for _ in range(min(cores, most)):
                     some.add(_forked(work, some.all))
         yield some
@@ -122,17 +123,35 @@ def workers(work: Work, most: int) -> Iterator[Workers]:
         some.end()
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No signal comes between a fork and what each side does about it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _forked(work: Work, others: list[_Worker]) -> _Worker:
     asked, asks = os.pipe()
     answers, answered = os.pipe()
-    process = os.fork()
+    try:
+        process = os.fork()
+    except OSError:
+        for one in (asked, asks, answers, answered):
+            os.close(one)
+        raise
     if not process:
-        for one in others:  # else they would not see their pipes close
-            os.close(one.asks.fileno())
-            os.close(one.answers.fileno())
-        os.close(asks)
-        os.close(answers)
-        _serve(work, asked, answered)
+        try:
+            for other in others:  # else they would not see their pipes close
+                os.close(other.asks.fileno())
+                os.close(other.answers.fileno())
+            os.close(asks)
+            os.close(answers)
+            _serve(work, asked, answered)
+        finally:
+            os._exit(0)
     os.close(asked)
     os.close(answered)
     return _Worker(process=process, asks=os.fdopen(asks, "w"), answers=os.fdopen(answers))
@@ -140,21 +159,21 @@ def _forked(work: Work, others: list[_Worker]) -> _Worker:
 
 def _serve(work: Work, asked: int, answered: int) -> None:
     """What a worker does, all its life; Ctrl-C is for the program that it belongs to."""
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
-        def check() -> None:
-            if select.select([asked], [], [], 0)[0]:  # nothing is asked meanwhile: it was closed
-                raise Interrupted("the work has ended")
+    def check() -> None:
+        if select.select([asked], [], [], 0)[0]:  # nothing is asked meanwhile: it was closed
+            raise Interrupted("the work has ended")
 
-        with os.fdopen(asked) as questions, os.fdopen(answered, "w") as answers:
-            while question := questions.readline():
-                answer = _answer(work, json.loads(question), check)
-                answers.write(json.dumps(answer) + "\n")
-                answers.flush()
-    finally:
-        os._exit(0)
+    with os.fdopen(asked) as questions, os.fdopen(answered, "w") as answers:
+        while question := questions.readline():
+            answer = _answer(work, json.loads(question), check)
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
 
 
 def _answer(work: Work, words: Sequence[str], check: Callable[[], object]) -> dict[str, object]:

@@ -148,10 +148,10 @@ def usual(header: bytes, kinds: Collection[bytes] = _USUAL) -> tarfile.TarInfo |
         return None
     made.type = kind
     made.name, made.linkname = _text(name), _text(link)
-    if kind == tarfile.DIRTYPE:
-        made.name = made.name.rstrip("/")
     if prefix[0]:
         made.name = f"{_text(prefix)}/{made.name}"
+    if kind == tarfile.DIRTYPE:
+        made.name = made.name.rstrip("/")
     return made
 
 

@@ -154,6 +154,9 @@ TARS = {
     "GNU's long name": header_of(size=0)
     + tarfile.TarInfo(LONG).tobuf(tarfile.GNU_FORMAT)
     + header_of(size=0),
+    "a prefix alone": header_of(
+        tarfile.USTAR_FORMAT, type=tarfile.DIRTYPE, size=0, name="x" * 100 + "/"
+    ),
     "a prefix": tarfile.TarInfo("long/" * 30 + "name").tobuf(tarfile.USTAR_FORMAT),
 }
 
