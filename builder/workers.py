@@ -27,18 +27,35 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Work = Callable[[Sequence[str], Callable[[], object]], object]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class _Worker:
-    """A process, what it is asked with, and what it answers with."""
+    """A process, what it is asked with, and what it answers with; `owes` an answer to nobody."""
 
     process: int
     asks: IO[str]
     answers: IO[str]
+    owes: bool = False
+
+    def ask(self, what: object) -> None:
+        self.asks.write(json.dumps(what) + "\n")
+        self.asks.flush()
+
+    def answer(self, check: Callable[[], object]) -> dict[str, Any]:
+        while not _is_ready(self.answers.fileno(), _POLL_S):
+            check()
+        found = json.loads(self.answers.readline())
+        self.owes = False
+        return dict(found)
+
+    def stop(self) -> None:
+        """Have it leave off what it does; whoever asks it next takes the answer."""
+        self.ask(None)
+        self.owes = True
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.asks.close()
-            self.answers.close()
+        for one in (self.asks, self.answers):
+            with contextlib.suppress(OSError):
+                one.close()
 
 
 class Workers:
@@ -62,31 +79,46 @@ class Workers:
         `check` is called meanwhile. Raises what it does, and `Refused` as the work did.
         """
         worker = self._taken(check)
+        if self._ended:
+            raise Interrupted("the work has ended")
         if worker is None:
             return False
         answer: dict[str, Any] = {}
+        asked = False
         try:
-            worker.asks.write(json.dumps(words) + "\n")
-            worker.asks.flush()
-            while not select.select([worker.answers], [], [], _POLL_S)[0]:
-                check()
-            answer = json.loads(worker.answers.readline())
+            if worker.owes:
+                worker.answer(check)
+            worker.ask(words)
+            asked = True
+            answer = worker.answer(check)
         except (OSError, ValueError):  # it is not there any more
-            pass
-        finally:
-            if answer:
-                self._idle.put(worker)
-            else:
-                self._living.remove(worker)
-                worker.close()
+            self._lose(worker)
+        except BaseException:
+            self._stop(worker, asked=asked)
+            raise
+        else:
+            self._idle.put(worker)
         if self._ended:
             raise Interrupted("the work has ended")
         if refused := answer.get("refused"):
             raise Refused(refused[0], hint=refused[1])
         return "done" in answer
 
+    def _lose(self, worker: _Worker) -> None:
+        self._living.remove(worker)
+        worker.close()
+
+    def _stop(self, worker: _Worker, *, asked: bool) -> None:
+        try:
+            if asked:
+                worker.stop()
+        except (OSError, ValueError):
+            self._lose(worker)
+        else:
+            self._idle.put(worker)
+
     def _taken(self, check: Callable[[], object]) -> _Worker | None:
-        while self._living:
+        while self._living and not self._ended:
             with contextlib.suppress(queue.Empty):
                 return self._idle.get(timeout=_POLL_S)
             check()
@@ -99,7 +131,7 @@ class Workers:
             one.close()
         until = time.monotonic() + _END_S
         for one in self.all:
-            with contextlib.suppress(ChildProcessError):
+            with contextlib.suppress(ChildProcessError, ProcessLookupError):
                 while not os.waitpid(one.process, os.WNOHANG)[0]:
                     if time.monotonic() > until:
                         os.kill(one.process, signal.SIGKILL)
@@ -126,22 +158,25 @@ def workers(work: Work, most: int) -> Iterator[Workers]:
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """No signal comes between a fork and what each side does about it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _forked(work: Work, others: list[_Worker]) -> _Worker:
-    asked, asks = os.pipe()
-    answers, answered = os.pipe()
+    pipes: list[int] = []
     try:
+        pipes += os.pipe()
+        pipes += os.pipe()
         process = os.fork()
     except OSError:
-        for one in (asked, asks, answers, answered):
+        for one in pipes:
             os.close(one)
         raise
+    asked, asks, answers, answered = pipes
     if not process:
         try:
             for other in others:  # else they would not see their pipes close
@@ -166,14 +201,21 @@ def _serve(work: Work, asked: int, answered: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def check() -> None:
-        if select.select([asked], [], [], 0)[0]:  # nothing is asked meanwhile: it was closed
+        if _is_ready(asked, 0):  # nothing else is asked meanwhile: it was closed, or is to stop
             raise Interrupted("the work has ended")
 
     with os.fdopen(asked) as questions, os.fdopen(answered, "w") as answers:
         while question := questions.readline():
-            answer = _answer(work, json.loads(question), check)
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+            if (words := json.loads(question)) is not None:  # else it has stopped by now
+                answers.write(json.dumps(_answer(work, words, check)) + "\n")
+                answers.flush()
+
+
+def _is_ready(file: int, seconds: float) -> bool:
+    """Whether there is something to read, or nothing will be any more."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _answer(work: Work, words: Sequence[str], check: Callable[[], object]) -> dict[str, object]:

@@ -80,5 +80,6 @@ def _without_collector() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
+        if not gc.get_freeze_count():
+            gc.freeze()
         gc.enable()

@@ -34,7 +34,6 @@ from builder.proof.values import (
     DSSE,
     MANIFEST,
     MAX_LAYERS,
-    MAX_PAYLOAD,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
     Attachment,
@@ -165,17 +164,22 @@ def _embedded(content: bytes) -> dict[str, str]:
     return {"data": base64.b64encode(content).decode()} if len(content) <= _SHORT else {}
 
 
-def guesses(digest: str, reference: str, bundles: Iterable[bytes]) -> Iterator[bytes]:
+def guesses(
+    digests: Iterable[str], reference: str, bundles: Iterable[bytes], *, longest: int
+) -> Iterator[bytes]:
     """What the blobs of an image's classic proof are, if they were made with these bundles.
 
-    `reference` is the name it would be signed by. Who knows a blob's digest need not fetch it then.
+    `reference` is the name it would be signed by; `longest` is the size of a bundle that is looked
+    at. Who knows a blob's digest need not fetch it then.
     """
-    yield _simple_signing(digest, reference)
+    for digest in digests:
+        yield _simple_signing(digest, reference)
     for content in bundles:
-        with contextlib.suppress(Unusable):
-            found = strict.json_object(content, "the bundle", limit=MAX_PAYLOAD)
-            if isinstance(envelope := found.get("dsseEnvelope"), dict):
-                yield as_bytes(envelope)
+        if len(content) <= longest:
+            with contextlib.suppress(Unusable):
+                found = strict.json_object(content, "the bundle", limit=longest)
+                if isinstance(envelope := found.get("dsseEnvelope"), dict):
+                    yield as_bytes(envelope)
 
 
 def classic_signature(

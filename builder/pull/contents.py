@@ -72,7 +72,7 @@ class Contents:
             and self.workers.do([str(blob), digest, str(self.folder)], self.check)
         ):
             return note
-        with locked(self.folder, note.stem), _READING:
+        with locked(self.folder, note.stem, stopped=lambda: bool(self.check())), _READING:
             if not _is_believed(note, header):
                 self._write(note, header, blob, digest, limits)
         return note
@@ -93,12 +93,12 @@ class Contents:
             partial.unlink(missing_ok=True)
 
     def _lines(self, blob: Path, digest: str, limits: Limits) -> Iterator[bytes]:
-        with named(digest), opened(blob, digest, limits, checked=True) as stream:
+        with named(digest), opened(blob, digest, limits) as stream:
             for number, (member, path, content) in enumerate(members(stream, limits), 1):
                 if number % _OFTEN == 1:
                     self.check()
                 limits.check_entries(number)
-                found = content.sha256() if member.isreg() else ""
+                found = content.sha256(self.check) if member.isreg() else ""
                 kind, target = member.type.decode("latin-1"), member.linkname
                 words = f"{_text(path)},{_text(kind)},{member.mode:d},{member.size:d}"
                 yield f'[{words},{_text(target)},"{found}"]\n'.encode()

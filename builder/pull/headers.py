@@ -90,9 +90,13 @@ def _next_with_pax(stream: Plain, header: bytes) -> tarfile.TarInfo | None:
         return None
     size = 2 * tarfile.BLOCKSIZE + blocks(pax.size)
     whole = stream.peek(size)
-    said = _said(whole[tarfile.BLOCKSIZE :][: pax.size])
-    member = usual(whole[size - tarfile.BLOCKSIZE :])
-    if said is None or member is None:
+    if len(whole) < size:
+        return None
+    records, rest = _split(whole[tarfile.BLOCKSIZE : -tarfile.BLOCKSIZE], pax.size)
+    said = _said(records)
+    member = usual(whole[-tarfile.BLOCKSIZE :])
+    # `tarfile` reads on in what should be empty, and looks for the charset anywhere.
+    if said is None or member is None or rest.strip(b"\0") or b"hdrcharset=" in records:
         return None
     for name, value in said.items():
         if name in _TEXTS:
@@ -106,6 +110,10 @@ def _next_with_pax(stream: Plain, header: bytes) -> tarfile.TarInfo | None:
         member.name = member.name.rstrip("/")
     stream.skip(size)
     return member
+
+
+def _split(data: bytes, size: int) -> tuple[bytes, bytes]:
+    return data[:size], data[size:]
 
 
 def _said(records: bytes) -> dict[bytes, bytes] | None:
@@ -136,7 +144,7 @@ def usual(header: bytes, kinds: Collection[bytes] = _USUAL) -> tarfile.TarInfo |
     name, mode, uid, gid, size, mtime, checksum, kind, link, _, device, prefix = _HEADER.unpack(
         header
     )
-    if kind not in kinds or device.strip(b"0\0 "):
+    if kind not in kinds or not (_is_zero(device[:8]) and _is_zero(device[8:])):
         return None
     made = _Member.__new__(_Member)
     try:
@@ -161,6 +169,11 @@ def as_member(path: str, kind: bytes, mode: int, size: int, target: str) -> tarf
     made.name, made.type, made.mode, made.size, made.linkname = path, kind, mode, size, target
     made.uid = made.gid = made.mtime = 0
     return made
+
+
+def _is_zero(field: bytes) -> bool:
+    """Whether a number is none, or is zero."""
+    return not field.rstrip(b"\0 ").strip(b"0")
 
 
 def _octal(field: bytes) -> int:

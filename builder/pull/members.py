@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from builder.errors import Refused
@@ -86,10 +86,11 @@ class Content:
         self._left -= len(piece)
         return piece
 
-    def sha256(self) -> str:
-        """The SHA-256 of all that is left, in hexadecimal."""
+    def sha256(self, check: Callable[[], object]) -> str:
+        """The SHA-256 of all that is left, in hexadecimal; `check` is called between pieces."""
         digest = hashlib.sha256(self.read(self._left))
         while self._left:
+            check()
             digest.update(self.read(self._left))
         return digest.hexdigest()
 

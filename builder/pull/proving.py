@@ -32,6 +32,7 @@ _AT_ONCE = 4  # requests
 _MOST = 1000  # things that refer to one image
 _BYTES = 256 << 20  # of all proof of one image
 _ONE = 32 << 20
+_GUESS, _GUESSED = 1 << 20, 16 << 20  # of one bundle that is guessed from, and of all guesses
 _Came = Attachment | Proof | None
 T = TypeVar("T")
 R = TypeVar("R")
@@ -162,7 +163,8 @@ class _Proof:
             some = [number for number, one in enumerate(places) if bool(one.tag) == tagged]
             with_blobs = _each(lambda one: self._whole(places[one], manifests[one]), some)
             came.update(zip(some, with_blobs, strict=True))
-            self._guess([one for one in came.values() if isinstance(one, Attachment)])
+            if not tagged:
+                self._guess([one for one in with_blobs if isinstance(one, Attachment)])
         return [came[number] for number in range(len(places))]
 
     def _manifest(self, place: _Place) -> bytes | Proof | None:
@@ -196,11 +198,14 @@ class _Proof:
         return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
 
     def _guess(self, attached: Sequence[Attachment]) -> None:
-        """Note what cosign's tags are likely to hold."""
+        """Note what cosign's tags are likely to hold, as far as that is short."""
         bundles = [content for one in attached for content in one.blobs.values()]
-        for digest in self._digests:
-            for content in guesses(digest, self.registry.name, bundles):
-                self._guessed[digest_of(content)] = content
+        left = _GUESSED
+        for content in guesses(self._digests, self.registry.name, bundles, longest=_GUESS):
+            left -= len(content)
+            if left < 0:
+                return
+            self._guessed[digest_of(content)] = content
 
     def _blob(self, layer: Named) -> bytes:
         wanted = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)

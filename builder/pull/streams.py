@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from builder.artifacts.oci import is_gzipped
 from builder.digests import HashedReader
@@ -23,9 +22,7 @@ class Plain:
     It goes forward only, and is as much of a file as `tarfile.TarFile` needs.
     """
 
-    def __init__(
-        self, packed: HashedReader | _Counted, limits: Limits, *, gzipped: bool, shown: str
-    ) -> None:
+    def __init__(self, packed: HashedReader, limits: Limits, *, gzipped: bool, shown: str) -> None:
         self._packed, self._limits, self._shown = packed, limits, shown
         self._gzipped = gzipped
         self._inflater: Inflater | None = None
@@ -115,29 +112,11 @@ class Plain:
             raise Refused(f"{self._shown}: this looks like a bomb: {packed}")
 
 
-class _Counted:
-    """A file whose bytes are counted."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.size = file, 0
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        self.size += len(data)
-        return data
-
-
 @contextlib.contextmanager
-def opened(blob: Path, digest: str, limits: Limits, *, checked: bool = False) -> Iterator[Plain]:
-    """The plain bytes of a layer. Raises `Refused` at the end unless the blob has its digest.
-
-    One that is `checked` has it, and is not hashed again.
-    """
+def opened(blob: Path, digest: str, limits: Limits) -> Iterator[Plain]:
+    """The plain bytes of a layer. Raises `Refused` at the end unless the blob has its digest."""
     gzipped = is_gzipped(blob)
     with blob.open("rb") as file:
-        if checked:
-            yield Plain(_Counted(file), limits, gzipped=gzipped, shown=digest)
-            return
         packed = HashedReader(file)
         yield Plain(packed, limits, gzipped=gzipped, shown=digest)
         while packed.read(_CHUNK):

@@ -130,6 +130,19 @@ class Pieces(io.BytesIO):
         return super().read(min(size or 700, 700))
 
 
+def padded(record: bytes, rest: bytes = b"") -> bytes:
+    """A pax header with a record within its size, and another, or anything else, after that."""
+    data = pax(header_of(size=0), path="bin/true")
+    if record:
+        rest = b"%d %s\n" % (len(record) + 4, record)
+    end = 512 + data[512:1024].index(b"\0")
+    return data[:end] + rest + data[end + len(rest) :]
+
+
+def spoiled(header: bytes, place: int, by: bytes) -> bytes:
+    return with_checksum(header[:place] + by + header[place + len(by) :])
+
+
 END = bytes(1024)
 LONG = "usr/share/" + "a-long-name/" * 20 + "file"
 TARS = {
@@ -149,6 +162,12 @@ TARS = {
     "what is about all": tarfile.TarInfo.create_pax_global_header({"path": "usr/all"})
     + header_of(size=0)
     + header_of(size=0, name="usr/bin/other"),
+    "more in the padding": padded(b"path=bin/evil"),
+    "a size in the padding": padded(b"size=512") + header_of(size=0, name="hidden"),
+    "rubbish in the padding": padded(b"", b"\0\0rubbish"),
+    "a charset within a name": pax(header_of(size=0), path="a\n1 hdrcharset=\x7f\nb"),
+    "a device's number that is two": spoiled(header_of(size=0), 329, b"0 0")
+    + header_of(size=0, name="after"),
     "nothing after it": pax(b"", path=LONG),
     "usual ones between": header_of(size=0) + pax(header_of(size=0), path=LONG) + header_of(size=0),
     "GNU's long name": header_of(size=0)
@@ -165,7 +184,7 @@ TARS = {
 def test_whole_tars_are_read_as_tarfile_does(name: str) -> None:
     for end in (END, b"", bytes(512)):
         assert read(TARS[name] + end) == read_by_tarfile(TARS[name] + end)
-    if name != "nothing after it":
+    if name not in {"nothing after it", "a device's number that is two"}:
         assert isinstance(read(TARS[name] + END), list)
 
 

@@ -94,9 +94,14 @@ def test_a_reason_to_end_ends_the_work(tmp_path: Path) -> None:
             raise Interrupted("enough")
 
     with workers(work, 2) as some:
-        with pytest.raises(Interrupted, match="enough"):
-            some.do(["forever", str(begun)], check)
-        ended(some.all[0].process)
+        for _ in range(4):
+            begun.unlink(missing_ok=True)
+            with pytest.raises(Interrupted, match="enough"):
+                some.do(["forever", str(begun)], check)
+        for number in range(2):  # nobody was lost by that
+            assert some.do(["write", str(tmp_path / str(number))], nothing)
+        found = {int((tmp_path / str(number)).read_text()) for number in range(2)}
+        assert found == {one.process for one in some.all}
 
 
 @pytest.mark.usefixtures("alone")
@@ -151,10 +156,6 @@ def running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def ended(process: int) -> None:
-    wait_for(lambda: not running(process))
 
 
 def wait_for(what: Callable[[], bool]) -> None:
