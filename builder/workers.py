@@ -29,16 +29,16 @@ Work = Callable[[Sequence[str], Callable[[], object]], object]
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Worker:
-    """A process, what it is asked with, and what it answers with; `owes` an answer to nobody."""
+    """A process, what it is asked with and answers with; it `owes` an answer nobody took yet."""
 
     process: int
     asks: IO[str]
     answers: IO[str]
     owes: bool = False
 
-    def ask(self, what: object) -> None:
-        self.asks.write(json.dumps(what) + "\n")
-        self.asks.flush()
+    def ask(self, words: Sequence[str]) -> None:
+        self._tell(words)
+        self.owes = True
 
     def answer(self, check: Callable[[], object]) -> dict[str, Any]:
         while not _is_ready(self.answers.fileno(), _POLL_S):
@@ -48,9 +48,13 @@ class _Worker:
         return dict(found)
 
     def stop(self) -> None:
-        """Have it leave off what it does; whoever asks it next takes the answer."""
-        self.ask(None)
-        self.owes = True
+        """Have it leave off what it does, if it does anything: who asks next takes the answer."""
+        if self.owes:
+            self._tell(None)
+
+    def _tell(self, what: object) -> None:
+        self.asks.write(json.dumps(what) + "\n")
+        self.asks.flush()
 
     def close(self) -> None:
         for one in (self.asks, self.answers):
@@ -84,17 +88,15 @@ class Workers:
         if worker is None:
             return False
         answer: dict[str, Any] = {}
-        asked = False
         try:
             if worker.owes:
                 worker.answer(check)
             worker.ask(words)
-            asked = True
             answer = worker.answer(check)
         except (OSError, ValueError):  # it is not there any more
             self._lose(worker)
         except BaseException:
-            self._stop(worker, asked=asked)
+            self._stop(worker)
             raise
         else:
             self._idle.put(worker)
@@ -108,10 +110,9 @@ class Workers:
         self._living.remove(worker)
         worker.close()
 
-    def _stop(self, worker: _Worker, *, asked: bool) -> None:
+    def _stop(self, worker: _Worker) -> None:
         try:
-            if asked:
-                worker.stop()
+            worker.stop()
         except (OSError, ValueError):
             self._lose(worker)
         else:

@@ -151,9 +151,15 @@ def tree_digest(entries: Mapping[str, Entry]) -> str:
     """The digest over comparable entries, as `sha256:…`."""
     digest = hashlib.sha256()
     for entry in entries.values():
-        words = f"{_text(entry.path)},{_text(entry.kind)},{entry.mode:d},{entry.size:d}"
-        digest.update(f"[{words},{_text(entry.content)},{_text(entry.target)}]\n".encode())
+        one = entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target
+        digest.update(line_of(*one))
     return f"sha256:{digest.hexdigest()}"
+
+
+def line_of(path: str, kind: str, mode: int, size: int, *more: str) -> bytes:
+    """A path with what is known of it as a line of JSON: a list without spaces."""
+    texts = ",".join(map(_text, more))
+    return f"[{_text(path)},{_text(kind)},{mode:d},{size:d},{texts}]\n".encode()
 
 
 def differences(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> list[str]:

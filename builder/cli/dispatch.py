@@ -73,7 +73,7 @@ def function_of(command: Command) -> Callable[[Options], int]:
 def _without_collector() -> Iterator[None]:
     """Leave cyclic garbage alone: a sixth of a short command's time went into looking for it.
 
-    What is there by then is passed over later: modules are no garbage.
+    What is frozen it passes over later: modules, and when Python looks once more at its end, all.
     """
     gc.disable()
     atexit.register(gc.freeze)

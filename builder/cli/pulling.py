@@ -27,9 +27,9 @@ from builder.policy.render import as_lines
 from builder.policy.values import Policy
 from builder.process import Processes
 from builder.proof import TrustedKey, public_key
-from builder.pull.ahead import Coming, ahead
+from builder.pull.ahead import AT_ONCE, Coming, ahead
 from builder.pull.contents import reading
-from builder.pull.packing import Brought, Kept, kept_in
+from builder.pull.packing import NOTED, Brought, Kept, kept_in
 from builder.pull.pulling import Judged, NotProven, Wanted, look, prepare, pull
 from builder.pull.receipts import Last
 from builder.registry import Credentials, Learned, Reference, Registry, connect
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
-_WORKERS = 4  # as many layers come at once
 
 
 def pull_image(options: Options) -> int:
@@ -76,10 +75,10 @@ def pull_image(options: Options) -> int:
 
 
 def _workers(options: Options) -> AbstractContextManager[Workers | None]:
-    """Processes that read what is brought; notes are taken of what is not written out."""
-    if options.dry_run or options.pull.format not in {"oci", "charliecloud"}:
+    """Processes that take notes, one for each layer that comes at once."""
+    if options.dry_run or options.pull.format not in NOTED:
         return contextlib.nullcontext()
-    return reading(_WORKERS)
+    return reading(AT_ONCE)
 
 
 def _parsed(given: Sequence[str]) -> list[Reference]:

@@ -9,8 +9,7 @@ bundle   a manifest for each, which names the image as its subject; what cosign 
 Both are made of the same signatures: `guesses` says what of the one follows from the other. A short
 bundle stands in its manifest, too, so that who reads it asks once
 (https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content). With the
-same key and statements the same bytes come out, so
-that publishing again adds nothing.
+same key and statements the same bytes come out, so that publishing again adds nothing.
 """
 
 from __future__ import annotations

@@ -64,8 +64,9 @@ def embedded(manifest: bytes) -> dict[str, bytes]:
         if data := strict.part({"": one}, "", "data"):
             with contextlib.suppress(Unusable):
                 content = strict.base64_bytes(data, "the content")
-                if digest_of(content) == one.get("digest") and len(content) == one.get("size"):
-                    found[digest_of(content)] = content
+                digest = digest_of(content)
+                if (digest, len(content)) == (one.get("digest"), one.get("size")):
+                    found[digest] = content
     return found
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+AT_ONCE = 4  # things that come
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -81,7 +82,7 @@ class Coming(Generic[R]):
     What failed is told to whoever asked for it first; another taker has it tried anew.
     """
 
-    def __init__(self, threads: int = 4) -> None:
+    def __init__(self, threads: int = AT_ONCE) -> None:
         self._threads = _Threads(threads)
         self._lock = threading.Lock()
         self._asked: dict[str, _Asked[R]] = {}

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from builder import __version__
+from builder.artifacts.tree import line_of
 from builder.errors import Refused
 from builder.locks import locked
 from builder.pull.headers import as_member
@@ -37,7 +38,6 @@ _END = len(hashlib.sha256().hexdigest()) + 1  # the last line: a checksum of all
 _READING = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
 _OFTEN = 50  # members
 _AT_ONCE = 1000  # lines: read together they take half the time
-_text = json.encoder.encode_basestring_ascii  # a string as JSON
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOTED = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -99,9 +99,8 @@ class Contents:
                     self.check()
                 limits.check_entries(number)
                 found = content.sha256(self.check) if member.isreg() else ""
-                kind, target = member.type.decode("latin-1"), member.linkname
-                words = f"{_text(path)},{_text(kind)},{member.mode:d},{member.size:d}"
-                yield f'[{words},{_text(target)},"{found}"]\n'.encode()
+                kind = member.type.decode("latin-1")
+                yield line_of(path, kind, member.mode, member.size, member.linkname, found)
 
 
 def reading(most: int) -> AbstractContextManager[Workers]:

@@ -79,7 +79,7 @@ def next_usual(stream: Plain) -> tarfile.TarInfo | None:
     if header[_KIND : _KIND + 1] == tarfile.XHDTYPE:
         return _next_with_pax(stream, header)
     if member := usual(header):
-        stream.skip(tarfile.BLOCKSIZE)
+        stream.some(tarfile.BLOCKSIZE)
     return member
 
 
@@ -92,7 +92,8 @@ def _next_with_pax(stream: Plain, header: bytes) -> tarfile.TarInfo | None:
     whole = stream.peek(size)
     if len(whole) < size:
         return None
-    records, rest = _split(whole[tarfile.BLOCKSIZE : -tarfile.BLOCKSIZE], pax.size)
+    block = whole[tarfile.BLOCKSIZE : -tarfile.BLOCKSIZE]
+    records, rest = block[: pax.size], block[pax.size :]
     said = _said(records)
     member = usual(whole[-tarfile.BLOCKSIZE :])
     # `tarfile` reads on in what should be empty, and looks for the charset anywhere.
@@ -108,12 +109,8 @@ def _next_with_pax(stream: Plain, header: bytes) -> tarfile.TarInfo | None:
                 return None
     if b"path" in said:
         member.name = member.name.rstrip("/")
-    stream.skip(size)
+    stream.some(size)
     return member
-
-
-def _split(data: bytes, size: int) -> tuple[bytes, bytes]:
-    return data[:size], data[size:]
 
 
 def _said(records: bytes) -> dict[bytes, bytes] | None:

@@ -30,6 +30,7 @@ NAMES = {
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 _OF_LAYERS = ("oci", "directory")
+NOTED = ("oci", "charliecloud")  # what is in their layers is noted, and not written out
 
 
 def environment_of(found: Found) -> bytes:

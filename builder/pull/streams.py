@@ -36,16 +36,13 @@ class Plain:
     def seek(self, position: int) -> None:
         """Go forward, at most to the end."""
         left = position - self.tell()
-        if 0 <= left <= len(self._ready):
-            self._ready = self._ready[left:]
-            return
         if left < 0:
             raise ValueError("a tar that leads back")
         while left and (piece := self.some(left)):
             left -= len(piece)
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, which are not taken; fewer only at the end."""
+        """The next bytes, which `some` takes then at once; fewer only at the end."""
         while len(self._ready) < size:
             rest, self._ready = self._ready, memoryview(b"")
             self._more()
@@ -54,10 +51,6 @@ class Plain:
                 break
             self._ready = memoryview(b"".join((rest, self._ready)))
         return bytes(self._ready[:size])
-
-    def skip(self, size: int) -> None:
-        """Take bytes that were peeked at."""
-        self._ready = self._ready[size:]
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes, fewer only at the end."""
