@@ -45,7 +45,7 @@ COMMANDS = {
     "gc": Command("collecting", "collect"),
     "keys": Command("keys", "keys"),
     "pull": Command("pulling", "pull_image"),
-    "policy": Command("pulling", "try_policy"),
+    "policy": Command("trying", "try_policy"),
     "schema": Command("schemas", "print_schema", brief=True),
     "site-files": Command("site_files", "write_site_files", brief=True),
     "ci": Command("pipelines", "print_pipeline", brief=True),

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.cells import Selection
 from builder.cli.bundle_options import BundleOptions, bundle_options
 from builder.cli.dispatch import COMMANDS
 from builder.cli.parser import make_parser
 from builder.cli.pull_options import PullOptions, pull_options
 from builder.cli.site_options import FOLDERS, SiteOptions, site_options
 from builder.cli.verify_options import REPEATS, RankOptions, rank_options
-from builder.model import FORMATS, GENERIC, RUNTIME, SELECTABLE, Selection
+from builder.words import FORMATS, GENERIC, RUNTIME, SELECTABLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""`build-images pull`, and `build-images policy test`."""
+"""`build-images pull`: judge images where they are, and bring those that are proven."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from builder import facts, hosts
 from builder.cli.os_errors import told
 from builder.cli.pull_options import POLICY, PullOptions
-from builder.errors import BadInput, BuildImagesError, Interrupted, counted
+from builder.errors import BadInput, BuildImagesError, Interrupted
 from builder.home import Home
 from builder.hosts.record import Host
-from builder.policy.cases import Tried, read_cases, try_case
 from builder.policy.outcomes import Ruling
 from builder.policy.reading import read_policy
 from builder.policy.render import as_lines
@@ -295,37 +294,3 @@ def _architecture(named: str, host: Host) -> str:
 def folder_name(wanted: Wanted) -> str:
     """`hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
     return f"{wanted.identifier}-{wanted.format}"
-
-
-def try_policy(options: Options) -> int:
-    """Try a policy on recorded cases; 1 if it judges one of them otherwise than expected."""
-    given = options.pull
-    policy = read_policy(given.policy) if given.policy else None
-    tried = [try_case(one, policy) for one in read_cases(given.cases)]
-    wrong = [one for one in tried if one.wrong]
-    if options.json:
-        print(json.dumps([_as_json(one) for one in tried], indent=1))
-    else:
-        _show(tried, explain=given.explain)
-        print(f"{counted(len(tried), 'case')}, {len(wrong)} not as expected")
-    return 1 if wrong else 0
-
-
-def _show(tried: list[Tried], *, explain: bool) -> None:
-    for one in tried:
-        mark = "✗" if one.wrong else "✓"
-        about = f": {one.case.about}" if one.case.about else ""
-        print(printable(f"{mark} {one.case.name}{about}"))
-        for line in one.wrong:
-            print(f"    {printable(line)}")
-        if explain:
-            print("\n".join(as_lines(one.rulings, fixes=False)))
-
-
-def _as_json(one: Tried) -> dict[str, Any]:
-    return {
-        "case": one.case.name,
-        "as_expected": not one.wrong,
-        "wrong": list(one.wrong),
-        "rules": [asdict(ruling) for ruling in one.rulings],
-    }

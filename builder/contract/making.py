@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from builder import facts
 from builder.contract.values import HostContract, NeededCpu, NeededCuda, NeededMpi
 from builder.facts.processors import cpu_features
-from builder.model import PlannedCuda, PlannedImage, PlannedMpi
+
+if TYPE_CHECKING:
+    from builder.model import PlannedCuda, PlannedImage, PlannedMpi
 
 
 def contract_of(image: PlannedImage) -> HostContract:

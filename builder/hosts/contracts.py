@@ -11,8 +11,8 @@ from builder.hosts.readers import dotted, exactly, kernel, plain_capability, tar
 from builder.load.document import Node, parse_bytes
 from builder.load.faults import Faults
 from builder.load.readers import Table, architecture, one_of, text, version
-from builder.model import MPI_ROUTES
 from builder.places import Where
+from builder.words import MPI_ROUTES
 
 _DEEPEST, _LONGEST = 8, 4000  # parts of a label's key, letters of key and value
 _ABIS = sorted({one.abi for one in facts.MPI_FAMILIES.values()})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from builder.facts.processors import EMULATED, cpu_features, level_of
 from builder.hosts.verdict import Case, Finding, no, unknown, yes
-from builder.model import GENERIC
 from builder.versions import version_order
+from builder.words import GENERIC
 
 _SHOWN = 8
 _KERNEL_PARTS = 3  # 4.14.0 of 4.14.0-115.35.1.el7a: what follows is the distribution's

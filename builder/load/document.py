@@ -17,7 +17,7 @@ from yaml.constructor import SafeConstructor
 from yaml.reader import Reader
 
 from builder.load.faults import Faults
-from builder.model import Where
+from builder.places import Where
 
 # libyaml's parser is several times faster; PyYAML may have been built without it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

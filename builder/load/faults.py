@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from builder.errors import Fault
-from builder.model import Where
+from builder.places import Where
 
 
 class Faults:

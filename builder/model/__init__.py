@@ -6,6 +6,7 @@ All are frozen. Mappings are never changed after construction. Architectures are
 
 from __future__ import annotations
 
+from builder.cells import Cell, Selection
 from builder.model.inputs import (
     BaseImage,
     BlockUse,
@@ -25,7 +26,6 @@ from builder.model.inputs import (
 )
 from builder.model.locked import Lock, LockedSource
 from builder.model.planned import (
-    Cell,
     KeyedStage,
     LeftOut,
     Plan,
@@ -33,17 +33,18 @@ from builder.model.planned import (
     PlannedImage,
     PlannedMpi,
     Reason,
-    Selection,
     Spec,
     StageCheck,
     StageRecipe,
 )
-from builder.model.results import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.model.words import (
+from builder.model.results import Artifact, Outcome
+from builder.places import Where
+from builder.words import (
     AXES,
     CUDA_ROUTES,
     DEVELOPMENT,
     EPOCH,
+    FAILED,
     FILE_ARGUMENTS,
     FLAVOURS,
     FORMATS,
@@ -51,12 +52,13 @@ from builder.model.words import (
     MPI_ROUTES,
     NONE,
     OPTIONAL,
+    PASSED,
     RUNTIME,
     SELECTABLE,
+    SKIPPED,
     TOOLKITS,
     merged_environment,
 )
-from builder.places import Where
 
 __all__ = [
     "AXES",

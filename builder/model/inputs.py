@@ -9,8 +9,8 @@ from typing import Any
 
 from builder.facts import NO_FACTS, Facts
 from builder.model.locked import Lock
-from builder.model.words import CUDA_ROUTES, MPI_ROUTES
 from builder.places import Where
+from builder.words import CUDA_ROUTES, MPI_ROUTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

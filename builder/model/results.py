@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from builder.words import SKIPPED
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Artifact:
@@ -23,9 +25,6 @@ class Artifact:
     size: int
     tree_digest: str = ""
     duration_s: float = 0.0
-
-
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

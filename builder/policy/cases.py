@@ -21,7 +21,6 @@ from builder.load.readers import (
     one_of,
     text,
 )
-from builder.model import FAILED, FORMATS, PASSED, SKIPPED
 from builder.policy.gathered import (
     KINDS,
     NO,
@@ -45,6 +44,7 @@ from builder.policy.outcomes import RESULTS, Ruling
 from builder.policy.reading import policy_of
 from builder.policy.statements import time_of
 from builder.policy.values import Policy
+from builder.words import FAILED, FORMATS, PASSED, SKIPPED
 
 SCHEMA = "build-images/policy-case/v1"
 _NEVER = dt.datetime.min.replace(tzinfo=dt.timezone.utc)

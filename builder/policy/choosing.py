@@ -7,10 +7,10 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.model import FAILED, PASSED
 from builder.policy.gathered import EVIDENCE, OTHER, PULLED, Evidence, Gathered, Proof
 from builder.policy.values import SAME, Policy, WantedHosts
 from builder.versions import meets
+from builder.words import FAILED, PASSED
 
 BY_NO_KEY = "is by no key of the policy"
 OF_ANOTHER = "is of another image"

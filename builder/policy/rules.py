@@ -8,13 +8,13 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 
 from builder.errors import counted
-from builder.model import FAILED, PASSED, SKIPPED
 from builder.policy import gathered as known
 from builder.policy.choosing import BY_NO_KEY, OF_ANOTHER, Finding, choose, findings, trusted
 from builder.policy.gathered import Bill, Evidence, Gathered, Package, Proof, Provenance
 from builder.policy.outcomes import Ruling, not_asked, passed, refused
 from builder.policy.values import Policy
 from builder.versions import is_version
+from builder.words import FAILED, PASSED, SKIPPED
 
 SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
 _SHOWN = 5

@@ -11,8 +11,8 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from builder.cells import Cell
 from builder.facts.gpus import capability_of
-from builder.model import FAILED, FORMATS, NONE, PASSED, SKIPPED, Cell
 from builder.policy.gathered import (
     BILL,
     EVIDENCE,
@@ -26,6 +26,7 @@ from builder.policy.gathered import (
     Provenance,
 )
 from builder.predicates import CYCLONEDX, SLSA, TEST_RESULT
+from builder.words import FAILED, FORMATS, NONE, PASSED, SKIPPED
 
 TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: BILL}
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program

@@ -9,6 +9,7 @@ AXES = ("arch", "base", "cuda", "mpi")
 SELECTABLE = ("recipe", *AXES)
 NONE = "none"
 FORMATS = ("oci", "sif", "charliecloud")
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 # What an image is made for: to run programs, or to build them too.
 RUNTIME, DEVELOPMENT = "runtime", "development"
