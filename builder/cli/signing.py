@@ -74,7 +74,11 @@ def attesting(key: str, processes: Processes) -> Attest:
 def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
     """Where programs are looked for, and what signs: None for the identity of a job."""
     path = Home.of_environment().search_path()
-    return path, None if key == KEYLESS else signer_of(key, os.environ, processes, path=path)
+    if key == KEYLESS:
+        return path, None
+    # This machine's own cosign comes first: the one that set-up fetches knows no PKCS#11.
+    path = os.pathsep.join([os.environ.get("PATH", ""), path])
+    return path, signer_of(key, os.environ, processes, path=path)
 
 
 def _subject(image: Descriptor) -> Subject:

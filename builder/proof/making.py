@@ -184,15 +184,28 @@ def guesses(
 def classic_signature(
     digest: str, reference: str, signer: Signer, *, before: Attachment | None = None
 ) -> Attachment:
-    """The manifest of an image's signatures, with one more for a name of it.
+    """The manifest of an image's signatures, with one for a name of it unless the key has made one.
+
+    A key that only cosign reaches signs otherwise every time: there would be one more with each
+    time that an image is published.
 
     The payload is that of containers/image:
     https://github.com/containers/image/blob/main/docs/containers-signature.5.md
     """
-    payload = _simple_signing(digest, reference)
+    payload, tag = _simple_signing(digest, reference), signature_tag(digest)
+    for layer in _kept(tag, before):
+        if layer.digest == digest_of(payload) and _is_signed(layer, payload, signer.public):
+            return _classic(tag, [(layer, payload)], before)
     notes = {SIGNATURE_NOTE: base64.b64encode(signer.sign(payload)).decode()}
     layer = _layer(SIMPLE_SIGNING, payload, notes)
-    return _classic(signature_tag(digest), [(layer, payload)], before)
+    return _classic(tag, [(layer, payload)], before)
+
+
+def _is_signed(layer: Descriptor, payload: bytes, key: PublicKey) -> bool:
+    with contextlib.suppress(Unusable):
+        signature = strict.base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
+        return key.verifies(signature, payload)
+    return False
 
 
 def _simple_signing(digest: str, reference: str) -> bytes:

@@ -3,18 +3,24 @@
 What is not a file or `env://NAME` is cosign's to understand: `pkcs11:…`, `awskms://…`,
 `azurekms://…`, `gcpkms://…`, `hashivault://…`, `k8s://…`, `gitlab://…`. The secrets for these reach
 it through the environment (`COSIGN_PKCS11_PIN`, the cloud's own variables), never as arguments.
+Programs that open a token at once get in each other's way, and SoftHSM's was lost by it, so for
+`pkcs11:` those of one home take turns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from builder.errors import BadInput, MissingPrerequisite, StepFailed
-from builder.process import Processes
+from builder.home import Home
+from builder.locks import locked
+from builder.process import Completed, Processes
 from builder.proof import strict
 from builder.proof.envelopes import as_bytes
 from builder.proof.keys import ENVIRONMENT, PublicKey, Signer, private_key, public_key_of
@@ -24,6 +30,22 @@ _ELSEWHERE = re.compile(r"pkcs11:|[a-z0-9]+://")
 _PIN = re.compile(r"\bpin-value=", re.IGNORECASE)
 _TIMEOUT_S = 180.0
 _HINT = "install cosign 3 or later, or use a local key: 'build-images keys generate'"
+_PKCS11 = "pkcs11:"
+# A certificate beside the key in a token is not used: cosign would judge it, and refuse to sign.
+_BARE = {"COSIGN_PKCS11_IGNORE_CERTIFICATE": "1"}
+_LIBRARY = "name the token's library in COSIGN_PKCS11_MODULE_PATH"
+# What cosign says, in small letters, and what helps.
+_HINTS = {
+    "unknown flag": _HINT,
+    "pkcs11 token key: unimplemented": "this cosign was built without PKCS#11, as Debian's is: "
+    "one that was built with the tag pkcs11key has to be first on PATH",
+    "ckr_pin_incorrect": "COSIGN_PKCS11_PIN holds another PIN; tokens lock after a few wrong ones",
+    "get pin": "put the PIN into the environment variable COSIGN_PKCS11_PIN",
+    "could not find pkcs#11 token": "'cosign pkcs11-tool list-tokens' shows those that are there",
+    "signer not set": "the token has no such key: 'cosign pkcs11-tool list-keys-uris' shows them",
+    "module": _LIBRARY,
+    "could not open pkcs#11": _LIBRARY,
+}
 # Neither a log nor a time stamp; and nothing fetched from the network to look for one.
 _CONFIG = {
     "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
@@ -43,7 +65,7 @@ def signer_of(
     """
     if reference.startswith(ENVIRONMENT) or not _ELSEWHERE.match(reference):
         return private_key(reference, environment)
-    if _PIN.search(reference):
+    if _PIN.search(unquote(reference)):  # as cosign reads it
         raise BadInput(
             "the key's URI holds a PIN, which every user of this machine could read",
             hint="leave pin-value out, and put it into the environment variable COSIGN_PKCS11_PIN",
@@ -53,30 +75,59 @@ def signer_of(
 
 def by_cosign(reference: str, processes: Processes, *, path: str | None = None) -> Signer:
     """A key that cosign signs with; its public half is asked for at once."""
-    environment = {} if path is None else {"PATH": path}
-    try:
-        asked = processes.capture(
-            ["cosign", "public-key", "--key", reference], env=environment, timeout_s=_TIMEOUT_S
-        )
-    except MissingPrerequisite as error:
-        raise MissingPrerequisite(
-            f"{reference}: only the cosign program can reach this key, and it is not installed",
-            hint=_HINT,
-        ) from error
-    public = public_key_of(asked.stdout.encode(), name=reference)
-    return CosignSigner(
-        reference=reference, public=public, processes=processes, environment=environment
+    cosign = _Cosign(
+        reference=reference,
+        processes=processes,
+        environment={**_BARE, **({} if path is None else {"PATH": path})},
     )
+    public = public_key_of(cosign.run("public-key").stdout.encode(), name=reference)
+    return CosignSigner(cosign=cosign, public=public)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cosign:
+    """The program, with a key that it can reach."""
+
+    reference: str
+    processes: Processes
+    environment: Mapping[str, str]
+
+    def run(self, command: str, *more: str | Path) -> Completed:
+        """Run a command with the key; raises `MissingPrerequisite` and `StepFailed`."""
+        words = ["cosign", command, "--key", self.reference, *more]
+        try:
+            with self._turn():
+                return self.processes.capture(words, env=self.environment, timeout_s=_TIMEOUT_S)
+        except MissingPrerequisite as error:
+            raise MissingPrerequisite(
+                f"{self.reference}: only the cosign program can reach this key, and it is not "
+                "installed",
+                hint=_HINT,
+            ) from error
+        except StepFailed as error:
+            said = [line.partition("Error: ")[2] for line in error.tail if "Error: " in line]
+            told = said[0] if said else error.said()
+            raise StepFailed(
+                f"{self.reference}: cosign {command}: {said[0] if said else error.message}",
+                tail=() if said else error.tail,
+                hint=next((hint for text, hint in _HINTS.items() if text in told.lower()), ""),
+            ) from error
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self.reference.startswith(_PKCS11):
+            yield
+            return
+        with locked(Home.of_environment().path / "tokens", "pkcs11"):
+            yield
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CosignSigner:
     """Signs through `cosign sign-blob`; what it makes is checked with the public key."""
 
-    reference: str
+    cosign: _Cosign
     public: PublicKey
-    processes: Processes
-    environment: Mapping[str, str]
 
     def sign(self, data: bytes) -> bytes:
         """A signature over the data; raises `StepFailed`."""
@@ -90,7 +141,7 @@ class CosignSigner:
             raise StepFailed(f"cosign sign-blob: {error.reason}") from error
         if not self.public.verifies(signature, data):
             raise StepFailed(
-                f"cosign's signature does not fit the public key of {self.reference}",
+                f"cosign's signature does not fit the public key of {self.cosign.reference}",
                 hint="keys are ECDSA on P-256 with SHA-256, or Ed25519",
             )
         return signature
@@ -109,10 +160,5 @@ class CosignSigner:
             "--bundle",
             bundle,
         ]
-        self.processes.capture(
-            ["cosign", "sign-blob", "--key", self.reference, *where, "--yes", payload],
-            env=self.environment,
-            timeout_s=_TIMEOUT_S,
-            hint=_HINT,
-        )
+        self.cosign.run("sign-blob", *where, "--yes", payload)
         return bundle.read_bytes() if bundle.exists() else b""

@@ -24,7 +24,10 @@ from builder.home import Home
 from builder.process import Processes
 
 # Why tests may be skipped also where BUILD_IMAGES_NO_SKIPS says that everything is to run.
-_OF_THE_MACHINE = ("no GPU here", "there is a GPU here", "BUILD_IMAGES_TRAINING=1")
+_OF_THE_MACHINE = (
+    *("no GPU here", "there is a GPU here"),
+    *("BUILD_IMAGES_TRAINING=1", "BUILD_IMAGES_TOKEN"),
+)
 
 
 @pytest.hookimpl(wrapper=True)
