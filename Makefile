@@ -18,8 +18,7 @@ images: setup  ## Build and prove the default selection of images
 
 test: setup-test lint  ## Check the source, then run all tests, real engines included
 ifeq ($(PYTEST_ARGS),)
-	$(BIN)/pytest --numprocesses logical tests/unit
-	$(BIN)/pytest --ignore tests/unit
+	@ci/tests
 else
 	$(BIN)/pytest $(PYTEST_ARGS)
 endif
