@@ -24,6 +24,7 @@ from builder.proof import (
 )
 from builder.proof import Descriptor as Subject
 from builder.proof.keyless import KEYLESS
+from builder.proof.signers import PKCS11
 from builder.publish import Attest, Prove, Ready, Release
 from builder.pull.proving import attachments_of
 from builder.registry import INDEX, Descriptor, Source
@@ -76,8 +77,8 @@ def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
     path = Home.of_environment().search_path()
     if key == KEYLESS:
         return path, None
-    # This machine's own cosign comes first: the one that set-up fetches knows no PKCS#11.
-    path = os.pathsep.join([os.environ.get("PATH", ""), path])
+    if key.startswith(PKCS11):  # the cosign that set-up fetches was built without
+        path = os.pathsep.join(filter(None, [os.environ.get("PATH"), path]))
     return path, signer_of(key, os.environ, processes, path=path)
 
 

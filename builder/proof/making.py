@@ -194,18 +194,22 @@ def classic_signature(
     """
     payload, tag = _simple_signing(digest, reference), signature_tag(digest)
     for layer in _kept(tag, before):
-        if layer.digest == digest_of(payload) and _is_signed(layer, payload, signer.public):
+        if _is_signed(layer, payload, signer.public):
             return _classic(tag, [(layer, payload)], before)
-    notes = {SIGNATURE_NOTE: base64.b64encode(signer.sign(payload)).decode()}
-    layer = _layer(SIMPLE_SIGNING, payload, notes)
-    return _classic(tag, [(layer, payload)], before)
+    return _classic(tag, [(_signed_layer(payload, signer.sign(payload)), payload)], before)
 
 
 def _is_signed(layer: Descriptor, payload: bytes, key: PublicKey) -> bool:
+    """Whether it is as we write it: with another note, size or alphabet, others refuse it."""
     with contextlib.suppress(Unusable):
         signature = strict.base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
-        return key.verifies(signature, payload)
+        return layer == _signed_layer(payload, signature) and key.verifies(signature, payload)
     return False
+
+
+def _signed_layer(payload: bytes, signature: bytes) -> Descriptor:
+    notes = {SIGNATURE_NOTE: base64.b64encode(signature).decode()}
+    return _layer(SIMPLE_SIGNING, payload, notes)
 
 
 def _simple_signing(digest: str, reference: str) -> bytes:
@@ -237,9 +241,11 @@ def classic_attestations(
 def _classic(
     tag: str, added: Sequence[tuple[Descriptor, bytes]], before: Attachment | None
 ) -> Attachment:
-    layers = _kept(tag, before)
+    sizes = {layer.digest: layer.size for layer, _ in added}  # who states another spoils ours
+    kept = _kept(tag, before)
+    layers = [one for one in kept if sizes.get(one.digest, one.size) == one.size]
     for layer, _ in added:
-        if (layer.digest, layer.annotations) not in [(o.digest, o.annotations) for o in layers]:
+        if layer not in layers:
             layers.append(layer)
     if len(layers) > MAX_LAYERS:
         raise Refused(

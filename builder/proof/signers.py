@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -30,10 +30,11 @@ _ELSEWHERE = re.compile(r"pkcs11:|[a-z0-9]+://")
 _PIN = re.compile(r"\bpin-value=", re.IGNORECASE)
 _TIMEOUT_S = 180.0
 _HINT = "install cosign 3 or later, or use a local key: 'build-images keys generate'"
-_PKCS11 = "pkcs11:"
+PKCS11 = "pkcs11:"
 # A certificate beside the key in a token is not used: cosign would judge it, and refuse to sign.
 _BARE = {"COSIGN_PKCS11_IGNORE_CERTIFICATE": "1"}
-_LIBRARY = "name the token's library in COSIGN_PKCS11_MODULE_PATH"
+_TOKENS = "'cosign pkcs11-tool list-tokens' shows those that are there"
+_LIBRARY = "name the token's library: module-path in the URI, or COSIGN_PKCS11_MODULE_PATH"
 # What cosign says, in small letters, and what helps.
 _HINTS = {
     "unknown flag": _HINT,
@@ -41,9 +42,12 @@ _HINTS = {
     "one that was built with the tag pkcs11key has to be first on PATH",
     "ckr_pin_incorrect": "COSIGN_PKCS11_PIN holds another PIN; tokens lock after a few wrong ones",
     "get pin": "put the PIN into the environment variable COSIGN_PKCS11_PIN",
-    "could not find pkcs#11 token": "'cosign pkcs11-tool list-tokens' shows those that are there",
+    "could not find pkcs#11 token": _TOKENS,
     "signer not set": "the token has no such key: 'cosign pkcs11-tool list-keys-uris' shows them",
-    "module": _LIBRARY,
+    "could not find a slot": _TOKENS,
+    "module_path": _LIBRARY,
+    "pkcs11 module": _LIBRARY,
+    "modulepath": _LIBRARY,
     "could not open pkcs#11": _LIBRARY,
 }
 # Neither a log nor a time stamp; and nothing fetched from the network to look for one.
@@ -94,10 +98,12 @@ class _Cosign:
 
     def run(self, command: str, *more: str | Path) -> Completed:
         """Run a command with the key; raises `MissingPrerequisite` and `StepFailed`."""
-        words = ["cosign", command, "--key", self.reference, *more]
+        with self._turn():
+            return self._run(["cosign", command, "--key", self.reference, *more], command)
+
+    def _run(self, words: Sequence[str | Path], command: str) -> Completed:
         try:
-            with self._turn():
-                return self.processes.capture(words, env=self.environment, timeout_s=_TIMEOUT_S)
+            return self.processes.capture(words, env=self.environment, timeout_s=_TIMEOUT_S)
         except MissingPrerequisite as error:
             raise MissingPrerequisite(
                 f"{self.reference}: only the cosign program can reach this key, and it is not "
@@ -105,20 +111,22 @@ class _Cosign:
                 hint=_HINT,
             ) from error
         except StepFailed as error:
-            said = [line.partition("Error: ")[2] for line in error.tail if "Error: " in line]
-            told = said[0] if said else error.said()
+            text = "\n".join(error.tail)
+            said = text.partition("Error: ")[2].partition("\nerror during command")[0].strip()
+            first, *rest = said.splitlines() or [error.message.rpartition(": ")[2], *error.tail]
             raise StepFailed(
-                f"{self.reference}: cosign {command}: {said[0] if said else error.message}",
-                tail=() if said else error.tail,
-                hint=next((hint for text, hint in _HINTS.items() if text in told.lower()), ""),
+                f"{self.reference}: cosign {command}: {first}",
+                tail=rest,
+                hint=next((hint for part, hint in _HINTS.items() if part in text.lower()), ""),
             ) from error
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        if not self.reference.startswith(_PKCS11):
+        if not self.reference.startswith(PKCS11):
             yield
             return
-        with locked(Home.of_environment().path / "tokens", "pkcs11"):
+        place = Home.of_environment().path / "tokens"
+        with locked(place, "pkcs11", stopped=lambda: self.processes.stopping):
             yield
 
 

@@ -7,8 +7,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from proof_samples import IMAGE
 
 from builder.cli import signing
-from builder.errors import BadInput, StepFailed
+from builder.errors import BadInput, Interrupted, StepFailed
 from builder.home import Home
+from builder.locks import locked
 from builder.process import Completed, Processes
 from builder.proof import public_key
 from builder.proof.keys import PublicKey
 from builder.proof.making import classic_signature
 from builder.proof.reading import layers_of
 from builder.proof.signers import signer_of
+from builder.proof.values import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, Descriptor
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
 NAME = "registry.example/site/tool"
+CERTIFICATE = "dev.sigstore.cosign/certificate"
 
 
 class Token(Processes):
@@ -69,7 +73,8 @@ class Failing(Processes):
 
     def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
         again = f"error during command execution: {self.said}"
-        raise StepFailed(f"{argv} failed", tail=[f"Error: {self.said}", again])
+        tail = f"Error: {self.said}\n{again}".splitlines()
+        raise StepFailed(f"{argv} failed", tail=tail)
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +122,68 @@ def test_signing_again_adds_no_signature() -> None:
     other = classic_signature(IMAGE.digest, NAME, signer_of(TOKEN, {}, Token()), before=elsewhere)
     assert len(layers_of(other.manifest)) == 3
     assert other.manifest == classic_signature(IMAGE.digest, NAME, signer, before=other).manifest
+
+
+def urlsafe(layer: dict[str, Any]) -> dict[str, Any]:
+    signature = layer["annotations"][SIGNATURE_NOTE]
+    return {SIGNATURE_NOTE: signature.replace("+", "-").replace("/", "_")}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda _: {"mediaType": DSSE},
+        lambda layer: {"size": layer["size"] + 1},
+        lambda layer: {"annotations": urlsafe(layer)},
+        lambda layer: {"annotations": {**layer["annotations"], CERTIFICATE: "rubbish"}},
+    ],
+    ids=["type", "size", "alphabet", "note"],
+)
+def test_what_others_would_refuse_is_signed_anew(
+    changed: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
+    """Whoever may push could otherwise keep a signature from coming: no client takes these."""
+    signer = signer_of(TOKEN, {}, Token())
+    ours = classic_signature(IMAGE.digest, NAME, signer)
+    while not {"+", "/"} & set(layers_of(ours.manifest)[0].annotations[SIGNATURE_NOTE]):
+        ours = classic_signature(IMAGE.digest, NAME, signer)
+    manifest = json.loads(ours.manifest)
+    [layer] = manifest["layers"]
+    manifest["layers"] = [{**layer, **changed(layer)}]
+    crafted = replace(ours, manifest=json.dumps(manifest).encode())
+    made = classic_signature(IMAGE.digest, NAME, signer, before=crafted)
+    last = layers_of(made.manifest)[-1]
+    notes = {SIGNATURE_NOTE: last.annotations[SIGNATURE_NOTE]}
+    good = Descriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
+    assert last == replace(good, annotations=notes)
+    signature = base64.b64decode(notes[SIGNATURE_NOTE], validate=True)
+    assert signer.public.verifies(signature, made.blobs[layer["digest"]])
+    assert {one.size for one in layers_of(made.manifest)} == {layer["size"]}
+
+
+def test_ctrl_c_is_heard_behind_another_command() -> None:
+    """Another command's cosign may be at the token for minutes."""
+    token = Token()
+    signer = signer_of(TOKEN, {}, token)
+    with (
+        ThreadPoolExecutor(1) as threads,
+        locked(Home.of_environment().path / "tokens", "pkcs11"),
+    ):
+        waiting = threads.submit(signer.sign, b"data")
+        time.sleep(0.2)
+        assert not waiting.done()
+        token.stop()
+        with pytest.raises(Interrupted):
+            waiting.result(timeout=2)
+
+
+def test_a_reason_of_several_lines_is_kept() -> None:
+    """Those of Vault and Azure."""
+    said = "reading the key: Error making API request.\n\nCode: 403. Errors:\n* permission denied"
+    with pytest.raises(StepFailed, match="request") as caught:
+        signer_of("hashivault://key", {}, Failing(said))
+    assert "permission denied" in str(caught.value)
+    assert str(caught.value).count("Code: 403") == 1
 
 
 @pytest.mark.parametrize(
