@@ -275,7 +275,8 @@ def sifs(bench: Bench, rounds: int) -> None:
     [sif] = [one for one in registry.referrers(image) if "sif" in one.artifact_type]
     ours, theirs = "build-images pull --format sif", "apptainer pull oras://"
     made_anew = "apptainer pull docker://"
-    print(f"  a SIF of {sif.size / 1e6:.0f} MB")
+    [layer] = registry.document(sif.digest)[1]["layers"]
+    print(f"  a SIF of {layer['size'] / 1e6:.0f} MB")
     contenders: list[Contender] = [
         (ours, lambda: bench.ours(host, "sif", tag), False),
         (theirs, lambda: bench.apptainer_pull(f"oras://{host}/{NAME}@{sif.digest}"), False),
