@@ -12,6 +12,7 @@ from builder.cli.running import uninterrupted
 from builder.engines import Buildah, Tools
 from builder.home import Home
 from builder.locks import Turn, locked, together
+from builder.mounts import mounted_below
 from builder.orphans import MARK, end_orphans, living
 from builder.whole import write_whole
 
@@ -84,6 +85,5 @@ def clean(tools: Tools) -> None:
     Whatever engine builds, Buildah runs the OCI images.
     """
     Buildah(tools).clean()
-    mounted = Path("/proc/self/mountinfo").read_text()
-    if f" {tools.home.temporary}/" not in mounted:  # else there is more in it than its files
+    if not mounted_below(tools.home.temporary.resolve()):  # else there is more in it than its files
         shutil.rmtree(tools.home.temporary, ignore_errors=True)

@@ -33,6 +33,7 @@ from builder.load.lock import read_lock
 from builder.locks import locked_now
 from builder.model import FLAVOURS, PlannedImage, Selection
 from builder.model.locked import LOCK as LOCK_FILE
+from builder.mounts import mounted_below
 from builder.native import RECORD
 from builder.orphans import end_orphans
 from builder.plan.keys import StageKeys
@@ -289,21 +290,38 @@ def _bytes(path: Path) -> int:
 
 
 def _free(found: Sequence[Garbage], tools: Tools) -> None:
-    """Remove garbage; raises `BuildImagesError` at the end if an image could not be removed."""
-    buildah, kept = Buildah(tools), []
+    """Remove garbage; raises `BuildImagesError` at the end, with what could not be removed."""
+    kept: list[str] = []
     for one in found:
-        for path in one.paths:
-            remove(path)
+        reasons = {path: _removed(path, tools) for path in one.paths}
+        kept += [f"{path}: {why}" for path, why in reasons.items() if why]
         if one.image:
-            argv = buildah.command("rmi", *one.image.split())
+            argv = Buildah(tools).command("rmi", *one.image.split())
             done = tools.processes.capture(argv, check=False)
             if done.returncode and "not known" not in done.stderr:  # gone with the one before it
                 kept.append(f"{one.name}: {(done.stderr.splitlines() or ['no reason given'])[-1]}")
     if kept:
         raise BuildImagesError(
-            f"{counted(len(kept), 'image')} could not be removed; all else was:\n  "
+            f"{counted(len(kept), 'thing')} could not be removed; all else was:\n  "
             + "\n  ".join(kept[:5]),
         )
+
+
+def _removed(path: Path, tools: Tools) -> str:
+    """Why a file or a folder could not be removed, or nothing.
+
+    The store of a build that was killed is mounted still. With what cannot be unmounted all stays:
+    below a mount there may be other files than the folder's.
+    """
+    for target in mounted_below(path.resolve()):
+        done = tools.processes.capture(["umount", target], check=False)
+        if done.returncode:
+            return (done.stderr.splitlines() or [f"umount {target} failed"])[-1]
+    try:
+        remove(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -36,6 +36,7 @@ LEAVES = {
     "door",
     "journals",
     "locks",
+    "mounts",
     "nvml",
     "orphans",
     "places",

@@ -275,6 +275,36 @@ def test_what_stays_is_told(
     assert ("could not be removed" in err) is bool(code)
 
 
+def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
+    home: Home, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, stays = home.work / "reproduce-1", home.work / "reproduce-2"
+    for folder in (here, stays):
+        put(folder / "storage/overlay/file")
+    put(home.work / "verify-3/file")
+    asked: list[str] = []
+
+    class OneIsBusy(Processes):
+        def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+            if argv[0] == "umount":
+                asked.append(str(argv[1]))
+            busy = str(argv[-1]).startswith(str(stays))
+            error = f"umount: {argv[-1]}: target is busy." if busy else ""
+            return Completed(argv=tuple(argv), returncode=32 * busy, stderr=error)
+
+    mounted = {folder: [folder / "storage/overlay"] for folder in (here, stays)}
+    monkeypatch.setattr(collecting, "mounted_below", lambda path: mounted.get(path, []))
+    monkeypatch.setattr(collecting, "Processes", OneIsBusy)
+    monkeypatch.setattr(collecting, "clean", lambda _: None)
+    code, _, err = said(capsys, f"--project={project}", "--free")
+    assert code == 1
+    assert sorted(asked) == [str(folder / "storage/overlay") for folder in (here, stays)]
+    assert [one.name for one in home.work.iterdir()] == ["reproduce-2"]
+    assert (stays / "storage/overlay/file").exists()
+    assert "1 thing could not be removed; all else was:" in err
+    assert "target is busy" in err
+
+
 def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -> None:
     with together(home.path, "builder"):
         code, out, err = said(capsys, f"--project={project}")

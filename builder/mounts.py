@@ -1,0 +1,24 @@
+"""What is mounted below a folder, as Linux tells it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ESCAPE = re.compile(rb"\\([0-7]{3})")  # space, tab, newline and backslash, proc_pid_mountinfo(5)
+_TARGET = 4
+
+
+def mounted_below(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> list[Path]:
+    """Where something is mounted at `folder` or below it, the last one mounted first.
+
+    `folder` is a real path, without links; `mounts` is in the format of `/proc/PID/mountinfo`.
+    """
+    lines = mounts.read_bytes().splitlines()
+    targets = [Path(_unescaped(line.split(b" ")[_TARGET])) for line in lines]
+    return [one for one in reversed(targets) if one == folder or folder in one.parents]
+
+
+def _unescaped(field: bytes) -> str:
+    found = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field)
+    return found.decode(errors="surrogateescape")
