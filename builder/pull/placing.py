@@ -36,14 +36,15 @@ def made_whole(target: Path) -> Iterator[Path | None]:
         yield None
         return
     try:
-        _fresh(partial)
         try:
+            _fresh(partial)
             yield partial
             partial.chmod(0o755)
             fsync_files(partial)
             partial.rename(target)
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            if _is_own(partial):
+                shutil.rmtree(partial, ignore_errors=True)
             raise
         fsync(target.parent)
     finally:
@@ -96,8 +97,7 @@ def _fresh(folder: Path) -> None:
     """Make a folder, or empty this user's own: what somebody else prepared is not gone through."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        if not _is_own(folder):
             raise BadInput(f"{folder}: this is no folder of this user", hint="remove it")
         folder.chmod(0o700)
         for one in folder.iterdir():
@@ -107,6 +107,14 @@ def _fresh(folder: Path) -> None:
                 one.unlink()
     except (FileExistsError, NotADirectoryError) as error:
         raise _not_there(folder, error) from error
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _not_there(path: Path, error: OSError) -> BadInput:

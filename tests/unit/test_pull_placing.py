@@ -87,6 +87,18 @@ def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interruption_while_the_folder_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "chmod", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_one_left_is_emptied(tmp_path: Path) -> None:
     left = tmp_path / ".a.partial"
     (left / "sub").mkdir(parents=True)
