@@ -95,10 +95,17 @@ class Home:
         )
 
 
-def _data_of_user() -> Path:
+def folder_of_user() -> Path | None:
+    """The user's own folder; None for a user id without a name where `$HOME` is not set either."""
     try:
-        return Path.home() / ".local/share"
-    except RuntimeError as error:  # a user id without a name, and no $HOME
-        raise MissingPrerequisite(
-            "this user has no home folder to keep things in", hint="set BUILD_IMAGES_HOME, or HOME"
-        ) from error
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def _data_of_user() -> Path:
+    if folder := folder_of_user():
+        return folder / ".local/share"
+    raise MissingPrerequisite(
+        "this user has no home folder to keep things in", hint="set BUILD_IMAGES_HOME, or HOME"
+    )

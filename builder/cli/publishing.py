@@ -31,13 +31,13 @@ def publish(options: Options) -> int:
     """Publish the selected releases; refuse all of them if one is not proven."""
     if options.source and options.key:
         raise BadInput("--from copies proof as it is: it takes no --key")
-    to = namespace(options.to, options.plain_http, own=True)
+    processes = Processes()
+    to = namespace(options.to, options.plain_http, own=True, processes=processes)
     project = load_project(options.project, block_faults=block_faults)
     declared = declared_releases(project, options.selection)
     if options.source:
         return _copied(options, declared, namespace(options.source, options.plain_http), to)
     releases, reasons = ready_releases(declared, options.out)
-    processes = Processes()
     if reasons:
         told = told_of_failures(options, declared, to, processes)
         raise refusal(reasons, declared, told=told)
@@ -96,11 +96,16 @@ def _copied(
 
 
 def namespace(
-    text: str, plain_http: Collection[str], *, own: bool = False
+    text: str,
+    plain_http: Collection[str],
+    *,
+    own: bool = False,
+    processes: Processes | None = None,
 ) -> Callable[[str], Registry]:
     """From a recipe to its repository in REGISTRY/NAMESPACE; raises `BadInput`.
 
-    Only the command's `own` registry gets the login of the environment's variables.
+    Only the command's `own` registry gets the login of the environment's variables. `processes`
+    start credential helpers.
     """
     if "/" not in text.strip("/"):
         shown = "this" if "@" in text else text
@@ -108,7 +113,7 @@ def namespace(
     if any(one in text.rpartition("/")[2] for one in ":@"):
         raise BadInput("a namespace has no tag and no digest: REGISTRY/NAMESPACE")
     sample = Reference.parse(f"{text.rstrip('/')}/x")
-    credentials = Credentials(own=sample.registry if own else "")
+    credentials = Credentials(own=sample.registry if own else "", processes=processes)
     first = connect(sample, credentials, plain_http=plain_http)
     folder = sample.repository.removesuffix("/x")
     return lambda recipe: first.sibling(

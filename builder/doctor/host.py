@@ -9,6 +9,7 @@ from pathlib import Path
 from builder import nvml
 from builder.doctor.diagnosis import Item, Roots
 from builder.doctor.programs import SETUP
+from builder.home import folder_of_user
 
 USER, GPU, DISK = "user and kernel", "GPU", "disk"
 KEYRING = "debian-archive-keyring.gpg"
@@ -102,7 +103,7 @@ def _fuse(roots: Roots, *, as_root: bool) -> Item:
 
 
 def _policy(roots: Roots, *, as_root: bool) -> Item:
-    own = Path.home() / ".config/containers/policy.json"
+    own = (folder_of_user() or Path("/")) / ".config/containers/policy.json"
     files = [roots.etc / "containers/policy.json", *([] if as_root else [own])]
     found = next((file for file in files if file.is_file()), None)
     remedy = "" if found else f"apt-get install golang-github-containers-common, or {SETUP}"

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 def lost(error: Exception, at: str) -> Exception:
     """The failure for a connection that gave no answer; `at` is what was asked for, and where."""
     cause, reason = cause_of(error), innermost(error)
-    tls = isinstance(error, requests.exceptions.SSLError)
+    tls = isinstance(error, requests.exceptions.SSLError) and not _went_away(cause)
     if tls or isinstance(cause, ssl.SSLCertVerificationError):
         return Unreachable(f"{at}: TLS fails: {reason}", reason=reason, hint=TLS_HINT)
     if isinstance(error, ValueError):  # requests' errors for URLs that are none
@@ -44,6 +44,12 @@ def lost(error: Exception, at: str) -> Exception:
     if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
         return failed  # that name does not come to exist by waiting
     return Passing(failed)
+
+
+def _went_away(cause: BaseException) -> bool:
+    """Whether TLS ended because who is there was gone; urllib3 only names that error in its own."""
+    ends = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    return any(isinstance(one, ends) for one in (cause, *cause.args))
 
 
 def broken(error: Exception, at: str) -> Passing:
@@ -60,6 +66,12 @@ def failure(answer: requests.Response, at: str) -> RegistryFailed | Passing:
     found = _by_status(answer, f"{text.rstrip()}: {said}" if said else text.rstrip())
     (found.failure if isinstance(found, Passing) else found).code = code
     return found
+
+
+def no_token(answer: requests.Response, at: str) -> Denied | Passing:
+    """The failure for a server of tokens that gives none: never `NotThere`, which is of images."""
+    found = failure(answer, at)
+    return found if isinstance(found, Passing) else Denied(str(found.args[0]), hint=LOGIN_HINT)
 
 
 def length_of(answer: requests.Response) -> int:
@@ -84,7 +96,8 @@ def whole(answer: requests.Response, limit: int) -> bytes:
 def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Passing:
     status = answer.status_code
     if status == requests.codes.unauthorized:
-        return Denied(text, hint=LOGIN_HINT)
+        lacks = "insufficient_scope" in answer.headers.get("WWW-Authenticate", "")  # RFC 6750, 3.1
+        return Denied(text, hint=f"{_RIGHTS_HINT}; {LOGIN_HINT}" if lacks else LOGIN_HINT)
     if status == requests.codes.forbidden:
         return Denied(text, hint=_RIGHTS_HINT)
     if status == requests.codes.not_found:

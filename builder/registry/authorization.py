@@ -18,12 +18,12 @@ import requests
 from builder.registry.addresses import joined
 from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
-from builder.web import printable
 
 PULL, PUSH, DELETE = "pull", "pull,push", "pull,push,delete"
 _BASIC_KEY = "basic"
 _TOKEN = re.compile(r"[!-~]+")  # what a header can hold
-_PAIR = re.compile(r'(\w+)="([^"]*)"')
+_BEARER = re.compile(r"(?:^|,)\s*bearer\s(.*)", re.IGNORECASE | re.DOTALL)
+_PAIR = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +41,11 @@ class Scope:
 
 
 class Asks(Protocol):
-    """Sends a request to a server of tokens: its answer, and the body of a good one."""
+    """Sends a request to a server of tokens: the body of a good answer."""
 
     def __call__(
         self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
-    ) -> tuple[requests.Response, bytes]: ...
+    ) -> bytes: ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -87,7 +87,7 @@ class Authorization:
             if found and found != stale:
                 return found  # another thread asked meanwhile
             login = self._credentials.login(self._registry, scope.repository)
-            bearer = re.search(r"\bbearer\b(.*)", challenge, re.IGNORECASE | re.DOTALL)
+            bearer = _BEARER.search(challenge)
             if bearer:
                 self._known[scope] = self._bearer(bearer[1], scope, login)
                 return self._known[scope]
@@ -97,7 +97,9 @@ class Authorization:
             return login.basic
 
     def _bearer(self, challenge: str, scope: Scope, login: Login | None) -> str:
-        given = dict(_PAIR.findall(challenge))
+        given: dict[str, str] = {}
+        for name, quoted, plain in _PAIR.findall(challenge):
+            given.setdefault(name.lower(), quoted or plain)  # another way, Basic, may follow
         realm, service = given.get("realm", ""), given.get("service", "")
         try:
             realm = joined(realm, "")
@@ -112,22 +114,16 @@ class Authorization:
                 "client_id": "build-images",
                 "refresh_token": login.identity_token,
             }
-            answer, body = self._ask("POST", realm, headers={}, form=form)
+            body = self._ask("POST", realm, headers={}, form=form)
         else:
             headers = {"Authorization": login.basic} if login else {}
             wanted = [("service", service)] if service else []
             wanted += [("scope", one) for one in scope.texts()]
             url = requests.Request("GET", realm, params=wanted).prepare().url or realm
-            answer, body = self._ask("GET", url, headers=headers, form={})
-        return f"Bearer {self._token_in(answer, body)}"
+            body = self._ask("GET", url, headers=headers, form={})
+        return f"Bearer {self._token_in(body)}"
 
-    def _token_in(self, answer: requests.Response, body: bytes) -> str:
-        if answer.status_code != requests.codes.ok:
-            raise Denied(
-                f"{self._registry}: its server of tokens answers {answer.status_code} "
-                f"{printable(answer.reason or '')}".rstrip(),
-                hint=LOGIN_HINT,
-            )
+    def _token_in(self, body: bytes) -> str:
         found = _json(body)
         token = found.get("token") or found.get("access_token") if isinstance(found, dict) else ""
         if not isinstance(token, str) or not token or not _TOKEN.fullmatch(token):

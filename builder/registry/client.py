@@ -18,7 +18,7 @@ from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry import downloads, referring, uploads
 from builder.registry.answers import length_of, whole
-from builder.registry.authorization import PULL, PUSH, Learned, Scope
+from builder.registry.authorization import DELETE, PULL, PUSH, Learned, Scope
 from builder.registry.credentials import Credentials
 from builder.registry.failures import NotThere, Passing, RegistryFailed
 from builder.registry.kinds import INDEX, MANIFEST
@@ -187,7 +187,8 @@ class Registry(Source):
                     return True
                 session = answer.headers.get("Location", "")
             if session:
-                self.once("DELETE", session, good=(204, 202, 200)).close()
+                gone = Scope(repository=self.repository, actions=DELETE)
+                self.once("DELETE", session, good=(204, 202, 200), scope=gone).close()
         return False
 
     # Proof

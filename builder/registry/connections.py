@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import http.client
 import os
@@ -15,6 +16,9 @@ from urllib.parse import urlsplit
 import requests
 import requests.adapters
 import requests.utils
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPSConnectionPool
+from urllib3.poolmanager import pool_classes_by_scheme
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.errors import BadInput
@@ -54,15 +58,38 @@ class _Adapter(requests.adapters.HTTPAdapter):
     ) -> None:
         more |= {**self._more, "blocksize": _PIECE}
         super().init_poolmanager(connections, maxsize, block, **more)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
         own = {**self._more, "proxy_ssl_context": self._more.get("ssl_context")}
-        return super().proxy_manager_for(proxy, **own, **more)
+        found = super().proxy_manager_for(proxy, **own, **more)
+        found.pool_classes_by_scheme = _POOLS
+        return found
 
     def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
         """Whom to trust is in the context: requests would have it read for each connection."""
         del url, verify, cert
         conn.cert_reqs, conn.ca_certs, conn.ca_cert_dir = "CERT_REQUIRED", None, None
+
+
+class _Connection(HTTPSConnection):
+    """With TLS; a server that closes it while a body is sent may have answered why (401, 413).
+
+    urllib3 reads that after a broken pipe, but not after what TLS makes of one.
+    """
+
+    def send(self, data: Any) -> None:
+        try:
+            super().send(data)
+        except ssl.SSLEOFError as error:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
+
+
+class _Pool(HTTPSConnectionPool):
+    ConnectionCls = _Connection
+
+
+_POOLS = {**pool_classes_by_scheme, "https": _Pool}
 
 
 @functools.cache

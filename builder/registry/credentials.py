@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BadInput, MissingPrerequisite
+from builder.home import folder_of_user
 from builder.process import Processes
 from builder.registry.references import DOCKER_HUB
 
@@ -27,6 +28,7 @@ LOGIN_HINT = (
 )
 _HELPER_TIMEOUT_S = 30.0
 _HUB_KEY = "https://index.docker.io/v1/"
+_SHARED = Path("/run/containers")  # a folder for each user; only root can make one
 _TOKEN_USER = "<token>"  # noqa: S105 - what helpers write in the place of a name
 
 
@@ -64,6 +66,7 @@ class Credentials:
         self._own, self._logins, self._files = own, dict(logins or {}), files
         self._processes = processes or Processes()
         self._found: dict[str, Login | None] = {}
+        self._answers: dict[tuple[str, str], Login | MissingPrerequisite | None] = {}
         self._lock = threading.Lock()
 
     def login(self, registry: str, repository: str) -> Login | None:
@@ -94,7 +97,7 @@ class Credentials:
         self, file: Path, content: Mapping[str, Any], registry: str, repository: str
     ) -> Login | None:
         helpers, auths = _mapping(content.get("credHelpers")), _mapping(content.get("auths"))
-        if helper := helpers.get(registry):
+        if helper := {_normal(name): one for name, one in helpers.items()}.get(registry):
             return self._ask(str(helper), registry)
         by_name = {_normal(name): entry for name, entry in auths.items()}
         for name in _names(registry, repository):
@@ -106,12 +109,32 @@ class Credentials:
         return None
 
     def _ask(self, helper: str, registry: str) -> Login | None:
+        """What a helper answers; asked once, as it may ask a person, or take long to fail."""
+        key = helper, registry
+        if key not in self._answers:
+            servers = (_HUB_KEY, DOCKER_HUB) if registry == DOCKER_HUB else (registry,)
+            try:
+                some = (self._answer(f"docker-credential-{helper}", one) for one in servers)
+                self._answers[key] = next(filter(None, some), None)
+            except MissingPrerequisite as error:
+                self._answers[key] = error
+        found = self._answers[key]
+        if isinstance(found, MissingPrerequisite):
+            raise found
+        return found
+
+    def _answer(self, program: str, registry: str) -> Login | None:
         """What a credential helper answers; what it prints is never repeated."""
-        program = f"docker-credential-{helper}"
-        server = _HUB_KEY if registry == DOCKER_HUB else registry
-        done = self._processes.capture(
-            [program, "get"], given=f"{server}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
-        )
+        try:
+            done = self._processes.capture(
+                [program, "get"], given=f"{registry}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
+            )
+        except (MissingPrerequisite, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else "there is no such program"
+            raise MissingPrerequisite(
+                f"{program}, which a file of credentials names, cannot be run: {why}",
+                hint=f"install it, or {LOGIN_HINT}",
+            ) from error
         if done.returncode and "credentials not found" in done.stdout + done.stderr:
             return None
         answer = _json(done.stdout)
@@ -121,7 +144,9 @@ class Credentials:
             raise MissingPrerequisite(
                 f"{program} gives no credentials for {registry}: {how}", hint=LOGIN_HINT
             )
-        user = str(answer.get("Username", ""))
+        user = str(answer.get("Username") or "")
+        if not user and not secret:
+            return None  # so says docker-credential-pass of Debian 12 of what it does not have
         if user == _TOKEN_USER:
             return Login(identity_token=secret)
         return Login(user=user, password=secret)
@@ -132,12 +157,15 @@ def auth_files() -> tuple[Path, ...]:
     environment = os.environ
     if named := environment.get("REGISTRY_AUTH_FILE"):
         return (Path(named),)
-    config = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    docker = Path(environment.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    home = folder_of_user() or Path("/")  # the home of who has none, in most containers
+    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    docker = Path(environment.get("DOCKER_CONFIG") or home / ".docker")
     run = environment.get("XDG_RUNTIME_DIR")
+    shared = _SHARED / str(os.getuid()) / "auth.json"  # where podman login writes without that
     return (
         *([docker / "config.json"] if environment.get("DOCKER_CONFIG") else []),
         *([Path(run) / "containers/auth.json"] if run else []),
+        *([shared] if not run and os.access(shared, os.R_OK) else []),
         config / "containers/auth.json",
         docker / "config.json",
     )
@@ -200,16 +228,21 @@ def _normal(key: str) -> str:
     return f"{host}{slash}{path}"
 
 
-def _login_of(entry: Mapping[str, Any], file: Path, name: str) -> Login | None:
-    """An entry as `docker login` writes it; None for an empty one, whose login a helper has."""
+def _login_of(entry: Mapping[str, Any], file: Path, key: str) -> Login | None:
+    """An entry as `docker login` writes it; None for an empty one, whose login a helper has.
+
+    Others write a name and a password side by side, or base64 in lines.
+    """
     if token := entry.get("identitytoken"):
         return Login(identity_token=str(token))
     if not (packed := entry.get("auth")):
-        return None
+        name, secret = entry.get("username"), entry.get("password")
+        return Login(user=str(name), password=str(secret)) if name and secret else None
     try:
+        packed = "".join(packed.split())
         user, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError):
         colon = ""
     if not colon:
-        raise BadInput(f"{file}: the entry {name} is not user:password in base64", hint=LOGIN_HINT)
+        raise BadInput(f"{file}: the entry {key} is not user:password in base64", hint=LOGIN_HINT)
     return Login(user=user, password=password.rstrip("\0"))

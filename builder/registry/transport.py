@@ -19,14 +19,14 @@ import requests.utils
 import urllib3.exceptions
 
 from builder.registry.addresses import joined, origin
-from builder.registry.answers import broken, failure, lost
+from builder.registry.answers import broken, failure, lost, no_token
 from builder.registry.authorization import Authorization, Learned, Scope
 from builder.registry.connections import session, shakes_hands
 from builder.registry.credentials import Credentials
 from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
 from builder.registry.patience import Patience, Sleep
 from builder.registry.references import DOCKER_HUB
-from builder.web import TRANSIENT, cause_of
+from builder.web import cause_of, server_of
 
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
 _REDIRECTS = 5
@@ -283,23 +283,45 @@ class Transport:
 
     def _token(
         self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
-    ) -> tuple[requests.Response, bytes]:
-        """The answer of the server that gives out tokens, and its body if it is a good one."""
-        if not url.startswith("https://") and self.base().startswith("https://"):
+    ) -> bytes:
+        """What the server that gives out tokens answers."""
+        if not url.startswith("https://") and not self._may_be_clear(url):
             raise Denied(f"{self.registry}: it names a server of tokens without TLS")
         patience = self.patience()
-        sent = dict(form)
+        sent, what = dict(form), f"token of {server_of(url)}"
         while True:
             try:
-                answer = self._send(method, url, headers, (lambda: sent) if sent else None, "token")
-                with answer, self.guarded("token"):
-                    if answer.status_code in TRANSIENT:
-                        raise failure(answer, self._at("token"))
-                    good = answer.status_code == requests.codes.ok
-                    body = answer.raw.read(_LARGEST_TOKEN, decode_content=True) if good else b""
-                    return answer, body
+                with self._led(method, url, headers, sent, what) as answer, self.guarded(what):
+                    if answer.status_code != requests.codes.ok:
+                        raise no_token(answer, f"{self.registry}: its server of tokens")
+                    content: bytes = answer.raw.read(_LARGEST_TOKEN, decode_content=True)
+                    return content
             except Passing as passing:
                 patience.after(passing)
+
+    def _led(
+        self, method: str, url: str, headers: Mapping[str, str], sent: dict[str, str], what: str
+    ) -> requests.Response:
+        """The answer of a server of tokens that may lead on, but to no other host: it sees all."""
+        body = (lambda: sent) if sent else None
+        answer = self._send(method, url, headers, body, what)
+        for _ in range(_REDIRECTS):
+            target = (
+                self._joined(url, answer.headers["location"], what) if answer.is_redirect else ""
+            )
+            if method != "GET" or not target or origin(target) != origin(url):
+                break
+            with answer:
+                _drain(answer)
+            answer = self._send(method, target, headers, body, what)
+        return answer
+
+    def _may_be_clear(self, url: str) -> bool:
+        """Whether a login may go to a server of tokens without TLS: to hosts that are asked so."""
+        there, base = urlsplit(url), urlsplit(self.base())
+        named = {there.netloc, there.hostname} & set(self._plain_http)
+        same = there.hostname == base.hostname
+        return base.scheme == "http" and bool(named or same or _LOOPBACK.fullmatch(there.netloc))
 
     def count(self, size: int) -> None:
         """Note that bytes of a blob were sent."""

@@ -160,7 +160,7 @@ def _look(upload: _Upload) -> None:
             found = _RANGE.fullmatch(answer.headers.get("Range", ""))
             last = int(found[1]) if found else 0
             # `0-0` is what registries say of no byte, and of one.
-            if there <= last < upload.wanted.size and last:
+            if there <= last + 1 and 0 < last < upload.wanted.size:
                 upload.location, upload.there = _location(upload, answer, location), last + 1
     except (RegistryFailed, Passing):
         return

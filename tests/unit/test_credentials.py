@@ -10,6 +10,7 @@ import pytest
 
 from builder.errors import BadInput, MissingPrerequisite
 from builder.registry import Credentials, Login
+from builder.registry import credentials as module
 from builder.registry.credentials import PASSWORD, USER, auth_files
 
 HELPER = """\
@@ -20,6 +21,7 @@ case $server in
   helped.example) echo '{{"ServerURL": "x", "Username": "me", "Secret": "hidden"}}' ;;
   token.example) echo '{{"Username": "<token>", "Secret": "hidden"}}' ;;
   https://index.docker.io/v1/) echo '{{"Username": "hub", "Secret": "hidden"}}' ;;
+  unknown.example) echo '{{"ServerURL": "x", "Username": "", "Secret": ""}}' ;;
   none.example) echo "credentials not found in native keychain"; exit 1 ;;
   *) echo "the secret is hidden"; exit 3 ;;
 esac
@@ -167,7 +169,7 @@ def test_what_a_failing_helper_prints_is_not_repeated(asked: Path) -> None:
     with pytest.raises(MissingPrerequisite, match=r"gives no credentials .*: exit status 3") as one:
         user("broken.example")
     assert "hidden" not in str(one.value)
-    with pytest.raises(MissingPrerequisite, match="docker-credential-nowhere: no such program"):
+    with pytest.raises(MissingPrerequisite, match=r"docker-credential-nowhere, .* no such program"):
         user("absent.example")
 
 
@@ -182,3 +184,75 @@ def test_without_a_registry_of_its_own_a_command_needs_it_named(
     monkeypatch.setenv(PASSWORD, "hidden")
     monkeypatch.setenv("BUILD_IMAGES_REGISTRY", named)
     assert user("own.example") == expected
+
+
+def test_a_helper_that_knows_nothing_leaves_us_nobody(asked: Path, tmp_path: Path) -> None:
+    """As docker-credential-pass 0.6.4 says it: an empty login would be refused, none is not."""
+    del asked
+    assert Credentials().login("unknown.example", "a") is None
+    first = tmp_path / "auth.json"
+    second = written(tmp_path / "more.json", {"auths": {"unknown.example": entry("file")}})
+    found = Credentials(files=(first, second)).login("unknown.example", "a")
+    assert found == Login(user="file", password="secret")
+
+
+def test_a_helper_is_asked_once_for_all_repositories_also_if_it_fails(asked: Path) -> None:
+    credentials = Credentials()
+    for repository in ("site/a", "site/b"):
+        assert credentials.login("helped.example", repository) == Login(
+            user="me", password="hidden"
+        )
+        with pytest.raises(MissingPrerequisite, match="exit status 3"):
+            credentials.login("broken.example", repository)
+    assert asked.read_text().splitlines() == ["get helped.example", "get broken.example"]
+
+
+@pytest.mark.parametrize("key", ["docker.io", "index.docker.io", "https://index.docker.io/v1/"])
+def test_docker_hub_has_several_names_in_front_of_helpers(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    text = '#!/bin/sh\nread -r server\n[ $server = docker.io ] || exec echo \'{"Secret": ""}\'\n'
+    text += 'echo \'{"Username": "podman", "Secret": "hidden"}\'\n'
+    written(tmp_path / "docker-credential-hub", text).chmod(0o755)
+    file = written(tmp_path / "auth.json", {"credHelpers": {key: "hub"}})
+    found = Credentials(files=(file,)).login("docker.io", "library/a")
+    assert found == Login(user="podman", password="hidden")
+
+
+def test_a_helper_that_cannot_be_run_is_missing(asked: Path) -> None:
+    (asked.parent / "bin/docker-credential-tests").chmod(0o644)
+    with pytest.raises(MissingPrerequisite, match=r"docker-credential-tests, .*: Permission"):
+        user("helped.example")
+
+
+def test_without_a_folder_of_the_session_podman_login_writes_below_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SHARED", tmp_path / "shared")
+    monkeypatch.setattr("os.getuid", lambda: 7)
+    written(tmp_path / "shared/7/auth.json", {"auths": {"a.example": entry("podman")}})
+    assert user("a.example") == "podman"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    assert user("a.example") is None
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"username": "me", "password": "secret"},
+        {"auth": base64.encodebytes(b"me:secret").decode()},
+    ],
+)
+def test_entries_as_others_write_them(one: dict[str, str], tmp_path: Path) -> None:
+    file = written(tmp_path / "auth.json", {"auths": {"a.example": one}})
+    found = Credentials(files=(file,)).login("a.example", "b")
+    assert found == Login(user="me", password="secret")
+
+
+def test_a_user_without_a_name_and_a_home_has_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container of OpenShift, which chooses a user id."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {0: "root"}[1])
+    assert Path("/.docker/config.json") in auth_files()

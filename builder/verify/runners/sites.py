@@ -139,7 +139,14 @@ def _copy_driver(tools: Tools, image: Path) -> None:
 
 def _name(container: Container) -> dict[str, str]:
     """Who the user is: ch-run does not start without that."""
-    return {"USER": container.tools.ordinary_user or getpass.getuser()}
+    return {"USER": container.tools.ordinary_user or _own_name()}
+
+
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that it has no entry for
+        return str(os.getuid())
 
 
 def _launched(
