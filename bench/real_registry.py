@@ -47,13 +47,15 @@ class RealRegistry:
 
 
 @contextlib.contextmanager
-def real_registry(folder: Path, *, secured: bool = False) -> Iterator[RealRegistry]:
-    """Start a registry below a folder; `secured` with TLS and a password."""
+def real_registry(
+    folder: Path, *, secured: bool = False, auth: str = _AUTH
+) -> Iterator[RealRegistry]:
+    """Start a registry below a folder; `secured` with TLS and a password, or another `auth`."""
     folder.mkdir(parents=True, exist_ok=True)
     if secured:
         _certificate(folder)
         (folder / "htpasswd").write_text(f"{USER}:{_BCRYPT}\n")
-    port, process = _started(folder, secured=secured)
+    port, process = _started(folder, secured=secured, auth=auth)
     try:
         yield RealRegistry(
             host=f"127.0.0.1:{port}",
@@ -66,7 +68,7 @@ def real_registry(folder: Path, *, secured: bool = False) -> Iterator[RealRegist
         process.wait()
 
 
-def _started(folder: Path, *, secured: bool) -> tuple[int, subprocess.Popen[bytes]]:
+def _started(folder: Path, *, secured: bool, auth: str) -> tuple[int, subprocess.Popen[bytes]]:
     """A registry at a port of its own: one that was free may be taken a moment later."""
     for _ in range(5):
         with socket.socket() as free:
@@ -77,7 +79,7 @@ def _started(folder: Path, *, secured: bool) -> tuple[int, subprocess.Popen[byte
                 port=port,
                 root=folder / "store",
                 tls=_TLS.format(folder=folder) if secured else "",
-                auth=_AUTH.format(folder=folder) if secured else "",
+                auth=auth.format(folder=folder) if secured else "",
             )
         )
         with (folder / "registry.log").open("wb") as log:

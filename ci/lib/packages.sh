@@ -30,6 +30,7 @@ test|docker|docker-cli docker.io|Docker's client
 test|podman|podman|another engine that runs the checks
 test|skopeo|skopeo|reads what the engines wrote, as a second opinion
 test|docker-registry|docker-registry|a registry on loopback, for locking
+test|pass|pass|keeps logins for a credential helper
 test|dnf|dnf|downloads packages through the cache, as builds on Rocky Linux and UBI do
 test|rpmbuild|rpm|makes a package for it
 test|createrepo_c|createrepo-c|makes a repository of it

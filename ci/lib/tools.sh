@@ -47,6 +47,7 @@ buildx_ready() {
 
 # Other people's programs that tests ask whether what we publish is as it should be.
 readonly CLIENTS=(cosign crane oras)
+readonly HELPER=docker-credential-pass HELPER_PACKAGE=golang-docker-credential-helpers
 # What sid's skopeo is linked with; the system may have older ones.
 readonly SKOPEO_LIBRARIES=(libc6 libgpgme45 libassuan9 libgpg-error0 libsqlite3-0)
 
@@ -73,6 +74,7 @@ plan_tools() {
     if [[ $TARGET == test ]]; then
         plan_skopeo
         plan_clients "read and check what is published, as a second opinion" "${CLIENTS[@]}"
+        plan_helper
     elif [[ -n $WITH_COSIGN ]]; then
         plan_clients "signs with the identity of a CI system's job" cosign
     fi
@@ -105,6 +107,15 @@ plan_clients() {
     row "${missing[*]}" "$TOOLS/clients" "$why"
     FETCH+=("${missing[@]}")
     TOOL_STEPS+=(unpack_clients)
+}
+
+# Not by the system's apt: with it comes a keyring for desktops, and Docker would take it by itself.
+plan_helper() {
+    if ! client_ready "$HELPER"; then
+        row "$HELPER" "$TOOLS/clients" "gives logins that pass keeps"
+        FETCH+=("$HELPER_PACKAGE")
+        TOOL_STEPS+=(unpack_helper)
+    fi
 }
 
 missing_tools() {
@@ -274,11 +285,24 @@ unpack_clients() {
         [[ -e $(echo "$SCRATCH/debs/${name}"_*.deb) ]] || continue
         unpack "$name" "$whole"
         "$whole/usr/bin/$name" --help >/dev/null
-        note "$name"
-        install -m 755 "$whole/usr/bin/$name" "$TOOLS/clients/.new.$name"
-        mv -T "$TOOLS/clients/.new.$name" "$TOOLS/clients/$name"
-        show "clients/$name" "bin/$name"
+        put_client "$name" "$name" "$whole"
     done
+}
+
+unpack_helper() {
+    local whole=$SCRATCH/helper
+    mkdir -p "$TOOLS/clients"
+    unpack "$HELPER_PACKAGE" "$whole"
+    "$whole/usr/bin/$HELPER" version
+    put_client "$HELPER" "$HELPER_PACKAGE" "$whole"
+}
+
+# put_client NAME PACKAGE FOLDER
+put_client() {
+    note "$2"
+    install -m 755 "$3/usr/bin/$1" "$TOOLS/clients/.new.$1"
+    mv -T "$TOOLS/clients/.new.$1" "$TOOLS/clients/$1"
+    show "clients/$1" "bin/$1"
 }
 
 unpack_skopeo() {
