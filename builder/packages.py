@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from builder.errors import StepFailed
 from builder.journals import Given, Journals
+from builder.suites import Suites
 
 _KEPT = (".deb", ".udeb", ".rpm", ".whl")
 _SOURCES = (".tar.gz", ".zip")  # of Python packages: an index never changes what it lists
@@ -31,7 +32,7 @@ class PackageCache:
     do not have, and the user `run`; `key` is both as a header. A build has a name and a key of its
     own (`builder.journals.as_build`), and does not know the secret.
     `logins` are names and passwords of package indices that want one, by scheme and host: what is
-    for HTTPS is not sent in the clear.
+    for HTTPS is not sent in the clear. `suites` says by which name a mirror is asked for a suite.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class PackageCache:
     key: str = ""
     secret: str = ""
     offline: bool = False
+    suites: Suites = field(default_factory=Suites)
     logins: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     taken: int = 0
     taken_bytes: int = 0

@@ -32,6 +32,7 @@ from builder.bodies import Body, chunks, page_of
 from builder.digests import sha256_of_file
 from builder.journals import ANSWERS, RUN, Given, is_who, key_of, user_and_key
 from builder.packages import PackageCache
+from builder.suites import Suites
 from builder.web import without_users
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ _HOP_BY_HOP = {
 
 
 @contextlib.contextmanager
-def package_cache(folder: Path, *, offline: bool = False) -> Iterator[PackageCache]:
+def package_cache(
+    folder: Path, *, offline: bool = False, suites: Suites | None = None
+) -> Iterator[PackageCache]:
     """A proxy on loopback that keeps packages in `folder`, until the end of the context."""
-    cache = PackageCache(folder=folder, offline=offline)
+    cache = PackageCache(folder=folder, offline=offline, suites=suites or Suites())
     folder.mkdir(parents=True, exist_ok=True)
     for partial in folder.glob("partial-*"):  # of a killed run, and not of another one
         with contextlib.suppress(FileNotFoundError):
@@ -189,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
             # To an index alone, whose login no build step knows: others get what the step sent.
             answer = upstream.ask(
                 self.command,
-                self._url,
+                self._url if self.cache.offline else self.cache.suites.address(self._url),
                 given,
                 self._body(),
                 logins=self.cache.logins if self._is_via else {},

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from builder import door, native
+from builder import door, facts, native
 from builder.bases import find_mirror
 from builder.cli.progress import Progress
 from builder.cli.run import Run
@@ -16,6 +16,7 @@ from builder.errors import counted
 from builder.home import LENT_AT, PIP_AT, Home
 from builder.model import PlannedImage
 from builder.proxy import package_cache, pip_configuration
+from builder.suites import Suites
 
 
 def lent_to(run: Run, image: PlannedImage, *, log: Path, name: str) -> tuple[Lent, ...]:
@@ -45,7 +46,8 @@ def downloading(
     With `noted`, journals say what each build was given.
     """
     with contextlib.ExitStack() as held:
-        cache = held.enter_context(package_cache(home.packages, offline=offline))
+        suites = Suites(architectures=_wanted(images), say=progress.say)
+        cache = held.enter_context(package_cache(home.packages, offline=offline, suites=suites))
         pip = ""
         if any(map(uses_pip, images)):
             pip = held.enter_context(pip_configuration(cache, home.packages, tools.processes))
@@ -57,6 +59,14 @@ def downloading(
     if cache.suspected:
         suspected = counted(cache.suspected, "package")
         progress.say(f"{suspected} of steps that failed will be fetched anew")
+
+
+def _wanted(images: Sequence[PlannedImage]) -> frozenset[str]:
+    """The architectures whose packages are asked for, native tools' among them."""
+    archs = {image.cell.arch for image in images}
+    if archs - {native.HOST}:
+        archs.add(native.HOST)
+    return frozenset(facts.ARCHITECTURES[arch].debian for arch in archs)
 
 
 def uses_pip(image: PlannedImage) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import lzma
 import os
 import subprocess
 import threading
@@ -17,6 +19,7 @@ from test_faults import write_tiny
 from builder.errors import StepFailed
 from builder.packages import PackageCache
 from builder.proxy import package_cache
+from builder.suites import Suites
 
 pytestmark = pytest.mark.engines
 
@@ -156,6 +159,74 @@ def test_dnf_refuses_a_wrong_file_under_the_right_name_and_asks_for_it_again(
     package.write_bytes(sound)
     install(tmp_path / "two", mirror, cache)
     assert [one.read_bytes() for one in kept(cache)] == [sound]
+
+
+@pytest.fixture(name="signed", scope="module")
+def signing_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a key of gpg's, and `keyring.gpg` with its public half."""
+    home = tmp_path_factory.mktemp("gpg")
+    home.chmod(0o700)
+    gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", ""]
+    subprocess.run([*gpg, "--quick-generate-key", "mirror@site.example", "ed25519"], check=True)
+    subprocess.run([*gpg, "--output", str(home / "keyring.gpg"), "--export"], check=True)
+    yield home
+    subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True)
+
+
+def suite(folder: Path, version: str, promised: str, signed: Path) -> None:
+    """A suite whose index has one version of a package, and whose Release file promises another."""
+    stanza = "Package: tree\nArchitecture: ppc64el\nFilename: pool/tree.deb\nSize: 1\n"
+    texts = [f"{stanza}SHA256: {'0' * 64}\nVersion: {one}\n" for one in (version, promised)]
+    there, wanted = ((lzma.compress(text.encode()), text.encode()) for text in texts)
+    index = "main/binary-ppc64el/Packages"
+    (folder / index).parent.mkdir(parents=True)
+    (folder / f"{index}.xz").write_bytes(there[0])
+    lines = ["Origin: Debian", "Suite: stable", "Codename: trixie", "Components: main"]
+    lines += ["Architectures: ppc64el", "Date: Sat, 21 Nov 2026 09:15:44 UTC", "SHA256:"]
+    for content, end in zip(wanted, (".xz", ""), strict=True):
+        lines.append(f" {hashlib.sha256(content).hexdigest()} {len(content)} {index}{end}")
+    (folder / "Release").write_text("\n".join([*lines, ""]))
+    gpg = ["gpg", "--homedir", str(signed), "--batch", "--quiet"]
+    files = ["--output", str(folder / "InRelease"), str(folder / "Release")]
+    subprocess.run([*gpg, "--clearsign", *files], check=True)
+
+
+@pytest.mark.parametrize("minds", [True, False], ids=["minds", "does not mind"])
+def test_apt_reads_the_whole_state_of_a_suite_that_is_torn(
+    minds: bool, signed: Path, tmp_path: Path
+) -> None:
+    """The state that apt refused, or a whole one of the same suite, signature checked."""
+    suite(tmp_path / "mirror/dists/trixie", "1.0", "1.0+deb13u1", signed)
+    suite(tmp_path / "mirror/dists/stable", "1.0", "1.0", signed)
+    for name in ("lists/partial", "archives/partial", "etc/preferences.d", "etc/apt.conf.d"):
+        (tmp_path / "apt" / name).mkdir(parents=True)
+    (tmp_path / "apt/status").touch()
+    state = tmp_path / "apt"
+    where = [f"Dir::State={state}", f"Dir::Cache={state}", f"Dir::Etc={state}/etc"]
+    where += [f"Dir::State::status={state}/status", "APT::Architecture=ppc64el"]
+    where += ["APT::Architectures=ppc64el", "APT::Sandbox::User=root"]
+    told = [word for one in where for word in ("-o", one)]
+    handler = type("Handler", (Repository,), {"asked": []})
+    made = functools.partial(handler, directory=str(tmp_path / "mirror"))
+    suites = Suites(architectures=frozenset({"ppc64el"} if minds else ()))
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), made) as server,
+        package_cache(tmp_path / "packages", suites=suites) as cache,
+    ):
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        source = f"http://127.0.0.1:{server.server_address[1]} trixie main"
+        keyring = signed / "keyring.gpg"
+        (state / "etc/sources.list").write_text(f"deb [signed-by={keyring}] {source}\n")
+        env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "http_proxy": cache.url}
+        run = functools.partial(
+            subprocess.run, env=env, capture_output=True, text=True, check=False
+        )
+        updated = run(["apt-get", *told, "--error-on=any", "update"])
+        shown = run(["apt-cache", *told, "show", "tree"])
+        server.shutdown()
+    assert (updated.returncode == 0) is minds, updated.stderr
+    assert ("Mirror sync in progress?" in updated.stderr) is not minds
+    assert ("Version: 1.0\n" in shown.stdout) is minds
 
 
 def test_a_build_whose_packages_are_damaged_here_fails_once(site: Path, home: Path) -> None:

@@ -42,6 +42,7 @@ LEAVES = {
     "places",
     "packages",
     "proxy",
+    "suites",
     "upstream",
     "predicates",
     "tags",

@@ -1,0 +1,219 @@
+"""Mirrors amid a sync: what the cache of packages asks for in place of a torn suite."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import requests
+
+from builder.packages import PackageCache
+from builder.proxy import package_cache
+from builder.suites import Suites
+
+OLD, NEW = b"Package: tree\nVersion: 1\n", b"Package: tree\nVersion: 1.1\n"
+PATH = "main/binary-ppc64el/Packages.xz"
+
+
+def release(index: bytes, date: str, *, suite: str = "stable", by_hash: bool = True) -> bytes:
+    """A Release file of trixie that names one index for two architectures."""
+    promised = f"{hashlib.sha256(index).hexdigest()} {len(index)}"
+    lines = [
+        *("-----BEGIN PGP SIGNED MESSAGE-----", "Hash: SHA256", ""),
+        *("Origin: Debian", f"Suite: {suite}", "Codename: trixie", f"Date: {date}"),
+        f"Acquire-By-Hash: {'yes' if by_hash else 'no'}",
+        *("Components: main contrib", "SHA256:"),
+        *(f" {promised} main/binary-{arch}/Packages.xz" for arch in ("amd64", "ppc64el")),
+        f" {'0' * 64} 9 contrib/binary-ppc64el/Packages.xz",
+    ]
+    return "\n".join([*lines, ""]).encode()
+
+
+@dataclass
+class Site:
+    """A mirror: files by path, and what was asked for."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    status: int = 404
+    url: str = ""
+
+    def has(self, name: str, text: bytes, ppc64el: bytes, *, by_hash: bool = True) -> None:
+        """A suite under a name: its Release file, and the index that is there for ppc64el."""
+        amd64 = NEW if hashlib.sha256(NEW).hexdigest().encode() in text else OLD
+        folder = f"/debian/dists/{name}"
+        self.files[f"{folder}/InRelease"] = text
+        for arch, index in {"amd64": amd64, "ppc64el": ppc64el}.items():
+            self.files[f"{folder}/main/binary-{arch}/Packages.xz"] = index
+            if by_hash:
+                digest = hashlib.sha256(index).hexdigest()
+                self.files[f"{folder}/main/binary-{arch}/by-hash/SHA256/{digest}"] = index
+
+
+@pytest.fixture
+def mirror() -> Iterator[Site]:
+    site = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            site.asked.append(f"{self.command} {self.path}")
+            content = site.files.get(self.path)
+            self.send_response(site.status if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content or b"")
+
+        do_HEAD = do_GET  # noqa: N815 - as http.server calls it
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        site.url = f"http://127.0.0.1:{server.server_address[1]}/debian"
+        yield site
+        server.shutdown()
+
+
+Get = Callable[[str], requests.Response]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def suites(said: list[str]) -> Suites:
+    return Suites(architectures=frozenset({"amd64", "ppc64el"}), say=said.append)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, suites: Suites) -> Iterator[PackageCache]:
+    with package_cache(tmp_path / "packages", suites=suites) as cache:
+        yield cache
+
+
+@pytest.fixture
+def get(cache: PackageCache, mirror: Site) -> Get:
+    def asked(path: str) -> requests.Response:
+        session = requests.Session()
+        session.trust_env = False
+        return session.get(f"{mirror.url}/{path}", proxies={"http": cache.url}, timeout=10)
+
+    return asked
+
+
+TORN, WHOLE = release(NEW, "Sat, 21 Nov 2026"), release(OLD, "Sat, 12 Sep 2026")
+
+
+def test_a_whole_suite_is_asked_for_by_its_own_name(
+    mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("trixie", TORN, NEW)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+    assert get(f"dists/trixie/{PATH}").content == NEW
+    assert not [one for one in mirror.asked if "stable" in one]
+    assert said == []
+
+
+@pytest.mark.parametrize("by_hash", [True, False])
+def test_of_a_torn_suite_all_is_taken_from_its_whole_state(
+    by_hash: bool, mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("trixie", release(NEW, "a later day", by_hash=by_hash), OLD, by_hash=by_hash)
+    mirror.has("stable", release(OLD, "12 Sep 2026", by_hash=by_hash), OLD, by_hash=by_hash)
+    for _ in range(2):
+        assert b"12 Sep 2026" in get("dists/trixie/InRelease").content
+        assert get(f"dists/trixie/{PATH}").content == OLD
+        assert get("dists/trixie/main/binary-amd64/Packages.xz").content == OLD
+    [line] = said
+    assert f"amid a sync of trixie: {PATH} is not there yet; " in line
+    assert line.endswith("taken is its stable, of 12 Sep 2026")
+    assert sum(one.startswith("HEAD") for one in mirror.asked) <= 6, "found out once"
+
+
+def test_a_suite_that_is_asked_for_as_stable_is_found_by_its_codename(
+    mirror: Site, get: Get
+) -> None:
+    mirror.has("stable", TORN, OLD)
+    mirror.has("trixie", WHOLE, OLD)
+    assert get("dists/stable/InRelease").content == WHOLE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        None,
+        release(NEW, "today"),  # as torn
+        release(OLD, "today", suite="oldstable"),  # of another release
+        WHOLE.replace(b"Origin: Debian", b"Origin: Other"),
+        WHOLE.replace(b"Codename: trixie", b"Codename: bookworm"),
+        b"<html>no Release file</html>",
+    ],
+)
+def test_without_a_whole_state_everything_stays_as_it_is(
+    other: bytes | None, mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("trixie", TORN, OLD)
+    if other is not None:
+        mirror.has("stable", other, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+    assert get(f"dists/trixie/{PATH}").content == OLD
+    assert said == []
+
+
+def test_an_index_that_is_missing_altogether_is_missed(mirror: Site, get: Get) -> None:
+    mirror.has("trixie", TORN, NEW)
+    mirror.has("stable", WHOLE, OLD)
+    for path in [one for one in mirror.files if "/trixie/" in one and "ppc64el" in one]:
+        del mirror.files[path]
+    assert get("dists/trixie/InRelease").content == WHOLE
+
+
+def test_an_architecture_that_nobody_wants_may_be_missing(
+    mirror: Site, get: Get, suites: Suites
+) -> None:
+    suites.architectures = frozenset({"amd64"})
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+
+
+@pytest.mark.parametrize("status", [403, 405, 500])
+def test_a_server_that_does_not_say_is_believed(status: int, mirror: Site, get: Get) -> None:
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    mirror.status = status
+    assert get("dists/trixie/InRelease").content == TORN
+
+
+def test_other_addresses_are_left_alone(mirror: Site, suites: Suites) -> None:
+    for path in ("pool/main/t/tree.deb", "dists/trixie", "dists/", "dists/trixie/InRelease?x=1"):
+        assert suites.address(f"{mirror.url}/{path}") == f"{mirror.url}/{path}"
+    assert mirror.asked == []
+
+
+def test_nobody_answers(suites: Suites) -> None:
+    url = "http://127.0.0.1:9/debian/dists/trixie/InRelease"
+    assert suites.address(url) == url
+
+
+def test_offline_nothing_is_asked(tmp_path: Path, mirror: Site, suites: Suites) -> None:
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    with package_cache(tmp_path / "packages", offline=True, suites=suites) as cache:
+        session = requests.Session()
+        session.trust_env = False
+        url = f"{mirror.url}/dists/trixie/InRelease"
+        assert session.get(url, proxies={"http": cache.url}, timeout=10).content == TORN
+    assert mirror.asked == ["GET /debian/dists/trixie/InRelease"]
