@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import json
 import os
 import sys
@@ -23,9 +24,9 @@ from builder.hosts.record import Host
 from builder.policy.outcomes import Ruling
 from builder.policy.reading import read_policy
 from builder.policy.render import as_lines
-from builder.policy.values import Policy
+from builder.policy.values import Identity, Policy
 from builder.process import Processes
-from builder.proof import TrustedKey, public_key
+from builder.proof import Trusted, TrustedIdentity, TrustedKey, public_key
 from builder.pull.ahead import AT_ONCE, Coming, ahead
 from builder.pull.contents import reading
 from builder.pull.packing import NOTED, Brought, Kept, kept_in
@@ -37,6 +38,7 @@ from builder.workers import Workers
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
+    from builder.proof.roots import Roots
 
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
@@ -269,15 +271,32 @@ def wanted_of(options: Options, given: PullOptions, reference: Reference) -> Wan
     )
 
 
-def _trusted(policy: Policy) -> tuple[TrustedKey, ...]:
-    """The keys; one that is there under two names would count as two signatures."""
-    found: dict[str, TrustedKey] = {}
+def _trusted(policy: Policy) -> tuple[Trusted, ...]:
+    """Those who are trusted; whoever is there under two names would count as two signatures."""
+    found: dict[str, Trusted] = {}
+    roots = functools.cache(_roots)
     for one in policy.keys:
-        key = public_key(str(one.file), os.environ)
-        if first := found.get(key.fingerprint):
-            raise BadInput(f"{one.file}: the same key as {first.name}", hint="name it once")
-        found[key.fingerprint] = TrustedKey(key=key, name=one.name, until=one.until)
+        made: Trusted
+        if isinstance(one, Identity):
+            where, known = f"identity {one.name}", f"{one.issuer} {one.name}"
+            made = TrustedIdentity(
+                name=one.name, issuer=one.issuer, roots=roots(one.roots), until=one.until
+            )
+        else:
+            key = public_key(str(one.file), os.environ)
+            where, known = str(one.file), key.fingerprint
+            made = TrustedKey(key=key, name=one.name, until=one.until)
+        if first := found.get(known):
+            raise BadInput(f"{where}: the same key as {first.name}", hint="name it once")
+        found[known] = made
     return tuple(found.values())
+
+
+def _roots(path: Path) -> Roots:
+    # Most sites trust keys, and pull without what reads certificates.
+    from builder.proof.roots import roots_in  # noqa: PLC0415
+
+    return roots_in(path)
 
 
 def _architecture(named: str, host: Host) -> str:

@@ -23,6 +23,7 @@ from builder.policy.values import (
     REFUSED,
     SAME,
     SCHEMA,
+    Identity,
     Key,
     Policy,
     WantedBill,
@@ -36,6 +37,7 @@ T = TypeVar("T")
 RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
+_OF_IDENTITIES = ("identity", "issuer", "roots")
 _texts = list_of(text, distinct=True)
 
 
@@ -82,9 +84,10 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
     return policy
 
 
-def _key(folder: Path | None) -> Reader[Key]:
-    """A reader of a key's file, alone or with a day until which it is trusted."""
+def _key(folder: Path | None) -> Reader[Key | Identity]:
+    """A reader of whom to trust: a key's file, alone or with a day, or an identity."""
     file = _key_file(folder)
+    identity = _identity(folder)
 
     def dated(node: Node, faults: Faults) -> Key:
         table = Table(node, faults, required=("file",), optional=("until",))
@@ -92,25 +95,58 @@ def _key(folder: Path | None) -> Reader[Key]:
         known = table.read("file", file, Key(name="", file=Path()))
         return replace(known, until=table.read("until", _day, never))
 
-    def read(node: Node, faults: Faults) -> Key:
+    def read(node: Node, faults: Faults) -> Key | Identity:
         if isinstance(node, Probe):
             file(alone := node.child(), faults)
             dated(with_day := node.child(), faults)
-            note(node, anyOf=[alone.schema, with_day.schema])
+            identity(certified := node.child(), faults)
+            note(node, anyOf=[alone.schema, with_day.schema, certified.schema])
             return Key(name="", file=Path())
-        return dated(node, faults) if isinstance(node.value, Mapping) else file(node, faults)
+        if not isinstance(node.value, Mapping):
+            return file(node, faults)
+        return (
+            identity(node, faults)
+            if node.value.keys() & set(_OF_IDENTITIES)
+            else dated(node, faults)
+        )
 
     return read
 
 
 def _key_file(folder: Path | None) -> Reader[Key]:
+    named = _file(folder, "a public key in PEM (cosign.pub)")
+
     def read(node: Node, faults: Faults) -> Key:
+        return Key(name=text(node, Faults()), file=named(node, faults))
+
+    return read
+
+
+def _identity(folder: Path | None) -> Reader[Identity]:
+    """A reader of somebody who signs by certificates."""
+    roots = _file(folder, "roots of Sigstore (trusted_root.json)")
+
+    def read(node: Node, faults: Faults) -> Identity:
+        table = Table(node, faults, required=_OF_IDENTITIES, optional=("until",))
+        never: dt.datetime | None = None
+        return Identity(
+            name=table.read("identity", text, ""),
+            issuer=table.read("issuer", text, ""),
+            roots=table.read("roots", roots, Path()),
+            until=table.read("until", _day, never),
+        )
+
+    return read
+
+
+def _file(folder: Path | None, what: str) -> Reader[Path]:
+    def read(node: Node, faults: Faults) -> Path:
         name = text(node, faults)
         file = (folder or Path()) / name
         if name and folder is not None and not file.is_file():
-            valid = f"valid: a file with a public key in PEM (cosign.pub), named from {folder}"
+            valid = f"valid: a file with {what}, named from {folder}"
             faults.add(node.where, f"there is no such file: {file}", valid)
-        return Key(name=name, file=file)
+        return file
 
     return read
 

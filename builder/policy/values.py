@@ -24,6 +24,19 @@ class Key:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Somebody who signs by certificates: a glob over their names, and who knows them by these.
+
+    `roots` is a `trusted_root.json`: the authorities and logs that are believed.
+    """
+
+    name: str
+    issuer: str
+    roots: Path
+    until: dt.datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WantedHosts:
     """The class of hosts whose evidence counts; what is empty is not asked.
 
@@ -68,10 +81,10 @@ class WantedBill:
 class Policy:
     """What a site asks of an image. A part that is None is not asked for.
 
-    `signatures` is how many of the keys must have signed the image.
+    `keys` are those who are trusted; `signatures` is how many of them must have signed the image.
     """
 
-    keys: tuple[Key, ...]
+    keys: tuple[Key | Identity, ...]
     signatures: int = 1
     evidence: WantedEvidence = field(default_factory=WantedEvidence)
     provenance: WantedProvenance | None = field(default_factory=WantedProvenance)

@@ -22,7 +22,7 @@ from builder.proof.values import (
     Unusable,
     Verdict,
 )
-from builder.proof.verifying import TrustedKey, verified
+from builder.proof.verifying import Trusted, TrustedIdentity, TrustedKey, verified
 
 __all__ = [
     "SIGN",
@@ -35,6 +35,8 @@ __all__ = [
     "Signature",
     "Signer",
     "Standing",
+    "Trusted",
+    "TrustedIdentity",
     "TrustedKey",
     "Unusable",
     "Verdict",

@@ -1,8 +1,8 @@
 """Signing without a key, where a CI system vouches for its job, and Fulcio for its certificate.
 
 cosign finds the job's identity itself (GitHub's, GitLab's `SIGSTORE_ID_TOKEN`, and others), and
-notes the signature in the public log. What comes of it are bundles; `cosign verify` judges them
-with `--certificate-identity`, and this program does not (docs/security.md).
+notes the signature in the public log. What comes of it are bundles, which `builder.proof.certified`
+judges, and `cosign verify --certificate-identity`.
 """
 
 from __future__ import annotations

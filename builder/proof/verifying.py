@@ -6,10 +6,11 @@ listed with the reason, and stops nothing: whoever may write to a registry can a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
 from builder.proof import envelopes, reading, strict
 from builder.proof.envelopes import SIGN, Envelope
@@ -36,7 +37,12 @@ from builder.proof.values import (
     Verdict,
 )
 
+if TYPE_CHECKING:
+    from builder.proof.certified import Signer
+    from builder.proof.roots import Roots
+
 CLASSIC, BUNDLED = "classic", "bundle"
+_SHOWN = 200  # characters of what somebody calls themselves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +54,30 @@ class TrustedKey:
     until: datetime | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrustedIdentity:
+    """Somebody who signs by certificates, and is trusted, up to a time if it has one.
+
+    `name` is a glob over what certificates call them, `issuer` who knows them by that name, and
+    `roots` are whom that is believed.
+    """
+
+    name: str
+    issuer: str
+    roots: Roots
+    until: datetime | None = None
+
+    def is_of(self, signer: Signer) -> bool:
+        return signer.issuer == self.issuer and fnmatchcase(signer.subject, self.name)
+
+
+Trusted = TrustedKey | TrustedIdentity
+
+
 def verified(
-    digest: str, found: Iterable[Attachment], trusted: Sequence[TrustedKey], *, now: datetime
+    digest: str, found: Iterable[Attachment], trusted: Sequence[Trusted], *, now: datetime
 ) -> Verdict:
-    """What trusted keys vouch for of an image, `sha256:…`, among what is attached to it.
+    """What those who are trusted vouch for of an image, `sha256:…`, among what is attached to it.
 
     `found` are the manifests that refer to the image and those at its classic tags, with the blobs
     that `reading.layers_of` names. Manifests of other things are passed over.
@@ -69,8 +95,10 @@ def verified(
 class _Gathered:
     """What was found so far of one image."""
 
-    def __init__(self, *, digest: str, trusted: Sequence[TrustedKey], now: datetime) -> None:
-        self._digest, self._trusted, self._now = digest, trusted, now
+    def __init__(self, *, digest: str, trusted: Sequence[Trusted], now: datetime) -> None:
+        self._digest, self._now = digest, now
+        self._trusted = [one for one in trusted if isinstance(one, TrustedKey)]
+        self._identities = [one for one in trusted if isinstance(one, TrustedIdentity)]
         self._signatures: list[Signature] = []
         self._attestations: list[Attestation] = []
         self._rejected: list[Rejection] = []
@@ -131,16 +159,20 @@ class _Gathered:
 
     def _attestation(self, content: bytes, _layer: Descriptor, source: str) -> None:
         value = strict.json_object(content, "the envelope", limit=MAX_PAYLOAD)
-        self._statement(envelopes.envelope_of(value), source, CLASSIC)
+        envelope = envelopes.envelope_of(value)
+        self._statement(envelope, self._keys_of(envelope), source, CLASSIC)
 
     def _bundle(self, content: bytes, _layer: Descriptor, source: str) -> None:
         value = strict.json_object(content, "the bundle", limit=MAX_PAYLOAD)
         if value.get("mediaType") not in reading.BUNDLES:
             raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
-        self._statement(envelopes.envelope_of(_enveloped(value)), source, BUNDLED)
+        envelope = envelopes.envelope_of(_enveloped(value))
+        names = (
+            self._certified(value, envelope) if _is_certified(value) else self._keys_of(envelope)
+        )
+        self._statement(envelope, names, source, BUNDLED)
 
-    def _statement(self, envelope: Envelope, source: str, form: str) -> None:
-        keys = self._vouching(lambda key: bool(envelopes.signed_by(envelope, [key])))
+    def _statement(self, envelope: Envelope, keys: tuple[str, ...], source: str, form: str) -> None:
         statement = envelopes.statement_of(envelope.payload, self._digest)
         if statement["predicateType"] == SIGN:
             self._signatures.append(Signature(keys=keys, source=source, format=form))
@@ -155,23 +187,67 @@ class _Gathered:
             )
         )
 
+    def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
+        """The names of the trusted keys that signed an envelope; raises `Unusable` if none did."""
+        return self._vouching(lambda key: bool(envelopes.signed_by(envelope, [key])))
+
     def _vouching(self, signed: Callable[[PublicKey], bool]) -> tuple[str, ...]:
         """The names of the trusted keys that signed; raises `Unusable` if none did."""
         signers = [one for one in self._trusted if signed(one.key)]
         if not signers:
             raise Unusable(WRONG_KEY, "no trusted key signed this, or it was changed since")
+        return self._still(signers)
+
+    def _certified(self, bundle: Mapping[str, Any], envelope: Envelope) -> tuple[str, ...]:
+        """The name of the trusted identity that signed; raises `Unusable` if none did."""
+        if not self._identities:
+            raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
+        # What is signed by keys, as most is, needs nothing of certificates.
+        from builder.proof.certified import certified  # noqa: PLC0415
+
+        if len(envelope.signatures) != 1:
+            raise Unusable(MALFORMED, "a certificate, and not one signature")
+        [signature] = envelope.signatures
+        signers, errors = [], []
+        for roots in {id(one.roots): one.roots for one in self._identities}.values():
+            try:
+                found = certified(
+                    bundle, envelope.signed, signature, roots, payload=envelope.payload
+                )
+            except Unusable as error:
+                errors.append(error)
+                continue
+            signers += [one for one in self._identities if one.roots is roots and one.is_of(found)]
+            errors.append(
+                Unusable(
+                    WRONG_KEY,
+                    f"signed by {ascii(found.subject)[:_SHOWN]}, whom "
+                    f"{ascii(found.issuer)[:_SHOWN]} knows: not trusted",
+                )
+            )
+        if not signers:
+            raise errors[0]
+        return self._still(signers)[:1]  # it is one signer, however many globs are about them
+
+    def _still(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
+        """The names of those that are trusted to this day; raises `Unusable` if none is."""
         valid = [one for one in signers if one.until is None or self._now <= one.until]
         if not valid:
             ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)
-            raise Unusable(EXPIRED_KEY, f"the key is trusted no more: {ended}")
+            raise Unusable(EXPIRED_KEY, f"the signer is trusted no more: {ended}")
         return tuple(one.name for one in valid)
 
 
-def _enveloped(value: dict[str, Any]) -> dict[str, Any]:
-    """The DSSE envelope of a bundle that a key signed; raises `Unusable`."""
-    material = value.get("verificationMaterial")
-    if isinstance(material, dict) and material.keys() & {"certificate", "x509CertificateChain"}:
-        raise Unusable(KEYLESS, "signed by a certificate, and not by a key: no trusted key vouches")
+def _is_certified(bundle: Mapping[str, Any]) -> bool:
+    """Whether a bundle is signed by a certificate, and not by a key."""
+    material = bundle.get("verificationMaterial")
+    return isinstance(material, dict) and bool(
+        material.keys() & {"certificate", "x509CertificateChain"}
+    )
+
+
+def _enveloped(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The DSSE envelope of a bundle; raises `Unusable`."""
     envelope = value.get("dsseEnvelope")
     if not isinstance(envelope, dict):
         raise Unusable(WRONG_TYPE, "the bundle holds no DSSE envelope")

@@ -14,7 +14,7 @@ from builder.policy.gathered import OTHER, SIGNATURE, Proof
 from builder.policy.statements import proof_of
 from builder.proof import (
     Attachment,
-    TrustedKey,
+    Trusted,
     Unusable,
     attestation_tag,
     embedded,
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def proofs_of(
-    registry: Source, digests: Sequence[str], trusted: Sequence[TrustedKey], now: dt.datetime
+    registry: Source, digests: Sequence[str], trusted: Sequence[Trusted], now: dt.datetime
 ) -> tuple[Proof, ...]:
     """What is said of an image's digests, and by whom; what counts for nothing has a fault.
 
@@ -87,7 +87,7 @@ def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def _judged(
-    digest: str, attached: Sequence[Attachment], trusted: Sequence[TrustedKey], now: dt.datetime
+    digest: str, attached: Sequence[Attachment], trusted: Sequence[Trusted], now: dt.datetime
 ) -> Iterator[Proof]:
     verdict = verified(digest, attached, trusted, now=now)
     for one in verdict.signatures:

@@ -19,7 +19,7 @@ from builder.policy.outcomes import Ruling, not_asked
 from builder.policy.render import as_lines
 from builder.policy.rules import tree
 from builder.policy.values import Policy
-from builder.proof import TrustedKey
+from builder.proof import Trusted
 from builder.pull.artifacts import published
 from builder.pull.finding import Found, find
 from builder.pull.fitting import contract_of, pulled_for
@@ -44,7 +44,7 @@ class Wanted:
     arch: str
     host: Host
     policy: Policy
-    trusted: tuple[TrustedKey, ...]
+    trusted: tuple[Trusted, ...]
     now: dt.datetime
     emulated: bool = False
 

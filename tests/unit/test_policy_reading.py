@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from builder.errors import BadInput
 from builder.policy.reading import read_policy
 from builder.policy.values import (
     MAX_AGE,
+    Identity,
     Key,
     Policy,
     WantedBill,
@@ -146,6 +149,21 @@ def test_every_fault_is_reported_at_its_place(tmp_path: Path) -> None:
             "2027-12-31",
         ),
         ("- a\n", "", "expected a mapping"),
+        (
+            "schema: build-images/policy/v1\nkeys: [{identity: a, issuer: b, roots: none.json}]\n",
+            "keys[0].roots",
+            "roots of Sigstore (trusted_root.json)",
+        ),
+        (
+            "schema: build-images/policy/v1\nkeys: [{identity: a, isuer: b, roots: site.pub}]\n",
+            "keys[0].isuer",
+            'did you mean "issuer"?',
+        ),
+        (
+            "schema: build-images/policy/v1\nkeys: [{identity: a, file: site.pub}]\n",
+            "keys[0].issuer",
+            "missing",
+        ),
     ],
 )
 def test_single_faults(text: str, key: str, words: str, tmp_path: Path) -> None:
@@ -173,6 +191,31 @@ def test_one_key_under_two_names_is_no_second_signature(
     argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(policy)]
     assert main(argv) == 2
     assert "b.pub: the same key as a.pub" in capsys.readouterr().err
+
+
+def test_an_identity_is_read_and_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = lzma.decompress((ROOT / "tests/data/sigstore/conformance.json.xz").read_bytes())
+    (tmp_path / "roots.json").write_text(json.loads(suite)["roots"]["production"])
+    one = '{identity: "https://a/*", issuer: "https://b", roots: roots.json, until: "2027-12-31"}'
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}]\n")
+    [found] = read_policy(path).keys
+    assert found == Identity(
+        name="https://a/*",
+        issuer="https://b",
+        roots=tmp_path / "roots.json",
+        until=dt.datetime.combine(dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc),
+    )
+    again = one.replace(', until: "2027-12-31"', "")
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}, {again}]\n")
+    argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(path)]
+    assert main(argv) == 2
+    assert "identity https://a/*: the same key as https://a/*" in capsys.readouterr().err
+    (tmp_path / "roots.json").write_text("{}")
+    assert main(argv) == 2
+    assert "roots.json: not a trusted_root.json of Sigstore" in capsys.readouterr().err
 
 
 def test_policy_test_tells_what_is_not_as_expected(
