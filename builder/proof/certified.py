@@ -21,7 +21,6 @@ from builder.proof import strict
 from builder.proof.chains import check_issued, signer_of
 from builder.proof.logged import Signed, logged
 from builder.proof.roots import Roots, signed_by
-from builder.proof.stamps import stamped
 from builder.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 _MOST_ENTRIES = 8
@@ -91,7 +90,7 @@ def _times(bundle: Mapping[str, Any], signed: Signed, roots: Roots) -> list[dt.d
         strict.base64_bytes(strict.part({"": one}, "", "signedTimestamp"), "a time stamp")
         for one in stamps
     ]
-    times = [stamped(one, signed.signature, roots.stampers) for one in contents]
+    times = _stamped(contents, signed.signature, roots) if contents else []
     entries = _some(material.get("tlogEntries"), _MOST_ENTRIES)
     found = [logged(one, signed, roots.logs) for one in entries if isinstance(one, dict)]
     if len(found) < len(entries) or (roots.logs and not found):
@@ -102,6 +101,13 @@ def _times(bundle: Mapping[str, Any], signed: Signed, roots: Roots) -> list[dt.d
     if not all(one.log.span.covers(time) for one in found for time in times):
         raise Unusable(WRONG_KEY, "an entry of a time at which the log is not believed")
     return times
+
+
+def _stamped(stamps: list[bytes], signature: bytes, roots: Roots) -> list[dt.datetime]:
+    # Reading them takes modules that start slowly, and the log's promise says the time as well.
+    from builder.proof.stamps import stamped  # noqa: PLC0415
+
+    return [stamped(one, signature, roots.stampers) for one in stamps]
 
 
 def _some(value: object, most: int) -> list[Any]:
