@@ -135,6 +135,7 @@ static void must(int code, const char *call)
     printf("rank %d of %d: %s: %s\n", rank, size, call, first_line(text));
     fflush(stdout);
     fprintf(stderr, "rank %d of %d: %s: %s\n", rank, size, call, text);
+    sleep(1); /* aborting ends the launcher, and with it what it has not passed on yet */
     MPI_Abort(MPI_COMM_WORLD, 1);
     _exit(1);
 }
