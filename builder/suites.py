@@ -11,10 +11,13 @@ https://wiki.debian.org/DebianRepository/Format
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -22,10 +25,14 @@ if TYPE_CHECKING:
     import requests
 
 _OF_A_SUITE = re.compile(r"(http://[^?#]+/dists/)([^/?#]+)(/[^?#]+)")
-_FIELD = re.compile(r"^(\w[\w-]*): *(.*)$", re.MULTILINE)
+_WANTED = "Acquire-By-Hash|Codename|Components|Date|Label|Origin|Suite"
+_FIELD = re.compile(rf"^({_WANTED}): *(.*)$", re.MULTILINE)
 _SUM = re.compile(r"^ ([0-9a-f]{64}) +([0-9]+) +(\S+)$", re.MULTILINE)
 _ENDS = (".xz", ".gz", "")  # apt takes the first that the Release file names
-_MOST_RELEASE = 16 << 20  # bytes
+_MOST_RELEASE = 10 << 20  # bytes; that of Debian's sid has 0.3 MB
+_PATIENCE_S = 20.0  # apt waits for 30 s
+# Point releases are two to four months apart: what is older was forgotten there.
+_OLDEST = dt.timedelta(days=180)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_~-]*")
 _ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
@@ -50,13 +57,15 @@ class _Release:
 class Suites:
     """Which name each suite is asked for by, found out once and kept.
 
+    A mirror that has not said enough for that after 20 s is asked for what is wanted.
+
     `architectures` are those that packages are wanted for, as Debian names them; without any,
     everything is asked for by its own name. `say` is told of each other name that was taken.
     """
 
     architectures: frozenset[str] = frozenset()
     say: Callable[[str], object] = lambda _: None
-    _names: dict[tuple[str, str], str] = field(default_factory=dict)
+    _names: dict[tuple[str, str], Future[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def address(self, url: str) -> str:
@@ -66,9 +75,26 @@ class Suites:
             return url
         archive, suite, path = found.groups()
         with self._lock:
-            if (archive, suite) not in self._names:
-                self._names[archive, suite] = self._whole(archive, suite)
-            return f"{archive}{self._names[archive, suite]}{path}"
+            if (asked := self._names.get((archive, suite))) is None:
+                asked = self._names[archive, suite] = Future()
+                given = (asked, archive, suite)
+                threading.Thread(target=self._find, args=given, daemon=True).start()
+        wait([asked], timeout=_PATIENCE_S)
+        self._settle(asked, suite)
+        return f"{archive}{asked.result()}{path}"
+
+    def _find(self, asked: Future[str], archive: str, suite: str) -> None:
+        name = suite
+        try:
+            name = self._whole(archive, suite)
+        finally:
+            self._settle(asked, name)
+
+    def _settle(self, asked: Future[str], name: str) -> None:
+        """Take a name, if none was taken: for all of a run it is one."""
+        with self._lock:
+            if not asked.done():
+                asked.set_result(name)
 
     def _whole(self, archive: str, suite: str) -> str:
         """The name of a whole state of a suite; its own where there is none, or nobody answers."""
@@ -87,6 +113,7 @@ class Suites:
                 if (
                     other
                     and _identity(other) == _identity(release)
+                    and _is_of_late(other, release)
                     and not self._lacking(archive, name, other)
                 ):
                     self.say(
@@ -94,7 +121,7 @@ class Suites:
                         f"taken is its {name}, of {other.fields.get('Date', 'an unknown day')}"
                     )
                     return name
-        except (requests.RequestException, urllib3.exceptions.HTTPError):
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError):
             return suite  # whoever asked for it is told
         return suite
 
@@ -124,6 +151,12 @@ def _names(release: _Release, suite: str) -> list[str]:
 
 def _identity(release: _Release) -> list[str | None]:
     return [release.fields.get(one) for one in ("Origin", "Label", "Suite", "Codename")]
+
+
+def _is_of_late(other: _Release, release: _Release) -> bool:
+    """Whether a state may be the one before another, or is newer, and is none of long ago."""
+    dates = [parsedate_to_datetime(one.fields.get("Date", "")) for one in (other, release)]
+    return dates[1] - dates[0] <= _OLDEST
 
 
 def _is_there(folder: str, release: _Release, path: str) -> bool:

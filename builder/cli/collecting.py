@@ -218,7 +218,7 @@ def _target(image: StoredImage) -> str:
 def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[Garbage]:
     """Half-made things: of a present key they are gone on with, whenever that is."""
     wanted = {image.content_key[:16] for image in images}
-    folders = [one for one in home.work.glob("*") if one.is_dir() and not one.is_symlink()]
+    folders = [one for one in home.work.glob("*") if _is_folder(one)]
     for folder in folders:
         if folder.name == "stages" or folder.name.startswith(_PASSING):
             if not any(folder.iterdir()):
@@ -226,9 +226,14 @@ def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[
             yield _files("work", folder.name, [folder], "left by a build that was ended")
             continue
         for one in sorted(folder.glob("*")):
-            if one.name not in wanted and one.is_dir() and one.stat().st_mtime < since:
+            if one.name not in wanted and _is_folder(one) and one.stat().st_mtime < since:
                 name = f"{folder.name} {one.name[:12]}"
                 yield _files("work", name, [one], "no image of the project has its key")
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether something is a folder itself, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _packages(home: Home, since: float) -> Iterator[Garbage]:
@@ -313,7 +318,7 @@ def _removed(path: Path, tools: Tools) -> str:
     The store of a build that was killed is mounted still. With what cannot be unmounted all stays:
     below a mount there may be other files than the folder's.
     """
-    for target in mounted_below(path.resolve()):
+    for target in mounted_below(path.parent.resolve() / path.name):  # a link is no mount of ours
         done = tools.processes.capture(["umount", target], check=False)
         if done.returncode:
             return (done.stderr.splitlines() or [f"umount {target} failed"])[-1]

@@ -116,7 +116,14 @@ def _looked_ahead(
     options: Options, asked: Sequence[Wanted], read_by: Workers | None
 ) -> Generator[Future[_Looked], None, None]:
     """What is to be brought, in order: some are judged, and come, while another one is packed."""
-    together = _Together(options=options, several=len(asked) > 1, workers=read_by)
+    processes = Processes()
+    together = _Together(
+        options=options,
+        several=len(asked) > 1,
+        workers=read_by,
+        processes=processes,
+        credentials=Credentials(processes=processes),
+    )
     for first in range(0, len(asked), _MOST_AHEAD):
         some = asked[first : first + _MOST_AHEAD]
         looked, end = ahead(together.looked, some, threads=_LOOKS_AT_ONCE)
@@ -138,17 +145,17 @@ class _Together:
     options: Options
     several: bool
     workers: Workers | None
-    processes: Processes = field(default_factory=Processes)
+    processes: Processes
+    credentials: Credentials  # helpers are asked once, and may ask a person
     coming: Coming[Brought] = field(default_factory=Coming)
     learned: dict[str, Learned] = field(default_factory=dict)
 
     def looked(self, wanted: Wanted) -> _Looked:
         """Look at an image, and have its layers come if it is proven."""
         options, pulls = self.options, Home.of_environment().pulls
-        credentials = Credentials(processes=self.processes)
         registry = connect(
             wanted.reference,
-            credentials,
+            self.credentials,
             plain_http=options.plain_http,
             learned=self.learned.setdefault(wanted.reference.name, Learned()),
         )

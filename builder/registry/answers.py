@@ -40,7 +40,8 @@ def lost(error: Exception, at: str) -> Exception:
         return Unreachable(f"{at}: TLS fails: {reason}", reason=reason, hint=TLS_HINT)
     if isinstance(error, ValueError):  # requests' errors for URLs that are none
         return RegistryFailed(f"{at}: the registry names an address that is none")
-    failed = Unreachable(f"{at}: no answer: {reason}", reason=reason)
+    hint = TLS_HINT if _went_away(cause) else ""
+    failed = Unreachable(f"{at}: no answer: {reason}", reason=reason, hint=hint)
     if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
         return failed  # that name does not come to exist by waiting
     return Passing(failed)

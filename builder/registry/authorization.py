@@ -23,7 +23,7 @@ PULL, PUSH, DELETE = "pull", "pull,push", "pull,push,delete"
 _BASIC_KEY = "basic"
 _TOKEN = re.compile(r"[!-~]+")  # what a header can hold
 _BEARER = re.compile(r"(?:^|,)\s*bearer\s(.*)", re.IGNORECASE | re.DOTALL)
-_PAIR = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
+_PAIR = re.compile(r'\b(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -129,7 +129,7 @@ class Credentials:
             done = self._processes.capture(
                 [program, "get"], given=f"{registry}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
             )
-        except (MissingPrerequisite, OSError) as error:
+        except (MissingPrerequisite, OSError, ValueError) as error:  # a name with a NUL is none
             why = error.strerror if isinstance(error, OSError) else "there is no such program"
             raise MissingPrerequisite(
                 f"{program}, which a file of credentials names, cannot be run: {why}",

@@ -133,12 +133,17 @@ class Transport:
             raise RegistryFailed(f"{self._at(what)}: the registry names an address without TLS")
         known = self._authorization.known(scope)
         answer = self._follow(method, url, headers, body, known, what)
-        if answer.status_code == requests.codes.unauthorized and self._is_home(answer.url):
+        # What another thread was told meanwhile may be over by now, too; what we are told is not.
+        for _ in range(2 if self._authorization.known(scope) != known else 1):
+            if answer.status_code != requests.codes.unauthorized or not self._is_home(answer.url):
+                break
             challenge = answer.headers.get("WWW-Authenticate", "")
-            if fresh := self._authorization.answer(challenge, scope, stale=known):
-                with answer:
-                    _drain(answer)
-                answer = self._follow(method, url, headers, body, fresh, what)
+            known = self._authorization.answer(challenge, scope, stale=known)
+            if not known:
+                break
+            with answer:
+                _drain(answer)
+            answer = self._follow(method, url, headers, body, known, what)
         return answer
 
     def silent(self) -> str:

@@ -34,7 +34,7 @@ def run(tmp_path: Path, *, free: int = 99, first: int = 0, second: int = 0) -> t
         path.chmod(0o755)
     done = subprocess.run(
         [tmp_path / "ci/tests"],
-        env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
+        env={**os.environ, "LC_ALL": "C", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,

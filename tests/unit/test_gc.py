@@ -120,6 +120,11 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
     put(folder / ("0" * 16) / "steps.json")
     put(home.work / "verify-x" / "image.sif", old=False)
     put(home.work / "layers-x" / "packed", old=False)
+    put(home.path.parent / "scratch" / "file")
+    (folder / ("1" * 16)).symlink_to(
+        home.path.parent / "scratch"
+    )  # somebody's, and no work of ours
+    (home.work / "verify-y").symlink_to(home.path.parent / "scratch")
     names = [f"{folder.name} {'0' * 12}", "layers-x", "verify-x"]
     assert sorted(found(capsys, project)["work"]) == sorted(names)
 

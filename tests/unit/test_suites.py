@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -112,7 +114,8 @@ def get(cache: PackageCache, mirror: Site) -> Get:
     return asked
 
 
-TORN, WHOLE = release(NEW, "Sat, 21 Nov 2026"), release(OLD, "Sat, 12 Sep 2026")
+LATER, BEFORE = "Sat, 21 Nov 2026 09:15:44 UTC", "Sat, 12 Sep 2026 07:55:41 UTC"
+TORN, WHOLE = release(NEW, LATER), release(OLD, BEFORE)
 
 
 def test_a_whole_suite_is_asked_for_by_its_own_name(
@@ -130,15 +133,15 @@ def test_a_whole_suite_is_asked_for_by_its_own_name(
 def test_of_a_torn_suite_all_is_taken_from_its_whole_state(
     by_hash: bool, mirror: Site, get: Get, said: list[str]
 ) -> None:
-    mirror.has("trixie", release(NEW, "a later day", by_hash=by_hash), OLD, by_hash=by_hash)
-    mirror.has("stable", release(OLD, "12 Sep 2026", by_hash=by_hash), OLD, by_hash=by_hash)
+    mirror.has("trixie", release(NEW, LATER, by_hash=by_hash), OLD, by_hash=by_hash)
+    mirror.has("stable", release(OLD, BEFORE, by_hash=by_hash), OLD, by_hash=by_hash)
     for _ in range(2):
         assert b"12 Sep 2026" in get("dists/trixie/InRelease").content
         assert get(f"dists/trixie/{PATH}").content == OLD
         assert get("dists/trixie/main/binary-amd64/Packages.xz").content == OLD
     [line] = said
     assert f"amid a sync of trixie: {PATH} is not there yet; " in line
-    assert line.endswith("taken is its stable, of 12 Sep 2026")
+    assert line.endswith(f"taken is its stable, of {BEFORE}")
     assert sum(one.startswith("HEAD") for one in mirror.asked) <= 6, "found out once"
 
 
@@ -154,8 +157,10 @@ def test_a_suite_that_is_asked_for_as_stable_is_found_by_its_codename(
     "other",
     [
         None,
-        release(NEW, "today"),  # as torn
-        release(OLD, "today", suite="oldstable"),  # of another release
+        release(NEW, BEFORE),  # as torn
+        release(OLD, BEFORE, suite="oldstable"),  # of another release
+        release(OLD, "Sat, 09 Aug 2025 09:15:44 UTC"),  # forgotten there
+        release(OLD, "some day"),
         WHOLE.replace(b"Origin: Debian", b"Origin: Other"),
         WHOLE.replace(b"Codename: trixie", b"Codename: bookworm"),
         b"<html>no Release file</html>",
@@ -217,3 +222,32 @@ def test_offline_nothing_is_asked(tmp_path: Path, mirror: Site, suites: Suites) 
         url = f"{mirror.url}/dists/trixie/InRelease"
         assert session.get(url, proxies={"http": cache.url}, timeout=10).content == TORN
     assert mirror.asked == ["GET /debian/dists/trixie/InRelease"]
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\n\r\n"])
+def test_a_mirror_that_says_nothing_does_not_hold_the_others(
+    answer: bytes, mirror: Site, suites: Suites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.suites._PATIENCE_S", 1.0)
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        if answer:
+            threading.Thread(target=answering, args=(silent, answer), daemon=True).start()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/dists/trixie/InRelease"
+        waiting = threading.Thread(target=suites.address, args=(url,), daemon=True)
+        waiting.start()
+        found = suites.address(f"{mirror.url}/dists/trixie/InRelease")
+        assert found == f"{mirror.url}/dists/stable/InRelease"
+        assert suites.address(url) == url
+        waiting.join(10)
+        assert not waiting.is_alive()
+
+
+def answering(server: socket.socket, answer: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
