@@ -8,7 +8,7 @@ nothing is asked for. https://github.com/sigstore/architecture-docs/blob/main/cl
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from builder.proof import strict
-from builder.proof.chains import check_issued, signer_of
+from builder.proof.chains import check_authority, check_issued, signer_of
 from builder.proof.logged import Signed, logged
 from builder.proof.roots import Roots, signed_by
 from builder.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 _MOST_ENTRIES = 8
 _MOST_STAMPS = 8
+_SHOWN = 200  # characters of what somebody calls themselves
 _MAX_CERTIFICATE = 64 << 10  # bytes
 # What cryptography raises at certificates that are none; most is read only when it is asked for.
 _UNREADABLE = (
@@ -53,21 +54,33 @@ def certified(
     roots: Roots,
     *,
     payload: bytes | None = None,
+    wanted: Callable[[str, str], bool] = lambda _subject, _issuer: True,
 ) -> Signer:
     """Who signed some data, by a bundle; raises `Unusable` where the roots do not vouch for it.
 
-    `payload` is what the data envelop, where they do.
+    `payload` is what the data envelop, where they do. Whoever is not `wanted`, by name and issuer,
+    is refused before much is read: everybody can have a certificate, and attach what they like.
     """
     try:
-        return _signer(bundle, data, signature, roots, payload)
+        return _signer(bundle, data, signature, roots, payload, wanted)
     except _UNREADABLE as error:
         raise Unusable(MALFORMED, "a certificate that cannot be read") from error
 
 
 def _signer(
-    bundle: Mapping[str, Any], data: bytes, signature: bytes, roots: Roots, payload: bytes | None
+    bundle: Mapping[str, Any],
+    data: bytes,
+    signature: bytes,
+    roots: Roots,
+    payload: bytes | None,
+    wanted: Callable[[str, str], bool],
 ) -> Signer:
     certificate = _certificate(bundle)
+    check_authority(certificate, roots)
+    subject, issuer = signer_of(certificate)
+    if not wanted(subject, issuer):
+        who, whose = ascii(subject)[:_SHOWN], ascii(issuer)[:_SHOWN]
+        raise Unusable(WRONG_KEY, f"signed by {who}, whom {whose} knows: not trusted")
     hashed = _hashed(certificate)
     if not signed_by(certificate.public_key(), signature, data, hashed):
         raise Unusable(WRONG_KEY, "the certificate's key did not sign this")
@@ -76,7 +89,6 @@ def _signer(
     )
     times = _times(bundle, signed, roots)
     check_issued(certificate, roots, times)
-    subject, issuer = signer_of(certificate)
     return Signer(subject=subject, issuer=issuer, time=min(times))
 
 

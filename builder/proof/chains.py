@@ -49,6 +49,12 @@ def signer_of(certificate: x509.Certificate) -> tuple[str, str]:
     return (uris or mails)[0], _issuer(certificate)
 
 
+def check_authority(certificate: x509.Certificate, roots: Roots) -> None:
+    """An authority of the roots signed a certificate, at whatever time; raises `Unusable`."""
+    if not any(_is_of(certificate, one.chain[0]) for one in roots.certifiers):
+        raise Unusable(WRONG_KEY, "the certificate is of no authority that the roots name")
+
+
 def check_issued(certificate: x509.Certificate, roots: Roots, times: Sequence[dt.datetime]) -> None:
     """An authority of the roots issued a certificate for signing, valid at all of some times.
 
@@ -59,7 +65,7 @@ def check_issued(certificate: x509.Certificate, roots: Roots, times: Sequence[dt
         raise Unusable(WRONG_KEY, "the certificate was not valid when this was signed")
     issuers = [one for one in roots.certifiers if _issued(one, certificate, times)]
     if not issuers:
-        raise Unusable(WRONG_KEY, "the certificate is of no authority that the roots name")
+        raise Unusable(WRONG_KEY, "the certificate's authority was not believed at that time")
     logged = roots.certificate_logs
     if logged and not any(_is_logged(certificate, one.chain[0], roots) for one in issuers):
         raise Unusable(WRONG_KEY, "the certificate is in no log that the roots name")
@@ -129,15 +135,20 @@ def _issuer(certificate: x509.Certificate) -> str:
     """Who knew the signer, `https://token.actions.githubusercontent.com`."""
     found = {one.oid: one.value for one in certificate.extensions}
     new, old = (getattr(found.get(oid), "value", b"") for oid in (_ISSUER, _OLD_ISSUER))
-    if new:
-        text = new[2:]
-        if new[:2] != bytes([_UTF8_STRING, len(text)]) or len(text) >= _SHORT:
-            raise Unusable(MALFORMED, "the certificate's issuer of identities cannot be read")
-    else:
-        text = old
+    text = _utf8(new) if new else old
     if not text or not text.isascii():
         raise Unusable(MALFORMED, "the certificate does not say who knew the signer")
     return str(text, "ascii")
+
+
+def _utf8(der: bytes) -> bytes:
+    """What is in a UTF8String in DER; raises `Unusable`."""
+    for head in (2, 3):
+        text = der[head:]
+        long = [] if len(text) < _SHORT else [_SHORT + 1]
+        if len(text) < 2 * _SHORT and der[:head] == bytes([_UTF8_STRING, *long, len(text)]):
+            return text
+    raise Unusable(MALFORMED, "the certificate's issuer of identities cannot be read")
 
 
 def _is_logged(certificate: x509.Certificate, issuer: x509.Certificate, roots: Roots) -> bool:

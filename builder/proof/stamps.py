@@ -23,7 +23,7 @@ from builder.proof.chains import is_chain
 from builder.proof.roots import Authority, signed_by
 from builder.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
-MAX_STAMP = 64 << 10  # bytes
+MAX_STAMP = 16 << 10  # bytes; with three certificates one has 3 kB
 _HASHES: dict[str, hashes.HashAlgorithm] = {
     "2.16.840.1.101.3.4.2.1": hashes.SHA256(),
     "2.16.840.1.101.3.4.2.2": hashes.SHA384(),

@@ -38,11 +38,9 @@ from builder.proof.values import (
 )
 
 if TYPE_CHECKING:
-    from builder.proof.certified import Signer
     from builder.proof.roots import Roots
 
 CLASSIC, BUNDLED = "classic", "bundle"
-_SHOWN = 200  # characters of what somebody calls themselves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +65,8 @@ class TrustedIdentity:
     roots: Roots
     until: datetime | None = None
 
-    def is_of(self, signer: Signer) -> bool:
-        return signer.issuer == self.issuer and fnmatchcase(signer.subject, self.name)
+    def is_of(self, subject: str, issuer: str) -> bool:
+        return issuer == self.issuer and fnmatchcase(subject, self.name)
 
 
 Trusted = TrustedKey | TrustedIdentity
@@ -210,21 +208,20 @@ class _Gathered:
         [signature] = envelope.signatures
         signers, errors = [], []
         for roots in {id(one.roots): one.roots for one in self._identities}.values():
+            some = [one for one in self._identities if one.roots is roots]
             try:
                 found = certified(
-                    bundle, envelope.signed, signature, roots, payload=envelope.payload
+                    bundle,
+                    envelope.signed,
+                    signature,
+                    roots,
+                    payload=envelope.payload,
+                    wanted=lambda *who, some=some: any(one.is_of(*who) for one in some),
                 )
             except Unusable as error:
                 errors.append(error)
                 continue
-            signers += [one for one in self._identities if one.roots is roots and one.is_of(found)]
-            errors.append(
-                Unusable(
-                    WRONG_KEY,
-                    f"signed by {ascii(found.subject)[:_SHOWN]}, whom "
-                    f"{ascii(found.issuer)[:_SHOWN]} knows: not trusted",
-                )
-            )
+            signers += [one for one in some if one.is_of(found.subject, found.issuer)]
         if not signers:
             raise errors[0]
         return self._still(signers)[:1]  # it is one signer, however many globs are about them

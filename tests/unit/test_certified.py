@@ -17,7 +17,7 @@ import pytest
 from samples import ROOT
 
 from builder.errors import BadInput
-from builder.proof import TrustedIdentity, envelopes, reading, strict, values, verified
+from builder.proof import TrustedIdentity, chains, envelopes, reading, strict, values, verified
 from builder.proof.certified import Signer, certified
 from builder.proof.making import bundle as attached
 from builder.proof.roots import Roots, roots_of
@@ -200,7 +200,7 @@ def test_one_signer_is_not_two() -> None:
         (
             [identity(roots=roots(SUITE["cases"]["intoto-with-custom-trust-root"]["roots"]))],
             values.WRONG_KEY,
-            "a log that the roots do not name",
+            "of no authority that the roots name",
         ),
     ],
 )
@@ -211,6 +211,26 @@ def test_who_is_not_trusted_vouches_for_nothing(
     [one] = found.rejected
     assert (one.kind, found.attestations, found.signatures) == (kind, (), ())
     assert words in one.reason
+
+
+def test_of_strangers_nothing_more_is_read() -> None:
+    """Everybody can have a certificate, and attach to an image what takes long to read."""
+    bundle = json.loads(SUITE["cases"]["rekor2-dsse-happy-path"]["bundle"])
+    bundle["verificationMaterial"]["timestampVerificationData"] = {"rfc3161Timestamps": [7] * 9}
+    trusted = roots(SUITE["cases"]["rekor2-dsse-happy-path"]["roots"])
+    with pytest.raises(Unusable, match="more than 8"):
+        judged(bundle, "", trusted)
+    with pytest.raises(Unusable, match="not trusted"):
+        certified(bundle, b"", b"", trusted, wanted=lambda *_: False)
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 255])
+def test_the_issuer_s_name_may_be_long(length: int) -> None:
+    head = bytes([0x0C, length]) if length < 128 else bytes([0x0C, 0x81, length])
+    assert chains._utf8(head + b"a" * length) == b"a" * length
+    for spoilt in (head + b"a" * (length - 1), head + b"a" * (length + 1), b"\x13" + head[1:]):
+        with pytest.raises(Unusable):
+            chains._utf8(spoilt)
 
 
 @pytest.mark.parametrize(
