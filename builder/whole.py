@@ -24,6 +24,19 @@ def write_whole(file: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or the one before; others may write it, too.
+
+    What is no Unicode becomes `?`. After a power cut the file may be as it was before.
+    """
+    partial = file.with_name(f".{file.name}.{os.urandom(6).hex()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", errors="replace")
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def fsync(path: Path) -> None:
     """Have a file, or the names in a folder, on disk even if the power fails."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -16,11 +16,12 @@ from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.packing import file_digest
 from builder.cli.proving import manifest_part, prove, proven_on_gpu
 from builder.cli.run import Run, now
-from builder.cli.workspace import FILES, link_or_copy, write_atomically
+from builder.cli.workspace import FILES, link_or_copy
 from builder.engines import Tools
 from builder.errors import BadInput
 from builder.model import FAILED, Artifact, Outcome
 from builder.verify import RUNNERS, InImageCheck, Target
+from builder.whole import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,6 @@ from builder.cli.workspace import (
     Workspace,
     remove,
     workspace,
-    write_atomically,
     write_spec,
 )
 from builder.digests import digest_of
@@ -35,6 +34,7 @@ from builder.model import Artifact, PlannedImage, Spec
 from builder.spec import COMPILER, base_archive
 from builder.spec.checks import script_of
 from builder.verify import InImageCheck, Target
+from builder.whole import write_atomically
 
 SBOM = "sbom.cdx.json"
 ALONE = "Dockerfile.alone"  # the last stage on the images that the others are

@@ -19,7 +19,7 @@ from builder.cli.options import Options
 from builder.cli.proving import emulator_of
 from builder.cli.run import Run, now
 from builder.cli.verify_options import LAUNCHED, RankOptions
-from builder.cli.workspace import FILES, write_atomically
+from builder.cli.workspace import FILES
 from builder.errors import BadInput, MissingPrerequisite
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
@@ -28,6 +28,7 @@ from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
 from builder.verify.evidence import StartedBy
 from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
 from builder.versions import split_mpi
+from builder.whole import write_atomically
 
 CHECK = "mpi"  # whose program the ranks run
 _NO_GPU = "its program needs none"

@@ -15,7 +15,6 @@ from builder.cli.again import OpenImage, check_runners, opened, subjects
 from builder.cli.manifests import MANIFEST
 from builder.cli.proving import emulator_of
 from builder.cli.run import Run, now
-from builder.cli.workspace import write_atomically
 from builder.errors import BadInput
 from builder.measure import (
     BARE,
@@ -41,6 +40,7 @@ from builder.report import refresh
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.runners import Container
 from builder.versions import split_mpi
+from builder.whole import write_atomically
 
 _RANKS = 2
 _SUFFIX = "-bench"  # what evidence of a measurement is called besides the format

@@ -13,7 +13,6 @@ from builder.bases import find_mirror
 from builder.cli.at_work import using
 from builder.cli.commands import compiled
 from builder.cli.progress import Progress
-from builder.cli.workspace import write_atomically
 from builder.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.home import Home
 from builder.load.project import load_project
@@ -30,6 +29,7 @@ from builder.sources.registry import Registries
 from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Unfetched
 from builder.spec import COMPILER, block_faults, downloads_of
 from builder.spec.downloads import Downloads
+from builder.whole import write_atomically
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

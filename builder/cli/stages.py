@@ -17,7 +17,7 @@ from builder.cli.lending import lent_to, native_tools
 from builder.cli.packing import append
 from builder.cli.records import ENGINES, Records, noted_engines, program, read_record
 from builder.cli.run import Run, now
-from builder.cli.workspace import remove, write_atomically, write_spec
+from builder.cli.workspace import remove, write_spec
 from builder.engines import Engine
 from builder.errors import StepFailed
 from builder.home import Home
@@ -27,6 +27,7 @@ from builder.native import NativeTools
 from builder.plan.keys import StageKeys
 from builder.spec import COMPILER, base_archive
 from builder.spec.cutting import stage_alone
+from builder.whole import write_atomically
 
 _WAITING = "waiting for another build-images, which builds it"
 

@@ -57,11 +57,12 @@ class Earlier:
 
     def keep(self, result: object) -> None:
         """Keep a result; a folder that cannot be written to costs time, and nothing else."""
+        from builder.whole import write_atomically  # noqa: PLC0415 - an unchanged plan does without
+
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            partial = self.folder / f"{self.digest}.{os.getpid()}"
-            partial.write_text(json.dumps(result, separators=(",", ":")), encoding="utf-8")
-            partial.replace(self.folder / f"{self.digest}.json")
+            kept = json.dumps(result, separators=(",", ":"))
+            write_atomically(self.folder / f"{self.digest}.json", kept)
             newest = sorted(self.folder.iterdir(), key=lambda one: one.stat().st_mtime)
             for old in newest[:-MOST]:
                 old.unlink(missing_ok=True)

@@ -15,13 +15,13 @@ from builder.cli.options import Options
 from builder.cli.progress import progress_for
 from builder.cli.pulled import Receipt, receipt_in, verify_pulled
 from builder.cli.run import Run
-from builder.cli.workspace import write_atomically
 from builder.engines import ENGINES, Tools
 from builder.errors import BadInput
 from builder.home import Home
 from builder.measure import as_text, exposition
 from builder.process import Processes
 from builder.verify import host_facts
+from builder.whole import write_atomically
 
 
 def verify(options: Options) -> int:

@@ -18,6 +18,7 @@ from builder.home import Home
 from builder.locks import locked
 from builder.model import Artifact, PlannedImage, Spec
 from builder.spec.checks import EXECUTABLE
+from builder.whole import write_atomically
 
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 _STEPS = "steps.json"
@@ -177,14 +178,6 @@ def stored_sources(spec: Spec) -> dict[str, Path]:
 
     store = Store(path=Home.of_environment().sources)
     return {one.url: path for one in spec.sources if (path := store.holds(one))}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or the one before."""
-    own = threading.get_native_id()  # others may write it, too
-    partial = path.with_name(f".{path.name}.{own}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

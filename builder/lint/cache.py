@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from builder.lint.findings import Problem
 from builder.locks import locked
 from builder.model import Spec
+from builder.whole import write_atomically
 
 MOST = 20_000  # results that are kept, the newest
 _FIELDS = frozenset(field.name for field in dataclasses.fields(Problem))
@@ -53,9 +53,7 @@ class Cache:
         with contextlib.suppress(OSError), locked(self._folder, "lint"):
             entries = {**self._read(), **self._new}
             kept = dict(list(entries.items())[-MOST:])
-            written = self._folder / f"lint.json.{os.getpid()}"
-            written.write_text(json.dumps(kept, separators=(",", ":")), encoding="utf-8")
-            written.replace(self._folder / "lint.json")
+            write_atomically(self._folder / "lint.json", json.dumps(kept, separators=(",", ":")))
 
     def _read(self) -> dict[str, Any]:
         if self._folder is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import jinja2
 
 from builder.model import Cell, LeftOut, Reason
 from builder.report.view import Report, report_of
+from builder.whole import write_atomically
 
 SCHEMA = "build-images/report/v1"
 
@@ -38,8 +38,8 @@ def write_report(
     document = _document(report, manifests, left_out, failures, build)
     document["compiled"] = lacking
     out.mkdir(parents=True, exist_ok=True)
-    _replace(out / "report.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    _replace(out / "report.html", _html(report))
+    write_atomically(out / "report.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(out / "report.html", _html(report))
 
 
 def refresh(out: Path, manifest: Mapping[str, Any]) -> bool:
@@ -108,13 +108,3 @@ def _html(report: Report) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template("report.html.j2").render(report=report)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file beside `path` and rename it, so that nobody ever reads half of one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

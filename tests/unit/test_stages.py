@@ -34,6 +34,7 @@ from builder.process import Processes
 from builder.spec import COMPILER, compile_spec
 from builder.tags import base_tag
 from builder.verify import host_facts
+from builder.whole import write_atomically
 
 
 class FakeEngine:
@@ -171,7 +172,8 @@ def made_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
     def ensured(base: object, arch: str, name: str, **_: object) -> StoredBase:
         del base
-        (store / "base.json").write_text(f'{{"name": "{name}", "digest": "sha256:1", "made": "2"}}')
+        record = f'{{"name": "{name}", "digest": "sha256:1", "made": "2"}}'
+        write_atomically(store / "base.json", record)  # another builder may read it
         archive = store / "base.oci.tar"
         archive.touch()
         return StoredBase(
@@ -229,6 +231,7 @@ def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
 
         runs.append(pool.submit(second))
         results = [one.result() for one in runs]
+    assert [one.errors for one in results] == [{}, {}]
     assert [one.exit_code for one in results] == [0, 0]
     built = site.built()
     for name in ("core-development of core", "one-development of one", "two-development of two"):
@@ -238,6 +241,7 @@ def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
 def test_two_builders_of_the_same_images_make_them_once(site: Site) -> None:
     with ThreadPoolExecutor(2) as pool:
         results = [one.result() for one in [pool.submit(site.job) for _ in range(2)]]
+    assert [one.errors for one in results] == [{}, {}]
     assert [one.exit_code for one in results] == [0, 0]
     assert [len(one.manifests) for one in results] == [3, 3]
     assert site.built() == ALL

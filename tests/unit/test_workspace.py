@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from samples import check, image, recipe
 
-from builder.cli.workspace import FILES, Workspace, workspace, write_atomically, write_spec
+from builder.cli.workspace import FILES, Workspace, workspace, write_spec
 from builder.home import Home
 from builder.model import PlannedImage
 from builder.spec import compile_spec
+from builder.whole import write_atomically
 
 
 def writes(text: str, calls: list[Path]) -> Callable[[Path], str]:
