@@ -287,7 +287,7 @@ def _trusted(policy: Policy) -> tuple[Trusted, ...]:
         if isinstance(one, Identity):
             where, known = f"identity {one.name}", f"{one.issuer} {one.name}"
             made = TrustedIdentity(
-                name=one.name, issuer=one.issuer, roots=roots(one.roots), until=one.until
+                glob=one.name, issuer=one.issuer, roots=roots(one.roots), until=one.until
             )
         else:
             key = public_key(str(one.file), os.environ)

@@ -160,7 +160,7 @@ def _image(node: Node, faults: Faults) -> Image:
 
 
 def _proof(node: Node, faults: Faults) -> Proof:
-    optional = ("subjects", "key", "fault", "digest", "evidence", "provenance", "sbom")
+    optional = ("subjects", "key", "signer", "fault", "digest", "evidence", "provenance", "sbom")
     table = Table(node, faults, required=("kind",), optional=optional)
     kind = table.read("kind", one_of(KINDS, "kind of proof"), "")
     fault = table.read("fault", any_text, "")
@@ -180,6 +180,7 @@ def _proof(node: Node, faults: Faults) -> Proof:
         kind=kind,
         subjects=table.read("subjects", _texts, ()),
         key=table.read("key", any_text, ""),
+        signer=table.read("signer", any_text, ""),
         fault=fault,
         digest=table.read("digest", any_text, ""),
         content=contents.get(kind),

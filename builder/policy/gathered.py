@@ -81,8 +81,9 @@ class Proof:
     """Something that somebody says of digests.
 
     `key` names the policy's key that signed it; it is empty if none did, and `fault` then says what
-    is wrong. A proof of one of the kinds with a content has it unless there is a fault. `digest` is
-    where it was found.
+    is wrong. `signer` is whom a certificate names; several of the policy's keys may mean the same.
+    A proof of one of the kinds with a content has it unless there is a fault. `digest` is where it
+    was found.
     """
 
     kind: str
@@ -91,6 +92,7 @@ class Proof:
     fault: str = ""
     content: Content | None = None
     digest: str = ""
+    signer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

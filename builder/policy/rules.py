@@ -85,7 +85,7 @@ def signature(policy: Policy, found: Gathered) -> Ruling:
     """Enough of the policy's keys have signed the image, or the index that names it."""
     rule, wanted = "signature", policy.signatures
     good = trusted(found.proofs, known.SIGNATURE, _digests(found))
-    keys = sorted({one.key for one in good})
+    keys = sorted(_counted_once(good))
     if len(keys) >= wanted:
         return passed(rule, f"signed by {', '.join(keys)}")
     some = [one for one in found.proofs if one.kind in {known.SIGNATURE, known.OTHER}]
@@ -95,6 +95,31 @@ def signature(policy: Policy, found: Gathered) -> Ruling:
     elif not some:
         reason += ": the image is not signed"
     return refused(rule, reason, "name the key that signed it under keys, if you trust it")
+
+
+def _counted_once(signatures: Iterable[Proof]) -> list[str]:
+    """The policy's keys that signed: one for each signer, and one signer for each.
+
+    A certificate's signer may be meant by several, and one of these by several signers.
+    """
+    keys: dict[str, set[str]] = {}
+    for one in signatures:
+        keys.setdefault(one.signer or one.key, set()).add(one.key)
+    signers: dict[str, str] = {}
+
+    def counts(signer: str, tried: set[str]) -> bool:
+        for key in sorted(keys[signer] - tried):
+            if key in tried:
+                continue
+            tried.add(key)
+            if key not in signers or counts(signers[key], tried):
+                signers[key] = signer
+                return True
+        return False
+
+    for signer in sorted(keys):
+        counts(signer, set())
+    return list(signers)
 
 
 def dates(policy: Policy, found: Gathered) -> Ruling:

@@ -8,7 +8,8 @@ nothing is asked for. https://github.com/sigstore/architecture-docs/blob/main/cl
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +25,16 @@ from builder.proof.roots import Roots, signed_by
 from builder.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 _MOST_ENTRIES = 8
-_MOST_STAMPS = 8
+_MOST_STAMPS = 4
+_MOST_OF_STAMPS = 2 << 20  # bytes; of one image's proof, so that what others pad ends
 _SHOWN = 200  # characters of what somebody calls themselves
-_MAX_CERTIFICATE = 64 << 10  # bytes
+_MAX_CERTIFICATE = 16 << 10  # bytes; Fulcio's have 1 kB
+_RSA_BITS = 2048
+_HASHES = {
+    "secp256r1": hashes.SHA256(),
+    "secp384r1": hashes.SHA384(),
+    "secp521r1": hashes.SHA512(),
+}
 # What cryptography raises at certificates that are none; most is read only when it is asked for.
 _UNREADABLE = (
     ValueError,
@@ -36,6 +44,21 @@ _UNREADABLE = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
+# What cryptography says of odd certificates is for whoever makes them.
+warnings.filterwarnings("ignore", module=r"builder\.proof\.")
+
+
+@dataclass(kw_only=True, slots=True)
+class Allowance:
+    """How many bytes of time stamps are still read: a stranger's take time."""
+
+    left: int = _MOST_OF_STAMPS
+
+    def take(self, number: int) -> None:
+        """Use some; raises `Unusable` where there are no more."""
+        self.left -= number
+        if self.left < 0:
+            raise Unusable(TOO_LARGE, f"more than {_MOST_OF_STAMPS:,} bytes of time stamps")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,15 +77,18 @@ def certified(
     roots: Roots,
     *,
     payload: bytes | None = None,
+    allowance: Allowance | None = None,
     wanted: Callable[[str, str], bool] = lambda _subject, _issuer: True,
 ) -> Signer:
     """Who signed some data, by a bundle; raises `Unusable` where the roots do not vouch for it.
 
     `payload` is what the data envelop, where they do. Whoever is not `wanted`, by name and issuer,
     is refused before much is read: everybody can have a certificate, and attach what they like.
+    What in it is of logs and authorities that the roots do not name counts for nothing. `allowance`
+    is for all bundles of an image.
     """
     try:
-        return _signer(bundle, data, signature, roots, payload, wanted)
+        return _signer(bundle, data, signature, roots, payload, allowance or Allowance(), wanted)
     except _UNREADABLE as error:
         raise Unusable(MALFORMED, "a certificate that cannot be read") from error
 
@@ -73,26 +99,32 @@ def _signer(
     signature: bytes,
     roots: Roots,
     payload: bytes | None,
+    allowance: Allowance,
     wanted: Callable[[str, str], bool],
 ) -> Signer:
-    certificate = _certificate(bundle)
+    others = _certificates(bundle)
+    certificate = next(others)
     check_authority(certificate, roots)
     subject, issuer = signer_of(certificate)
     if not wanted(subject, issuer):
         who, whose = ascii(subject)[:_SHOWN], ascii(issuer)[:_SHOWN]
         raise Unusable(WRONG_KEY, f"signed by {who}, whom {whose} knows: not trusted")
+    if any(one.issuer == one.subject for one in (certificate, *others)):
+        raise Unusable(MALFORMED, "a bundle that brings an authority of its own")
     hashed = _hashed(certificate)
     if not signed_by(certificate.public_key(), signature, data, hashed):
         raise Unusable(WRONG_KEY, "the certificate's key did not sign this")
     signed = Signed(
         data=data, signature=signature, certificate=certificate, hashed=hashed, payload=payload
     )
-    times = _times(bundle, signed, roots)
+    times = _times(bundle, signed, roots, allowance)
     check_issued(certificate, roots, times)
     return Signer(subject=subject, issuer=issuer, time=min(times))
 
 
-def _times(bundle: Mapping[str, Any], signed: Signed, roots: Roots) -> list[dt.datetime]:
+def _times(
+    bundle: Mapping[str, Any], signed: Signed, roots: Roots, allowance: Allowance
+) -> list[dt.datetime]:
     """All the times at which somebody whom the roots name saw the signature; at least one."""
     material = bundle["verificationMaterial"]
     stamps = _some(
@@ -102,59 +134,68 @@ def _times(bundle: Mapping[str, Any], signed: Signed, roots: Roots) -> list[dt.d
         strict.base64_bytes(strict.part({"": one}, "", "signedTimestamp"), "a time stamp")
         for one in stamps
     ]
-    times = _stamped(contents, signed.signature, roots) if contents else []
+    times, errors = list[dt.datetime](), list[Unusable]()
+    if contents and roots.stampers:
+        times, errors = _stamped(contents, signed, roots, allowance)
     entries = _some(material.get("tlogEntries"), _MOST_ENTRIES)
-    found = [logged(one, signed, roots.logs) for one in entries if isinstance(one, dict)]
-    if len(found) < len(entries) or (roots.logs and not found):
+    found = [one for entry in entries if (one := logged(entry, signed, roots.logs))]
+    if roots.logs and not found:
         raise Unusable(WRONG_KEY, "the signature is in no log that the roots name")
     times += [one.time for one in found if one.time]
     if not times:
-        raise Unusable(WRONG_KEY, "nobody whom the roots name says when this was signed")
-    if not all(one.log.span.covers(time) for one in found for time in times):
+        nobody = Unusable(WRONG_KEY, "nobody whom the roots name says when this was signed")
+        raise errors[0] if errors else nobody
+    if not all(one.is_believed(time) for one in found for time in times):
         raise Unusable(WRONG_KEY, "an entry of a time at which the log is not believed")
     return times
 
 
-def _stamped(stamps: list[bytes], signature: bytes, roots: Roots) -> list[dt.datetime]:
+def _stamped(
+    stamps: list[bytes], signed: Signed, roots: Roots, allowance: Allowance
+) -> tuple[list[dt.datetime], list[Unusable]]:
+    """The times of those stamps that count, and what is wrong with the others."""
     # Reading them takes modules that start slowly, and the log's promise says the time as well.
     from builder.proof.stamps import stamped  # noqa: PLC0415
 
-    return [stamped(one, signature, roots.stampers) for one in stamps]
+    times, errors = [], list[Unusable]()
+    for one in stamps:
+        allowance.take(len(one))
+        try:
+            times.append(stamped(one, signed.signature, roots.stampers))
+        except Unusable as error:  # an authority that is not named is not told from rubbish
+            errors.append(error)
+    return times, errors
 
 
 def _some(value: object, most: int) -> list[Any]:
     if value is None:
         return []
-    if not isinstance(value, list) or len(value) > most:
-        raise Unusable(MALFORMED, f"a bundle with more than {most} entries or time stamps")
+    if not isinstance(value, list):
+        raise Unusable(MALFORMED, "a bundle whose entries or time stamps are no list")
+    if len(value) > most:
+        raise Unusable(TOO_LARGE, f"a bundle with more than {most} entries or time stamps")
     return value
 
 
-def _certificate(bundle: Mapping[str, Any]) -> x509.Certificate:
+def _certificates(bundle: Mapping[str, Any]) -> Iterator[x509.Certificate]:
+    """The signer's, and those that stand behind it, each read only when it is asked for."""
     material = bundle["verificationMaterial"]
     chain = strict.part(material, "x509CertificateChain", "certificates")
     several = chain if isinstance(chain, list) else [material.get("certificate")]
     if not 1 <= len(several) <= _MOST_ENTRIES:
         raise Unusable(MALFORMED, "a bundle without a certificate, or with too many")
-    raw = [
-        strict.base64_bytes(strict.part({"": one}, "", "rawBytes"), "a certificate")
-        for one in several
-    ]
-    if max(map(len, raw)) > _MAX_CERTIFICATE:
-        raise Unusable(TOO_LARGE, f"a certificate of more than {_MAX_CERTIFICATE} bytes")
-    certificates = [x509.load_der_x509_certificate(one) for one in raw]
-    if any(one.issuer == one.subject for one in certificates):
-        raise Unusable(MALFORMED, "a bundle that brings an authority of its own")
-    return certificates[0]
+    for one in several:
+        raw = strict.base64_bytes(strict.part({"": one}, "", "rawBytes"), "a certificate")
+        if len(raw) > _MAX_CERTIFICATE:
+            raise Unusable(TOO_LARGE, f"a certificate of more than {_MAX_CERTIFICATE} bytes")
+        yield x509.load_der_x509_certificate(raw)
 
 
 def _hashed(certificate: x509.Certificate) -> hashes.HashAlgorithm:
     """The hash that goes with a certificate's key."""
     key = certificate.public_key()
-    if isinstance(key, rsa.RSAPublicKey):
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= _RSA_BITS:
         return hashes.SHA256()
-    if isinstance(key, ec.EllipticCurvePublicKey):
-        found = {256: hashes.SHA256(), 384: hashes.SHA384(), 521: hashes.SHA512()}
-        if hashed := found.get(key.curve.key_size):
-            return hashed
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _HASHES:
+        return _HASHES[key.curve.name]
     raise Unusable(MALFORMED, "the certificate's key is of a kind that is not used here")

@@ -15,7 +15,12 @@ from typing import TypeVar
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.x509.certificate_transparency import LogEntryType, SignedCertificateTimestamp
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.certificate_transparency import (
+    LogEntryType,
+    SignatureAlgorithm,
+    SignedCertificateTimestamp,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, ObjectIdentifier
 
 from builder.proof.roots import Authority, Roots
@@ -32,6 +37,10 @@ _KNOWN = {
     ExtensionOID.EXTENDED_KEY_USAGE,
     ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
 }
+_SIGNS = {
+    SignatureAlgorithm.ECDSA: ec.EllipticCurvePublicKey,
+    SignatureAlgorithm.RSA: rsa.RSAPublicKey,
+}
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _MOST_TIMESTAMPS = 8  # of logs, in one certificate
 
@@ -46,7 +55,10 @@ def signer_of(certificate: x509.Certificate) -> tuple[str, str]:
     mails = names.get_values_for_type(x509.RFC822Name)
     if len(list(names)) != 1 or not (uris or mails):
         raise Unusable(MALFORMED, "the certificate does not name one signer")
-    return (uris or mails)[0], _issuer(certificate)
+    name = (uris or mails)[0]
+    if not name or not (name.isascii() and name.isprintable()):
+        raise Unusable(MALFORMED, "the certificate's signer has a name that cannot be shown")
+    return name, _issuer(certificate)
 
 
 def check_authority(certificate: x509.Certificate, roots: Roots) -> None:
@@ -71,11 +83,13 @@ def check_issued(certificate: x509.Certificate, roots: Roots, times: Sequence[dt
         raise Unusable(WRONG_KEY, "the certificate is in no log that the roots name")
 
 
-def is_chain(chain: Sequence[x509.Certificate], time: dt.datetime) -> bool:
-    """Whether each certificate was issued by the next one, and all were valid at a time."""
+def is_chain(
+    chain: Sequence[x509.Certificate], time: dt.datetime, purpose: ObjectIdentifier
+) -> bool:
+    """Whether each certificate was issued by the next one, for a purpose, and valid at a time."""
     pairs = list(itertools.pairwise(chain))
     return all(_is_valid(one, time) for one in chain) and all(
-        _is_of(one, issuer) and _is_authority(issuer, below=number)
+        _is_of(one, issuer) and _is_authority(issuer, purpose, below=number)
         for number, (one, issuer) in enumerate(pairs)
     )
 
@@ -84,7 +98,8 @@ def _issued(
     authority: Authority, certificate: x509.Certificate, times: Sequence[dt.datetime]
 ) -> bool:
     chain = (certificate, *authority.chain)
-    return all(authority.span.covers(time) and is_chain(chain, time) for time in times)
+    purpose = ExtendedKeyUsageOID.CODE_SIGNING
+    return all(authority.span.covers(time) and is_chain(chain, time, purpose) for time in times)
 
 
 def _is_valid(certificate: x509.Certificate, time: dt.datetime) -> bool:
@@ -99,15 +114,21 @@ def _is_of(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     return True
 
 
-def _is_authority(certificate: x509.Certificate, *, below: int) -> bool:
-    """Whether a certificate may issue others, with some authorities between it and the last."""
-    try:
-        limits = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-        usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
-    except x509.ExtensionNotFound:
+def _is_authority(certificate: x509.Certificate, purpose: ObjectIdentifier, *, below: int) -> bool:
+    """Whether a certificate may issue others, with some authorities between it and the last.
+
+    One that is limited in a way that is not known here, or to some names, may not.
+    """
+    found = {one.oid: one.value for one in certificate.extensions}
+    limits, usage = found.get(ExtensionOID.BASIC_CONSTRAINTS), found.get(ExtensionOID.KEY_USAGE)
+    if not isinstance(limits, x509.BasicConstraints) or not isinstance(usage, x509.KeyUsage):
         return False
+    insists = {one.oid for one in certificate.extensions if one.critical}
+    if insists - _KNOWN or ExtensionOID.NAME_CONSTRAINTS in found:
+        return False
+    purposes = found.get(ExtensionOID.EXTENDED_KEY_USAGE, [purpose])
     deep = limits.path_length is None or below <= limits.path_length
-    return limits.ca and deep and usage.key_cert_sign
+    return limits.ca and deep and usage.key_cert_sign and purpose in purposes
 
 
 def _check_profile(certificate: x509.Certificate) -> None:
@@ -170,6 +191,7 @@ def _promised(
         return False
     if not isinstance(promise.signature_hash_algorithm, hashes.SHA256):
         return False
+    kind = _SIGNS.get(promise.signature_algorithm)
     time = promise.timestamp.replace(tzinfo=dt.timezone.utc)
     milliseconds = (time - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)) // _MILLISECOND
     content = certificate.tbs_precertificate_bytes
@@ -186,6 +208,8 @@ def _promised(
     )
     return any(
         one.identifier == promise.log_id
+        and kind is not None
+        and isinstance(one.key, kind)
         and one.span.covers(time)
         and one.signed(promise.signature, data)
         for one in roots.certificate_logs

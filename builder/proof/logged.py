@@ -47,34 +47,45 @@ class Signed:
     payload: bytes | None = None
 
 
-def logged(entry: Mapping[str, Any], signed: Signed, logs: tuple[Log, ...]) -> Entry:
-    """An entry of one of the logs about just this signature; raises `Unusable`."""
+def logged(entry: object, signed: Signed, logs: tuple[Log, ...]) -> Entry | None:
+    """An entry of one of the logs about just this signature; None where it is of another log.
+
+    Raises `Unusable` where it is of one of the logs, or says so, and is not as it should be.
+    """
+    if not isinstance(entry, dict):
+        raise Unusable(MALFORMED, "a log's entry that is none")
+    identifier = strict.base64_bytes(strict.part(entry, "logId", "keyId"), "a log's identifier")
+    known = [one for one in logs if one.identifier == identifier]
+    if not known:
+        return None
     encoded = entry.get("canonicalizedBody")
     if isinstance(encoded, str) and len(encoded) > MAX_BODY:
         raise Unusable(TOO_LARGE, f"a log's entry has {len(encoded)} bytes; at most {MAX_BODY}")
     body = strict.base64_bytes(encoded, "a log's entry")
-    identifier = strict.base64_bytes(strict.part(entry, "logId", "keyId"), "a log's identifier")
-    known = [one for one in logs if one.identifier == identifier]
-    if not known:
-        raise Unusable(WRONG_KEY, "an entry of a log that the roots do not name")
-    errors = []
-    for log in known:
+    found, errors, time = [], [], None
+    for log in known:  # one key may be there twice, for one time and another
         try:
             _check_inclusion(entry, body, log)
             time = _promised(entry, body, log)
-            _check_about(entry, body, signed)
-            return Entry(log=log, time=time)
+            found.append(log)
         except Unusable as error:
             errors.append(error)
-    raise errors[0]
+    if not found:
+        raise errors[0]
+    _check_about(entry, body, signed)
+    return Entry(logs=tuple(found), time=time)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """The log that has an entry, and since when, if it said so itself."""
+    """The log that has an entry, as the roots name it, and since when, if it said so itself."""
 
-    log: Log
+    logs: tuple[Log, ...]
     time: dt.datetime | None
+
+    def is_believed(self, time: dt.datetime) -> bool:
+        """Whether the log is believed of a time."""
+        return any(one.span.covers(time) for one in self.logs)
 
 
 def _check_inclusion(entry: Mapping[str, Any], body: bytes, log: Log) -> None:
@@ -82,9 +93,10 @@ def _check_inclusion(entry: Mapping[str, Any], body: bytes, log: Log) -> None:
     proof = strict.part(entry, "inclusionProof")
     if not isinstance(proof, dict):
         raise Unusable(MALFORMED, "a log's entry without the proof that it is there")
-    index, size = (_number(proof.get(key)) for key in ("logIndex", "treeSize"))
+    # What is 0 may be left out, as in all JSON of protocol buffers.
+    index, size = (_number(proof.get(key, 0)) for key in ("logIndex", "treeSize"))
     root = strict.base64_bytes(proof.get("rootHash"), "a log's root")
-    given = proof.get("hashes", [])
+    given = proof.get("hashes") or []
     if not isinstance(given, list) or len(given) > _DEEPEST or not index < size:
         raise Unusable(MALFORMED, "a proof that is none of this log's tree")
     path = [strict.base64_bytes(one, "a hash of a log's tree") for one in given]
@@ -145,7 +157,7 @@ def _promised(entry: Mapping[str, Any], body: bytes, log: Log) -> dt.datetime | 
         "body": base64.b64encode(body).decode(),
         "integratedTime": seconds,
         "logID": log.identifier.hex(),
-        "logIndex": _number(entry.get("logIndex")),
+        "logIndex": _number(entry.get("logIndex", 0)),
     }
     data = json.dumps(said, separators=(",", ":"), sort_keys=True).encode()
     if not log.signed(strict.base64_bytes(promise, "a log's promise"), data):
@@ -174,33 +186,31 @@ def _check_about(entry: Mapping[str, Any], body: bytes, signed: Signed) -> None:
 
 
 def _is_hashedrekord(spec: Mapping[str, Any], signed: Signed) -> bool:
-    given = strict.part(spec, "data", "hash") or {}
-    signature = strict.part(spec, "signature") or {}
     return (
-        given.get("algorithm") == signed.hashed.name
-        and given.get("value") == _digest(signed).hex()
-        and _is(signature.get("content"), signed.signature)
-        and _is_pem(strict.part(signature, "publicKey", "content"), signed)
+        strict.part(spec, "data", "hash", "algorithm") == signed.hashed.name
+        and strict.part(spec, "data", "hash", "value") == _digest(signed).hex()
+        and _is(strict.part(spec, "signature", "content"), signed.signature)
+        and _is_pem(strict.part(spec, "signature", "publicKey", "content"), signed)
     )
 
 
 def _is_hashedrekord_2(spec: Mapping[str, Any], signed: Signed) -> bool:
-    given = strict.part(spec, "hashedRekordV002") or {}
-    return _is_hash(strict.part(given, "data"), signed.hashed, _digest(signed)) and _is_signature_2(
-        strict.part(given, "signature"), signed
-    )
+    known = "hashedRekordV002"
+    return _is_hash(
+        strict.part(spec, known, "data"), signed.hashed, _digest(signed)
+    ) and _is_signature_2(strict.part(spec, known, "signature"), signed)
 
 
 def _is_dsse(spec: Mapping[str, Any], signed: Signed) -> bool:
     if signed.payload is None:
         return False
-    given, signatures = spec.get("payloadHash") or {}, spec.get("signatures")
+    signatures = strict.part(spec, "signatures")
     if not isinstance(signatures, list) or len(signatures) != 1:
         return False
     [one] = signatures
     return (
-        strict.part({"": given}, "", "algorithm") == "sha256"
-        and given.get("value") == hashlib.sha256(signed.payload).hexdigest()
+        strict.part(spec, "payloadHash", "algorithm") == "sha256"
+        and strict.part(spec, "payloadHash", "value") == hashlib.sha256(signed.payload).hexdigest()
         and _is(strict.part({"": one}, "", "signature"), signed.signature)
         and _is_pem(strict.part({"": one}, "", "verifier"), signed)
     )
@@ -209,14 +219,13 @@ def _is_dsse(spec: Mapping[str, Any], signed: Signed) -> bool:
 def _is_dsse_2(spec: Mapping[str, Any], signed: Signed) -> bool:
     if signed.payload is None:
         return False
-    given = strict.part(spec, "dsseV002") or {}
-    signatures = given.get("signatures")
+    signatures = strict.part(spec, "dsseV002", "signatures")
     if not isinstance(signatures, list) or len(signatures) != 1:
         return False
     digest = hashlib.sha256(signed.payload).digest()
-    return _is_hash(given.get("payloadHash"), hashes.SHA256(), digest) and _is_signature_2(
-        signatures[0], signed
-    )
+    return _is_hash(
+        strict.part(spec, "dsseV002", "payloadHash"), hashes.SHA256(), digest
+    ) and _is_signature_2(signatures[0], signed)
 
 
 def _is_intoto(spec: Mapping[str, Any], signed: Signed) -> bool:

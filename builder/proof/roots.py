@@ -8,6 +8,7 @@ Nothing in it is asked for over the network, so that a site without one can hold
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from builder.proof.values import Unusable
 T = TypeVar("T")
 LogKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 _KIND = "application/vnd.dev.sigstore.trustedroot"
+_UTC = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
 _LIMIT = 4 << 20  # bytes; that of Sigstore has 10 kB
 _HINT = "cosign trusted-root create makes one; cosign initialize brings Sigstore's own"
 
@@ -160,7 +162,7 @@ def _span(value: Any) -> Span:
 
 def _time(value: Any) -> dt.datetime:
     """A time of RFC 3339 in UTC."""
-    if not isinstance(value, str) or not value.endswith("Z"):
+    found = _UTC.fullmatch(value) if isinstance(value, str) else None
+    if not found:
         raise ValueError(f"{ascii(value)[:40]} is no time in UTC")
-    text = value.removesuffix("Z").partition(".")[0]
-    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
+    return dt.datetime.fromisoformat(found[1]).replace(tzinfo=dt.timezone.utc)

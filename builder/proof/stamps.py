@@ -23,11 +23,20 @@ from builder.proof.chains import is_chain
 from builder.proof.roots import Authority, signed_by
 from builder.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
-MAX_STAMP = 16 << 10  # bytes; with three certificates one has 3 kB
+MAX_STAMP = 8 << 10  # bytes; with three certificates one has 3 kB
 _HASHES: dict[str, hashes.HashAlgorithm] = {
     "2.16.840.1.101.3.4.2.1": hashes.SHA256(),
     "2.16.840.1.101.3.4.2.2": hashes.SHA384(),
     "2.16.840.1.101.3.4.2.3": hashes.SHA512(),
+}
+# What signature algorithms hash with; what is not here says it in the digest's algorithm alone.
+_SIGNED_WITH: dict[str, hashes.HashAlgorithm] = {
+    "1.2.840.10045.4.3.2": hashes.SHA256(),  # ecdsa-with-SHA256
+    "1.2.840.10045.4.3.3": hashes.SHA384(),
+    "1.2.840.10045.4.3.4": hashes.SHA512(),
+    "1.2.840.113549.1.1.11": hashes.SHA256(),  # sha256WithRSAEncryption
+    "1.2.840.113549.1.1.12": hashes.SHA384(),
+    "1.2.840.113549.1.1.13": hashes.SHA512(),
 }
 _GRANTED = (0, 1)  # granted, granted with modifications
 _TIME = re.compile(r"(\d{14})(?:\.\d{1,9})?Z")
@@ -88,16 +97,17 @@ def _is_by(authority: Authority, signer: Any, time: dt.datetime) -> bool:
     certificate = authority.chain[0]
     attributes = rfc5652.SignedAttributes()
     attributes.extend(signer["signedAttrs"])
+    named = str(signer["signatureAlgorithm"]["algorithm"])
     return (
         _names(signer, certificate)
         and signed_by(
             certificate.public_key(),
             bytes(signer["signature"]),
             encoder.encode(attributes),
-            _hash(signer["digestAlgorithm"]),
+            _SIGNED_WITH.get(named) or _hash(signer["digestAlgorithm"]),
         )
         and _stamps(certificate)
-        and is_chain(authority.chain, time)
+        and is_chain(authority.chain, time, ExtendedKeyUsageOID.TIME_STAMPING)
     )
 
 

@@ -84,6 +84,7 @@ class Attachment:
 class Signature:
     """A signature of the image itself, by the trusted keys named in `keys`.
 
+    `signer` is whom a certificate names, who is one, in the policy's words of several keys perhaps.
     `reference` is the name that the signer gave to the image, where the format has one. `source`
     is the digest of the manifest that it was found in; `format` is classic or bundle.
     """
@@ -92,6 +93,7 @@ class Signature:
     source: str
     format: str
     reference: str = ""
+    signer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,6 +38,7 @@ from builder.proof.values import (
 )
 
 if TYPE_CHECKING:
+    from builder.proof.certified import Allowance
     from builder.proof.roots import Roots
 
 CLASSIC, BUNDLED = "classic", "bundle"
@@ -56,17 +57,29 @@ class TrustedKey:
 class TrustedIdentity:
     """Somebody who signs by certificates, and is trusted, up to a time if it has one.
 
-    `name` is a glob over what certificates call them, `issuer` who knows them by that name, and
-    `roots` are whom that is believed.
+    `glob` is over what certificates call them, `issuer` is who knows them by that name, and `roots`
+    are whom that is believed.
     """
 
-    name: str
+    glob: str
     issuer: str
     roots: Roots
     until: datetime | None = None
 
+    @property
+    def name(self) -> str:
+        return f"{self.glob} ({self.issuer})"
+
     def is_of(self, subject: str, issuer: str) -> bool:
-        return issuer == self.issuer and fnmatchcase(subject, self.name)
+        """Whether somebody is meant.
+
+        A glob with `@` is two, of what stands before the first one and behind it. A branch may
+        be called `x@refs/heads/main`, and is not the branch `main`.
+        """
+        if "@" not in self.glob:
+            return issuer == self.issuer and fnmatchcase(subject, self.glob)
+        parts = zip(subject.partition("@"), self.glob.partition("@"), strict=True)
+        return issuer == self.issuer and all(fnmatchcase(one, glob) for one, glob in parts)
 
 
 Trusted = TrustedKey | TrustedIdentity
@@ -100,6 +113,8 @@ class _Gathered:
         self._signatures: list[Signature] = []
         self._attestations: list[Attestation] = []
         self._rejected: list[Rejection] = []
+        self._bundles: set[str] = set()
+        self._allowance: Allowance | None = None
 
     def verdict(self) -> Verdict:
         return Verdict(
@@ -126,6 +141,8 @@ class _Gathered:
             form = BUNDLED if layer.media_type in reading.BUNDLES else CLASSIC
             try:
                 self._check_subject(subject)
+                if form == BUNDLED and layer.digest in self._bundles:
+                    continue  # it says nothing new, however often it is named
                 self._reader(layer)(reading.content_of(one, layer), layer, source)
             except Unusable as error:
                 self.reject(error, source, form)
@@ -160,20 +177,24 @@ class _Gathered:
         envelope = envelopes.envelope_of(value)
         self._statement(envelope, self._keys_of(envelope), source, CLASSIC)
 
-    def _bundle(self, content: bytes, _layer: Descriptor, source: str) -> None:
+    def _bundle(self, content: bytes, layer: Descriptor, source: str) -> None:
+        self._bundles.add(layer.digest)
         value = strict.json_object(content, "the bundle", limit=MAX_PAYLOAD)
         if value.get("mediaType") not in reading.BUNDLES:
             raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
         envelope = envelopes.envelope_of(_enveloped(value))
-        names = (
-            self._certified(value, envelope) if _is_certified(value) else self._keys_of(envelope)
-        )
-        self._statement(envelope, names, source, BUNDLED)
+        if _is_certified(value):
+            signer, names = self._certified(value, envelope)
+            self._statement(envelope, names, source, BUNDLED, signer=signer)
+        else:
+            self._statement(envelope, self._keys_of(envelope), source, BUNDLED)
 
-    def _statement(self, envelope: Envelope, keys: tuple[str, ...], source: str, form: str) -> None:
+    def _statement(
+        self, envelope: Envelope, keys: tuple[str, ...], source: str, form: str, signer: str = ""
+    ) -> None:
         statement = envelopes.statement_of(envelope.payload, self._digest)
         if statement["predicateType"] == SIGN:
-            self._signatures.append(Signature(keys=keys, source=source, format=form))
+            self._signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
             return
         self._attestations.append(
             Attestation(
@@ -196,17 +217,20 @@ class _Gathered:
             raise Unusable(WRONG_KEY, "no trusted key signed this, or it was changed since")
         return self._still(signers)
 
-    def _certified(self, bundle: Mapping[str, Any], envelope: Envelope) -> tuple[str, ...]:
-        """The name of the trusted identity that signed; raises `Unusable` if none did."""
+    def _certified(
+        self, bundle: Mapping[str, Any], envelope: Envelope
+    ) -> tuple[str, tuple[str, ...]]:
+        """Who signed, and as which of the trusted identities; raises `Unusable` if as none."""
         if not self._identities:
             raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
         # What is signed by keys, as most is, needs nothing of certificates.
-        from builder.proof.certified import certified  # noqa: PLC0415
+        from builder.proof.certified import Allowance, certified  # noqa: PLC0415
 
         if len(envelope.signatures) != 1:
             raise Unusable(MALFORMED, "a certificate, and not one signature")
         [signature] = envelope.signatures
-        signers, errors = [], []
+        self._allowance = self._allowance or Allowance()
+        signers, errors, who = list[TrustedIdentity](), [], ""
         for roots in {id(one.roots): one.roots for one in self._identities}.values():
             some = [one for one in self._identities if one.roots is roots]
             try:
@@ -216,15 +240,17 @@ class _Gathered:
                     signature,
                     roots,
                     payload=envelope.payload,
+                    allowance=self._allowance,
                     wanted=lambda *who, some=some: any(one.is_of(*who) for one in some),
                 )
             except Unusable as error:
                 errors.append(error)
                 continue
             signers += [one for one in some if one.is_of(found.subject, found.issuer)]
+            who = f"{found.subject} ({found.issuer})"
         if not signers:
             raise errors[0]
-        return self._still(signers)[:1]  # it is one signer, however many globs are about them
+        return who, self._still(signers)
 
     def _still(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
         """The names of those that are trusted to this day; raises `Unusable` if none is."""

@@ -92,7 +92,9 @@ def _judged(
     verdict = verified(digest, attached, trusted, now=now)
     for one in verdict.signatures:
         for key in one.keys:
-            yield Proof(kind=SIGNATURE, subjects=(digest,), key=key, digest=one.source)
+            yield Proof(
+                kind=SIGNATURE, subjects=(digest,), key=key, digest=one.source, signer=one.signer
+            )
     seen: set[bytes] = set()
     for said in verdict.attestations:  # each is there in two formats
         if said.payload not in seen:

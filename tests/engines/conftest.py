@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import subprocess
@@ -28,6 +29,12 @@ _OF_THE_MACHINE = (
     *("no GPU here", "there is a GPU here"),
     *("BUILD_IMAGES_TRAINING=1", "BUILD_IMAGES_TOKEN"),
 )
+
+
+def pytest_collection_finish() -> None:
+    """Python's collector looks at what tests make, and no more at the thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
