@@ -1,6 +1,6 @@
 """Builders that are killed at any moment, and two at once: what they leave is whole or redone.
 
-`BUILD_IMAGES_KILLS` is how often the builder is killed (default: 4); 50 takes half an hour.
+`BUILD_IMAGES_KILLS` is how often the builder is killed (default: 3); 50 takes half an hour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from builder.orphans import MARK
 
 pytestmark = pytest.mark.engines
 
-KILLS = int(os.environ.get("BUILD_IMAGES_KILLS", "4"))
+KILLS = int(os.environ.get("BUILD_IMAGES_KILLS", "3"))
 MOST_IN_A_ROW = 3
 CELLS = ("core-1.0-debian13-x86_64", "leaf-1.0-debian13-x86_64")
 CORE = """\
