@@ -46,7 +46,7 @@ def test_a_failing_step_is_named_and_the_other_images_go_on(tools: Tools, site: 
     del tools
     write_tiny(site, '"echo all is well"', name="sound")
     write_tiny(site, '"seq 100", "exit 7"')
-    done = build_images("--project", site, "--all")
+    done = build_images("--project", site, "--all", "--format", "oci")
     assert done.status == 1
     assert f"{IMAGE}: failed, the build failed at: RUN seq 100 && exit 7" in done.stderr
     assert "its last 30 lines" in done.stderr
@@ -67,7 +67,7 @@ def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
     # A shell's background jobs, CI among them, ignore SIGINT, and so would what they start.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "builder"]
     with subprocess.Popen(
-        [*command, "--project", str(site), "--all"],
+        [*command, "--project", str(site), "--all", "--format=oci"],
         cwd=PROJECT,
         env={**os.environ, **own},
         stderr=subprocess.PIPE,
@@ -89,7 +89,7 @@ def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
     assert not listed.stdout.strip()
     assert not (site / "out" / IMAGE / "manifest.json").exists()
     write_tiny(site, '"echo done"')
-    assert build_images("--project", site, "--all", env=own).status == 0
+    assert build_images("--project", site, "--all", "--format=oci", env=own).status == 0
 
 
 def running(marker: str) -> bool:

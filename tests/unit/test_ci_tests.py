@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -18,13 +21,20 @@ echo second; exit {second}
 """
 
 
-def run(tmp_path: Path, *, free: int = 99, first: int = 0, second: int = 0) -> tuple[int, str, str]:
-    """The script in a project whose programs are told what to say."""
+HANGING = """#!/bin/sh
+trap 'echo ended >> ended; exit 2' INT
+touch "up-$$"
+while :; do sleep 0.1; done
+"""
+
+
+def project(tmp_path: Path, *, free: int = 99, pytest: str = HANGING) -> dict[str, str]:
+    """A project whose programs are told what to say; the environment for its script."""
     (tmp_path / "ci").mkdir()
     shutil.copy(PROJECT / "ci/tests", tmp_path / "ci")
     texts = {
         ".venv/bin/python": PYTHON,
-        ".venv/bin/pytest": PYTEST.format(first=first, second=second),
+        ".venv/bin/pytest": pytest,
         "bin/df": FREE.format(free=free),
     }
     for name, text in texts.items():
@@ -32,9 +42,15 @@ def run(tmp_path: Path, *, free: int = 99, first: int = 0, second: int = 0) -> t
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
+    return {**os.environ, "LC_ALL": "C", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+
+
+def run(tmp_path: Path, *, free: int = 99, first: int = 0, second: int = 0) -> tuple[int, str, str]:
+    """The script in such a project, run to its end."""
+    env = project(tmp_path, free=free, pytest=PYTEST.format(first=first, second=second))
     done = subprocess.run(
         [tmp_path / "ci/tests"],
-        env={**os.environ, "LC_ALL": "C", "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
+        env=env,
         capture_output=True,
         text=True,
         check=False,
@@ -52,3 +68,22 @@ def test_without_room_nothing_is_begun(tmp_path: Path) -> None:
     code, out, error = run(tmp_path, free=3)
     assert (code, out) == (4, "")
     assert "/somewhere/home: 3 GB free, and all tests need 15 GB; nothing was begun" in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_both_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    """Told to the script alone, as a CI system may; each is told as by Ctrl-C."""
+    env = project(tmp_path)
+    command = ["env", "--default-signal=INT,TERM", str(tmp_path / "ci/tests")]
+    with subprocess.Popen(command, env=env, start_new_session=True) as child:
+        try:
+            while len(list(tmp_path.glob("up-*"))) < 2:
+                time.sleep(0.01)
+            child.send_signal(number)
+            assert child.wait(timeout=30) == 130
+        finally:
+            for one in tmp_path.glob("up-*"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(one.name.removeprefix("up-")), signal.SIGKILL)
+            child.kill()
+    assert (tmp_path / "ended").read_text() == "ended\n" * 2
