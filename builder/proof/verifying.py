@@ -113,7 +113,7 @@ class _Gathered:
         self._signatures: list[Signature] = []
         self._attestations: list[Attestation] = []
         self._rejected: list[Rejection] = []
-        self._bundles: set[str] = set()
+        self._seen: set[str] = set()
         self._allowance: Allowance | None = None
 
     def verdict(self) -> Verdict:
@@ -141,8 +141,6 @@ class _Gathered:
             form = BUNDLED if layer.media_type in reading.BUNDLES else CLASSIC
             try:
                 self._check_subject(subject)
-                if form == BUNDLED and layer.digest in self._bundles:
-                    continue  # it says nothing new, however often it is named
                 self._reader(layer)(reading.content_of(one, layer), layer, source)
             except Unusable as error:
                 self.reject(error, source, form)
@@ -178,12 +176,14 @@ class _Gathered:
         self._statement(envelope, self._keys_of(envelope), source, CLASSIC)
 
     def _bundle(self, content: bytes, layer: Descriptor, source: str) -> None:
-        self._bundles.add(layer.digest)
         value = strict.json_object(content, "the bundle", limit=MAX_PAYLOAD)
         if value.get("mediaType") not in reading.BUNDLES:
             raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
         envelope = envelopes.envelope_of(_enveloped(value))
         if _is_certified(value):
+            if layer.digest in self._seen:
+                return  # it takes long, and says nothing new, however often it is named
+            self._seen.add(layer.digest)
             signer, names = self._certified(value, envelope)
             self._statement(envelope, names, source, BUNDLED, signer=signer)
         else:
