@@ -159,8 +159,8 @@ def _stamped(
 
     times, errors = [], list[Unusable]()
     for one in stamps:
-        allowance.take(len(one))
         try:
+            allowance.take(len(one))
             times.append(stamped(one, signed.signature, roots.stampers))
         except Unusable as error:  # an authority that is not named is not told from rubbish
             errors.append(error)

@@ -138,7 +138,8 @@ def test_what_time_stamps_take_is_bounded() -> None:
     assert judged(bundle, "", suites_roots(case["roots"]))
     length = len(base64.b64decode(stamp["signedTimestamp"]))
     allowance = Allowance(left=6 * length)
-    judged(bundle, "", suites_roots(case["roots"]), allowance)
+    for _ in range(2):  # one that is read is enough
+        judged(bundle, "", suites_roots(case["roots"]), allowance)
     with pytest.raises(Unusable) as raised:
         judged(bundle, "", suites_roots(case["roots"]), allowance)
     assert raised.value.kind == TOO_LARGE
