@@ -70,6 +70,6 @@ def declare(commands: Commands) -> None:
         "none)",
     )
     publish.add_argument(
-        "--jobs", type=positive_number, default=4, metavar="N", help="blobs at once (default: 4)"
+        "--jobs", type=positive_number, default=8, metavar="N", help="requests at once (default: 8)"
     )
     publish.add_argument("--json", action="store_true", help="print what was published as JSON")

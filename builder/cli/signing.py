@@ -110,5 +110,5 @@ def _added(
     made = standing.needed(make(news, signer, before=before))
     if not made:
         return ()
-    *others, last = made
+    *others, last = [replace(one, fresh=not attached) for one in made]
     return (*others, replace(last, replaces=standing.replaced(statements)))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from builder.model import Cell, Project, Selection
 from builder.versions import matches
+
+_WILD = re.compile(r"[*?\[]")
 
 
 def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
@@ -19,30 +22,45 @@ def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
     """
     chosen = bool(selection.everything or selection.patterns or selection.images)
     patterns = selection.patterns if chosen else project.matrix.default
-    for cell in _product(project, selection, patterns):
+    for cell in _product(project, selection, patterns, selection.images):
         if not selection.images or any(
             fnmatchcase(cell.identifier, glob) for glob in selection.images
         ):
             yield cell
 
 
-def all_cells(project: Project, selection: Selection) -> Iterator[Cell]:
-    """Every combination of axis values and recipes, in the selection's flavours and targets."""
-    return _product(project, selection, {})
+def all_cells(
+    project: Project, selection: Selection, *, images: Sequence[str] = ()
+) -> Iterator[Cell]:
+    """Every combination of axis values and recipes, in the selection's flavours and targets.
+
+    With `images`, those that such a glob cannot match may be left out.
+    """
+    return _product(project, selection, {}, images)
 
 
 def _product(
-    project: Project, selection: Selection, patterns: Mapping[str, tuple[str, ...]]
+    project: Project,
+    selection: Selection,
+    patterns: Mapping[str, tuple[str, ...]],
+    globs: Sequence[str],
 ) -> Iterator[Cell]:
     def values(axis: str, known: Iterable[str]) -> list[str]:
         some = patterns.get(axis)
         return [one for one in known if not some or any(matches(axis, p, one) for p in some)]
 
-    axes = project.matrix.axes
-    by_depth = sorted(project.recipes, key=lambda name: (len(project.chain(name)), name))
-    for name, base, cuda, mpi, flavour, cpu, arch in itertools.product(
-        values("recipe", by_depth),
-        values("base", axes["base"]),
+    axes, recipes = project.matrix.axes, project.recipes
+    by_depth = sorted(recipes, key=lambda name: (len(project.chain(name)), name))
+    heads = {_WILD.split(glob, maxsplit=1)[0] for glob in globs}
+    # An identifier begins with recipe, version and base: few of a large matrix have a glob's head.
+    starts = [
+        (name, base)
+        for name in values("recipe", by_depth)
+        for base in values("base", axes["base"])
+        if not heads or _begins(f"{name}-{recipes[name].version}-{base}", heads)
+    ]
+    for (name, base), cuda, mpi, flavour, cpu, arch in itertools.product(
+        starts,
         values("cuda", axes["cuda"]),
         values("mpi", axes["mpi"]),
         selection.flavours,
@@ -51,7 +69,7 @@ def _product(
     ):
         yield Cell(
             recipe=name,
-            recipe_version=project.recipes[name].version,
+            recipe_version=recipes[name].version,
             base=base,
             cuda=cuda,
             mpi=mpi,
@@ -59,6 +77,11 @@ def _product(
             flavour=flavour,
             cpu=cpu,
         )
+
+
+def _begins(start: str, heads: Iterable[str]) -> bool:
+    """Whether what begins with `start` may begin with one of `heads`."""
+    return any(head.startswith(start) or start.startswith(head) for head in heads)
 
 
 def any_matches(axis: str, patterns: tuple[str, ...], cell: Cell) -> bool:

@@ -24,13 +24,7 @@ def check_selection(project: Project, selection: Selection) -> None:
         for pattern in patterns
         if not any(matches(axis, pattern, value) for value in values)
     ]
-    cells = all_cells(project, selection) if selection.images else ()
-    identifiers = [cell.identifier for cell in cells]
-    problems += [
-        _unmatched("image", glob, identifiers)
-        for glob in selection.images
-        if not any(fnmatchcase(identifier, glob) for identifier in identifiers)
-    ]
+    problems += _unmatched_images(project, selection)
     problems += [
         _unmatched("cpu-target", target, CPU_TARGETS)
         for target in selection.cpu_targets
@@ -38,6 +32,16 @@ def check_selection(project: Project, selection: Selection) -> None:
     ]
     if problems:
         raise EmptySelection("\n".join(problems))
+
+
+def _unmatched_images(project: Project, selection: Selection) -> list[str]:
+    """What stands against each glob that matches no identifier; most are looked at only then."""
+    globs = selection.images
+    cells = all_cells(project, selection, images=globs) if globs else ()
+    near = [cell.identifier for cell in cells]
+    lost = [glob for glob in globs if not any(fnmatchcase(name, glob) for name in near)]
+    known = [cell.identifier for cell in all_cells(project, selection)] if lost else []
+    return [_unmatched("image", glob, known) for glob in lost]
 
 
 def axis_values(project: Project, axis: str) -> tuple[str, ...]:

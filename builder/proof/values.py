@@ -58,7 +58,7 @@ class Attachment:
 
     `tag` is where the classic format keeps it (`sha256-….sig`); a referrer has none, is written
     by its digest, and names the image as its `subject`. `replaces` are the digests of manifests
-    that are to go when it is there.
+    that are to go when it is there. It is `fresh` if the image had no proof at all.
     """
 
     manifest: bytes
@@ -66,6 +66,7 @@ class Attachment:
     tag: str = ""
     artifact_type: str = ""
     replaces: tuple[str, ...] = ()
+    fresh: bool = False
 
     @property
     def digest(self) -> str:

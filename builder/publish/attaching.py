@@ -11,13 +11,16 @@ from builder.errors import Refused
 from builder.home import Home
 from builder.locks import locked
 from builder.registry import MANIFEST, Descriptor, Registry, RegistryFailed
+from builder.registry.kinds import EMPTY_CONTENT
+
+_EMPTY = digest_of(EMPTY_CONTENT)
 
 
 class Attached(Protocol):
     """Proof as it is pushed: a manifest, the blobs that it names, and a tag if it has one.
 
     What has no tag names an image as its `subject`. It `replaces` manifests of other such proof, by
-    their digests.
+    their digests. What is `fresh` is the first of an image: its blobs are nowhere yet.
     """
 
     @property
@@ -28,6 +31,8 @@ class Attached(Protocol):
     def tag(self) -> str: ...
     @property
     def replaces(self) -> tuple[str, ...]: ...
+    @property
+    def fresh(self) -> bool: ...
 
 
 def attach(
@@ -45,7 +50,8 @@ def attach(
         for one in prove():
             replaced.update(one.replaces)
             for blob in one.blobs.keys() - sent:
-                registry.write_blob(one.blobs[blob], digest=blob)
+                missing = one.fresh and blob != _EMPTY  # which is in every bundle
+                registry.write_blob(one.blobs[blob], digest=blob, missing=missing)
             sent.update(one.blobs)
             if one.tag:
                 write_tagged(registry, one.manifest, MANIFEST, one.tag)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from builder.home import Home
@@ -66,51 +66,62 @@ def send_all(wanted: Iterable[Wanted], *, jobs: int, only_look: bool = False) ->
     """
     once = {(one.registry.name, one.blob.digest): one for one in wanted}
     largest_first = sorted(once.values(), key=lambda one: -one.blob.size)
-    traffic, sender = Traffic(), _Sender(only_look=only_look)
+    by_digest: dict[str, list[Wanted]] = {}
+    for one in largest_first:
+        by_digest.setdefault(one.blob.digest, []).append(one)
+    groups = list(by_digest.values())
 
     def stop() -> None:
         for one in largest_first:
             one.stop()
 
-    ways = in_threads(sender.bring, largest_first, jobs=jobs, stop=stop)
-    for one, how in zip(largest_first, ways, strict=True):
-        traffic.note(how, one.blob.size)
+    traffic = Traffic()
+    ways = in_threads(partial(_bring, only_look=only_look), groups, jobs=jobs, stop=stop)
+    for group, some in zip(groups, ways, strict=True):
+        for one, how in zip(group, some, strict=True):
+            traffic.note(how, one.blob.size)
     return traffic
 
 
-class _Sender:
-    """Knows where blobs are; two threads never send the same one."""
+def _bring(group: Sequence[Wanted], *, only_look: bool) -> list[str]:
+    """See to it that some repositories have the same blob; how that went in each."""
+    first, *others = group
+    if first.registry.has_blob(first.blob.digest):
+        how = THERE
+    elif only_look:
+        how = MOUNTED if _relatives_with(first) else MISSING
+    else:
+        how = _brought(first, _relatives_with(first))
+    return [
+        how,
+        *(_shared(one, first, lacking=how != THERE, only_look=only_look) for one in others),
+    ]
 
-    def __init__(self, *, only_look: bool) -> None:
-        self._only_look = only_look
-        self._lock = threading.Lock()
-        self._at: dict[str, str] = {}  # a repository that has the blob, by digest
-        self._busy: dict[str, threading.Lock] = {}
 
-    def bring(self, wanted: Wanted) -> str:
-        """See to it that a repository has a blob; how that went."""
-        digest, registry = wanted.blob.digest, wanted.registry
-        with self._lock:
-            busy = self._busy.setdefault(digest, threading.Lock())
-        with busy:
-            if registry.has_blob(digest):
-                how = THERE
-            elif self._only_look:
-                how = MOUNTED if self._somewhere(wanted) else MISSING
-            elif any(registry.mount_blob(digest, one) for one in self._somewhere(wanted)):
-                how = MOUNTED
-            else:
-                wanted.send()
-                how = SENT
-            self._at[digest] = registry.repository
-            return how
+def _shared(wanted: Wanted, first: Wanted, *, lacking: bool, only_look: bool) -> str:
+    """See to it that a repository has what the first one has by now.
 
-    def _somewhere(self, wanted: Wanted) -> Sequence[str]:
-        """A repository to mount from; none if no relative has the blob."""
-        digest = wanted.blob.digest
-        if known := self._at.get(digest):
-            return [known]
-        for name in wanted.relatives:
-            if wanted.registry.sibling(name).has_blob(digest):
-                return [name]
-        return []
+    Where that was lacking it, this one is likely to: it mounts the blob without being asked.
+    """
+    registry, digest, at = wanted.registry, wanted.blob.digest, first.registry.repository
+    if lacking and not only_look and registry.mount_blob(digest, at):
+        return MOUNTED
+    if registry.has_blob(digest):
+        return THERE
+    return MOUNTED if only_look else _brought(wanted, [] if lacking else [at])
+
+
+def _brought(wanted: Wanted, at: Sequence[str]) -> str:
+    """Bring a repository a blob that it lacks, and that others may have."""
+    if any(wanted.registry.mount_blob(wanted.blob.digest, one) for one in at):
+        return MOUNTED
+    wanted.send()
+    return SENT
+
+
+def _relatives_with(wanted: Wanted) -> Sequence[str]:
+    """A relative that has the blob, if one has."""
+    for name in wanted.relatives:
+        if wanted.registry.sibling(name).has_blob(wanted.blob.digest):
+            return [name]
+    return []

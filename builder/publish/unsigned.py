@@ -20,6 +20,7 @@ class Attachment:
     blobs: Mapping[str, bytes]
     tag: str = ""
     replaces: tuple[str, ...] = ()
+    fresh: bool = False
 
 
 def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:

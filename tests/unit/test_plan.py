@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,26 @@ def test_globs_and_axes_both_hold() -> None:
         "hpc-base-1.0-debian12-mpich4.0-x86_64",
         "hpc-base-1.0-debian13-mpich4.2-x86_64",
     ]
+
+
+@pytest.mark.parametrize(
+    "glob",
+    [
+        *(
+            "*",
+            "h*",
+            "hpc-base-1.0-debian1[23]-*",
+            "[hp]*-mpich*",
+            "hpc-base-1.0-debian13-mpich4.?-*",
+        ),
+        *("?pc-base-1.0-debian13-mpich4.2-ppc64le", "hpc-base-1.0-debian13-mpich4.2-ppc64le"),
+    ],
+)
+def test_a_glob_finds_all_identifiers_that_it_matches(glob: str) -> None:
+    """Also where most of the matrix is passed over by the glob's beginning."""
+    matching = {one for one in identifiers(shipped_plan()) if fnmatchcase(one, glob)}
+    assert matching
+    assert set(identifiers(planned(shipped_project(), Selection(images=(glob,))))) == matching
 
 
 @pytest.mark.parametrize("alias", ["ppc64el", "powerpc64le", "ppc64le"])
