@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -86,7 +87,12 @@ def _begins(start: str, heads: Iterable[str]) -> bool:
 
 def any_matches(axis: str, patterns: tuple[str, ...], cell: Cell) -> bool:
     """Whether one of `patterns` matches the cell's value of an axis, or its recipe."""
-    return any(matches(axis, pattern, cell.axis(axis)) for pattern in patterns)
+    return _any_matches(axis, patterns, cell.axis(axis))
+
+
+@functools.lru_cache(maxsize=65536)  # a matrix has thousands of cells, and few values on an axis
+def _any_matches(axis: str, patterns: tuple[str, ...], value: str) -> bool:
+    return any(matches(axis, pattern, value) for pattern in patterns)
 
 
 def fits(cell: Cell, patterns: Mapping[str, tuple[str, ...]]) -> bool:
