@@ -51,6 +51,8 @@ class Fake:
     faults: list[Fault] = field(default_factory=list)
     referrers: bool = False
     notes_subjects: bool = True
+    mounts: bool = True
+    started: int = 0
     most_bytes: int = 1 << 40
     before: Callable[[str], object] = lambda _: None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -165,14 +167,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _start_upload(self, repository: str) -> None:
         query = parse_qs(urlsplit(self.path).query)
         self._content()
-        if "mount" in query:
+        if "mount" in query and self.fake.mounts:
             body = self.fake.blobs.get((query["from"][0], query["mount"][0]))
             if body is not None:
                 self.fake.blobs[repository, query["mount"][0]] = body
                 self._send(201, b"")
                 return
         with self.fake.lock:
-            name = str(len(self.fake.uploads))
+            name = str(self.fake.started)
+            self.fake.started += 1
             self.fake.uploads[name] = bytearray()
         self._send(202, b"", {"Location": f"/v2/{repository}/blobs/uploads/{name}"})
 

@@ -102,6 +102,39 @@ def test_the_same_key_makes_the_same_proof(made: Path, fake: Fake) -> None:
     assert fake.requests("PUT .*\\.att")
 
 
+def test_what_several_images_share_is_sent_once_and_mounted_unasked(made: Path, fake: Fake) -> None:
+    publish(fake, releases_of(made))
+    mounts = [re.search("mount=sha256%3A(\\w+)", one) for one, _ in fake.asked]
+    shared = {found[1] for found in mounts if found}
+    assert shared
+    for name in shared:
+        assert len(fake.requests(f"HEAD .*{name}")) == 1
+        assert len(fake.requests(f"PUT .*digest=sha256:{name}")) == 1
+
+
+def test_where_nothing_is_mounted_only_what_is_missing_is_sent(made: Path, fake: Fake) -> None:
+    fake.mounts = False
+    publish(fake, releases_of(made))
+    held = [digest for _, digest in fake.blobs]
+    [shared, *_] = [one for one in held if held.count(one) > 1]
+    [first, *_] = [place for place, digest in fake.blobs if digest == shared]
+    del fake.blobs[first, shared]
+    fake.asked.clear()
+    publish(fake, releases_of(made))
+    assert len(fake.requests(f"PUT .*digest={shared}")) == 1
+
+
+def test_the_first_proof_of_an_image_is_not_asked_for(made: Path, fake: Fake) -> None:
+    releases = releases_of(made)
+    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    bundles = {digest for (_, digest), data in fake.blobs.items() if b"dsseEnvelope" in data}
+    assert bundles
+    assert not any(fake.requests(f"HEAD .*{one}") for one in bundles)
+    fake.asked.clear()
+    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    assert not fake.requests("PUT .*uploads")
+
+
 def test_what_is_at_the_tags_of_proof_already_stays(made: Path, fake: Fake) -> None:
     releases = releases_of(made)
     publish(fake, releases, signed(str(KEY), releases, Processes()))
