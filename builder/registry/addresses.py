@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from urllib.parse import urljoin, urlsplit
 
 from urllib3.util import parse_url
 
 _PORTS = {"http": 80, "https": 443}
+_ODD = re.compile(r"[\\\x00-\x1f]")
 
 
 def joined(base: str, given: str) -> str:
@@ -15,7 +18,7 @@ def joined(base: str, given: str) -> str:
     Raises `ValueError` for what is none, or names no host or a user, or holds a backslash: of
     `https://a\\@b/` one reader takes the host to be a, another b, and secrets go by the host.
     """
-    if "\\" in given or any(ord(one) < ord(" ") for one in given):
+    if _ODD.search(given):
         raise ValueError("a backslash or a control character in an address")
     url = urljoin(base, given)
     seen = urlsplit(url)
@@ -24,6 +27,7 @@ def joined(base: str, given: str) -> str:
     return url
 
 
+@functools.lru_cache(maxsize=256)  # each request's is looked at several times
 def origin(url: str) -> tuple[str, str, int]:
     """Scheme, host and port, as they are asked: what may see the credentials for a registry.
 
