@@ -24,14 +24,15 @@ def write_whole(file: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def write_atomically(file: Path, text: str) -> None:
+def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
     """Write a file so that a reader sees all of it or the one before; others may write it, too.
 
-    What is no Unicode becomes `?`. After a power cut the file may be as it was before.
+    `errors` says, as `str.encode` takes it, what comes of what is no Unicode. After a power cut the
+    file may be as it was before.
     """
-    partial = file.with_name(f".{file.name}.{os.urandom(6).hex()}.partial")
+    partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # its own name may be a long one
     try:
-        partial.write_text(text, encoding="utf-8", errors="replace")
+        partial.write_text(text, encoding="utf-8", errors=errors)
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from builder.proof import strict
 from builder.proof.chains import check_authority, check_issued, signer_of
 from builder.proof.logged import Signed, logged
-from builder.proof.roots import Roots, signed_by
+from builder.proof.roots import UNREADABLE, Roots, signed_by
 from builder.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 _MOST_ENTRIES = 8
@@ -35,15 +34,6 @@ _HASHES = {
     "secp384r1": hashes.SHA384(),
     "secp521r1": hashes.SHA512(),
 }
-# What cryptography raises at certificates that are none; most is read only when it is asked for.
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
 # What cryptography says of odd certificates is for whoever makes them.
 warnings.filterwarnings("ignore", module=r"builder\.proof\.")
 
@@ -63,11 +53,15 @@ class Allowance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signer:
-    """Who signed: `subject` as the certificate names it, known to `issuer`, and when."""
+    """Who signed: `subject` as the certificate names it, known to `issuer`.
+
+    The signature was seen first at a `time`, and `last` at another one, or the same.
+    """
 
     subject: str
     issuer: str
     time: dt.datetime
+    last: dt.datetime
 
 
 def certified(
@@ -89,7 +83,7 @@ def certified(
     """
     try:
         return _signer(bundle, data, signature, roots, payload, allowance or Allowance(), wanted)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise Unusable(MALFORMED, "a certificate that cannot be read") from error
 
 
@@ -119,7 +113,7 @@ def _signer(
     )
     times = _times(bundle, signed, roots, allowance)
     check_issued(certificate, roots, times)
-    return Signer(subject=subject, issuer=issuer, time=min(times))
+    return Signer(subject=subject, issuer=issuer, time=min(times), last=max(times))
 
 
 def _times(
@@ -155,11 +149,12 @@ def _stamped(
 ) -> tuple[list[dt.datetime], list[Unusable]]:
     """The times of those stamps that count, and what is wrong with the others."""
     # Reading them takes modules that start slowly, and the log's promise says the time as well.
-    from builder.proof.stamps import stamped  # noqa: PLC0415
+    from builder.proof.stamps import check_size, stamped  # noqa: PLC0415
 
     times, errors = [], list[Unusable]()
     for one in stamps:
         try:
+            check_size(one)
             allowance.take(len(one))
             times.append(stamped(one, signed.signature, roots.stampers))
         except Unusable as error:  # an authority that is not named is not told from rubbish

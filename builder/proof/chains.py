@@ -26,6 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, ObjectIdent
 from builder.proof.roots import Authority, Roots
 from builder.proof.values import MALFORMED, WRONG_KEY, Unusable
 
+NO_AUTHORITY = "the certificate is of no authority that the roots name"
 E = TypeVar("E", bound=x509.ExtensionType)
 _ISSUER = ObjectIdentifier("1.3.6.1.4.1.57264.1.8")  # a UTF8String in DER
 _OLD_ISSUER = ObjectIdentifier("1.3.6.1.4.1.57264.1.1")  # the bare text
@@ -64,7 +65,7 @@ def signer_of(certificate: x509.Certificate) -> tuple[str, str]:
 def check_authority(certificate: x509.Certificate, roots: Roots) -> None:
     """An authority of the roots signed a certificate, at whatever time; raises `Unusable`."""
     if not any(_is_of(certificate, one.chain[0]) for one in roots.certifiers):
-        raise Unusable(WRONG_KEY, "the certificate is of no authority that the roots name")
+        raise Unusable(WRONG_KEY, NO_AUTHORITY)
 
 
 def check_issued(certificate: x509.Certificate, roots: Roots, times: Sequence[dt.datetime]) -> None:

@@ -28,6 +28,15 @@ LogKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 _KIND = "application/vnd.dev.sigstore.trustedroot"
 _UTC = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
 _LIMIT = 4 << 20  # bytes; that of Sigstore has 10 kB
+# What cryptography raises at certificates that are none; most is read only when it is asked for.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 _HINT = "cosign trusted-root create makes one; cosign initialize brings Sigstore's own"
 
 
@@ -79,6 +88,8 @@ def roots_in(path: Path) -> Roots:
         content = path.read_bytes()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_HINT) from error
+    except ValueError as error:  # a NUL
+        raise BadInput(f"{str(path)!a}: no name of a file", hint=_HINT) from error
     return roots_of(content, name=str(path))
 
 
@@ -94,7 +105,7 @@ def roots_of(content: bytes, *, name: str) -> Roots:
             logs=_all(value, "tlogs", _log),
             certificate_logs=_all(value, "ctlogs", _log),
         )
-    except (Unusable, ValueError, UnsupportedAlgorithm) as error:
+    except (Unusable, *UNREADABLE) as error:
         raise BadInput(f"{name}: not a trusted_root.json that can be read: {error}") from error
     if not made.certifiers:
         raise BadInput(f"{name}: names no certificate authority", hint=_HINT)

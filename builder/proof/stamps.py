@@ -47,8 +47,7 @@ def stamped(stamp: bytes, signature: bytes, authorities: tuple[Authority, ...]) 
 
     `stamp` is a TimeStampResp in DER.
     """
-    if len(stamp) > MAX_STAMP:
-        raise Unusable(TOO_LARGE, f"a time stamp has {len(stamp)} bytes; at most {MAX_STAMP}")
+    check_size(stamp)
     try:
         content, signer = _parts(stamp)
         info = _decoded(content, rfc3161.TSTInfo())
@@ -64,6 +63,12 @@ def stamped(stamp: bytes, signature: bytes, authorities: tuple[Authority, ...]) 
     except (PyAsn1Error, ValueError, KeyError, IndexError, TypeError) as error:
         raise Unusable(MALFORMED, "a time stamp that cannot be read") from error
     raise Unusable(WRONG_KEY, "a time stamp is by no authority that the roots name for its time")
+
+
+def check_size(stamp: bytes) -> None:
+    """Raises `Unusable` for what is longer than time stamps are."""
+    if len(stamp) > MAX_STAMP:
+        raise Unusable(TOO_LARGE, f"a time stamp has {len(stamp)} bytes; at most {MAX_STAMP}")
 
 
 def _parts(stamp: bytes) -> tuple[bytes, Any]:

@@ -6,9 +6,9 @@ listed with the reason, and stops nothing: whoever may write to a registry can a
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from builder.proof.roots import Roots
 
 CLASSIC, BUNDLED = "classic", "bundle"
+_SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +51,7 @@ class TrustedKey:
 
     key: PublicKey
     name: str
-    until: datetime | None = None
+    until: dt.datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +65,7 @@ class TrustedIdentity:
     glob: str
     issuer: str
     roots: Roots
-    until: datetime | None = None
+    until: dt.datetime | None = None
 
     @property
     def name(self) -> str:
@@ -86,7 +87,7 @@ Trusted = TrustedKey | TrustedIdentity
 
 
 def verified(
-    digest: str, found: Iterable[Attachment], trusted: Sequence[Trusted], *, now: datetime
+    digest: str, found: Iterable[Attachment], trusted: Sequence[Trusted], *, now: dt.datetime
 ) -> Verdict:
     """What those who are trusted vouch for of an image, `sha256:…`, among what is attached to it.
 
@@ -106,7 +107,7 @@ def verified(
 class _Gathered:
     """What was found so far of one image."""
 
-    def __init__(self, *, digest: str, trusted: Sequence[Trusted], now: datetime) -> None:
+    def __init__(self, *, digest: str, trusted: Sequence[Trusted], now: dt.datetime) -> None:
         self._digest, self._now = digest, now
         self._trusted = [one for one in trusted if isinstance(one, TrustedKey)]
         self._identities = [one for one in trusted if isinstance(one, TrustedIdentity)]
@@ -225,6 +226,7 @@ class _Gathered:
             raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
         # What is signed by keys, as most is, needs nothing of certificates.
         from builder.proof.certified import Allowance, certified  # noqa: PLC0415
+        from builder.proof.chains import NO_AUTHORITY  # noqa: PLC0415
 
         if len(envelope.signatures) != 1:
             raise Unusable(MALFORMED, "a certificate, and not one signature")
@@ -243,13 +245,16 @@ class _Gathered:
                     allowance=self._allowance,
                     wanted=lambda *who, some=some: any(one.is_of(*who) for one in some),
                 )
+                if found.last > self._now + _SKEW:
+                    late = f"{found.last:%Y-%m-%d %H:%M} UTC"
+                    raise Unusable(MALFORMED, f"signed in the future, {late}")  # noqa: TRY301
             except Unusable as error:
                 errors.append(error)
                 continue
             signers += [one for one in some if one.is_of(found.subject, found.issuer)]
             who = f"{found.subject} ({found.issuer})"
         if not signers:
-            raise errors[0]
+            raise next((one for one in errors if one.reason != NO_AUTHORITY), errors[0])
         return who, self._still(signers)
 
     def _still(self, signers: Sequence[Trusted]) -> tuple[str, ...]:

@@ -38,8 +38,9 @@ def write_report(
     document = _document(report, manifests, left_out, failures, build)
     document["compiled"] = lacking
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "report.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    write_atomically(out / "report.html", _html(report))
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(out / "report.json", text, errors="replace")
+    write_atomically(out / "report.html", _html(report), errors="replace")
 
 
 def refresh(out: Path, manifest: Mapping[str, Any]) -> bool:

@@ -116,21 +116,29 @@ class Log:
 
 @dataclass(kw_only=True)
 class Authority:
-    """Who certifies signers. `limits` are what its certificate has besides what it must have."""
+    """Who certifies signers. `limits` are what its certificate has besides what it must have.
+
+    `own` are what its certificate says of itself, `extensions` what those of signers say besides
+    their names.
+    """
 
     limits: Extensions = ()
+    own: Extensions = (
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (usage(key_cert_sign=True), True),
+    )
+    extensions: Extensions = (
+        (usage(digital_signature=True), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False),
+    )
     key: Key = field(default_factory=new_key)
 
     @property
     def certificate(self) -> x509.Certificate:
-        return self._issued(
+        return self.issued(
             self.key,
             "authority",
-            [
-                (x509.BasicConstraints(ca=True, path_length=0), True),
-                (usage(key_cert_sign=True), True),
-                *self.limits,
-            ],
+            [*self.own, *self.limits],
         )
 
     def leaf(
@@ -138,14 +146,13 @@ class Authority:
     ) -> x509.Certificate:
         told = b"\x0c" + bytes([len(issuer)]) + issuer.encode()
         raw = x509.UniformResourceIdentifier._init_without_validation(name)
-        return self._issued(
+        return self.issued(
             key,
             "",
             [
                 (x509.SubjectAlternativeName([raw]), True),
                 (x509.UnrecognizedExtension(_ISSUER, told), False),
-                (usage(digital_signature=True), True),
-                (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False),
+                *self.extensions,
             ],
             days=days,
         )
@@ -197,7 +204,7 @@ class Authority:
             "dsseEnvelope": envelope.as_json,
         }
 
-    def _issued(
+    def issued(
         self, key: Key, name: str, extensions: Extensions, *, days: int = 3650
     ) -> x509.Certificate:
         made = x509.CertificateBuilder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -12,19 +13,34 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
-from made_certificates import DIGEST, ISSUER, SIGNED, SUBJECT, Authority, Extensions, Log, text
+from made_certificates import (
+    DIGEST,
+    ISSUER,
+    SIGNED,
+    SUBJECT,
+    Authority,
+    Extensions,
+    Key,
+    Log,
+    new_key,
+    text,
+    usage,
+)
 from samples import ROOT
 from test_certified import SUITE, judged
 from test_certified import roots as suites_roots
 
+from builder.errors import BadInput
 from builder.policy.gathered import SIGNATURE, Gathered, Image, Proof
 from builder.policy.rules import signature
 from builder.policy.values import Policy
 from builder.proof import TrustedIdentity, verified
 from builder.proof.certified import Allowance, Signer, certified
+from builder.proof.chains import is_chain
 from builder.proof.making import bundle as attached
-from builder.proof.roots import Roots
+from builder.proof.roots import Roots, roots_in, roots_of
 from builder.proof.values import MANIFEST, TOO_LARGE, Attachment, Descriptor, Unusable, Verdict
 
 Bundle = dict[str, Any]
@@ -166,6 +182,162 @@ def test_an_authority_s_limits_hold(limits: Extensions) -> None:
     found = verdict(site.bundle(LOG), trusted=[identity(roots=site.roots(LOG))])
     [one] = found.rejected
     assert (counted(found), "authority was not believed" in one.reason) == (0, True)
+
+
+SIGNS = (usage(digital_signature=True), True)
+FOR_CODE = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False)
+IS_CA = (x509.BasicConstraints(ca=True, path_length=0), True)
+CERTIFIES = (usage(key_cert_sign=True), True)
+
+
+@pytest.mark.parametrize(
+    ("extensions", "why"),
+    [
+        ([(usage(key_agreement=True), True), FOR_CODE], "not for signing code"),
+        (
+            [SIGNS, (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)],
+            "not for signing code",
+        ),
+        ([SIGNS], "no ExtendedKeyUsage"),
+        ([FOR_CODE], "no KeyUsage"),
+        ([SIGNS, FOR_CODE, IS_CA], "is an authority's"),
+        (
+            [SIGNS, FOR_CODE, (x509.UnrecognizedExtension(ObjectIdentifier("1.2.3"), b""), True)],
+            "not known here",
+        ),
+        (
+            [
+                SIGNS,
+                FOR_CODE,
+                (x509.UnrecognizedExtension(ObjectIdentifier("1.2.3"), b"0" * (17 << 10)), False),
+            ],
+            "more than 16384 bytes",
+        ),
+    ],
+)
+def test_a_signer_s_certificate_is_for_signing(extensions: Extensions, why: str) -> None:
+    site = Authority(extensions=extensions)
+    found = verdict(site.bundle(LOG), trusted=[identity(roots=site.roots(LOG))])
+    [one] = found.rejected
+    assert counted(found) == 0
+    assert why in one.reason
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        [CERTIFIES],
+        [IS_CA],
+        [(x509.BasicConstraints(ca=False, path_length=None), True), CERTIFIES],
+        [IS_CA, (usage(digital_signature=True), True)],
+    ],
+)
+def test_an_authority_may_certify(own: Extensions) -> None:
+    site = Authority(own=own)
+    found = verdict(site.bundle(LOG), trusted=[identity(roots=site.roots(LOG))])
+    [one] = found.rejected
+    assert (counted(found), "authority was not believed" in one.reason) == (0, True)
+
+
+@pytest.mark.parametrize(("length", "fits"), [(0, False), (1, True), (None, True)])
+def test_a_chain_is_no_longer_than_its_authority_allows(length: int | None, fits: bool) -> None:
+    root = Authority(own=[(x509.BasicConstraints(ca=True, path_length=length), True), CERTIFIES])
+    middle = root.issued(SITE.key, "authority", SITE.own)
+    chain = SITE.leaf(new_key()), middle, root.certificate
+    assert is_chain(chain, SIGNED, ExtendedKeyUsageOID.CODE_SIGNING) == fits
+
+
+def test_a_certificate_of_two_names_names_nobody() -> None:
+    names = x509.SubjectAlternativeName([uri(SUBJECT), uri(f"{ISSUER}/other")])
+
+    class Both(Authority):
+        def issued(self, key: Key, name: str, extensions: Extensions, **more: Any) -> Any:
+            is_of_a_signer = not name
+            some = [(names, True), *extensions[1:]] if is_of_a_signer else extensions
+            return super().issued(key, name, some, **more)
+
+    site = Both()
+    found = verdict(site.bundle(LOG), trusted=[identity("*", roots=site.roots(LOG))])
+    [one] = found.rejected
+    assert (counted(found), "does not name one signer" in one.reason) == (0, True)
+
+
+def test_a_bundle_brings_no_authority_of_its_own() -> None:
+    bundle = SITE.bundle(LOG)
+    material = bundle["verificationMaterial"]
+    own = {"rawBytes": text(SITE.certificate.public_bytes(serialization.Encoding.DER))}
+    chain = {"certificates": [material.pop("certificate"), own]}
+    found = verdict(
+        {**bundle, "verificationMaterial": {**material, "x509CertificateChain": chain}},
+        trusted=[identity()],
+    )
+    [one] = found.rejected
+    assert (counted(found), "an authority of its own" in one.reason) == (0, True)
+
+
+def test_nothing_was_signed_in_the_future() -> None:
+    one = attachment(SITE.bundle(LOG))
+    clocks_differ, before = SIGNED - dt.timedelta(minutes=4), SIGNED - dt.timedelta(minutes=6)
+    assert counted(verified(DIGEST, [one], [identity()], now=clocks_differ)) == 1
+    found = verified(DIGEST, [one], [identity()], now=before)
+    [rejected] = found.rejected
+    assert (counted(found), rejected.reason) == (0, "signed in the future, 2026-05-01 12:00 UTC")
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_of_several_roots_those_tell_why_that_know_the_authority(back: bool) -> None:
+    stranger = Authority()
+    trusted = [identity(roots=stranger.roots(LOG)), identity(roots=SITE.roots(LOG))]
+    found = verdict(SITE.bundle(), trusted=trusted[:: -1 if back else 1])
+    [one] = found.rejected
+    assert one.reason == "the signature is in no log that the roots name"
+
+
+def test_a_stamp_too_long_is_not_counted() -> None:
+    """One of 2 MiB would keep all others from being read."""
+    case = SUITE["cases"]["rekor2-dsse-happy-path"]
+    bundle, trusted = json.loads(case["bundle"]), suites_roots(case["roots"])
+    padded, allowance = json.loads(case["bundle"]), Allowance()
+    stamps = {"rfc3161Timestamps": [{"signedTimestamp": text(bytes(3 << 20))}]}
+    padded["verificationMaterial"]["timestampVerificationData"] = stamps
+    with pytest.raises(Unusable, match="at most 8192"):
+        judged(padded, "", trusted, allowance)
+    assert judged(bundle, "", trusted, allowance)
+
+
+def test_a_stamp_that_was_not_granted_is_none() -> None:
+    case = SUITE["cases"]["rekor2-dsse-happy-path"]
+    bundle = json.loads(case["bundle"])
+    material = bundle["verificationMaterial"]["timestampVerificationData"]
+    stamp = base64.b64decode(material["rfc3161Timestamps"][0]["signedTimestamp"])
+    granted, rejected = b"\x30\x03\x02\x01\x00", b"\x30\x03\x02\x01\x02"
+    assert granted in stamp[:16]
+    changed = stamp.replace(granted, rejected, 1)
+    material["rfc3161Timestamps"] = [{"signedTimestamp": text(changed)}]
+    with pytest.raises(Unusable, match="not granted"):
+        judged(bundle, "", suites_roots(case["roots"]))
+
+
+def test_few_signatures_of_a_log_s_state_are_tried() -> None:
+    bundle = SITE.bundle(LOG)
+    [entry] = bundle["verificationMaterial"]["tlogEntries"]
+    checkpoint = entry["inclusionProof"]["checkpoint"]
+    note, _, own = checkpoint["envelope"].partition("\n\n")
+    wrong = f"\u2014 x {text(LOG.identifier[:4] + bytes(64))}\n"
+    for number, accepted in ((2, 1), (3, 0)):
+        checkpoint["envelope"] = f"{note}\n\n{wrong * number}{own}"
+        assert counted(verdict(bundle, trusted=[identity()])) == accepted
+
+
+def test_roots_that_cannot_be_read_are_bad_input(tmp_path: Path) -> None:
+    value = json.loads(SUITE["roots"]["production"])
+    certificate = value["certificateAuthorities"][0]["certChain"]["certificates"][0]
+    raw, version = base64.b64decode(certificate["rawBytes"]), b"\xa0\x03\x02\x01"
+    certificate["rawBytes"] = text(raw.replace(version + b"\2", version + b"\4", 1))
+    with pytest.raises(BadInput, match="that can be read: "):
+        roots_of(json.dumps(value).encode(), name="roots.json")
+    with pytest.raises(BadInput, match="no name of a file"):
+        roots_in(tmp_path / "a\0b")
 
 
 def test_limits_that_fit_are_none() -> None:

@@ -22,7 +22,7 @@ echo second; exit {second}
 
 
 HANGING = """#!/bin/sh
-trap 'echo ended >> ended; exit 2' INT
+trap 'touch "told-$$"; sleep 0.5; echo ended >> ended; exit 2' INT
 touch "up-$$"
 while :; do sleep 0.1; done
 """
@@ -70,9 +70,12 @@ def test_without_room_nothing_is_begun(tmp_path: Path) -> None:
     assert "/somewhere/home: 3 GB free, and all tests need 15 GB; nothing was begun" in error
 
 
+@pytest.mark.parametrize("impatient", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_both_at_once(tmp_path: Path, number: signal.Signals) -> None:
-    """Told to the script alone, as a CI system may; each is told as by Ctrl-C."""
+def test_an_interruption_ends_both_at_once(
+    tmp_path: Path, number: signal.Signals, impatient: bool
+) -> None:
+    """Told to the script alone, as a CI system may; each is told as by Ctrl-C, and waited for."""
     env = project(tmp_path)
     background = "--ignore-signal=INT" if number == signal.SIGTERM else "--default-signal=INT"
     command = ["env", background, str(tmp_path / "ci/tests")]
@@ -81,6 +84,10 @@ def test_an_interruption_ends_both_at_once(tmp_path: Path, number: signal.Signal
             while len(list(tmp_path.glob("up-*"))) < 2:
                 time.sleep(0.01)
             child.send_signal(number)
+            while impatient and len(list(tmp_path.glob("told-*"))) < 2:
+                time.sleep(0.01)
+            for again in (signal.SIGINT, signal.SIGTERM) if impatient else ():
+                child.send_signal(again)
             assert child.wait(timeout=30) == 130
         finally:
             for one in tmp_path.glob("up-*"):

@@ -225,6 +225,10 @@ def test_writing_replaces_at_once(tmp_path: Path) -> None:
         assert reader.read() == "old"
     assert (tmp_path / "a").read_text(encoding="utf-8") == "new ü"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    write_atomically(tmp_path / ("b" * 255), "a name as long as it may be")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(tmp_path / "a", "\udcff")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b" * 255}
 
 
 def test_what_was_made_from_another_base_is_not_taken_up(work: Workspace) -> None:
