@@ -8,7 +8,7 @@ BENCHES := plan specs compile many formats packing native emulated cells verify 
 	registry pulls family pull_faults publish_faults kills
 
 .DEFAULT_GOAL := help
-.PHONY: help images test setup setup-test lint bench clean
+.PHONY: help images test test-long setup setup-test lint bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -18,10 +18,13 @@ images: setup  ## Build and prove the default selection of images
 
 test: setup-test lint  ## Check the source, then run all tests, real engines included
 ifeq ($(PYTEST_ARGS),)
-	@ci/tests
+	@$(BIN)/python ci/tests.py
 else
 	$(BIN)/pytest $(PYTEST_ARGS)
 endif
+
+test-long: setup-test  ## Run the campaigns in full: kills, faults, training, hpc-bench (an hour or more)
+	@$(BIN)/python ci/tests.py --long
 
 setup:  ## Install what `make images` needs and this machine lacks
 	@ci/setup images

@@ -78,6 +78,7 @@ class Proxy:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
 
     def serve(self) -> None:
         """Hand a request on, or let it fail."""

@@ -104,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     cache: PackageCache
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
 
     def do_GET(self) -> None:
         via = wheels.target(self.path, self.cache.address)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +15,16 @@ from pathlib import Path
 
 import pytest
 from docker_engine import docker_engine
-from harness import ARCHITECTURES, NEEDED, PROJECT, Ended, build_images, copy_of_project, missing
+from harness import (
+    ARCHITECTURES,
+    LONG,
+    NEEDED,
+    PROJECT,
+    Ended,
+    build_images,
+    copy_of_project,
+    missing,
+)
 from made_releases import make_images, make_project
 from published import RECIPES, Pair, made_key
 from real_registry import RealRegistry, real_registry
@@ -22,12 +33,13 @@ from small_images import Maker, maker_in
 from builder.cli.workspace import link_or_copy
 from builder.engines import Tools
 from builder.home import Home
+from builder.locks import locked
 from builder.process import Processes
 
 # Why tests may be skipped also where BUILD_IMAGES_NO_SKIPS says that everything is to run.
 _OF_THE_MACHINE = (
     *("no GPU here", "there is a GPU here"),
-    *("BUILD_IMAGES_TRAINING=1", "BUILD_IMAGES_TOKEN"),
+    *("make test-long", "BUILD_IMAGES_TOKEN"),
 )
 
 
@@ -35,6 +47,11 @@ def pytest_collection_finish() -> None:
     """Python's collector looks at what tests make, and no more at the thousands of tests."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if (marker := item.get_closest_marker("long")) and not LONG:
+        pytest.skip(f"{marker.kwargs['reason']}: make test-long")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,8 +83,16 @@ def out(tools: Tools) -> Path:
 
 @pytest.fixture(scope="session")
 def main_job(out: Path) -> Ended:
-    """The main job on the default selection: `hpc-base` for both architectures."""
-    return build_images("--output", out)
+    """The main job on the default selection: `hpc-base` for both architectures.
+
+    Once in a run of `ci/tests.py`, whose processes share what it built: whoever asks first runs it.
+    What it built is read by all: a test that changes an image, or verifies it, takes `copy_of`.
+    """
+    result = out / f"main-job-{os.environ.get('BUILD_IMAGES_TEST_RUN', 'alone')}.json"
+    with locked(out, result.stem):
+        if not result.exists() or "BUILD_IMAGES_TEST_RUN" not in os.environ:
+            result.write_text(json.dumps(dataclasses.asdict(build_images("--output", out))))
+    return Ended(**json.loads(result.read_text()))
 
 
 @pytest.fixture(scope="session")

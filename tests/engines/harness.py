@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from builder.cli.workspace import link_or_copy
 from builder.home import Home
 
 PROJECT = Path(__file__).resolve().parents[2]
 ARCHITECTURES = ("x86_64", "ppc64le")
 FORMATS = ("oci", "sif", "charliecloud")
+LONG = "BUILD_IMAGES_LONG" in os.environ  # as in `make test-long`: campaigns in full
 NEEDED = ("mmdebstrap", "buildah", "apptainer", "ch-run", "sqfs2tar", "pigz")
 
 
@@ -54,6 +56,16 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     found = json.loads((folder / "manifest.json").read_text())
     assert isinstance(found, dict)
     return found
+
+
+def copy_of(image: Path, target: Path) -> Path:
+    """Copy an image's output folder for a test to change; unchanged files are hard links."""
+    shutil.copytree(image, target, symlinks=True, copy_function=link_or_copy)
+    for file in (target / "manifest.json", *target.glob("evidence/*")):
+        text = file.read_bytes()
+        file.unlink()
+        file.write_bytes(text)
+    return target
 
 
 def missing(names: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Builders that are killed at any moment, and two at once: what they leave is whole or redone.
 
-`BUILD_IMAGES_KILLS` is how often the builder is killed (default: 3); 50 takes half an hour.
+The builder is killed 3 times in `make test`, and 25 times in `make test-long`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, build_images, manifest_of
+from harness import LONG, PROJECT, build_images, manifest_of
 
 from builder.artifacts import oci
 from builder.digests import sha256_of_file
@@ -26,7 +26,7 @@ from builder.orphans import MARK
 
 pytestmark = pytest.mark.engines
 
-KILLS = int(os.environ.get("BUILD_IMAGES_KILLS", "3"))
+KILLS = 25 if LONG else 3
 MOST_IN_A_ROW = 3
 CELLS = ("core-1.0-debian13-x86_64", "leaf-1.0-debian13-x86_64")
 CORE = """\
@@ -136,6 +136,7 @@ def marked(home: Path) -> list[int]:
     return found
 
 
+@pytest.mark.campaign
 def test_killed_at_any_moment(site: Path, home: Path) -> None:
     write_recipes(site, 0)
     full_s = finished(site, home)

@@ -22,10 +22,17 @@ import jsonschema
 import pytest
 import slurm
 import yaml
-from harness import ARCHITECTURES, PROJECT, Ended, build_images, manifest_of, missing
+from harness import (
+    ARCHITECTURES,
+    PROJECT,
+    Ended,
+    build_images,
+    copy_of,
+    manifest_of,
+    missing,
+)
 from planted_ranks import RankDefect, plant
 
-from builder.cli.workspace import link_or_copy
 from builder.engines import Tools
 from builder.home import ORDINARY_USER
 from builder.schema import schema
@@ -187,20 +194,27 @@ def test_mpirun_starts_the_ranks(arch: str, images: dict[str, Path]) -> None:
         assert "vader" in one["data"]["transport"]
 
 
-def test_the_hosts_library_is_loaded_in_the_place_of_the_images(hpc_base: dict[str, Path]) -> None:
+@pytest.fixture
+def own_image(hpc_base: dict[str, Path], tools: Tools) -> Iterator[Path]:
+    """The x86_64 image, for a test to verify: others read it meanwhile, or publish it."""
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="own-") as name:
+        Path(name).chmod(0o755)
+        yield copy_of(hpc_base["x86_64"], Path(name) / "image")
+
+
+def test_the_hosts_library_is_loaded_in_the_place_of_the_images(own_image: Path) -> None:
     """The image has Open MPI 5.0, the host 4.1: the version tells as much as the file does."""
     need_open_mpi_4()
-    image = hpc_base[os.uname().machine]
-    done = build_images("verify", image, "--launcher", "mpirun", "--bind-mpi", "auto")
+    done = build_images("verify", own_image, "--launcher", "mpirun", "--bind-mpi", "auto")
     assert done.status == 0, done.stdout + done.stderr
-    found = launched(image, "mpi-bind-mpirun")
+    found = launched(own_image, "mpi-bind-mpirun")
     assert sorted(found) == ["charliecloud", "sif"]
     for name, one in found.items():
         assert one["outcome"] == "passed"
         assert one["data"]["library"].startswith("Open MPI v4.1.")
         assert one["data"]["library_file"].startswith("/host-mpi/mpi/libmpi.so.40.")
         assert f"the host's {one['data']['host_library']} is loaded" in one["reason"]
-        own = launched(image, "mpi-hybrid-mpirun")[name]["data"]
+        own = launched(own_image, "mpi-hybrid-mpirun")[name]["data"]
         assert own["library"].startswith("Open MPI v5.0.")
         assert not own["library_file"].startswith("/host-mpi")
 
@@ -269,24 +283,12 @@ def test_a_defect_is_caught_under_mpirun(defect: str, reason: str, planted: Path
 
 
 def test_a_launcher_that_is_not_told_of_mpi_starts_singletons(
-    hpc_base: dict[str, Path], two_nodes: dict[str, str], tools: Tools
+    own_image: Path, two_nodes: dict[str, str]
 ) -> None:
-    """`srun --mpi=none`, and Open MPI 5.0, which then takes itself to be alone.
-
-    Of a copy: an image that has failed is not published, and other tests publish this one.
-    """
-    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="alone-") as name:
-        image = Path(name)
-        image.chmod(0o755)
-        for file in ("manifest.json", "image.tar.gz"):
-            link_or_copy(hpc_base["x86_64"] / file, image / file)
-        are_singletons(image, two_nodes)
-
-
-def are_singletons(image: Path, two_nodes: dict[str, str]) -> None:
-    done = verify(image, "srun", "--launcher-option=--mpi=none", **two_nodes)
+    """`srun --mpi=none`, and Open MPI 5.0, which then takes itself to be alone."""
+    done = verify(own_image, "srun", "--launcher-option=--mpi=none", **two_nodes)
     assert done.status == 1
-    outcome, reason = only(image, "mpi-hybrid-srun")
+    outcome, reason = only(own_image, "mpi-hybrid-srun")
     assert outcome == "failed"
     assert "MPI started singletons: this process is rank 0 of 1" in reason
 

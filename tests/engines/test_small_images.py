@@ -131,6 +131,15 @@ def test_a_stub_of_libcuda_first_on_the_path(small_images: Maker) -> None:
         assert "LD_LIBRARY_PATH has stubs: " in reason
 
 
+def test_an_artifact_that_is_not_the_manifests(small_images: Maker) -> None:
+    folder = small_images.make(an_image("replaced"))
+    with (folder / "image.sif").open("ab") as file:
+        file.write(b"more")
+    done = build_images("verify", folder)
+    assert done.status == 2
+    assert "image.sif: its digest is sha256:" in done.stderr
+
+
 def test_a_sif_is_hashed_while_its_tree_is_read(small_images: Maker) -> None:
     sif = small_images.make(an_image("hashed")) / "image.sif"
     tree = tree_of_artifact("sif", sif, work=small_images.work, tools=small_images.tools)

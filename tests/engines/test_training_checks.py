@@ -6,7 +6,6 @@ check `biggan` is tried on here.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,7 @@ from builder.verify.runners import RUNNERS, Container, Runner
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(
-        "BUILD_IMAGES_TRAINING" not in os.environ,
-        reason="builds PyTorch's image, which takes minutes and 1.2 GB: BUILD_IMAGES_TRAINING=1",
-    ),
+    pytest.mark.long(reason="builds PyTorch's image, which takes minutes and 1.2 GB"),
 ]
 
 CHECKS = PROJECT / "tests" / "images"
@@ -32,9 +28,9 @@ TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")
-def pytorch(tools: Tools, out: Path) -> Path:
+def pytorch(hpc_base: dict[str, Path], out: Path) -> Path:
     """The folder of the image of recipe `pytorch`, for the CPU."""
-    del tools
+    del hpc_base  # built first: its layers are shared
     image = "pytorch-1.0-debian13-openmpi5.0-x86_64"
     done = build_images("--image", image, "--output", out)
     assert done.status == 0, done.stderr

@@ -81,6 +81,7 @@ def digest(content: bytes) -> str:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
 
     @property
     def fake(self) -> Fake:
