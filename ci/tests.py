@@ -69,10 +69,19 @@ class Running:
     job: Job
     process: subprocess.Popen[bytes]
     began: float = field(default_factory=time.monotonic)
+    cpu_s: float = 0.0  # of all its processes, once it has ended
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
+
+    def has_ended(self) -> bool:
+        if self.process.returncode is None:
+            ended, status, use = os.wait4(self.process.pid, os.WNOHANG)
+            if ended:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                self.cpu_s = use.ru_utime + use.ru_stime
+        return self.process.returncode is not None
 
 
 # ---- What there is to run ----
@@ -231,13 +240,13 @@ def next_job(waiting: Sequence[Job], running: Iterable[Running]) -> Job | None:
 def has_ended(started: Running, limit_s: float) -> bool:
     if started.seconds > limit_s:
         end([started])
-    return started.process.poll() is not None
+    return started.has_ended()
 
 
 def end(running: Iterable[Running]) -> None:
     """End them as Ctrl-C does, so that they end what their tests have started."""
     for started in running:
-        if started.process.poll() is None:
+        if not started.has_ended():
             os.killpg(started.process.pid, signal.SIGINT)
     for started in running:
         try:
@@ -272,7 +281,8 @@ def report(ended: Running) -> bool:
     counts = Counter(case.outcome for case in cases_of(ended.job))
     good = ended.process.returncode in {0, NO_TESTS}
     numbers = ", ".join(f"{counts[name]} {name}" for name in sorted(counts)) or "no tests"
-    print(f"{'ok  ' if good else 'FAIL'} {ended.seconds:6.1f} s  {ended.job.name}: {numbers}")
+    took = f"{ended.seconds:6.1f} s, {ended.cpu_s:6.1f} s of a processor"
+    print(f"{'ok  ' if good else 'FAIL'} {took}  {ended.job.name}: {numbers}")
     if not good:
         print(log_of(ended.job).read_text(errors="replace"))
     sys.stdout.flush()
