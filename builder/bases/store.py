@@ -220,14 +220,20 @@ def _make(
 def mmdebstrap_command(
     base: BaseImage, arch: str, mirror: Mirror, target: Path, native: Path | None = None
 ) -> list[str]:
-    """The command that makes a base's root file system, signatures checked by apt."""
+    """The command that makes a base's root file system, signatures checked by apt.
+
+    Root's mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
+    walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted.
+    """
     made = base.bootstrap
     assert made is not None
     keyring = keyring_of(base)
+    is_root = os.geteuid() == 0
     return [
+        *(("unshare", "--mount") if is_root else ()),
         "mmdebstrap",
         "--variant=minbase",
-        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        f"--mode={'root' if is_root else 'unshare'}",
         "--format=tar",
         f"--architectures={facts.ARCHITECTURES[arch].debian}",
         f"--include={','.join(made.packages)}",
