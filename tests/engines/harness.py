@@ -9,10 +9,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,6 +23,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 ARCHITECTURES = ("x86_64", "ppc64le")
 FORMATS = ("oci", "sif", "charliecloud")
 LONG = "BUILD_IMAGES_LONG" in os.environ  # as in `make test-long`: campaigns in full
+CASE = TypeVar("CASE")
 NEEDED = ("mmdebstrap", "buildah", "apptainer", "ch-run", "sqfs2tar", "pigz")
 
 
@@ -49,6 +50,14 @@ def build_images(
         check=False,
     )
     return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def sample(cases: Iterable[CASE], number: int) -> list[CASE]:
+    """So many cases of a campaign, spread over all of them; all of them in `make test-long`."""
+    listed = list(cases)
+    if LONG or number >= len(listed):
+        return listed
+    return [listed[at * len(listed) // number] for at in range(number)]
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import LONG
 
 from builder import facts
 
@@ -490,6 +491,12 @@ def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     )
 
 
+def with_mpich_in_full_campaigns_alone(mpi: Mpi) -> None:
+    """The program is the same; what it is compiled with is what differs, which other tests have."""
+    if mpi.library == "MPICH" and not LONG:
+        pytest.skip("the campaign with MPICH, too: make test-long")
+
+
 def test_mpi_passes(mpi: Mpi) -> None:
     result = mpi.launch(mpi.program, str(RANKS), "multiple", mpi.library)
     assert result.status == 0, result
@@ -514,8 +521,10 @@ def test_mpi_tells_the_file_that_is_loaded_and_the_transport(mpi: Mpi) -> None:
         assert sorted(only["transport"].strip("ob1 ()").split(", ")) == ["self", "tcp"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_mpi_passes_with_other_numbers_of_ranks(mpi: Mpi, ranks: int) -> None:
+    with_mpich_in_full_campaigns_alone(mpi)
     result = mpi.launch(mpi.program, str(ranks), "single", ranks=ranks)
     assert (result.status, result.data["ranks"]) == (0, ranks)
 
@@ -545,6 +554,7 @@ def test_mpi_finds_a_launcher_that_starts_too_few(mpi: Mpi) -> None:
     assert result.finding.startswith("MPI started 3 ranks, expected 4")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("code", "finding"),
     [
@@ -583,6 +593,7 @@ def test_mpi_finds_a_launcher_that_starts_too_few(mpi: Mpi) -> None:
     ],
 )
 def test_mpi_finds_a_defect(mpi: Mpi, code: str, finding: str) -> None:
+    with_mpich_in_full_campaigns_alone(mpi)
     result = mpi.with_defect(code)
     assert result.status != 0
     assert finding in result.output

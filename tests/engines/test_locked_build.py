@@ -17,12 +17,11 @@ about: GNU hello from Debian's source package
 sources:
   hello: debian-source:hello/2.10
 development:
-  - gnu: {cc: true, cxx: false, fortran: false}
-  - packages: {ospackages: [libc6-dev, make]}
-  - generic_autotools:
+  - generic_build:
       url: "{{ sources.hello.url }}"
       directory: hello-2.10
       prefix: /usr/local/hello
+      install: [install -D -m 644 hello.1 /usr/local/hello/share/man/man1/hello.1]
 checks: [architecture]
 """
 MATRIX = """\
