@@ -41,5 +41,5 @@ bench: setup-test images  ## Print the figures of the benchmarks; takes hours
 	@for name in $(BENCHES); do echo "== bench/$$name.py" && $(BIN)/python bench/$$name.py || exit 1; done
 
 clean:  ## Remove built images and caches from the project, not what was installed
-	rm -rf out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,237 @@
+"""The program as pip installs it: from a wheel, away from the clone, used from another folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from harness import PROJECT, Ended, copy_of_project, manifest_of
+
+from builder.cli.declared import program_digest
+from builder.engines import Tools
+from builder.home import ORDINARY_USER
+
+pytestmark = pytest.mark.engines
+ARCH = os.uname().machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distributions:
+    """An sdist, the wheel built from it, and the tracked files of the package: `builder/...`."""
+
+    sources: Path
+    sdist: Path
+    wheel: Path
+    tracked: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """A virtual environment with the wheel; its folder is readable to every user."""
+
+    environment: Path
+    elsewhere: Path
+
+    @property
+    def package(self) -> Path:
+        [folder] = self.environment.glob("lib/python3*/site-packages/builder")
+        return folder
+
+    def run(
+        self,
+        *argv: str | Path,
+        program: str = "build-images",
+        user: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Ended:
+        """Run a program of the environment in another folder than the project's."""
+        path = [self.environment / "bin" / program, *argv]
+        return ended(path, folder=self.elsewhere, user=user, env=env)
+
+
+def ended(
+    argv: list[str | Path],
+    *,
+    folder: Path,
+    user: str | None = None,
+    env: dict[str, str] | None = None,
+) -> Ended:
+    """Run a command without the variables that lead Python to the clone."""
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+    variables["PATH"] += f":{sysconfig.get_path('scripts')}"  # linters that came with wheels
+    done = subprocess.run(
+        argv,
+        cwd=folder,
+        env={**variables, **(env or {})},
+        user=user,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def tracked_files() -> list[str]:
+    """Paths of the files that git tracks in the project and that have not been removed."""
+    argv = ["git", "-c", f"safe.directory={PROJECT}", "ls-files", "-z"]
+    listed = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if name and (PROJECT / name).is_file()]
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """An sdist of the tracked files, and a wheel of that sdist.
+
+    The tracked files are copied first: setuptools also packs what an egg-info folder or a build
+    folder of earlier runs lists, which would hide a missing file.
+    """
+    sources = tmp_path_factory.mktemp("sources")
+    tracked = tracked_files()
+    for name in tracked:
+        (sources / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, sources / name)
+    target = tmp_path_factory.mktemp("dist")
+    argv: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation"]
+    done = ended([*argv, "--outdir", target, sources], folder=target)
+    assert done.status == 0, done.stdout + done.stderr
+    [sdist], [wheel] = target.glob("*.tar.gz"), target.glob("*.whl")
+    package = frozenset(name for name in tracked if name.startswith("builder/"))
+    return Distributions(sources=sources, sdist=sdist, wheel=wheel, tracked=package)
+
+
+@pytest.fixture(scope="session")
+def installed(distributions: Distributions) -> Iterator[Installed]:
+    """The wheel in a new virtual environment, which borrows the dependencies of the tests'."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="installed-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        venv.create(folder / "venv", with_pip=True)
+        python = folder / "venv/bin/python"
+        argv: list[str | Path] = [python, "-m", "pip", "install", "--no-deps", "--no-index"]
+        done = ended([*argv, distributions.wheel], folder=folder)
+        assert done.status == 0, done.stderr
+        (folder / "elsewhere").mkdir(mode=0o755)
+        program = Installed(environment=folder / "venv", elsewhere=folder / "elsewhere")
+        # Appended to sys.path; the editable installation's hook, a .pth file there, is not read.
+        borrowed = [path for path in sys.path if path.endswith("-packages")]
+        (program.package.parent / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+        yield program
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_every_tracked_file_of_the_package_is_in_it(
+    kind: str, distributions: Distributions
+) -> None:
+    if kind == "wheel":
+        packed = set(zipfile.ZipFile(distributions.wheel).namelist())
+    else:
+        with tarfile.open(distributions.sdist) as archive:
+            packed = {name.partition("/")[2] for name in archive.getnames()}
+    missing = sorted(distributions.tracked - packed)
+    assert not missing, f"not in the {kind}: {', '.join(missing)}"
+
+
+def test_the_wheel_holds_the_package_alone(distributions: Distributions) -> None:
+    packed = set(zipfile.ZipFile(distributions.wheel).namelist())
+    others = packed - distributions.tracked
+    assert {name.split("/")[0].partition("-")[2] for name in others} == {"0.1.0.dist-info"}
+
+
+def test_it_is_the_program_that_runs(installed: Installed, distributions: Distributions) -> None:
+    script = "import builder; print(builder.__file__)"
+    done = installed.run("-c", script, program="python")
+    assert done.stdout == f"{installed.package / '__init__.py'}\n", done.stderr
+    assert program_digest(installed.package) == program_digest(distributions.sources / "builder")
+
+
+@pytest.mark.parametrize("command", ["plan", "lint", "doctor"])
+def test_a_command_from_another_folder(command: str, installed: Installed) -> None:
+    done = installed.run(command, "--project", PROJECT)
+    # 4: doctor on a machine that lacks something.
+    assert done.status == 0 or (command == "doctor" and done.status == 4), done.stderr
+    expected = {"plan": "hpc-base-1.0-debian13", "lint": "0 errors", "doctor": "buildah"}
+    assert expected[command] in done.stdout + done.stderr
+
+
+def test_specs_of_the_full_matrix(installed: Installed, tmp_path: Path) -> None:
+    """Without the linters: with them, 311 specs take 42 s where none has been linted before."""
+    done = installed.run("spec", "--all", "--no-lint", "--project", PROJECT, "--output", tmp_path)
+    assert done.status == 0, done.stderr
+    plan = installed.run("plan", "--all", "--project", PROJECT)
+    for name in ("Dockerfile", "Singularity.def"):
+        assert f"\n{len(list(tmp_path.glob(f'*/{name}')))} images; " in plan.stdout
+
+
+def test_native_tools_are_compiled_from_its_files(installed: Installed) -> None:
+    """`ci/setup` does it in a clone: twins.c and twins.ld are read."""
+    if not shutil.which("gcc") or ARCH != "x86_64":
+        pytest.skip("missing on this machine: gcc for x86_64")
+    script = (
+        "from builder.native.interpreter import compiled_code; from builder.process import"
+        " Processes; print(len(compiled_code(Processes())))"
+    )
+    done = installed.run("-c", script, program="python")
+    assert done.status == 0, done.stderr
+    assert int(done.stdout) > 0
+
+
+def test_an_ordinary_user_writes_nothing_beside_it(installed: Installed) -> None:
+    user = ORDINARY_USER if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="user-") as name:
+        place = Path(name)
+        project = copy_of_project(place)
+        if user:
+            shutil.chown(place, user)
+        env = {"HOME": name, "BUILD_IMAGES_HOME": f"{name}/home", "XDG_CACHE_HOME": f"{name}/cache"}
+        probe = installed.run("-c", "import yaml", program="python", user=user, env=env)
+        if probe.status:
+            pytest.skip(f"{user} may not read the dependencies: {probe.stderr.strip()}")
+        files = set(installed.package.rglob("*"))
+        modes = {path: path.stat().st_mode for path in [installed.package, *files]}
+        for path, mode in modes.items():
+            path.chmod(mode & ~0o222)
+        try:
+            for command in (["plan"], ["lint"], ["spec", "--output", f"{name}/specs"]):
+                done = installed.run(*command, "--project", project, user=user, env=env)
+                assert done.status == 0, done.stderr
+        finally:
+            for path, mode in modes.items():
+                path.chmod(mode)
+        assert set(installed.package.rglob("*")) == files
+
+
+def test_a_real_build(
+    installed: Installed,
+    distributions: Distributions,
+    hpc_base: dict[str, Path],
+    tools: Tools,
+    tmp_path: Path,
+) -> None:
+    """The default image, whose stages the main job has left in the builder's home."""
+    env = {"BUILD_IMAGES_HOME": str(tools.home.path)}
+    name = hpc_base[ARCH].name
+    argv: list[str | Path] = ["--image", name, "--project", PROJECT]
+    plan = installed.run("plan", "--stages", *argv, env=env)
+    assert plan.status == 0, plan.stderr
+    stages = [line for line in plan.stdout.splitlines() if line.startswith("       ")]
+    assert stages
+    assert all(line.endswith(" cached") for line in stages), plan.stdout
+    done = installed.run(*argv, "--format", "oci", "--output", tmp_path, env=env)
+    assert done.status == 0, done.stderr
+    built = manifest_of(tmp_path / name)
+    assert built["outcome"] == "verified"
+    assert built["inputs"]["program"] == program_digest(distributions.sources / "builder")
+    assert built["tree_digest"] == manifest_of(hpc_base[ARCH])["tree_digest"]
