@@ -184,7 +184,10 @@ class Processors:
     def _read() -> tuple[int, int]:
         fields = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
         numbers = [int(text) for text in fields]
-        return numbers[3] + numbers[4], sum(numbers)  # idle or waiting for a disk; all
+        free = numbers[3] + numbers[4]  # idle, or waiting for a disk
+        if os.nice(0) == 0:
+            free += numbers[1]  # what has a lower priority gives way
+        return free, sum(numbers)
 
     def idle(self) -> float:
         """The idle part of their time, from 0 to 1."""
