@@ -159,16 +159,8 @@ def test_what_is_done_and_unchanged_is_not_built_again(
         assert (folder / "manifest.json").stat().st_mtime_ns == before[arch].st_mtime_ns
 
 
-@pytest.mark.parametrize(
-    "arch",
-    [
-        "x86_64",
-        pytest.param(
-            "ppc64le",
-            marks=pytest.mark.long(reason="builds NumPy's image under emulation, a minute"),
-        ),
-    ],
-)
+@pytest.mark.long(reason="builds NumPy's image for both architectures, minutes")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_child_recipe_inherits_checks_and_adds_its_own(
     python_mpi: dict[str, Path], arch: str
 ) -> None:

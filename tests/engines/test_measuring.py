@@ -66,6 +66,12 @@ def measured(bench: tuple[Ended, Path]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_child_recipe_inherits_checks_and_adds_its_own(name: str, hpc_bench: Path) -> None:
+    outcomes = {one["check"]: one["outcome"] for one in manifest_of(hpc_bench)["checks"][name]}
+    assert outcomes["mpi"] == outcomes["architecture"] == outcomes["memory-speed"] == "passed"
+
+
 def test_every_program_ran_in_every_place(bench: tuple[Ended, Path]) -> None:
     found = measured(bench)
     assert [one["name"] for one in found["places"]] == list(PLACES)
