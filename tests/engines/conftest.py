@@ -30,9 +30,11 @@ from published import RECIPES, Pair, made_key
 from real_registry import RealRegistry, real_registry
 from small_images import Maker, maker_in
 
+from builder.bases import StoredBase, ensure_base, find_mirror
 from builder.cli.workspace import link_or_copy
 from builder.engines import Tools
 from builder.home import Home
+from builder.load.project import load_project
 from builder.locks import locked
 from builder.process import Processes
 
@@ -189,16 +191,31 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
 
 
+@pytest.fixture(scope="session")
+def debian13(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> StoredBase:
+    """The base for x86_64 in the shared home; made once, by whoever asks first."""
+    return ensure_base(
+        load_project(PROJECT).bases["debian13"],
+        "x86_64",
+        "localhost/build-images/sample:13",
+        mirror=find_mirror(),
+        store=tools.home.bases,
+        processes=tools.processes,
+        log=tmp_path_factory.mktemp("base") / "log",
+        say=print,
+    )
+
+
 @pytest.fixture
-def home(tools: Tools) -> Iterator[Path]:
+def home(tools: Tools, debian13: StoredBase) -> Iterator[Path]:
     """A home with this machine's tools and bases, and nothing built."""
+    del debian13  # there it is
     folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))
     folder.chmod(0o755)  # the ordinary user works in it
     (folder / "tools").symlink_to(tools.home.path / "tools")
-    if tools.home.bases.exists():
-        half_made = shutil.ignore_patterns(".*")  # by other tests, with a /proc mounted in it
-        bases = folder / "bases"
-        shutil.copytree(tools.home.bases, bases, copy_function=link_or_copy, ignore=half_made)
+    half_made = shutil.ignore_patterns(".*")  # by other tests, with a /proc mounted in it
+    bases = folder / "bases"
+    shutil.copytree(tools.home.bases, bases, copy_function=link_or_copy, ignore=half_made)
     yield folder
     for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
         if (place := line.split()[4]).startswith(f"{folder}/"):

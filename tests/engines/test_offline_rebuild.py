@@ -18,10 +18,9 @@ from loopback import Registry, running_registry
 from test_faults import write_tiny
 
 from builder import door
-from builder.bases import ensure_base, find_mirror
+from builder.bases import StoredBase
 from builder.engines import Tools
 from builder.home import Home
-from builder.load.project import load_project
 
 pytestmark = pytest.mark.engines
 
@@ -42,8 +41,10 @@ references: {x86_64: "docker.io/library/sample:13"}
 
 
 @pytest.fixture(name="homes")
-def two_homes(tools: Tools, shared_folder: Path) -> Iterator[tuple[Path, Path]]:
-    """A home with the base that the shared one may have already, and an empty one."""
+def two_homes(
+    tools: Tools, debian13: StoredBase, shared_folder: Path
+) -> Iterator[tuple[Path, Path]]:
+    """A home with the base that the shared one has, and an empty one."""
     if absent := missing(["unshare", "ip"]):
         pytest.skip(f"missing on this machine: {', '.join(absent)}")
     made = tuple(shared_folder / name for name in ("made", "empty"))
@@ -53,8 +54,8 @@ def two_homes(tools: Tools, shared_folder: Path) -> Iterator[tuple[Path, Path]]:
             if (tools.home.path / name).exists():
                 (home / name).symlink_to(tools.home.path / name)
     (made[0] / "bases").mkdir()
-    for base in tools.home.bases.glob("debian13-x86_64-*"):
-        shutil.copytree(base, made[0] / "bases" / base.name)
+    base = debian13.archive.parent
+    shutil.copytree(base, made[0] / "bases" / base.name)
     yield made[0], made[1]
     for home in made:
         buildah = [Tools(processes=tools.processes, home=Home(path=home)).program("buildah")]
@@ -144,7 +145,7 @@ def test_a_rebuild_from_the_archive_alone_is_the_same(
 
 
 def test_a_base_of_a_registry_is_carried(
-    homes: tuple[Path, Path], site: Path, tmp_path: Path, tools: Tools
+    homes: tuple[Path, Path], site: Path, tmp_path: Path, debian13: StoredBase
 ) -> None:
     """Over there, neither the registry nor the mirror for it is known."""
     here, there = homes
@@ -154,7 +155,7 @@ def test_a_base_of_a_registry_is_carried(
     (site / "base-images" / "sample.yaml").write_text(SAMPLE)
     with running_registry(tmp_path / "registry") as registry:
         (site / "site.yaml").write_text(f'registries: {{docker.io: "{registry.host}"}}\n')
-        push(registry, a_base(tools, tmp_path / "base.log"))
+        push(registry, debian13.archive)
         assert build_images("lock", "--project", site).status == 0
         before = built(site, here, OF_REGISTRY, **without_tls(registry, tmp_path))
         inputs, _ = carried(homes, site, tmp_path)
@@ -184,22 +185,6 @@ def test_the_native_tools_of_an_emulated_build_are_carried(
     assert rebuilt(tmp_path / "project", there, EMULATED) == before
     again = manifest_of(tmp_path / "project/out" / EMULATED)
     assert again["inputs"]["native_tools"] == lent
-
-
-def a_base(tools: Tools, log: Path) -> Path:
-    """An OCI archive of a small image with a shell."""
-    base = load_project(PROJECT).bases["debian13"]
-    made = ensure_base(
-        base,
-        "x86_64",
-        "localhost/build-images/sample:13",
-        mirror=find_mirror(),
-        store=tools.home.bases,
-        processes=tools.processes,
-        log=log,
-        say=print,
-    )
-    return made.archive
 
 
 def without_tls(registry: Registry, folder: Path) -> dict[str, str]:
