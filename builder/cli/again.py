@@ -21,6 +21,7 @@ from builder.engines import Tools
 from builder.errors import BadInput
 from builder.model import FAILED, Artifact, Outcome
 from builder.verify import RUNNERS, InImageCheck, Target
+from builder.verify.reported import AskedRanks
 from builder.whole import write_atomically
 
 
@@ -198,7 +199,13 @@ def _target(manifest: Mapping[str, Any], layout: Path) -> Target:
         environment=read.environment,
         directory=read.directory,
         checks=tuple(
-            InImageCheck(**{**check, "needs": tuple(check["needs"])})
+            InImageCheck(
+                name=check["name"],
+                script=check["script"],
+                needs=tuple(check["needs"]),
+                timeout_s=check["timeout_s"],
+                asked=AskedRanks(**check.get("asked", {})),  # earlier versions noted none
+            )
             for check in manifest["in_image_checks"]
         ),
     )

@@ -34,6 +34,7 @@ from builder.model import Artifact, PlannedImage, Spec
 from builder.spec import COMPILER, base_archive
 from builder.spec.checks import script_of
 from builder.verify import InImageCheck, Target
+from builder.verify.reported import AskedRanks
 from builder.whole import write_atomically
 
 SBOM = "sbom.cdx.json"
@@ -227,6 +228,11 @@ def target_of(image: PlannedImage, environment: Mapping[str, str], directory: st
                 script=script_of(image, check),
                 needs=check.needs,
                 timeout_s=check.timeout_s,
+                asked=(
+                    AskedRanks.of_command(check.run, image.mpi.family, image.mpi.version)
+                    if image.mpi
+                    else AskedRanks()
+                ),
             )
             for check in image.checks
         ),
