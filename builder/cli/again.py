@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.agreement import Statement, checked_outcomes, formats_not_run, read_statements
 from builder.artifacts.oci import read_layout
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.packing import file_digest
@@ -48,7 +49,8 @@ def prove_again(run: Run, folder: Path, runners: Sequence[str] = ()) -> dict[str
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
         part = manifest_part(run, proof, image.target)
-    updated = {**merged(image.manifest, part), "verified": started}
+    statements = read_statements(folder, image.manifest)
+    updated = {**merged(image.manifest, part, statements), "verified": started}
     write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
     return updated
 
@@ -98,14 +100,23 @@ def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> 
             )
 
 
-def merged(manifest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+def merged(
+    manifest: Mapping[str, Any],
+    part: Mapping[str, Any],
+    statements: Mapping[str, Statement | None] | None = None,
+) -> dict[str, Any]:
     """A manifest with what was found now in the place of what the same runners found before.
 
     Outcomes of other runners stay, as they are of the same artifacts. What is said of all of them
-    is worked out anew: whether one was emulated, and whether all were proven on a GPU.
+    is worked out anew: whether one was emulated, and whether all were proven on a GPU. With
+    `statements`, the evidence by file, a run that its evidence contradicts has failed.
     """
     checks = {**manifest["checks"], **part["checks"]}
+    if statements is not None:
+        for name in checks.keys() - part["checks"].keys():
+            checks[name] = checked_outcomes(manifest, name, statements)
     failed = any(one["outcome"] == FAILED for some in checks.values() for one in some)
+    unproven = formats_not_run({**manifest, "checks": checks})
     return {
         **manifest,
         **part,
@@ -115,7 +126,7 @@ def merged(manifest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, An
         ),
         "proven_on_gpu": _proven_on_gpu(manifest, checks),
         "checks": checks,
-        "outcome": "failed" if failed else "verified",
+        "outcome": "failed" if failed else "built" if unproven else "verified",
         "evidence": sorted({*manifest.get("evidence", ()), *part["evidence"]}),
     }
 

@@ -15,11 +15,12 @@ from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.repack import Plain
 from builder.cli.declared import files_of, program_digest
-from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, state_of
+from builder.cli.manifests import MANIFEST, SCHEMA, Wanted
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
 from builder.cli.run import Run, Timer, now
 from builder.cli.stages import Stages
+from builder.cli.standing import proven_state
 from builder.cli.workspace import (
     FILES,
     Workspace,
@@ -144,7 +145,7 @@ class Cell:
         """The manifest that another builder wrote while this one waited for it."""
         if not self._run.cache:
             return None
-        state = state_of(self._run.out, self._image, wanted_by(self._run))
+        state = proven_state(self._run.out, self._image, wanted_by(self._run))
         return state.manifest if state.work == "none" and state.manifest else None
 
     def _packer(self, work: Workspace) -> Packer:
