@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder import facts
 from builder.agreement import Statement, checked_outcomes, formats_not_run, read_statements
 from builder.artifacts.oci import read_layout
 from builder.cli.manifests import MANIFEST, read_manifest
@@ -20,7 +21,7 @@ from builder.cli.run import Run, now
 from builder.cli.workspace import FILES, link_or_copy
 from builder.engines import Tools
 from builder.errors import BadInput
-from builder.model import FAILED, Artifact, Outcome
+from builder.model import FAILED, NONE, Artifact, Outcome
 from builder.verify import RUNNERS, InImageCheck, Target
 from builder.verify.reported import AskedRanks
 from builder.whole import write_atomically
@@ -48,7 +49,7 @@ def prove_again(run: Run, folder: Path, runners: Sequence[str] = ()) -> dict[str
         proof = prove(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
-        part = manifest_part(run, proof, image.target)
+        part = manifest_part(run, proof)
     statements = read_statements(folder, image.manifest)
     updated = {**merged(image.manifest, part, statements), "verified": started}
     write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
@@ -203,12 +204,20 @@ def within_reach(
 
 
 def _target(manifest: Mapping[str, Any], layout: Path) -> Target:
-    read = read_layout(layout)
+    """What is to be proven. Raises `BadInput` where the image is not of the manifest's cell."""
+    read, cell = read_layout(layout), manifest["cell"]
+    names = {one.oci: name for name, one in facts.ARCHITECTURES.items()}
+    arch = names.get(read.architecture, read.architecture)
+    if cell["arch"] != arch:
+        raise BadInput(
+            f"{manifest['image']}: the image is for {arch}, and {MANIFEST} says {cell['arch']}"
+        )
     return Target(
         identifier=manifest["image"],
-        arch=manifest["cell"]["arch"],
+        arch=arch,
         environment=read.environment,
         directory=read.directory,
+        mpi=cell.get("mpi", NONE),
         checks=tuple(
             InImageCheck(
                 name=check["name"],

@@ -223,6 +223,7 @@ def target_of(image: PlannedImage, environment: Mapping[str, str], directory: st
         arch=image.cell.arch,
         environment=environment,
         directory=directory,
+        mpi=image.cell.mpi,
         checks=tuple(
             InImageCheck(
                 name=check.name,
@@ -263,7 +264,7 @@ def _proof(
     shutil.rmtree(folder / "evidence", ignore_errors=True)
     with timer.step("verify"):
         proof = prove(run, target, artifacts, work=work.path, folder=folder)
-    return manifest_part(run, proof, target)
+    return manifest_part(run, proof)
 
 
 def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from builder.engines import Tools
 from builder.errors import StepFailed
-from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
 from builder.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
 from builder.verify.host import HostFacts
@@ -49,7 +49,7 @@ class InImageCheck:
 class Target:
     """What is to be proven: an image's name, its environment and its checks.
 
-    `directory` is the working directory of its programs.
+    `directory` is the working directory of its programs, `mpi` the value of its cell.
     """
 
     identifier: str
@@ -57,6 +57,7 @@ class Target:
     environment: Mapping[str, str]
     checks: tuple[InImageCheck, ...]
     directory: str = "/"
+    mpi: str = NONE
 
     @property
     def needs_gpu(self) -> bool:
