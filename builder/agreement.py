@@ -16,6 +16,7 @@ from builder.predicates import STATEMENT, TEST_RESULT
 from builder.words import FAILED, NONE, PASSED, SKIPPED
 
 CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
+BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes
 ALWAYS = ("formats-equal", "environment")  # the harness's own checks, part of every run
 MPI = "mpi"  # the check that every image with an MPI has
 _LISTS = {PASSED: "passedTests", SKIPPED: "warnedTests", FAILED: "failedTests"}
@@ -213,10 +214,11 @@ def _wrong_runs(
         run = _run_of(file)
         try:
             lacking = required if run in manifest["checks"] else set()
-            for fault in _wrong_run(manifest, statement or {}, runs.get(run), lacking):
+            outcomes = runs.get(run, None if run.endswith(BENCH) else {})
+            for fault in _wrong_run(manifest, statement or {}, outcomes, lacking):
                 yield f"{file}: {fault}"
             if statement and statement["predicate"]["configuration"][0]["annotations"]["emulated"]:
-                emulated.add(run)
+                emulated |= {run} & runs.keys()
         except (LookupError, TypeError, ValueError, AttributeError):
             yield f"{file}: this evidence is missing, or cannot be read"
     # Ranks that were not started ran nowhere.
@@ -247,7 +249,10 @@ def _wrong_run(
     outcomes: Mapping[str, str] | None,
     required: set[str],
 ) -> Iterator[str]:
-    """What of one statement contradicts the manifest, whose `outcomes` of that run these are."""
+    """What of one statement contradicts the manifest, whose `outcomes` of that run these are.
+
+    They are None where a manifest has none of such a run.
+    """
     if (statement["_type"], statement["predicateType"]) != (STATEMENT, TEST_RESULT):
         yield "it is no test result"
         return
@@ -257,11 +262,9 @@ def _wrong_run(
     found = outcomes_of(statement["predicate"])
     if lacking := sorted(required - found.keys()):
         yield f"it has no outcome of {', '.join(lacking)}"
-    if outcomes != found:
+    if outcomes is not None and outcomes != found:
         unlike = sorted(
-            check
-            for check in {*found, *(outcomes or {})}
-            if found.get(check) != (outcomes or {}).get(check)
+            check for check in {*found, *outcomes} if found.get(check) != outcomes.get(check)
         )
         yield f"the manifest has other outcomes of {', '.join(unlike)}"
     run = statement["predicate"]["configuration"][0]["annotations"]

@@ -224,6 +224,14 @@ def test_a_project_demands_its_own_checks(made: Path) -> None:
     assert {fault.partition(": ")[2] for fault in found} == {"it has no outcome of mpi"}
 
 
+def test_a_measurement_has_no_outcomes_in_the_manifest(made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    statements["evidence/sif-bench.json"] = copy.deepcopy(statements[NAME])
+    assert faults_of(manifest, statements) == []
+    statements["evidence/sif-other.json"] = statements.pop("evidence/sif-bench.json")
+    assert "evidence/sif-other.json: the manifest has other" in faults_of(manifest, statements)[0]
+
+
 def test_without_faults_a_manifest_is_as_it_was(made: Path) -> None:
     manifest, _ = loaded(made / "out" / image_of(made, "x86_64").identifier)
     assert as_judged(manifest, []) == manifest
