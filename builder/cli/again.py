@@ -23,6 +23,7 @@ from builder.engines import Tools
 from builder.errors import BadInput
 from builder.model import FAILED, NONE, Artifact, Outcome
 from builder.verify import RUNNERS, InImageCheck, Target
+from builder.verify.harness import harness_of
 from builder.verify.reported import AskedRanks
 from builder.whole import write_atomically
 
@@ -218,6 +219,7 @@ def _target(manifest: Mapping[str, Any], layout: Path) -> Target:
         environment=read.environment,
         directory=read.directory,
         mpi=cell.get("mpi", NONE),
+        harness=harness_of(manifest.get("inputs", {}).get("specs", {})),
         checks=tuple(
             InImageCheck(
                 name=check["name"],

@@ -32,6 +32,7 @@ from builder.verify import (
 from builder.verify.carried import lacking_mpi, with_carried
 from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
 from builder.verify.control import WITHHELD_CHECK, withheld
+from builder.verify.harness import altered_harness, carried_harness
 from builder.verify.runners import Container, Runner
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
@@ -83,12 +84,14 @@ def prove(
         proven = {name: _proven(one, trees.get(name)) for name, one in artifacts.items()}
         equal = equality(trees, broken)
         target = with_carried(target, trees.values())
+        equal = dataclasses.replace(equal, data={"harness": _harness(trees)})
+        altered = altered_harness(target, trees)
         emulated: list[str] = []
         outcomes: dict[str, tuple[Outcome, ...]] = {}
         evidence: list[Path] = []
         for container in containers:
             found, setting = container.outcomes(run, target)
-            outcomes[container.name] = (equal, *found)
+            outcomes[container.name] = (equal, *altered, *found)
             emulated += [container.name] if setting.emulator else []
             evidence.append(
                 write_evidence(
@@ -208,6 +211,11 @@ def emulator_of(run: Run, arch: str) -> str:
     """What runs an architecture's code, if it is not this machine's processor."""
     is_foreign = arch != run.host.arch
     return f"qemu {run.versions.get('qemu', '')}".strip() if is_foreign else ""
+
+
+def _harness(trees: Mapping[str, FormatTree]) -> dict[str, str]:
+    """The digests of the harness in the first format that could be read; all formats are equal."""
+    return carried_harness(next(iter(trees.values()))) if trees else {}
 
 
 def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:

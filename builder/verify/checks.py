@@ -49,7 +49,9 @@ class InImageCheck:
 class Target:
     """What is to be proven: an image's name, its environment and its checks.
 
-    `directory` is the working directory of its programs, `mpi` the value of its cell.
+    `directory` is the working directory of its programs, `mpi` the value of its cell. `harness` has
+    the SHA-256 of the builder's scripts by their paths in the image; it is empty if these are not
+    known.
     """
 
     identifier: str
@@ -58,6 +60,7 @@ class Target:
     checks: tuple[InImageCheck, ...]
     directory: str = "/"
     mpi: str = NONE
+    harness: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needs_gpu(self) -> bool:
