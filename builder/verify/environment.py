@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,8 @@ _SCRIPT = (
     'if [ "$(pwd -P)" = "$(cd -- "$1" && pwd -P)" ]; then printf "%s\\n" "$1"; else pwd; fi && '
     "exec env -0"
 )
+# Shells hand on no other names to what they start: https://pubs.opengroup.org/onlinepubs/9699919799
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Shells set these, and every runner is told HOME, whatever an image says.
 _ALWAYS = ("HOME", "PWD", "OLDPWD", "SHLVL", "_")
 # The Container Device Interface sets it to `void`, which says that it is not in charge.
@@ -57,7 +60,8 @@ def environment_outcome(
         output = end_of(done.stdout.replace("\0", "\n"), done.stderr)
         reason = one_line("; ".join(wrong))
         return Outcome(check=ENVIRONMENT_CHECK, outcome=FAILED, reason=reason, output=output)
-    names = ", ".join(sorted(wanted)) or "none"
+    seen = wanted.keys() & found.keys() - set(_ALWAYS)
+    names = ", ".join(sorted(seen)) or "none"
     return Outcome(
         check=ENVIRONMENT_CHECK,
         outcome=PASSED,
@@ -78,7 +82,9 @@ def _differences(
     return [
         f"{key} is {found[key]!r}, not {value!r}" if key in found else f"{key} is not set"
         for key, value in wanted.items()
-        if key not in excused and found.get(key) not in {value, value + _APPENDED.get(key, "")}
+        if key not in excused
+        and (key in found or _SHELL_NAME.fullmatch(key))
+        and found.get(key) not in {value, value + _APPENDED.get(key, "")}
     ]
 
 

@@ -285,6 +285,18 @@ def test_an_image_that_sets_home_is_sound() -> None:
     assert outcome.outcome == PASSED
 
 
+@pytest.mark.parametrize(
+    ("printed", "expected"), [("", PASSED), ("java.home=/a", PASSED), ("java.home=/b", FAILED)]
+)
+def test_a_variable_that_no_shell_hands_on_is_compared_if_it_is_there(
+    printed: str, expected: str
+) -> None:
+    runner = FakeRunner({"sh": done(env(printed))})
+    target = Target(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
+    [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
+    assert outcome.outcome == expected
+
+
 def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "work").symlink_to("data")
