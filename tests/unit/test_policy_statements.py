@@ -143,11 +143,18 @@ def test_the_details_of_a_check_outweigh_the_lists() -> None:
     assert "failed" in content.outcomes.values()
 
 
-@pytest.mark.parametrize("year", ["2001", "2099"])
-def test_a_run_of_a_time_that_cannot_be_is_malformed(year: str) -> None:
+def test_a_run_that_ended_before_it_began_is_malformed() -> None:
     made = evidence()
     run = made["predicate"]["configuration"][0]["annotations"]
-    run |= {"started": f"{year}-01-01T00:00:00+00:00", "finished": f"{year}-01-01T00:00:01+00:00"}
+    run |= {"started": "2026-01-01T00:00:01+00:00", "finished": "2026-01-01T00:00:00+00:00"}
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_a_native_run_that_saw_another_architecture_is_malformed() -> None:
+    made = evidence()
+    run = made["predicate"]["configuration"][0]["annotations"]
+    run["emulated"] = False
+    made["predicate"]["configuration"][1]["annotations"]["data"] = {"uname": "s390x"}
     assert "malformed" in proof_of(made, key="k", digest="").fault
 
 
