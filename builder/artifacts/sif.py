@@ -18,19 +18,27 @@ _MAGIC_AT, _MAGIC = 32, b"SIF_MAGIC"
 _HEADER = struct.Struct("<32s10s3s3s16sqqqqqqqq")
 # kind, used, id, group, link, offset, size, size with padding, times, owner, group, name, extra
 _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
+# of a partition, in the last field: kind of file system, kind of partition, architecture
+_PARTITION = struct.Struct("<ii3s")
 PARTITION, JSON = 0x4004, 0x4006
+_SQUASHFS, _PRIMARY = 1, 2
+_KINDS = {1: "system", _PRIMARY: "primary", 3: "data", 4: "overlay"}
 _MOST = 10_000  # descriptors: Apptainer makes 48
 _LARGEST = 1 << 22  # bytes of an object that is read whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SifObject:
-    """One object of a SIF: `kind` is PARTITION, JSON or another of SIF's data types."""
+    """One object of a SIF: `kind` is PARTITION, JSON or another of SIF's data types.
+
+    `extra` is what a descriptor says of that kind alone.
+    """
 
     kind: int
     name: str
     offset: int
     size: int
+    extra: bytes = b""
 
 
 def is_sif(path: Path) -> bool:
@@ -56,6 +64,26 @@ def objects(path: Path) -> tuple[SifObject, ...]:
         return tuple(_objects(file, path))
 
 
+def root_file_system(path: Path) -> SifObject:
+    """The partition that programs see as their root: the only one, primary, in SquashFS.
+
+    Raises `StepFailed` for a SIF with any other: Apptainer would lay an overlay above what is read
+    here, or start from another partition than the first.
+    """
+    parts = [one for one in objects(path) if one.kind == PARTITION]
+    kinds = [_PARTITION.unpack_from(one.extra) for one in parts]
+    if [kind[:2] for kind in kinds] != [(_SQUASHFS, _PRIMARY)]:
+        names = ", ".join(_KINDS.get(kind[1], "unknown") for kind in kinds) or "none"
+        raise StepFailed(
+            f"{path}: expected one partition in this SIF, primary and in SquashFS; "
+            f"there are: {names}"
+        )
+    [part] = parts
+    if part.offset < _HEADER.size or part.size < 1 or part.offset + part.size > path.stat().st_size:
+        raise StepFailed(f"{path}: not a whole SIF: it ends within its file system")
+    return part
+
+
 def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
     data = file.read(_HEADER.size)
     fields = _HEADER.unpack(data) if len(data) == _HEADER.size else ()
@@ -71,7 +99,7 @@ def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
     for one in _DESCRIPTOR.iter_unpack(table):
         if one[1]:
             name = one[12].rstrip(b"\0").decode(errors="replace")
-            yield SifObject(kind=one[0], name=name, offset=one[5], size=one[6])
+            yield SifObject(kind=one[0], name=name, offset=one[5], size=one[6], extra=one[13])
 
 
 def _content(file: IO[bytes], one: SifObject) -> bytes:

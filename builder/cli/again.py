@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder import facts
+from builder.agreement import Statement, checked_outcomes, formats_not_run, read_statements
 from builder.artifacts.oci import read_layout
 from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.packing import file_digest
@@ -19,8 +21,10 @@ from builder.cli.run import Run, now
 from builder.cli.workspace import FILES, link_or_copy
 from builder.engines import Tools
 from builder.errors import BadInput
-from builder.model import FAILED, Artifact, Outcome
+from builder.model import FAILED, NONE, Artifact, Outcome
 from builder.verify import RUNNERS, InImageCheck, Target
+from builder.verify.harness import harness_of
+from builder.verify.reported import AskedRanks
 from builder.whole import write_atomically
 
 
@@ -46,8 +50,9 @@ def prove_again(run: Run, folder: Path, runners: Sequence[str] = ()) -> dict[str
         proof = prove(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
-        part = manifest_part(run, proof, image.target)
-    updated = {**merged(image.manifest, part), "verified": started}
+        part = manifest_part(run, proof)
+    statements = read_statements(folder, image.manifest)
+    updated = {**merged(image.manifest, part, statements), "verified": started}
     write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
     return updated
 
@@ -97,14 +102,23 @@ def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> 
             )
 
 
-def merged(manifest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+def merged(
+    manifest: Mapping[str, Any],
+    part: Mapping[str, Any],
+    statements: Mapping[str, Statement | None] | None = None,
+) -> dict[str, Any]:
     """A manifest with what was found now in the place of what the same runners found before.
 
     Outcomes of other runners stay, as they are of the same artifacts. What is said of all of them
-    is worked out anew: whether one was emulated, and whether all were proven on a GPU.
+    is worked out anew: whether one was emulated, and whether all were proven on a GPU. With
+    `statements`, the evidence by file, a run that its evidence contradicts has failed.
     """
     checks = {**manifest["checks"], **part["checks"]}
+    if statements is not None:
+        for name in checks.keys() - part["checks"].keys():
+            checks[name] = checked_outcomes(manifest, name, statements)
     failed = any(one["outcome"] == FAILED for some in checks.values() for one in some)
+    unproven = formats_not_run({**manifest, "checks": checks})
     return {
         **manifest,
         **part,
@@ -114,7 +128,7 @@ def merged(manifest: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, An
         ),
         "proven_on_gpu": _proven_on_gpu(manifest, checks),
         "checks": checks,
-        "outcome": "failed" if failed else "verified",
+        "outcome": "failed" if failed else "built" if unproven else "verified",
         "evidence": sorted({*manifest.get("evidence", ()), *part["evidence"]}),
     }
 
@@ -191,14 +205,29 @@ def within_reach(
 
 
 def _target(manifest: Mapping[str, Any], layout: Path) -> Target:
-    read = read_layout(layout)
+    """What is to be proven. Raises `BadInput` where the image is not of the manifest's cell."""
+    read, cell = read_layout(layout), manifest["cell"]
+    names = {one.oci: name for name, one in facts.ARCHITECTURES.items()}
+    arch = names.get(read.architecture, read.architecture)
+    if cell["arch"] != arch:
+        raise BadInput(
+            f"{manifest['image']}: the image is for {arch}, and {MANIFEST} says {cell['arch']}"
+        )
     return Target(
         identifier=manifest["image"],
-        arch=manifest["cell"]["arch"],
+        arch=arch,
         environment=read.environment,
         directory=read.directory,
+        mpi=cell.get("mpi", NONE),
+        harness=harness_of(manifest.get("inputs", {}).get("specs", {})),
         checks=tuple(
-            InImageCheck(**{**check, "needs": tuple(check["needs"])})
+            InImageCheck(
+                name=check["name"],
+                script=check["script"],
+                needs=tuple(check["needs"]),
+                timeout_s=check["timeout_s"],
+                asked=AskedRanks(**check.get("asked", {})),  # earlier versions noted none
+            )
             for check in manifest["in_image_checks"]
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import time
@@ -15,11 +16,12 @@ from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.repack import Plain
 from builder.cli.declared import files_of, program_digest
-from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, state_of
+from builder.cli.manifests import MANIFEST, SCHEMA, Wanted
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
 from builder.cli.run import Run, Timer, now
 from builder.cli.stages import Stages
+from builder.cli.standing import proven_state
 from builder.cli.workspace import (
     FILES,
     Workspace,
@@ -34,6 +36,8 @@ from builder.model import Artifact, PlannedImage, Spec
 from builder.spec import COMPILER, base_archive
 from builder.spec.checks import script_of
 from builder.verify import InImageCheck, Target
+from builder.verify.harness import harness_of
+from builder.verify.reported import AskedRanks
 from builder.whole import write_atomically
 
 SBOM = "sbom.cdx.json"
@@ -117,7 +121,8 @@ class Cell:
             work, image = self._work, self._image
             assert work is not None
             with self._logged():
-                proof = _proof(self._run, image, self._artifacts, work, self.timer, self._folder)
+                target = target_of(image, {}, specs=_spec_digests(self._spec))
+                proof = _proof(self._run, target, self._artifacts, work, self.timer, self._folder)
             bill = work.remember("sbom", dict)
             write_atomically(self._folder / SBOM, _json(bill))
             _hand_over(work, self._artifacts.values(), self._folder)
@@ -143,7 +148,7 @@ class Cell:
         """The manifest that another builder wrote while this one waited for it."""
         if not self._run.cache:
             return None
-        state = state_of(self._run.out, self._image, wanted_by(self._run))
+        state = proven_state(self._run.out, self._image, wanted_by(self._run))
         return state.manifest if state.work == "none" and state.manifest else None
 
     def _packer(self, work: Workspace) -> Packer:
@@ -214,19 +219,37 @@ def wanted_by(run: Run) -> Wanted:
     )
 
 
-def target_of(image: PlannedImage, environment: Mapping[str, str], directory: str = "/") -> Target:
-    """What the verification needs to know of an image."""
+def _spec_digests(spec: Spec) -> dict[str, str]:
+    """The digests of the files that a spec copies in, by their names."""
+    return {name: digest_of(text.encode()) for name, text in spec.files.items()}
+
+
+def target_of(
+    image: PlannedImage,
+    environment: Mapping[str, str],
+    directory: str = "/",
+    *,
+    specs: Mapping[str, str] | None = None,
+) -> Target:
+    """What the verification needs to know of an image; `specs` as in `harness_of`."""
     return Target(
         identifier=image.identifier,
         arch=image.cell.arch,
         environment=environment,
         directory=directory,
+        mpi=image.cell.mpi,
+        harness=harness_of(specs or {}),
         checks=tuple(
             InImageCheck(
                 name=check.name,
                 script=script_of(image, check),
                 needs=check.needs,
                 timeout_s=check.timeout_s,
+                asked=(
+                    AskedRanks.of_command(check.run, image.mpi.family, image.mpi.version)
+                    if image.mpi
+                    else AskedRanks()
+                ),
             )
             for check in image.checks
         ),
@@ -235,7 +258,7 @@ def target_of(image: PlannedImage, environment: Mapping[str, str], directory: st
 
 def _proof(
     run: Run,
-    image: PlannedImage,
+    target: Target,
     artifacts: Mapping[str, Artifact],
     work: Workspace,
     timer: Timer,
@@ -248,15 +271,15 @@ def _proof(
             "formats_equal": None,
             "checks": {},
             "outcome": "built",
-            "proven_on_gpu": False if any(check.needs_gpu for check in image.checks) else None,
+            "proven_on_gpu": False if target.needs_gpu else None,
             "evidence": [],
         }
     layout = oci.read_layout(artifacts["oci"].path)
-    target = target_of(image, layout.environment, layout.directory)
+    target = dataclasses.replace(target, environment=layout.environment, directory=layout.directory)
     shutil.rmtree(folder / "evidence", ignore_errors=True)
     with timer.step("verify"):
         proof = prove(run, target, artifacts, work=work.path, folder=folder)
-    return manifest_part(run, proof, target)
+    return manifest_part(run, proof)
 
 
 def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> None:
@@ -283,7 +306,7 @@ def _inputs(image: PlannedImage, stages: Stages, spec: Spec) -> dict[str, Any]:
         "specs": {
             "Dockerfile": digest_of(spec.dockerfile.encode()),
             "Singularity.def": digest_of(spec.singularity.encode()),
-            **{name: digest_of(text.encode()) for name, text in spec.files.items()},
+            **_spec_digests(spec),
         },
         "sources": {one.url: f"sha256:{one.sha256}" for one in spec.sources},
         "compiler": COMPILER,

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
+from builder.agreement import as_judged, faults_of, read_statements
 from builder.cli.cell import wanted_by
-from builder.cli.manifests import State, read_manifest, state_of
+from builder.cli.manifests import State, read_manifest
 from builder.cli.run import Run
 from builder.cli.running import Durations, run_all
 from builder.cli.schedule import Schedule, Task
 from builder.cli.stages import Stages, note_engine, with_log
+from builder.cli.standing import proven_state
 from builder.cli.tasks import Job, limits_of, tasks_of
 from builder.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model import Plan, Spec
@@ -88,9 +90,16 @@ def _lacks(error: BuildImagesError) -> bool:
 
 
 def _manifests(out: Path) -> list[dict[str, Any]]:
-    """Every image in the output folder, of this run and of earlier ones."""
+    """Every image in the output folder, of this run and of earlier ones.
+
+    One whose evidence contradicts its manifest has failed.
+    """
     folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
-    return [manifest for folder in folders if (manifest := read_manifest(folder)) is not None]
+    return [
+        as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
+        for folder in folders
+        if (manifest := read_manifest(folder)) is not None
+    ]
 
 
 def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
@@ -143,7 +152,7 @@ class _Found:
         run, name = self.run, spec.image.identifier
         if not run.cache:
             return State(work="build", text="")
-        state = state_of(run.out, spec.image, wanted_by(run))
+        state = proven_state(run.out, spec.image, wanted_by(run))
         if state.manifest and state.work == "none":
             self._unchanged(name, state.manifest)
         return state

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
+from builder.agreement import BENCH
 from builder.cli.again import OpenImage, check_runners, opened, subjects
 from builder.cli.manifests import MANIFEST
 from builder.cli.proving import emulator_of
@@ -43,7 +44,6 @@ from builder.versions import split_mpi
 from builder.whole import write_atomically
 
 _RANKS = 2
-_SUFFIX = "-bench"  # what evidence of a measurement is called besides the format
 
 
 def measure(run: Run, folder: Path, *, runners: Sequence[str], repeats: int) -> Measured:
@@ -193,7 +193,7 @@ def _evidence(
     ran = place.name.partition("-")[0]
     return write_evidence(
         folder / "evidence",
-        f"{place.name}{_SUFFIX}",
+        f"{place.name}{BENCH}",
         identifier=measured.image,
         artifacts=subjects(image.manifest, image.artifacts[ran]),
         outcomes=[measured.collapse_in(place.name)],

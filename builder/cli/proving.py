@@ -18,6 +18,7 @@ from builder.verify import (
     DEFAULTS,
     RUNNERS,
     FormatTree,
+    InImageCheck,
     Kind,
     Setting,
     Target,
@@ -28,8 +29,10 @@ from builder.verify import (
     reading_trees,
     write_evidence,
 )
+from builder.verify.carried import lacking_mpi, with_carried
 from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
 from builder.verify.control import WITHHELD_CHECK, withheld
+from builder.verify.harness import altered_harness, carried_harness
 from builder.verify.runners import Container, Runner
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
@@ -40,13 +43,16 @@ class Proof:
     """What the verification of one image found.
 
     `outcomes` are by name: that of the format, or `FORMAT-RUNNER` where another program than the
-    usual one ran it. `evidence` are the files, relative to the image's folder.
+    usual one ran it. `evidence` are the files, relative to the image's folder. `checks` are those
+    of the image, `emulated` the names of the runs that were.
     """
 
     artifacts: Mapping[str, Artifact]
     outcomes: Mapping[str, tuple[Outcome, ...]]
     equal: Outcome
     evidence: tuple[str, ...]
+    checks: tuple[InImageCheck, ...]
+    emulated: tuple[str, ...]
 
 
 def prove(
@@ -77,11 +83,16 @@ def prove(
             containers = [one.result() for one in making]
         proven = {name: _proven(one, trees.get(name)) for name, one in artifacts.items()}
         equal = equality(trees, broken)
+        target = with_carried(target, trees.values())
+        equal = dataclasses.replace(equal, data={"harness": _harness(trees)})
+        altered = altered_harness(target, trees)
+        emulated: list[str] = []
         outcomes: dict[str, tuple[Outcome, ...]] = {}
         evidence: list[Path] = []
         for container in containers:
             found, setting = container.outcomes(run, target)
-            outcomes[container.name] = (equal, *found)
+            outcomes[container.name] = (equal, *altered, *found)
+            emulated += [container.name] if setting.emulator else []
             evidence.append(
                 write_evidence(
                     folder / "evidence",
@@ -94,7 +105,14 @@ def prove(
                 )
             )
     files = tuple(path.relative_to(folder).as_posix() for path in evidence)
-    return Proof(artifacts=proven, outcomes=outcomes, equal=equal, evidence=files)
+    return Proof(
+        artifacts=proven,
+        outcomes=outcomes,
+        equal=equal,
+        evidence=files,
+        checks=target.checks,
+        emulated=tuple(sorted(emulated)),
+    )
 
 
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
@@ -170,6 +188,7 @@ class _Container:
                 *outcomes_in(target, kind, runner, gpu=not self.no_gpu),
                 *withheld(target, kind, self.container),
             )
+        found = (*found, *lacking_mpi(target))
         if lost := lost_gpus(run.host, host_facts()):
             found = after_a_loss(found, target, lost)
         version = run.versions.get(kind.program) or run.tools.version(kind.program)
@@ -180,7 +199,7 @@ class _Container:
             host=run.host,
             started=started,
             finished=now(),
-            emulator=emulator_of(run, target.arch),
+            emulator=emulator_of(run, seen_arch(found, target.arch)),
             launcher=images_own(found),
             gpu=not self.no_gpu,
             no_gpu=self.no_gpu,
@@ -194,6 +213,11 @@ def emulator_of(run: Run, arch: str) -> str:
     return f"qemu {run.versions.get('qemu', '')}".strip() if is_foreign else ""
 
 
+def _harness(trees: Mapping[str, FormatTree]) -> dict[str, str]:
+    """The digests of the harness in the first format that could be read; all formats are equal."""
+    return carried_harness(next(iter(trees.values()))) if trees else {}
+
+
 def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:
     """The SHA-256 of the checks' scripts, by name, as they are in the artifact."""
     entries = tree.entries if tree else {}
@@ -205,16 +229,21 @@ def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:
     }
 
 
-def manifest_part(run: Run, proof: Proof, target: Target) -> dict[str, Any]:
+def seen_arch(outcomes: Iterable[Outcome], arch: str) -> str:
+    """The architecture that programs saw (`uname`), or else `arch`, that of the image."""
+    return next((str(one.data["uname"]) for one in outcomes if "uname" in one.data), arch)
+
+
+def manifest_part(run: Run, proof: Proof) -> dict[str, Any]:
     """What a manifest says of the proof."""
-    gpu = {check.name for check in target.checks if check.needs_gpu}
-    emulated = target.arch != run.host.arch
+    gpu = {check.name for check in proof.checks if check.needs_gpu}
     return {
         "artifacts": {name: artifact_part(one) for name, one in proof.artifacts.items()},
         "tree_digest": next(iter(proof.artifacts.values())).tree_digest,
         "formats_equal": None if proof.equal.outcome == SKIPPED else proof.equal.outcome == PASSED,
-        "emulated": emulated,
-        "emulated_runs": sorted(proof.outcomes) if emulated else [],
+        "emulated": bool(proof.emulated),
+        "emulated_runs": list(proof.emulated),
+        "in_image_checks": [asdict(check) for check in proof.checks],
         "tools": dict(run.versions),
         "checks": {
             name: [asdict(one) for one in outcomes] for name, outcomes in proof.outcomes.items()

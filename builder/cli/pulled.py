@@ -6,7 +6,6 @@ which image it is, and which variables and working directory its programs have.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,8 @@ from builder.model import Artifact
 from builder.pull.receipts import NAME, read_receipt
 from builder.spec.checks import SCRIPTS
 from builder.verify import FormatTree, InImageCheck, Target
+from builder.verify.carried import carried_checks
 from builder.verify.trees import tree_of_artifact
-
-_SCRIPT = re.compile(r"[0-9]+-([a-z0-9][a-z0-9_-]*)")
-_TIMEOUT_S = 900  # the longest that a check of this project has; an image does not say its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +89,7 @@ def verify_pulled(
         return {
             "image": receipt.identifier,
             "pulled": receipt.digest,
-            **manifest_part(run, proof, target),
+            **manifest_part(run, proof),
         }
 
 
@@ -107,22 +104,11 @@ def _target(receipt: Receipt, tree: FormatTree) -> Target:
 
 
 def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
-    """The checks that an image carries, in their order. Raises `BadInput` if there are none.
-
-    Those with `gpu` in their name need one: that is how this project's are named.
-    """
-    found = []
-    for path, entry in sorted(tree.entries.items()):
-        folder, _, script = path.rpartition("/")
-        name = _SCRIPT.fullmatch(script)
-        if f"/{folder}" == SCRIPTS and entry.kind == "file" and name:
-            needs = ("gpu",) if "gpu" in name[1].split("-") else ()
-            found.append(
-                InImageCheck(name=name[1], script=f"/{path}", needs=needs, timeout_s=_TIMEOUT_S)
-            )
+    """The checks that an image carries, in their order. Raises `BadInput` if there are none."""
+    found = tuple(carried_checks(tree).values())
     if not found:
         raise BadInput(
             f"{identifier}: there are no checks in it ({SCRIPTS})",
             hint="images of this project carry theirs; what others made can only be run",
         )
-    return tuple(found)
+    return found

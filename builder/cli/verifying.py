@@ -21,6 +21,7 @@ from builder.home import Home
 from builder.measure import as_text, exposition
 from builder.process import Processes
 from builder.verify import host_facts
+from builder.verify.wording import one_line
 from builder.whole import write_atomically
 
 
@@ -59,7 +60,8 @@ def verify(options: Options) -> int:
         print(f"{updated['image']}: {updated['outcome']}{notes_on(updated)}")
         for name, outcomes in updated["checks"].items():
             for one in outcomes:
-                print(f"  {name:12} {one['check']:16} {one['outcome']:8} {one['reason']}")
+                reason = one_line(one["reason"])
+                print(f"  {name:12} {one['check']:16} {one['outcome']:8} {reason}")
     return 1 if updated["outcome"] == "failed" else 0
 
 

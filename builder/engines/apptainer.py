@@ -12,14 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from builder import facts
+from builder.artifacts.sif import root_file_system
 from builder.engines.protocol import Tools
-from builder.errors import StepFailed
-
-# SquashFS images begin with this, https://dr-emann.github.io/squashfs/#superblock
-_SQUASHFS_MAGIC = b"hsqs"
-_SIF_MAGIC = b"SIF_MAGIC"
-_SIF_MAGIC_AT = 32
-_SEARCH_STEP = 4096  # a SIF aligns its partitions to pages
 
 Seen = Callable[[bytes], object]
 
@@ -99,29 +93,15 @@ def tree_of(
 
 
 def _copy_squashfs(sif: Path, target: Path, seen: Seen | None) -> None:
-    with sif.open("rb") as source:
-        source.seek(_SIF_MAGIC_AT)
-        if source.read(len(_SIF_MAGIC)) != _SIF_MAGIC:
-            raise StepFailed(f"{sif}: not a SIF")
-        offset = _squashfs_offset(source, sif)
-        source.seek(0)
-        head = source.read(offset)
+    """Copy the root file system of a SIF, by its descriptor; `seen` is given all of the file."""
+    part = root_file_system(sif)
+    remaining = part.size
+    with sif.open("rb") as source, target.open("wb") as sink:
+        head = source.read(part.offset)
         if seen:
             seen(head)
-        with target.open("wb") as sink:
-            while piece := source.read(1 << 20):
-                sink.write(piece)
-                if seen:
-                    seen(piece)
-
-
-def _squashfs_offset(source: IO[bytes], sif: Path) -> int:
-    offset = _SEARCH_STEP
-    while True:
-        source.seek(offset)
-        magic = source.read(len(_SQUASHFS_MAGIC))
-        if magic == _SQUASHFS_MAGIC:
-            return offset
-        if not magic:
-            raise StepFailed(f"{sif}: no SquashFS partition in this SIF")
-        offset += _SEARCH_STEP
+        while piece := source.read(1 << 20):
+            sink.write(piece[:remaining])
+            remaining -= len(piece[:remaining])
+            if seen:
+                seen(piece)

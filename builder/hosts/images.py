@@ -86,10 +86,11 @@ def _in_sif(image: Path, processes: Processes) -> HostContract:
 
 
 def _in_squashfs(image: Path, processes: Processes) -> HostContract:
-    parts = [one for one in sif.objects(image) if one.kind == sif.PARTITION]
-    if not parts:
-        raise BadInput(f"{image}: there is no root file system in this SIF", hint=_hint())
-    argv = ["unsquashfs", "-offset", str(parts[0].offset), "-cat", str(image), _INSIDE]
+    try:
+        part = sif.root_file_system(image)
+    except StepFailed as error:
+        raise BadInput(error.message, hint=_hint()) from error
+    argv = ["unsquashfs", "-offset", str(part.offset), "-cat", str(image), _INSIDE]
     done = processes.capture(argv, check=False, timeout_s=60)
     if done.returncode or not done.stdout:
         raise _without(image)

@@ -11,6 +11,7 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from builder.agreement import outcomes_of, run_faults
 from builder.cells import Cell
 from builder.facts.gpus import capability_of
 from builder.policy.gathered import (
@@ -26,11 +27,10 @@ from builder.policy.gathered import (
     Provenance,
 )
 from builder.predicates import CYCLONEDX, SLSA, TEST_RESULT
-from builder.words import FAILED, FORMATS, NONE, PASSED, SKIPPED
+from builder.words import FAILED, FORMATS, NONE
 
 TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: BILL}
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program
-_LISTS = {PASSED: "passedTests", SKIPPED: "warnedTests", FAILED: "failedTests"}
 
 
 def proof_of(statement: Mapping[str, Any], *, key: str, digest: str) -> Proof:
@@ -58,6 +58,8 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
     predicate = statement["predicate"]
     run = predicate["configuration"][0]["annotations"]
     host = run["host"]
+    if faults := run_faults(statement):
+        raise ValueError("; ".join(faults))
     gpus = host["gpus"] if run["gpu"]["handed_over"] else []
     capabilities = {capability_of(str(model)) for model in gpus} - {None}
     return Evidence(
@@ -76,10 +78,8 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
 
 
 def _outcomes(predicate: Mapping[str, Any]) -> dict[str, str]:
-    """Each check's outcome. One that is on several lists has the worst."""
-    found: dict[str, str] = {}
-    for outcome in (PASSED, SKIPPED, FAILED):
-        found |= {str(name): outcome for name in predicate[_LISTS[outcome]]}
+    """Each check's outcome: the worst that a list or its details say."""
+    found = outcomes_of(predicate)
     if predicate["result"] not in {"PASSED", "WARNED", "FAILED"}:
         raise ValueError(f"result {predicate['result']}")
     if predicate["result"] == "FAILED" and FAILED not in found.values():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
+from builder.agreement import faults_of, read_statements, required_checks
 from builder.artifacts.oci import blob_path, read_layout
 from builder.errors import StepFailed
 from builder.model import PlannedImage
@@ -117,6 +118,8 @@ def _of_manifest(image: PlannedImage, manifest: Mapping[str, Any]) -> list[str]:
         reasons.append(f"its folder holds {manifest.get('image')}")
     if manifest.get("content_key") != image.content_key:
         reasons.append("it was built from other inputs than today's: build it again")
+    if manifest.get("cell") != {name: getattr(image.cell, name) for name in image.cell.__slots__}:
+        reasons.append(f"its manifest is of another cell: {manifest.get('cell')}")
     if manifest.get("outcome") != "verified":
         reasons.append(f"it is not verified: {manifest.get('outcome')}")
     return reasons
@@ -172,40 +175,32 @@ def _proven(
     image: PlannedImage, folder: Path, manifest: Mapping[str, Any], statements: list[bytes]
 ) -> list[str]:
     """Why the evidence is not enough; what there is of it is added to `statements`."""
-    reasons = []
-    artifacts: Mapping[str, Any] = manifest["artifacts"]
+    found = read_statements(folder, manifest)
+    required = required_checks([check.name for check in image.checks], image.cell.mpi)
+    reasons = faults_of(manifest, found, required=required)
     formats: set[str] = set()
-    for name in manifest.get("evidence") or []:
+    for name, statement in found.items():
         try:
-            content = (folder / str(name)).read_bytes()
-            statement = json.loads(content)
-            reasons += [f"{name}: {reason}" for reason in _wrong(statement, image, artifacts)]
-            formats.add(statement["predicate"]["configuration"][0]["annotations"]["format"])
+            reasons += [f"{name}: {reason}" for reason in _failures(statement)] if statement else []
+            content = (folder / name).read_bytes()
+            formats.add(
+                json.loads(content)["predicate"]["configuration"][0]["annotations"]["format"]
+            )
             finished(content)
             statements.append(content)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            reasons.append(f"{name}: this evidence is missing, or cannot be read")
-    for lacking in sorted(artifacts.keys() - formats):
+            continue  # which is among the reasons
+    for lacking in sorted(manifest["artifacts"].keys() - formats):
         reasons.append(f"no evidence of a run of its checks as {lacking}")
     return reasons
 
 
-def _wrong(
-    statement: Mapping[str, Any], image: PlannedImage, artifacts: Mapping[str, Any]
-) -> list[str]:
-    """What stands against one statement."""
-    if not is_test_result(statement):
-        return ["it is no test result"]
-    predicate, reasons = statement["predicate"], []
+def _failures(statement: Mapping[str, Any]) -> list[str]:
+    """What one statement says against its image."""
+    predicate = statement["predicate"]
     if has_failed(predicate):
-        reasons.append(f"{predicate['result']}: {', '.join(predicate['failedTests'])}")
-    elif not predicate["passedTests"]:
-        reasons.append("no check passed")
-    subjects = digests_in(statement)
-    for name, artifact in artifacts.items():
-        if (found := subjects.get(f"{image.identifier}/{name}")) != artifact["digest"]:
-            reasons.append(f"it is about {found or 'no'} {name}, not about {artifact['digest']}")
-    return reasons
+        return [f"{predicate['result']}: {', '.join(predicate['failedTests'])}"]
+    return [] if predicate["passedTests"] else ["no check passed"]
 
 
 def is_test_result(statement: Mapping[str, Any]) -> bool:

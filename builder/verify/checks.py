@@ -5,16 +5,26 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from builder.engines import Tools
 from builder.errors import StepFailed
-from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
 from builder.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
 from builder.verify.host import HostFacts
+from builder.verify.reported import AskedRanks, misreported, printed_failure
 from builder.verify.runners import CopiesDriver, Kind, Runner
-from builder.verify.wording import LONGEST, data_of, end_of, is_rubbish, last_line, readable
+from builder.verify.wording import (
+    LONGEST,
+    all_data_of,
+    data_of,
+    end_of,
+    is_rubbish,
+    last_line,
+    lines_of,
+    readable,
+)
 
 SKIP_STATUS = 77  # Automake's convention
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
@@ -28,6 +38,7 @@ class InImageCheck:
     script: str
     needs: tuple[str, ...]
     timeout_s: int
+    asked: AskedRanks = field(default_factory=AskedRanks)
 
     @property
     def needs_gpu(self) -> bool:
@@ -38,7 +49,9 @@ class InImageCheck:
 class Target:
     """What is to be proven: an image's name, its environment and its checks.
 
-    `directory` is the working directory of its programs.
+    `directory` is the working directory of its programs, `mpi` the value of its cell. `harness` has
+    the SHA-256 of the builder's scripts by their paths in the image; it is empty if these are not
+    known.
     """
 
     identifier: str
@@ -46,6 +59,8 @@ class Target:
     environment: Mapping[str, str]
     checks: tuple[InImageCheck, ...]
     directory: str = "/"
+    mpi: str = NONE
+    harness: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def needs_gpu(self) -> bool:
@@ -154,11 +169,20 @@ def _judged(check: InImageCheck, done: Completed) -> tuple[str, str]:
         return SKIPPED, last or "the check gives no reason"
     if done.returncode:
         return FAILED, _why(done.returncode, last or last_line(done.stderr))
-    if not last:
-        return FAILED, "exit status 0, but the check printed no finding"
-    if is_rubbish(last):
-        return FAILED, f"exit status 0, but its last line is no text: {last[:80]}"
+    if fault := _reported_fault(check, last, done.stdout):
+        return FAILED, f"exit status 0, but {fault}"
     return PASSED, last
+
+
+def _reported_fault(check: InImageCheck, last: str, stdout: str) -> str:
+    """What of the output of a check that ended well says that it did not."""
+    if not last:
+        return "the check printed no finding"
+    if is_rubbish(last):
+        return f"its last line is no text: {last[:80]}"
+    if line := printed_failure(lines_of(stdout)):
+        return f"it printed: {readable(line[: LONGEST // 2])}"
+    return readable(misreported(check.name, check.asked, all_data_of(stdout)))[: LONGEST // 2]
 
 
 def _hung(check: InImageCheck, last: str, waiting: tuple[str, ...]) -> str:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
 from builder.model import FAILED, PASSED, Outcome
 from builder.verify.runners import Runner
-from builder.verify.wording import end_of, last_line, readable
+from builder.verify.wording import end_of, last_line, one_line
 
 ENVIRONMENT_CHECK = "environment"
 _TIMEOUT_S = 120
-# Shells set these, and every runner is told HOME.
+_TITLE = "pwd && exec env -0"
+# The working directory as the image's configuration names it, also where a link leads there.
+_SCRIPT = (
+    'if [ "$(pwd -P)" = "$(cd -- "$1" && pwd -P)" ]; then printf "%s\\n" "$1"; else pwd; fi && '
+    "exec env -0"
+)
+# Shells hand on no other names to what they start: https://pubs.opengroup.org/onlinepubs/9699919799
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Shells set these, and every runner is told HOME, whatever an image says.
 _ALWAYS = ("HOME", "PWD", "OLDPWD", "SHLVL", "_")
 # The Container Device Interface sets it to `void`, which says that it is not in charge.
 _WITH_GPUS = ("NVIDIA_VISIBLE_DEVICES",)
@@ -33,12 +42,11 @@ def environment_outcome(
     `own` are patterns of the variables that the runner sets by itself. Since each format is
     compared with the image's configuration, all formats are equal if none fails.
     """
-    script = "pwd && exec env -0"
-    done = runner.run(["sh", "-c", script], timeout_s=_TIMEOUT_S)
+    done = runner.run(["sh", "-c", _SCRIPT, "sh", directory], timeout_s=_TIMEOUT_S)
     found_directory, found = _parsed(done.stdout)
     excused = (*_ALWAYS, *own, *(_WITH_GPUS if gpu else ()))
     wrong = [
-        *_differences(wanted, found, _WITH_GPUS if gpu else ()),
+        *_differences(wanted, found, (*_ALWAYS, *(_WITH_GPUS if gpu else ()))),
         *(f"{name} is set, and not by the image" for name in _more(wanted, found, excused)),
         *(
             [f"the working directory is {found_directory}, not {directory}"]
@@ -48,11 +56,12 @@ def environment_outcome(
     ]
     if done.returncode or wrong:
         if done.returncode:
-            wrong = [last_line(done.stderr) or f"{shlex.quote(script)} did not run"]
+            wrong = [last_line(done.stderr) or f"{shlex.quote(_TITLE)} did not run"]
         output = end_of(done.stdout.replace("\0", "\n"), done.stderr)
-        reason = readable("; ".join(wrong))
+        reason = one_line("; ".join(wrong))
         return Outcome(check=ENVIRONMENT_CHECK, outcome=FAILED, reason=reason, output=output)
-    names = ", ".join(sorted(wanted)) or "none"
+    seen = wanted.keys() & found.keys() - set(_ALWAYS)
+    names = ", ".join(sorted(seen)) or "none"
     return Outcome(
         check=ENVIRONMENT_CHECK,
         outcome=PASSED,
@@ -73,7 +82,9 @@ def _differences(
     return [
         f"{key} is {found[key]!r}, not {value!r}" if key in found else f"{key} is not set"
         for key, value in wanted.items()
-        if key not in excused and found.get(key) not in {value, value + _APPENDED.get(key, "")}
+        if key not in excused
+        and (key in found or _SHELL_NAME.fullmatch(key))
+        and found.get(key) not in {value, value + _APPENDED.get(key, "")}
     ]
 
 

@@ -27,6 +27,7 @@ from builder.engines import Tools, apptainer
 from builder.errors import MissingPrerequisite, StepFailed
 from builder.inflating import DAMAGED
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.verify.wording import one_line
 
 EQUALITY_CHECK = "formats-equal"
 _SHOWN = 5
@@ -147,7 +148,7 @@ def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None =
     formats that keep them.
     """
     if broken:
-        reason = "; ".join(f"{name}: {why}" for name, why in broken.items())
+        reason = one_line("; ".join(f"{name}: {why}" for name, why in broken.items()))
         return Outcome(check=EQUALITY_CHECK, outcome=FAILED, reason=reason)
     names = list(trees)
     if len(names) < 2:  # noqa: PLR2004 - it takes two to be equal
@@ -173,11 +174,11 @@ def _unequal(trees: Mapping[str, FormatTree]) -> list[str]:
     for name in others:
         if trees[name].digest != trees[first].digest:
             lines = differences(trees[first].entries, trees[name].entries)
-            found += [f"{first} and {name}: {line}" for line in lines]
+            found += [one_line(f"{first} and {name}: {line}") for line in lines]
     keeping = _with_owners(trees)
     for name in keeping[1:]:
         lines = owner_differences(trees[keeping[0]].entries, trees[name].entries)
-        found += [f"{keeping[0]} and {name}: {line}" for line in lines]
+        found += [one_line(f"{keeping[0]} and {name}: {line}") for line in lines]
     return found
 
 

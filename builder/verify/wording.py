@@ -23,6 +23,11 @@ def readable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else _REPLACEMENT for one in plain)
 
 
+def one_line(text: str) -> str:
+    """Text on one line, what cannot be printed as an escape: a file's name may hold anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def lines_of(text: str) -> list[str]:
     """The lines that say something, without data; a carriage return begins a new one."""
     lines = _TERMINAL.sub("", text).replace("\r", "\n").split("\n")

@@ -144,7 +144,7 @@ def sif_of(folder: Path, target: Path, scratch: Path) -> Path:
     descriptor = struct.pack(
         "<i?IIIqqqqqqq128s384s",
         *(0x4004, True, 1, 1, 0, start, len(data), len(data)),
-        *(0, 0, 0, 0, b"", b""),
+        *(0, 0, 0, 0, b"", struct.pack("<ii3s", 1, 2, b"02")),
     )
     head = struct.pack(
         "<32s10s3s3s16sqqqqqqqq",

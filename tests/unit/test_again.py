@@ -67,6 +67,19 @@ def test_what_another_runner_found_stays() -> None:
     assert merged(third, part("oci-docker", "skipped"))["outcome"] == "verified"
 
 
+def test_forged_outcomes_of_another_runner_are_not_repeated() -> None:
+    first = merged({**MANIFEST, "evidence": []}, part("oci", "passed"))
+    again = merged(first, part("oci-docker", "passed"), {"evidence/oci.json": None})
+    assert again["outcome"] == "failed"
+    assert [one["check"] for one in again["checks"]["oci"]] == ["mpi", "agreement"]
+    assert "cannot be read" in again["checks"]["oci"][-1]["reason"]
+
+
+def test_an_image_is_not_verified_before_each_format_was_run() -> None:
+    artifacts: dict[str, object] = {"oci": {}, "sif": {}}
+    assert merged({**MANIFEST, "artifacts": artifacts}, part("oci", "passed"))["outcome"] == "built"
+
+
 def test_what_launchers_started_stays_and_makes_no_image_fail() -> None:
     proof = "evidence/sif-mpi-hybrid-srun.json"
     launched = {"sif": [{"check": "mpi-hybrid-srun", "outcome": "failed"}]}

@@ -16,6 +16,7 @@ from samples import ROOT
 PACKAGE = ROOT / "builder"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEAVES = {
+    "agreement",
     "bodies",
     "cells",
     "descendants",

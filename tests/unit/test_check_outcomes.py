@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.process import Completed
 from builder.verify import RUNNERS, InImageCheck, Target
 from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed
+from builder.verify.environment import environment_outcome
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
 
@@ -272,6 +275,47 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
     ):
         [outcome] = verify(env=done(ENV_OUTPUT, returncode, stderr))
         assert (outcome.outcome, outcome.reason) == (FAILED, reason)
+
+
+def test_an_image_that_sets_home_is_sound() -> None:
+    """Each runner is told another HOME, so that nothing can be said of the image's."""
+    runner = FakeRunner({"sh": done(env("HOME=/tmp"))})
+    target = Target(identifier="x", arch="x86_64", environment={"HOME": "/root"}, checks=())
+    [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
+    assert outcome.outcome == PASSED
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"), [("", PASSED), ("java.home=/a", PASSED), ("java.home=/b", FAILED)]
+)
+def test_a_variable_that_no_shell_hands_on_is_compared_if_it_is_there(
+    printed: str, expected: str
+) -> None:
+    runner = FakeRunner({"sh": done(env(printed))})
+    target = Target(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
+    [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
+    assert outcome.outcome == expected
+
+
+def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "work").symlink_to("data")
+
+    class Here:
+        """A shell of this machine, in the folder that the link leads to."""
+
+        def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+            assert timeout_s
+            ran = subprocess.run(
+                argv, cwd=tmp_path / "data", env={"A": "b"}, capture_output=True, check=False
+            )
+            return done(ran.stdout.decode(), ran.returncode, ran.stderr.decode())
+
+    for name, outcome in (("work", PASSED), ("data", PASSED), ("none", FAILED), (".", FAILED)):
+        found = environment_outcome(
+            Here(), {"A": "b"}, directory=str(tmp_path / name), own=("*PATH",)
+        )
+        assert found.outcome == outcome, found.reason
 
 
 def test_what_hands_over_gpus_may_say_so(verify: Verify) -> None:

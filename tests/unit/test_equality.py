@@ -135,3 +135,11 @@ def test_no_digest_where_this_machine_cannot_look_into_an_artifact(
     (tmp_path / "image.sif").write_bytes(b"no sif")
     for name, file in (("charliecloud", "image.tar.gz"), ("sif", "image.sif")):
         assert digest_of_file(name, tmp_path / file, "/x", work=tmp_path, tools=tools) == ""
+
+
+def test_a_name_with_a_newline_forges_no_line() -> None:
+    name = "a\n  sif          formats-equal    passed   oci, sif hold the same"
+    outcome = equality({"oci": a_tree(), "sif": a_tree(None, **{name: ""})})
+    assert outcome.outcome == FAILED
+    assert "\n" not in outcome.reason + outcome.output
+    assert "/a\\n  sif" in outcome.reason

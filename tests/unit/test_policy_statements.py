@@ -129,6 +129,32 @@ def test_a_check_on_two_lists_has_the_worst_outcome() -> None:
 def test_a_failure_that_names_no_check_is_malformed() -> None:
     made = evidence()
     made["predicate"]["failedTests"] = []
+    for check in made["predicate"]["configuration"][1:]:
+        check["annotations"]["outcome"] = "passed"
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_the_details_of_a_check_outweigh_the_lists() -> None:
+    made = evidence()
+    made["predicate"] |= {"result": "PASSED", "warnedTests": [], "failedTests": []}
+    made["predicate"]["passedTests"] = ["mpi", "gpu", "fio"]
+    content = proof_of(made, key="k", digest="").content
+    assert isinstance(content, Evidence)
+    assert "failed" in content.outcomes.values()
+
+
+def test_a_run_that_ended_before_it_began_is_malformed() -> None:
+    made = evidence()
+    run = made["predicate"]["configuration"][0]["annotations"]
+    run |= {"started": "2026-01-01T00:00:01+00:00", "finished": "2026-01-01T00:00:00+00:00"}
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_a_native_run_that_saw_another_architecture_is_malformed() -> None:
+    made = evidence()
+    run = made["predicate"]["configuration"][0]["annotations"]
+    run["emulated"] = False
+    made["predicate"]["configuration"][1]["annotations"]["data"] = {"uname": "s390x"}
     assert "malformed" in proof_of(made, key="k", digest="").fault
 
 

@@ -11,11 +11,11 @@ from builder.process import Completed
 from builder.verify.ranks.launchers import Launcher, Start
 from builder.verify.ranks.library import HostMpi
 from builder.verify.ranks.saying import complaint, hang, noise, only_queued
+from builder.verify.reported import SINGLETONS
 from builder.verify.wording import LONGEST, all_data_of, end_of, is_rubbish, lines_of, readable
 
 GRACE_S = 10  # between a rank that ends itself and one that is ended
 _TIMED_OUT = 124  # timeout(1)'s exit status
-_SINGLETON = "MPI started singletons"
 
 
 def judged(
@@ -89,7 +89,7 @@ def _not_ended(start: Start, done: Completed) -> str:
 
 def _not_well(start: Start, launcher: Launcher, done: Completed) -> str:
     said = lines_of(done.stdout)
-    if singletons := [line for line in said if line.startswith(_SINGLETON)]:
+    if singletons := [line for line in said if line.startswith(SINGLETONS)]:
         return f"{singletons[0]} ({len(singletons)} of {start.ranks} ranks say so)"
     if done.returncode:
         end = f"{launcher.name} of {launcher.title} ended with exit status {done.returncode}"

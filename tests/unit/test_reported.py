@@ -1,0 +1,87 @@
+"""What ranks in a container report is judged, and no exit status makes up for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from samples import shipped_plan
+from test_check_outcomes import FakeRunner, done
+
+from builder.cli.cell import target_of
+from builder.model import FAILED, PASSED
+from builder.verify import InImageCheck
+from builder.verify.checks import outcome_of
+from builder.verify.reported import AskedRanks
+
+ASKED = AskedRanks(count=4, library="Open MPI v5.0")
+DATA = {
+    "ranks": 4,
+    "hosts": 1,
+    "ranks_by_host": {"n1": 4},
+    "library": "Open MPI v5.0.7",
+    "transport": "ob1 (self, sm)",
+}
+FINDING = "4 ranks on 1 host: messages and collectives of 1 B to 16 MiB are whole"
+
+
+def result_of(stdout: str, *, name: str = "mpi", asked: AskedRanks = ASKED) -> tuple[str, str]:
+    """The outcome of a check that prints this, and ends with exit status 0."""
+    check = InImageCheck(name=name, script="/s", needs=("mpi",), timeout_s=60, asked=asked)
+    outcome = outcome_of(check, FakeRunner({"/s": done(stdout)}))
+    return outcome.outcome, outcome.reason
+
+
+def printed(**changes: Any) -> str:
+    data = {key: value for key, value in {**DATA, **changes}.items() if value is not None}
+    return f"data: {json.dumps(data)}\n{FINDING}\n"
+
+
+def test_the_ranks_that_were_asked_for_pass() -> None:
+    assert result_of(printed()) == (PASSED, FINDING)
+    assert result_of(printed(library="MPICH 4.2.1"), asked=AskedRanks())[0] == PASSED
+
+
+@pytest.mark.parametrize(
+    ("stdout", "reason"),
+    [
+        ("MPI started singletons: this process is rank 0 of 1\n" * 4, "MPI started singletons"),
+        ("4 ranks on 1 host: messages are whole\n", "no group of ranks reported"),
+        (printed() * 4, "4 groups of ranks reported, expected 1"),
+        (printed(ranks=3), "3 ranks reported, expected 4"),
+        (printed(ranks_by_host={"n1": 3}), "expected all 4 on one host"),
+        (printed(ranks_by_host={"n1": 2, "n2": 2}), "expected all 4 on one host"),
+        (printed(library="Open MPI v5.01"), "the library is Open MPI v5.01"),
+        (printed(library="MPICH 4.2.1"), "expected Open MPI v5.0"),
+        (printed(transport=None), "did not report their transport"),
+        (f"FAILED: sums differ\n{printed()}", "it printed: FAILED: sums differ"),
+    ],
+)
+def test_what_ranks_report_outweighs_the_exit_status(stdout: str, reason: str) -> None:
+    outcome, text = result_of(stdout)
+    assert outcome == FAILED
+    assert reason in text
+
+
+def test_a_pulled_image_says_no_number_and_one_rank_is_none() -> None:
+    alone = printed(ranks=1, ranks_by_host={"n1": 1})
+    assert result_of(alone, asked=AskedRanks())[0] == FAILED
+
+
+def test_other_checks_are_judged_by_the_ranks_that_they_report() -> None:
+    fine = 'data: {"ranks": 2}\nmeasured\n'
+    two = AskedRanks(count=2)
+    assert result_of(fine, name="hpcc", asked=two) == (PASSED, "measured")
+    assert result_of(fine * 2, name="hpcc", asked=two)[0] == FAILED
+    assert result_of("measured\n", name="ucx", asked=two) == (PASSED, "measured")
+    named = "CUBLAS_STATUS_EXECUTION_FAILED was seen and handled\nmeasured\n"
+    assert result_of(named, name="gpu-blas")[0] == PASSED
+
+
+def test_each_image_that_brings_an_mpi_knows_what_its_checks_ask_for() -> None:
+    for image in shipped_plan().images:
+        if image.mpi and image.mpi.route != "host":
+            checks = {one.name: one.asked for one in target_of(image, {}).checks}
+            assert checks["mpi"].count == 4
+            assert checks["mpi"].library
