@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from harness import build_images, copy_of_project, manifest_of
+from harness import LONG, build_images, copy_of_project, manifest_of
 
 from builder import door
 from builder.artifacts import oci
@@ -146,6 +146,7 @@ def all_building(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield {
             name: pool.submit(build, tmp_path_factory.mktemp(name))
             for name, build in BUILDS.items()
+            if LONG or name == "debian13"
         }
 
 
@@ -201,7 +202,13 @@ BUILDS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.engines
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
-@pytest.mark.parametrize("base", ["debian12", "debian13"])
+@pytest.mark.parametrize(
+    "base",
+    [
+        "debian13",
+        pytest.param("debian12", marks=pytest.mark.long(reason="makes another base and its tools")),
+    ],
+)
 def test_steps_run_native_tools_and_nothing_of_them_stays(
     base: str, building: Building, tmp_path: Path
 ) -> None:
@@ -214,6 +221,7 @@ def test_steps_run_native_tools_and_nothing_of_them_stays(
 
 
 @pytest.mark.engines
+@pytest.mark.long(reason="builds an image under plain QEMU, minutes")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
 def test_the_image_is_the_same_without_them(building: Building) -> None:
     """Byte for byte: `reproduce` says so of what was built again under plain QEMU."""
@@ -221,6 +229,7 @@ def test_the_image_is_the_same_without_them(building: Building) -> None:
 
 
 @pytest.mark.engines
+@pytest.mark.long(reason="downloads and unpacks NVIDIA's compiler for ppc64le, minutes")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
 def test_passes_of_nvcc_make_the_same_code(building: Building) -> None:
     """PTX, cubin, linked cubin and fatbin, of Debian 13's nvcc 12.4; the build compares them."""

@@ -144,6 +144,7 @@ def test_a_rebuild_from_the_archive_alone_is_the_same(
     assert "signature" in refused.stderr
 
 
+@pytest.mark.long(reason="builds an image twice more, on a base of a registry")
 def test_a_base_of_a_registry_is_carried(
     homes: tuple[Path, Path], site: Path, tmp_path: Path, debian13: StoredBase
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_base_of_a_registry_is_carried(
     assert again.status == 0, again.stderr
 
 
+@pytest.mark.long(reason="builds an image twice more, under emulation")
 def test_the_native_tools_of_an_emulated_build_are_carried(
     homes: tuple[Path, Path], site: Path, tmp_path: Path, tools: Tools
 ) -> None:

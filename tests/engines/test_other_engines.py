@@ -15,26 +15,33 @@ from builder.engines import Tools, apptainer
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
 
 IMAGE = "lean-1.0-debian13-openmpi5.0-x86_64" if LONG else "lean-1.0-debian13-x86_64"
-# All that engines differ in, and less than `hpc-base` to install: stages, files, programs that are
-# compiled, an environment, checks. `make test-long` adds an MPI, which three engines install.
+# What engines differ in: stages, copied files, an environment, checks. In `make test-long`
+# three engines install a compiler and an MPI, too, and compile a check.
 LEAN = """\
 recipe: lean
 version: "1.0"
-about: A check that is compiled
+about: A check that is a script
 development:
-  - gnu: {cc: true, cxx: false, fortran: false}
-  - packages: {ospackages: [libc6-dev]}
+  - shell: {commands: ["echo a step of the development stage"]}
+runtime:
+  - shell: {commands: ["mkdir -p /opt/lean", "seq 9 > /opt/lean/numbers"]}
 environment:
   LEAN: "an image's own"
-checks: [architecture]
+checks: [libraries]
 """
-WITH_MPI = (
-    LEAN.replace("  - packages: {ospackages: [libc6-dev]}", "  - mpi: {routes: [package]}")
-    .replace('  LEAN: "an image\'s own"', "  OMPI_MCA_btl_sm_single_copy_mechanism: none")
-    .replace("environment:", "environment:\n  OMPI_MCA_reachable: weighted")
-    .replace("[architecture]", "[architecture, mpi]")
-)
-CHECKS = ("architecture", "mpi") if LONG else ("architecture",)
+WITH_MPI = """\
+recipe: lean
+version: "1.0"
+about: An MPI, and a check that is compiled with it
+development:
+  - gnu: {cc: true, cxx: false, fortran: false}
+  - mpi: {routes: [package]}
+environment:
+  OMPI_MCA_reachable: weighted
+  OMPI_MCA_btl_sm_single_copy_mechanism: none
+checks: [architecture, mpi]
+"""
+CHECKS = ("architecture", "mpi") if LONG else ("libraries",)
 
 
 @pytest.fixture(scope="module")

@@ -126,6 +126,7 @@ checks: [gpu-driver, gpu-found]
 """
 
 
+@pytest.mark.long(reason="builds another image with a compiler, a minute")
 def test_gpu_checks_without_a_gpu_are_skipped_and_the_image_is_said_to_be_unproven(
     tools: Tools, site: Path
 ) -> None:
