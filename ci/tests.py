@@ -305,7 +305,8 @@ def file_seconds(jobs: Iterable[Job]) -> dict[str, float]:
 def file_of(case: Case, job: Job) -> str:
     """The file that a test is in: result files name its module, and a class below it."""
     module = case.name.partition("::")[0] + "."
-    return next(f for f in job.files if module.startswith(f"{f[:-3].replace('/', '.')}."))
+    own = (f for f in job.files if module.startswith(f"{f[:-3].replace('/', '.')}."))
+    return next(own, job.files[0])  # what failed before its tests were known has no module
 
 
 def print_closing(jobs: Sequence[Job], failed: Sequence[Job]) -> None:
