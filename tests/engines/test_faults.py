@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, build_images, manifest_of
+from harness import PROJECT, build_images, manifest_of, sample
 
 from builder.descendants import end_tree
 from builder.engines import Buildah, Tools
@@ -57,7 +57,8 @@ def test_a_failing_step_is_named_and_the_other_images_go_on(tools: Tools, site: 
     assert "the build failed" in (site / "out/report.html").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGTERM], 1))
 def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
     tools: Tools, site: Path, home: Path, number: signal.Signals
 ) -> None:
