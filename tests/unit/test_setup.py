@@ -14,7 +14,7 @@ from builder.home import Home
 
 PROJECT = Path(__file__).parents[2]
 SCRIPTS = [
-    *(PROJECT / name for name in ("ci/setup", "ci/retry", "ci/tests", ".ci/run")),
+    *(PROJECT / name for name in ("ci/setup", "ci/retry", ".ci/run")),
     *sorted((PROJECT / "ci/lib").glob("*.sh")),
 ]
 
