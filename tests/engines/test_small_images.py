@@ -9,7 +9,7 @@ from pathlib import Path
 
 import defects
 import pytest
-from harness import ARCHITECTURES, FORMATS, build_images, manifest_of
+from harness import ARCHITECTURES, build_images, manifest_of, sample
 from small_images import Maker, Small, Thing, artifact_of, sound
 
 from builder.cli.packing import file_digest
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.engines
 SEED = 7
 
 
-@pytest.mark.parametrize("number", range(len(defects.PLANTS)))
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", sample(range(len(defects.PLANTS)), 8))
 def test_a_planted_defect_is_caught_and_named(number: int, small_images: Maker) -> None:
     """Each kind in a random place, for both architectures by turns."""
     plant = defects.PLANTS[number]
@@ -27,7 +28,8 @@ def test_a_planted_defect_is_caught_and_named(number: int, small_images: Maker) 
     assert not wrong, f"{kind}: {wrong}"
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", sample(range(6), 2))
 def test_a_sound_image_is_not_accused(number: int, small_images: Maker) -> None:
     kind, wrong = defects.one(small_images, number, SEED, None)
     assert (kind, wrong) == ("sound", "")
@@ -45,7 +47,8 @@ def outcomes(folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
     }
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", sample(["charliecloud", "sif", "oci"], 1))
 def test_a_file_changed_in_one_format(name: str, small_images: Maker) -> None:
     image = an_image("changed").with_in(name, {"srv/certain": Thing(data=b"x", mode=0o4755, gid=8)})
     folder = small_images.make(image)
@@ -57,7 +60,8 @@ def test_a_file_changed_in_one_format(name: str, small_images: Maker) -> None:
         assert "/srv/certain: another content" in reason
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", sample(["sif", "charliecloud", "oci"], 1))
 def test_a_setuid_lost_in_one_format(name: str, small_images: Maker) -> None:
     image = an_image("setuid")
     thing = image.trees[name]["srv/certain"]
@@ -69,7 +73,8 @@ def test_a_setuid_lost_in_one_format(name: str, small_images: Maker) -> None:
     assert "/srv/certain: mode " in done.stdout
 
 
-@pytest.mark.parametrize("name", ["oci", "charliecloud"])
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", sample(["charliecloud", "oci"], 1))
 def test_an_owner_lost_in_a_format_that_keeps_owners(name: str, small_images: Maker) -> None:
     image = an_image("owner")
     thing = image.trees[name]["srv/certain"]
@@ -95,7 +100,8 @@ def test_a_sif_keeps_no_owner_and_the_finding_says_where_they_were_compared(
     assert reason.endswith("; owners are the same in oci and charliecloud")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", sample(["sif", "oci", "charliecloud"], 1))
 def test_an_env_missing_in_one_format(name: str, small_images: Maker) -> None:
     image = an_image("environment")
     left = {key: text for key, text in image.environments[name].items() if key != "MODE"}
