@@ -39,6 +39,10 @@ _MANY = 2_000
 Scalar = str | int | float | bool | dt.date | None
 
 
+# libyaml's scanner has a limit of its own, in the wheels of PyYAML from 6.0.4 on.
+_NESTING = "exceeded maximum nesting depth"
+
+
 class _TooLargeError(Exception):
     """A file holds more than `VALUES_LIMIT` values, or more than `DEPTH_LIMIT` levels of them."""
 
@@ -193,6 +197,8 @@ def _compose(text: str, where: Where, faults: Faults) -> yaml.Node | None:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         problem = ", ".join(filter(None, (error.context, error.problem)))
+        if _NESTING in problem:
+            raise _TooLargeError from None
         faults.add(Where(file=where.file, line=line), f"not YAML: {problem}")
         return None
     except RecursionError:  # of PyYAML's own parser
