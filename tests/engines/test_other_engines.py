@@ -27,7 +27,14 @@ runtime:
   - shell: {commands: ["mkdir -p /opt/lean", "seq 9 > /opt/lean/numbers"]}
 environment:
   LEAN: "an image's own"
-checks: [libraries]
+checks: [numbers]
+"""
+NUMBERS = """\
+
+  numbers:
+    about: what a step of the run-time stage wrote is there
+    run: test -s /opt/lean/numbers && echo the numbers are there
+    timeout: 60
 """
 WITH_MPI = """\
 recipe: lean
@@ -41,7 +48,7 @@ environment:
   OMPI_MCA_btl_sm_single_copy_mechanism: none
 checks: [architecture, mpi]
 """
-CHECKS = ("architecture", "mpi") if LONG else ("libraries",)
+CHECKS = ("architecture", "mpi") if LONG else ("numbers",)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +56,8 @@ def lean(docker_host: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a lean image that Docker has built and whose checks have run."""
     site = copy_of_project(tmp_path_factory.mktemp("lean"))
     (site / "recipes/lean.yaml").write_text(WITH_MPI if LONG else LEAN)
+    checks = site / "tests/images/checks.yaml"
+    checks.write_text(checks.read_text() + NUMBERS)
     words: list[str | Path] = [
         "--project",
         site,
