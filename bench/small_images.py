@@ -62,6 +62,7 @@ _PROGRAMS = (
 _PATHS = (
     *(f"usr/bin/{name}" for name in _PROGRAMS),
     *("usr/sbin/ldconfig", "usr/bin/su", "usr/bin/lscpu", "opt/build-images/bin/architecture"),
+    *("etc/os-release", "usr/lib/os-release"),
     *("etc/passwd", "etc/group", "etc/ld.so.conf", "etc/ld.so.cache", "etc/alternatives/awk"),
     *("bin", "lib", "lib64", "sbin", "usr/lib64/ld-linux-x86-64.so.2"),
     *("dev", "proc", "sys", "run", "tmp", "root", "home", "var", "var/tmp", "usr/local/bin"),
@@ -383,7 +384,7 @@ def _manifest(small: Small, folder: Path) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "image": small.identifier,
-        "cell": {"arch": small.arch},
+        "cell": {"arch": small.arch, "mpi": "none"},
         "content_key": "",
         "engine": "buildah",
         "artifacts": {name: artifact_of(folder, name) for name in FORMATS},
