@@ -158,7 +158,8 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
             final += layer(use, image, recipe)
     if variables := _environment(image):
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
-    if image.checks and image.cell.flavour == RUNTIME:
+    has_files = any(check.sources or check.build for check in image.checks)
+    if has_files and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
     _add_check_scripts(final, image)  # last: a stage says nothing of its descendants
     final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)

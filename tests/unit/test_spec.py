@@ -371,6 +371,18 @@ def test_a_source_of_several_checks_is_copied_once(tmp_path: Path) -> None:
     assert made.dockerfile.count("files/src/one.c") == 1
 
 
+@pytest.mark.parametrize("sources", [(), ("ok.sh",)])
+def test_what_checks_consist_of_is_copied_only_where_there_is_any(
+    sources: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A folder that the development stage does not have ends the build."""
+    checks = [check("ok", sources=sources, build=(), run="true")]
+    made = compiled(tiny(tmp_path, recipes=[recipe(checks=("ok",))], checks=checks))
+    copies = [text for text in made.dockerfile.splitlines() if "COPY --from=" in text]
+    assert any("/opt/build-images" in text for text in copies) is bool(sources)
+    assert "/opt/build-images/checks" in made.dockerfile
+
+
 def test_an_image_without_checks_has_no_test(tmp_path: Path) -> None:
     made = compiled(tiny(tmp_path))
     assert "%test" not in made.singularity
