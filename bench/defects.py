@@ -1,380 +1,103 @@
-"""100 images with a planted defect each, and 100 sound ones: how many are caught, and accused.
+"""Planted defects by class and sound images that look odd: how many are caught, and accused.
 
-The images are small, in three formats, for x86_64 and ppc64le by turns; the kind and the place of
-a defect are random, from a seed. They are verified as `build-images verify` does it. A defect
-counts as caught only when the verification fails and names it.
+Each defect has to be caught and named. Most are judged by what `verify` reads, without an engine;
+those of the families `containers` and `checks` are verified in containers. At last come the limits
+that docs/verification.md names: a limit that is caught is none any more.
 
-usage: defects.py [NUMBER [SEED]]       needs `hpc-base` of both architectures in out/
+usage: defects.py [formats] [manifests] [libraries] [ranks] [containers]     without a word: all
+
+`containers` needs `hpc-base` of both architectures in out/, `ranks` this machine's Open MPI.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import dataclasses
-import io
-import json
-import random
 import re
-import shutil
 import sys
-import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from small_images import PROJECT, Base, Check, Maker, Small, Thing, artifact_of, maker_in
-from small_images import sound as sound_image
+import defects_in_containers
+import defects_in_formats
+import defects_in_libraries
+import defects_in_manifests
+import defects_in_ranks
+import limits
+import sound_formats
+from campaign import Case
 from timing import machine
 
-from builder.cli import main as build_images
-from builder.cli.manifests import MANIFEST
-from builder.cli.workspace import FILES
-from builder.engines import Tools
-from builder.home import Home
-from builder.model import FORMATS
-from builder.process import Processes
-
-ARCHITECTURES = ("x86_64", "ppc64le")
-OTHER = {"x86_64": "ppc64le", "ppc64le": "x86_64"}
-SCRIPTS = PROJECT / "tests/images"
-DRIVER = "525.60.13"
-NVIDIA = {
-    "NVIDIA_VISIBLE_DEVICES": "all",
-    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-    "NVIDIA_REQUIRE_CUDA": f"driver>={DRIVER}",
+GROUPS = {
+    "formats": (defects_in_formats.cases, sound_formats.cases),
+    "manifests": (defects_in_manifests.cases, list),
+    "libraries": (defects_in_libraries.cases, defects_in_libraries.sound_cases),
+    "ranks": (defects_in_ranks.cases, defects_in_ranks.sound_cases),
 }
+CONTAINERS = "containers"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Planted:
-    """An image with a defect. `named` is a pattern of what the verification has to say of it.
-
-    `after` spoils the folder of the finished image.
-    """
-
-    image: Small
-    named: str
-    after: Callable[[Path], None] | None = None
-
-
-Plant = Callable[[Small, random.Random, dict[str, Base]], Planted]
-
-
-def file_of(image: Small, rng: random.Random, *, kind: bytes = tarfile.REGTYPE) -> str:
-    """A random path of one kind, with content if it is a file."""
-    paths = [
-        path
-        for path, thing in image.trees["oci"].items()
-        if thing and thing.kind == kind and (thing.data or kind != tarfile.REGTYPE)
-    ]
-    return rng.choice(sorted(paths))
-
-
-def in_one(image: Small, rng: random.Random, path: str, **changes: object) -> Small:
-    """The image with a path changed in one format, at random."""
-    name = rng.choice(FORMATS)
-    thing = image.trees[name][path]
-    assert thing is not None
-    return image.with_in(name, {path: dataclasses.replace(thing, **changes)})  # type: ignore[arg-type]
-
-
-def changed(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    path = file_of(image, rng)
-    thing = image.trees["oci"][path]
-    assert thing is not None
-    data = bytearray(thing.data)
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    spoiled = in_one(image, rng, path, data=bytes(data))
-    return Planted(image=spoiled, named=rf"/{re.escape(path)}: another content")
-
-
-def of_the_base(image: Small, rng: random.Random, bases: dict[str, Base]) -> Planted:
-    path = rng.choice(["etc/passwd", "usr/bin/cut", "usr/bin/wc"])
-    thing = bases[image.arch].things[path]
-    other = dataclasses.replace(thing, data=thing.data + b"\n")
-    spoiled = image.with_in(rng.choice(FORMATS), {path: other})
-    return Planted(image=spoiled, named=rf"/{path}: another content")
-
-
-def missing(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    path, name = file_of(image, rng), rng.choice(FORMATS)
-    tree = {one: thing for one, thing in image.trees[name].items() if one != path}
-    spoiled = dataclasses.replace(image, trees={**image.trees, name: tree})
-    return Planted(image=spoiled, named=rf"/{re.escape(path)}: only in the (first|second)")
-
-
-def more(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    path = f"srv/more {rng.randrange(1000)}"
-    spoiled = image.with_in(rng.choice(FORMATS), {path: Thing(data=rng.randbytes(3))})
-    return Planted(image=spoiled, named=rf"/{path}: only in the (first|second)")
-
-
-def mode(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    path = file_of(image, rng)
-    thing = image.trees["oci"][path]
-    assert thing is not None
-    other = thing.mode ^ rng.choice([0o100, 0o020, 0o002, 0o001])
-    spoiled = in_one(image, rng, path, mode=other)
-    return Planted(image=spoiled, named=rf"/{re.escape(path)}: mode \d+, not \d+")
-
-
-def setuid(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    spoiled = in_one(image, rng, "srv/certain", mode=0o755)
-    return Planted(image=spoiled, named=r"/srv/certain: mode (4755|0755), not (0755|4755)")
-
-
-def owner(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    """Lost in a format that keeps owners; a SIF that an ordinary user packs does not."""
-    name = rng.choice(["oci", "charliecloud"])
-    thing = image.trees[name]["srv/certain"]
-    assert thing is not None
-    spoiled = image.with_in(name, {"srv/certain": dataclasses.replace(thing, gid=0)})
-    return Planted(image=spoiled, named=r"/srv/certain: owner 0:[08], not 0:[80]")
-
-
-def target(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    path = file_of(image, rng, kind=tarfile.SYMTYPE)
-    spoiled = in_one(image, rng, path, target="elsewhere")
-    return Planted(image=spoiled, named=rf"/{re.escape(path)}: links to .*, not ")
-
-
-def kind_of_file(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    path = file_of(image, rng)
-    spoiled = in_one(image, rng, path, kind=tarfile.DIRTYPE, data=b"")
-    return Planted(image=spoiled, named=rf"/{re.escape(path)}: (file|directory), not ")
-
-
-def variable(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    """One that is missing, changed or added in one format."""
-    name = rng.choice(FORMATS)
-    there = image.environments[name]
-    key = rng.choice(sorted(there.keys() - {"PATH"}))
-    other, named = rng.choice(
-        [
-            ({one: text for one, text in there.items() if one != key}, f"{key} is "),
-            ({**there, key: "another"}, f"{key} is '"),
-            ({**there, "MORE": "1"}, "MORE is "),
-        ]
-    )
-    return Planted(image=image.with_variables(other, only=name), named=named)
-
-
-def foreign(image: Small, rng: random.Random, bases: dict[str, Base]) -> Planted:
-    """A program of the other architecture, in all formats."""
-    path = f"{rng.choice(['srv', 'usr/local/bin', 'usr/bin'])}/borrowed"
-    program = bases[OTHER[image.arch]].things["usr/bin/true"]
-    spoiled = image.with_everywhere({path: program})
-    return Planted(image=spoiled, named=rf"architecture\s+failed.*/{path}")
-
-
-def with_cuda(image: Small) -> Small:
-    """The image with the check of CUDA images, and what that asks for."""
-    script = (SCRIPTS / "cuda-clean.sh").read_bytes()
-    return (
-        image.with_everywhere({"opt/build-images/src/cuda-clean.sh": Thing(data=script)})
-        .with_variables({**image.environments["oci"], **NVIDIA})
-        .with_checks(
-            Check(
-                name="cuda-clean",
-                text=f"sh /opt/build-images/src/cuda-clean.sh 12.4 {DRIVER} runtime",
-            )
-        )
-    )
-
-
-def stub(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    """A stub of libcuda first on the library path."""
-    folder = rng.choice(["usr/local/cuda/lib64/stubs", "opt/cuda/targets/stubs"])
-    image = with_cuda(image).with_everywhere({f"{folder}/libcuda.so.1": Thing(data=b"a stub")})
-    spoiled = image.with_variables({**image.environments["oci"], "LD_LIBRARY_PATH": f"/{folder}"})
-    return Planted(image=spoiled, named=rf"cuda-clean\s+failed.*has stubs: /{folder}")
-
-
-def stub_by_another_name(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    folder = rng.choice(["usr/lib", "usr/local/lib", "opt/driver"])
-    path = f"{folder}/{rng.choice(['libcuda.so.1', 'libcuda.so', 'libnvidia-ml.so.1'])}"
-    image = with_cuda(image).with_everywhere({path: Thing(data=b"of the driver")})
-    spoiled = image.with_variables({**image.environments["oci"], "LD_LIBRARY_PATH": f"/{folder}"})
-    return Planted(image=spoiled, named=rf"cuda-clean\s+failed.*of the driver.*/{path}")
-
-
-def nvidias_variable(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    image, name = with_cuda(image), rng.choice(sorted(NVIDIA))
-    left = {key: text for key, text in image.environments["oci"].items() if key != name}
-    return Planted(image=image.with_variables(left), named=rf"cuda-clean\s+failed.*{name}")
-
-
-def library(image: Small, _rng: random.Random, bases: dict[str, Base]) -> Planted:
-    """A program whose library stayed behind."""
-    things = bases[image.arch].things
-    script = (SCRIPTS / "libraries.sh").read_bytes()
-    gone = [path for path in things if "/libsmartcols.so." in path]
-    spoiled = image.with_everywhere(
-        {
-            "opt/build-images/src/libraries.sh": Thing(data=script),
-            "usr/local/bin/processors": things["usr/bin/lscpu"],
-            **dict.fromkeys(gone),
-        }
-    ).with_checks(
-        Check(
-            name="libraries",
-            text="sh /opt/build-images/src/libraries.sh none /usr/local /opt",
-        )
-    )
-    return Planted(image=spoiled, named=r"libraries\s+failed.*/processors needs libsmartcols")
-
-
-# Checks that do not pass, by what they print and how they end: what is said of each.
-BROKEN = {
-    "rank 0 of 1, 4 times": ("for n in 1 2 3 4; do echo rank 0 of 1; done; exit 1", "rank 0 of 1"),
-    "a wrong result": ("echo allreduce: 15 instead of 16; exit 1", "15 instead of 16"),
-    "a hang": ("echo rank 3 sends; exec sleep 300", "no result after 6 s; .*rank 3 .*sleep 300"),
-    "an orphan that hangs": (
-        "(setsid sh -c 'trap \"\" TERM; sleep 301; echo never' &); sleep 300",
-        "no result after 6 s; (?=.*sleep 300).*sleep 301",
-    ),
-    "silence": ("exit 0", "printed no finding"),
-    "rubbish": ("head -c 5000 /usr/bin/true", "is no text"),
-    "a crash": ("echo so far so good; kill -SEGV $$", "ended by SIGSEGV"),
-    "a lot of output": (
-        "head -c 100000000 /dev/zero; echo; echo a residual is too large; exit 1",
-        "a residual is too large",
-    ),
-    "a lost GPU": (
-        "echo 'cudaErrorDevicesUnavailable (46): GPU 2 is gone'; exit 1",
-        r"cudaErrorDevicesUnavailable \(46\): GPU 2 is gone",
-    ),
-    "no such program": ("exec /usr/bin/no-such-program", "no-such-program"),
-}
-
-
-def broken(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    text, named = BROKEN[rng.choice(sorted(BROKEN))]
-    spoiled = image.with_checks(Check(name="broken", text=text, timeout_s=6))
-    return Planted(image=spoiled, named=rf"broken\s+failed.*{named}")
-
-
-def not_executable(image: Small, _rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    spoiled = image.with_checks(Check(name="broken", text="echo all is well", mode=0o644))
-    return Planted(image=spoiled, named=r"broken\s+failed.*(?i:permission denied)")
-
-
-def damaged(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    """An artifact that breaks off, or has other bytes; the manifest's digest is the forger's."""
-    name = rng.choice(FORMATS)
-    part = rng.uniform(0.3, 0.9)
-
-    def spoil(folder: Path) -> None:
-        path = folder / FILES[name]
-        if name == "oci":
-            path = max((path / "blobs/sha256").iterdir(), key=lambda one: one.stat().st_size)
-        data = bytearray(path.read_bytes())
-        path.unlink()
-        path.write_bytes(data[: int(len(data) * part)])
-        manifest = json.loads((folder / MANIFEST).read_text())
-        manifest["artifacts"][name] = artifact_of(folder, name)
-        (folder / MANIFEST).write_text(json.dumps(manifest))
-
-    return Planted(image=image, named=rf"formats-equal\s+failed\s+{name}: ", after=spoil)
-
-
-def another_file(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
-    """An artifact that is not the one that the manifest names."""
-    name = rng.choice(["sif", "charliecloud"])
-
-    def spoil(folder: Path) -> None:
-        with (folder / FILES[name]).open("ab") as file:
-            file.write(b"more")
-
-    return Planted(image=image, named=f"{FILES[name]}: its digest is", after=spoil)
-
-
-PLANTS: tuple[Plant, ...] = (
-    *(changed, of_the_base, missing, more, mode, setuid, owner, target, kind_of_file, variable),
-    *(foreign, stub, stub_by_another_name, nvidias_variable, library),
-    *(broken, broken, broken, not_executable, damaged, another_file),
-)
-
-
-def verified(folder: Path) -> tuple[int, str]:
-    """The exit code and the output of `build-images verify`."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        status = build_images(["verify", "--quiet", str(folder)])
-    return status, said.getvalue()
-
-
-def judged(planted: Planted | None, status: int, said: str) -> str:
-    """What is wrong with a verdict; empty if it is right."""
-    if planted is None:
-        return "" if status == 0 else f"accused, exit code {status}"
-    if status == 0:
+def wrong_with(case: Case, folder: Path) -> str:
+    """What is wrong with the verdict on a case; empty if it is right."""
+    text = "\n".join(case.faults(folder))
+    if not case.named:
+        return f"accused: {text}" if text else ""
+    if not text:
         return "not caught"
-    return "" if re.search(planted.named, said) else f"caught, but it did not say: {planted.named}"
+    return "" if re.search(case.named, text) else f"caught, and not named {case.named}: {text}"
 
 
-def one(maker: Maker, number: int, seed: int, plant: Plant | None) -> tuple[str, str]:
-    """Make and verify one image, sound without a `plant`.
+def tried(cases: Iterable[Case]) -> tuple[collections.Counter[str], collections.Counter[str]]:
+    """How many cases there are by family, and with how many verdicts something is wrong."""
+    counts: collections.Counter[str] = collections.Counter()
+    wrong: collections.Counter[str] = collections.Counter()
+    for case in cases:
+        with tempfile.TemporaryDirectory(prefix="defects-") as name:
+            problem = wrong_with(case, Path(name))
+        counts[case.family] += 1
+        wrong[case.family] += bool(problem)
+        if problem:
+            print(f"{case.family}, {case.name}: {problem[:2000]}", flush=True)
+    return counts, wrong
 
-    Returns the kind of its defect, and what is wrong with the verdict.
-    """
-    rng = random.Random(f"{seed} {number} {plant and plant.__name__}")
-    image = sound_image(ARCHITECTURES[number % len(ARCHITECTURES)], number, rng)
-    planted = plant(image, rng, dict(maker.bases)) if plant else None
-    folder = maker.make(planted.image if planted else image)
-    if planted and planted.after:
-        planted.after(folder)
-    status, said = verified(folder)
-    wrong = judged(planted, status, said)
-    if wrong:
-        print(f"image {number}, {plant.__name__ if plant else 'sound'}: {wrong}\n{said}")
-    shutil.rmtree(folder)
-    return plant.__name__ if plant else "sound", wrong
+
+def report(title: str, cases: Iterable[Case]) -> bool:
+    """Try cases and print a table of them; whether something is wrong."""
+    start = time.monotonic()
+    counts, wrong = tried(cases)
+    print(title)
+    for family, count in counts.items():
+        print(f"  {family:12} {count - wrong[family]:4} of {count:4}")
+    total = counts.total()
+    took = time.monotonic() - start
+    print(f"  {'all':12} {total - wrong.total():4} of {total:4}   {took:.0f} s", flush=True)
+    return bool(wrong.total())
 
 
 def main(arguments: Sequence[str]) -> int:
-    number = int(arguments[0]) if arguments else 100
-    seed = int(arguments[1]) if len(arguments) > 1 else 1
+    chosen = list(arguments) or [*GROUPS, CONTAINERS]
+    if unknown := sorted({*chosen} - {*GROUPS, CONTAINERS}):
+        sys.exit(f"unknown: {', '.join(unknown)}; there are {', '.join([*GROUPS, CONTAINERS])}")
     print(machine())
-    tools = Tools(processes=Processes(), home=Home.of_environment())
-    tools.home.work.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="defects-") as name:
-        images = {arch: image_of(arch) for arch in ARCHITECTURES}
-        maker = maker_in(Path(name), images, tools)
-        kinds: collections.Counter[str] = collections.Counter()
-        wrong: collections.Counter[str] = collections.Counter()
-        plants = random.Random(seed).sample(PLANTS, len(PLANTS))  # every kind, by turns
-        for each in range(number):
-            for plant in (plants[each // len(ARCHITECTURES) % len(plants)], None):
-                kind, problem = one(maker, each, seed, plant)
-                kinds[kind] += 1
-                wrong[kind] += bool(problem)
-    report(kinds, wrong, seed, time.monotonic() - start)
-    return 1 if wrong.total() else 0
+    groups = [GROUPS[name] for name in chosen if name in GROUPS]
+    defects = [case for planted, _ in groups for case in planted()]
+    sound = [case for _, unspoiled in groups for case in unspoiled()]
+    if CONTAINERS not in chosen:
+        return _reported(defects, sound)
+    with defects_in_containers.maker_here() as maker:
+        defects += defects_in_containers.cases(maker)
+        sound += defects_in_containers.sound_cases(maker)
+        return _reported(defects, sound)
 
 
-def report(
-    kinds: collections.Counter[str], wrong: collections.Counter[str], seed: int, took: float
-) -> None:
-    sound = kinds.pop("sound")
-    for kind, count in sorted(kinds.items()):
-        print(f"  {kind:22} {count - wrong[kind]:3} of {count:3} caught and named")
-    caught = kinds.total() - sum(wrong[kind] for kind in kinds)
-    print(f"planted defects: {caught} of {kinds.total()} caught and named  (reach: all)")
-    print(f"sound images: {wrong['sound']} of {sound} accused  (reach: none)")
-    print(f"seed {seed}, {took:.0f} s, {took / (kinds.total() + sound):.1f} s an image")
-
-
-def image_of(arch: str) -> Path:
-    """The folder of the image that small ones are cut out of."""
-    found = sorted((PROJECT / "out").glob(f"**/hpc-base-*-{arch}/{MANIFEST}"))
-    if not found:
-        sys.exit(f"no hpc-base for {arch} in out/: run build-images first")
-    return found[0].parent
+def _reported(defects: Sequence[Case], sound: Sequence[Case]) -> int:
+    wrong = [
+        report("defects caught and named  (reach: all)", defects),
+        report("sound images not accused  (reach: all)", sound),
+        report("limits that are still not caught", limits.cases()),
+    ]
+    return 1 if any(wrong) else 0
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def _noted(script: Script) -> Iterator[None]:
 
 def _objects(use: BlockUse, image: PlannedImage, recipe: StageRecipe, _: str = "") -> list[Any]:
     """A block as hpccm's objects, where the driver takes its text."""
-    return with_sources(use, image, recipe, lambda: made(use, image))
+    return with_sources(use, image, recipe, lambda use: made(use, image))
 
 
 class _Text(str):

@@ -268,6 +268,7 @@ def own_key(file: Path) -> PrivateKey:
     plain = serialization.NoEncryption()
     form = serialization.PrivateFormat.PKCS8
     file.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    file.chmod(0o600)
     return PrivateKey(key=key, name=file.name)
 
 

@@ -85,13 +85,13 @@ def commands(folder: Path) -> Iterator[Commands]:
         server.stdin.close()
 
 
-def kill(run: Commands, case: Case, every: int = 1) -> tuple[int, list[str]]:
-    """Kill a command at each step, or some: how many kills, and a line for each that went wrong."""
+def kill(run: Commands, case: Case, at_most: int | None = None) -> tuple[int, list[str]]:
+    """Kill a command at each step, or at some: the number of kills, and a line for each fault."""
     whole = run.run(*case.fresh(0))
     assert whole.status == 0, whole.said
     assert case.ended() == []
     steps, kills, wrong = whole.steps, 0, list[str]()
-    for at in range(1, steps + 1, every):
+    for at in _steps(whole.steps, at_most):
         for one in run.temporary.iterdir():
             remove(one)
         words = case.fresh(at)
@@ -106,3 +106,9 @@ def kill(run: Commands, case: Case, every: int = 1) -> tuple[int, list[str]]:
         if found:
             wrong.append(f"{case.name}, step {at} of {steps}: {'; '.join(found)}")
     return kills, wrong
+
+
+def _steps(number: int, at_most: int | None) -> list[int]:
+    """All steps, or some of them at equal distances, the first included; counted from 1."""
+    every = max(1, number // at_most) if at_most else 1
+    return list(range(1, number + 1, every))[:at_most]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder import __version__, facts
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
-from builder.cli.manifests import SCHEMA, size_of
+from builder.cli.manifests import SCHEMA, size_of, write_manifest
 from builder.cli.packing import file_digest
 from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
@@ -148,7 +148,7 @@ def make_image(
     ]
     evidence = [_evidence(folder, image, name, artifacts) for name in digests]
     (folder / "sbom.cdx.json").write_text(json.dumps(_bill(image)))
-    (folder / "manifest.json").write_text(json.dumps(_manifest(image, artifacts, evidence)))
+    write_manifest(folder, _manifest(image, artifacts, evidence), ["sbom.cdx.json", *evidence])
     return folder
 
 
@@ -253,4 +253,4 @@ def correct_evidence(project: Path) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
         for artifact in manifest["artifacts"].values():
             artifact["tree_digest"] = tree
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(folder, manifest, manifest["evidence"])

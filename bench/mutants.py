@@ -1,12 +1,13 @@
 """Do the tests notice broken code? Break one thing of `builder/` at a time, and run them.
 
-A seeded sample of conditions, constants and returns (bench/mutations.py) is broken, each in a copy
-of the package, and the unit tests that cover its line are run, the quickest first, until one fails.
-A line that runs only at import is covered by the tests of its module. A hang counts as noticed.
+A seeded sample of conditions, constants and returns (bench/mutations.py) is broken, and the unit
+tests that cover its line are run (bench/mutant_runs.py), the quickest first, until one fails. A
+line that runs only at import is covered by the tests of its module. A hang counts as noticed.
 
-Engine tests run the commands in processes of their own, and are not measured: a line that no unit
-test covers counts as not noticed. Coverage is kept in out/mutants/ until a file of `builder/` or
-`tests/unit/` changes.
+No engine test runs a mutant: with real engines, as root, broken code that removes, unmounts or ends
+processes does it to the home and the builds of this machine. A line that no unit test covers counts
+as not noticed. How many of those lines engine tests run is printed after `--engines FILE...`, which
+measures that of test files (bench/covering.py): all of tests/engines takes an hour.
 
 Exits with 1 where less than REACH of all is noticed, or less than REACH_OF_PROOF of what proves
 images.
@@ -15,54 +16,22 @@ images.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import os
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
-from coverage import CoverageData
+from covering import PROJECT, Coverage, coverage_of_engines, coverage_of_units
+from mutant_runs import Mutant, Outcome, run
 from mutations import Mutation, mutations
 
-PROJECT = Path(__file__).resolve().parents[1]
-KEPT = PROJECT / "out/mutants"
-PYTEST = str(Path(sys.executable).parent / "pytest")
 REACH, REACH_OF_PROOF = 0.90, 0.97
 PROOF = ("builder/verify", "builder/proof", "builder/policy", "builder/pull")
-BUDGET_S = 60.0  # of recorded test time for each mutant
-LIMIT_S = 240.0
+TESTS = PROJECT / "tests/unit"
 NOTICED, SURVIVED, NOT_COVERED = "noticed", "survived", "not covered"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Coverage:
-    """The tests that run each line of each file, and the seconds of each test."""
-
-    tests: Mapping[str, Mapping[int, Sequence[str]]]
-    seconds: Mapping[str, float]
-
-    def tests_of(self, file: str, lines: range) -> list[str]:
-        """Those that cover a mutation, the quickest first, within the budget."""
-        by_line = self.tests.get(file, {})
-        names = {name for line in lines for name in by_line.get(line, ())}
-        if not names - {""} and any(line in by_line for line in lines):  # runs at import
-            names = {name for line in by_line for name in by_line[line]}
-        chosen, total = [], 0.0
-        for name in sorted(names - {""}, key=lambda name: (self.seconds.get(name, 1.0), name)):
-            total += self.seconds.get(name, 1.0)
-            if total > BUDGET_S:
-                break
-            chosen.append(name)
-        return chosen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,53 +43,7 @@ class Result:
     change: str
     outcome: str
     tests: int
-
-
-# ---- Coverage ----
-
-
-def measured() -> Coverage:
-    """The coverage of the unit tests, measured anew where something changed."""
-    key = hashlib.sha256(b"".join(_contents())).hexdigest()[:16]
-    data, results = KEPT / f"{key}.coverage", KEPT / f"{key}.xml"
-    if not results.exists():
-        KEPT.mkdir(parents=True, exist_ok=True)
-        print("measuring the coverage of the unit tests ...", flush=True)
-        options = ["--cov=builder", "--cov-context=test", "--cov-report=", f"--junitxml={results}"]
-        subprocess.run(
-            [PYTEST, "-q", "-n", "2", "-p", "no:cacheprovider", *options, "tests/unit"],
-            cwd=PROJECT,
-            env={**os.environ, "COVERAGE_FILE": str(data)},
-            stdout=subprocess.DEVNULL,
-            check=False,  # what fails already notices nothing more
-        )
-    return _read(data, results)
-
-
-def _contents() -> Iterator[bytes]:
-    for folder in ("builder", "tests/unit"):
-        for file in sorted((PROJECT / folder).rglob("*.py")):
-            yield file.read_bytes()
-
-
-def _read(data: Path, results: Path) -> Coverage:
-    kept = CoverageData(basename=str(data))
-    kept.read()
-    tests: dict[str, dict[int, list[str]]] = {}
-    for file in kept.measured_files():
-        contexts = kept.contexts_by_lineno(file)
-        tests[str(Path(file).relative_to(PROJECT))] = {
-            line: sorted({name.partition("|")[0] for name in names})
-            for line, names in contexts.items()
-        }
-    seconds: dict[str, float] = defaultdict(float)
-    for case in ET.parse(results).iter("testcase"):
-        module, _, kind = case.get("classname", "").partition(".test_")
-        name, _, of_class = kind.partition(".")
-        file = f"{module.replace('.', '/')}/test_{name}.py"
-        parts = [file, *filter(None, [of_class]), case.get("name", "")]
-        seconds["::".join(parts)] += float(case.get("time") or 0)
-    return Coverage(tests=tests, seconds=seconds)
+    noticed_by: str
 
 
 # ---- Mutants ----
@@ -137,42 +60,44 @@ def sample(folders: Sequence[str], count: int, seed: int) -> list[tuple[str, Mut
     return random.Random(seed).sample(known, min(count, len(known)))
 
 
-def tried(file: str, mutation: Mutation, coverage: Coverage) -> Result:
-    """Run the tests that cover a mutant, in a copy of the package that has it."""
+def mutant_of(file: str, mutation: Mutation, coverage: Coverage) -> Mutant:
     source = (PROJECT / file).read_bytes()
-    tests = coverage.tests_of(file, mutation.lines)
-    outcome = NOT_COVERED
-    if tests:
-        with tempfile.TemporaryDirectory(prefix="mutant-") as name:
-            shutil.copytree(PROJECT / "builder", Path(name) / "builder")
-            (Path(name) / file).write_bytes(mutation.apply(source))
-            outcome = SURVIVED if _pass(tests, name) else NOTICED
-    return Result(
+    return Mutant(
         file=file,
-        line=source[: mutation.start].count(b"\n") + 1,
-        change=mutation.describe(source),
-        outcome=outcome,
-        tests=len(tests),
+        source=source,
+        changed=mutation.apply(source),
+        tests=tuple(coverage.tests_of(file, mutation.lines)),
+        is_run_at_import=coverage.is_run_at_import(file, mutation.lines),
     )
 
 
-def _pass(tests: Sequence[str], folder: str) -> bool:
-    """Whether tests pass with the package of a folder; not if they hang."""
-    child = subprocess.Popen(
-        [PYTEST, "-x", "-q", "-p", "no:cacheprovider", *tests],
-        cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": folder, "PYTEST_ADDOPTS": ""},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
+def results_of(
+    chosen: Sequence[tuple[str, Mutation]], coverage: Coverage, jobs: int
+) -> list[Result]:
+    """What came of mutations, in their order."""
+    mutants = [mutant_of(file, mutation, coverage) for file, mutation in chosen]
+    covered = [mutant for mutant in mutants if mutant.tests]
+    outcomes = iter(run(covered, TESTS, jobs, lambda number: _progress(number, len(covered))))
+    return [
+        _result(mutant, mutation, next(outcomes) if mutant.tests else None)
+        for mutant, (_, mutation) in zip(mutants, chosen, strict=True)
+    ]
+
+
+def _result(mutant: Mutant, mutation: Mutation, outcome: Outcome | None) -> Result:
+    word = NOT_COVERED if outcome is None else NOTICED if outcome.failed else SURVIVED
+    return Result(
+        file=mutant.file,
+        line=mutant.source[: mutation.start].count(b"\n") + 1,
+        change=mutation.describe(mutant.source),
+        outcome=word,
+        tests=len(mutant.tests),
+        noticed_by=outcome.test if outcome else "",
     )
-    try:
-        return child.wait(timeout=LIMIT_S) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, 9)
-        child.wait()
-        return False
+
+
+def _progress(number: int, of: int) -> None:
+    print(f"\r{number} of {of}", end="", file=sys.stderr, flush=True)
 
 
 # ---- What came of them ----
@@ -196,6 +121,14 @@ def print_results(results: Sequence[Result]) -> None:
             print(f"{one.outcome}: {one.file}:{one.line}: {one.change}  ({one.tests} tests)")
 
 
+def print_engines(results: Sequence[Result], engines: Coverage) -> None:
+    """How many of the lines that no unit test covers engine tests run, where that was measured."""
+    lines = {(one.file, one.line) for one in results if one.outcome == NOT_COVERED}
+    if engines.seconds:
+        run = sum(bool(engines.tests_of(file, range(line, line + 1))) for file, line in lines)
+        print(f"of {len(lines)} lines not covered, engine tests run {run}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=300)
@@ -203,16 +136,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=["builder"], metavar="FOLDER")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--engines", nargs="+", type=Path, default=[], metavar="FILE")
     options = parser.parse_args()
-    coverage = measured()
+    engines = coverage_of_engines(measured=options.engines)
+    coverage = coverage_of_units()
     chosen = sample(options.only, options.count, options.seed)
-    results: list[Result] = []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for result in pool.map(lambda one: tried(one[0], one[1], coverage), chosen):
-            results.append(result)
-            print(f"\r{len(results)} of {len(chosen)}", end="", file=sys.stderr, flush=True)
+    results = results_of(chosen, coverage, options.jobs)
     print(file=sys.stderr)
     print_results(results)
+    print_engines(results, engines)
     if options.json:
         options.json.write_text(json.dumps([vars_of(one) for one in results], indent=1))
     proof = [one for one in results if one.file.startswith(tuple(f"{name}/" for name in PROOF))]

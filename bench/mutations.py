@@ -1,9 +1,23 @@
 """Small changes to Python source that a good test notices: one condition, constant or return each.
 
-Left out, since no test of behaviour can notice them: docstrings and annotations, the arguments of
-decorators (`frozen`, `slots`), `__all__`, what only a type checker runs (`TYPE_CHECKING`), the
-names and strings that `cast` and `TypeVar` take, and pieces of f-strings, whose positions Python
-3.11 does not tell.
+Left out is what no test of behaviour can notice:
+
+* docstrings and annotations, the arguments of decorators (`frozen`, `slots`), `__all__`, what only
+  a type checker runs (`TYPE_CHECKING`), type aliases, and what `cast` and `TypeVar` take;
+* pieces of f-strings, whose positions Python 3.11 does not tell;
+* prose for people, as wording.py tells it: a sentence that begins with XX is a misprint and no
+  broken code. Keys, names, patterns, options of programs, formats, paths and modes stay;
+* the `indent` of JSON, which reads the same;
+* the sizes of pieces in which data are read and copied, and how long a loop sleeps before it looks
+  again: with others the same comes out;
+* what `raise AssertionError` holds, where no program gets to.
+
+A change is another one where the first would be none:
+
+* seconds that something may take become 0: with one more, only the waiting is longer;
+* a function that is annotated `-> bool` returns the opposite: None is false, too;
+* what is returned and empty gets an item, for the same reason;
+* a returned number or truth value is changed as a constant, and not once more into None.
 """
 
 from __future__ import annotations
@@ -12,6 +26,8 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from wording import Parents, is_prose, parents_of
 
 _OTHER: Mapping[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
@@ -25,7 +41,19 @@ _OTHER: Mapping[type[ast.cmpop], tuple[str, str]] = {
     ast.Is: ("is", "is not"),
     ast.IsNot: (r"is\s+not", "is"),
 }
-_FOR_CHECKERS = {"cast", "TypeVar", "NewType", "ParamSpec", "NamedTuple", "TypedDict"}
+_WITHOUT_EFFECT = {
+    *("cast", "TypeVar", "NewType", "ParamSpec", "NamedTuple", "TypedDict"),
+    "AssertionError",
+}
+_FILLED: Mapping[str, str] = {
+    '""': '"XX"',
+    "()": '("XX",)',
+    "[]": '["XX"]',
+    "{}": '{"XX": "XX"}',
+}
+_OF_PIECES = re.compile(r".*(?:CHUNK|PIECE|POLL).*")
+_SECONDS = re.compile(r"(?:.*_)?(?:timeout|[sS])")
+_IN_PIECES = {"read", "copyfileobj", "sleep"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,18 +80,20 @@ class Mutation:
 
 def mutations(source: bytes) -> list[Mutation]:
     """All mutations of a module's source, in its order."""
-    return list(_Mutator(source).of(ast.parse(source), None))
+    tree = ast.parse(source)
+    return list(_Mutator(source, parents_of(tree)).of(tree, None))
 
 
 class _Mutator:
-    def __init__(self, source: bytes) -> None:
+    def __init__(self, source: bytes, parents: Parents) -> None:
         self._source = source
+        self._parents = parents
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
 
     def of(self, node: ast.AST, statement: ast.stmt | None) -> Iterator[Mutation]:
-        if _is_left_out(node):
+        if _is_left_out(node, self._parents):
             return
         if isinstance(node, ast.stmt):
             statement = node
@@ -94,19 +124,31 @@ class _Mutator:
             yield self._replaced(node, f"({self._text(node.operand)})", statement, "not left out")
         elif isinstance(node, ast.Constant):
             yield from self._constant(node, statement)
-        elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
-            yield self._replaced(node.value, "None", statement, "returned")
+        elif isinstance(node, ast.Return) and node.value is not None:
+            yield from self._returned(node.value, statement)
 
     def _negated(self, test: ast.expr, statement: ast.stmt) -> Mutation:
         return self._replaced(test, f"(not ({self._text(test)}))", statement, "negated")
+
+    def _returned(self, value: ast.expr, statement: ast.stmt) -> Iterator[Mutation]:
+        text = self._text(value)
+        if text in _FILLED:
+            yield self._replaced(value, _FILLED[text], statement, "returned")
+        elif isinstance(value, ast.Constant) and not isinstance(value.value, str | bytes):
+            return  # None, or changed as a constant
+        elif not _is_annotated_bool(statement, self._parents):
+            yield self._replaced(value, "None", statement, "returned")
+        elif not isinstance(value, ast.UnaryOp) and not _is_simple_comparison(value):
+            yield self._replaced(value, f"(not ({text}))", statement, "negated")
 
     def _constant(self, node: ast.Constant, statement: ast.stmt) -> Iterator[Mutation]:
         text = self._text(node)
         if isinstance(node.value, bool):
             yield self._replaced(node, str(not node.value), statement, "constant")
         elif isinstance(node.value, int | float):
-            yield self._replaced(node, f"({text} + 1)", statement, "constant")
-        elif isinstance(node.value, str) and node.value:
+            new = "0" if node.value and _is_seconds(node, self._parents) else f"({text} + 1)"
+            yield self._replaced(node, new, statement, "constant")
+        elif isinstance(node.value, str) and node.value and not is_prose(node, self._parents):
             yield self._replaced(node, f'("XX" + {text})', statement, "constant")
         elif isinstance(node.value, bytes) and node.value:
             yield self._replaced(node, f'(b"XX" + {text})', statement, "constant")
@@ -152,8 +194,53 @@ def _lines(statement: ast.stmt, node: ast.expr) -> range:
     return range(node.lineno if is_compound else statement.lineno, (end or node.lineno) + 1)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_annotated_bool(statement: ast.stmt, parents: Parents) -> bool:
+    """Whether the function of a `return` says that it returns a truth value."""
+    node: ast.AST = statement
+    while not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        node = parents[node]
+    return isinstance(node.returns, ast.Name) and node.returns.id == "bool"
+
+
+def _is_simple_comparison(node: ast.expr) -> bool:
+    """Whether a change of its operator is the opposite already."""
+    return isinstance(node, ast.Compare) and len(node.ops) == 1
+
+
+def _is_seconds(number: ast.Constant, parents: Parents) -> bool:
+    """Whether a number is how long something may take, by the name that it goes by."""
+    return _SECONDS.fullmatch(_name_of(number, parents)) is not None
+
+
+def _name_of(number: ast.AST, parents: Parents) -> str:
+    """The variable or argument that a number, or the sum or tuple that it is in, is for."""
+    below = number
+    node = parents[number]
+    while isinstance(node, ast.BinOp | ast.Tuple | ast.UnaryOp):
+        below, node = node, parents[node]
+    if isinstance(node, ast.keyword):
+        return node.arg or ""
+    if isinstance(node, ast.Call) and below is not node.func:
+        return f"{_identifier(node.func)}()"
+    if isinstance(node, ast.arguments):
+        return _name_of_default(below, node)
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    return _identifier(target)
+
+
+def _name_of_default(default: ast.AST, of: ast.arguments) -> str:
+    positional = [*of.posonlyargs, *of.args]
+    pairs = [
+        *zip(reversed(positional), reversed(of.defaults), strict=False),
+        *zip(of.kwonlyargs, of.kw_defaults, strict=True),
+    ]
+    return next((name.arg for name, value in pairs if value is default), "")
+
+
+def _identifier(node: ast.AST | None) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _is_docstring(node: ast.AST, parent: ast.AST) -> bool:
@@ -164,11 +251,29 @@ def _is_docstring(node: ast.AST, parent: ast.AST) -> bool:
     )
 
 
-def _is_left_out(node: ast.AST) -> bool:
-    if isinstance(node, ast.If):
-        return any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__"))
-    if isinstance(node, ast.Assign):
-        return any(isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets)
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in _FOR_CHECKERS
-    return isinstance(node, ast.JoinedStr | ast.pattern | ast.Import | ast.ImportFrom)
+def _is_left_out(node: ast.AST, parents: Parents) -> bool:
+    match node:
+        case ast.If():
+            return any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__"))
+        case ast.Assign():
+            return any(_identifier(target) == "__all__" for target in node.targets)
+        case ast.AnnAssign():
+            return _identifier(node.annotation) == "TypeAlias"
+        case ast.Call():
+            return isinstance(node.func, ast.Name) and node.func.id in _WITHOUT_EFFECT
+        case ast.JoinedStr() | ast.pattern() | ast.Import() | ast.ImportFrom():
+            return True
+    return _is_without_effect(node, parents)
+
+
+def _is_without_effect(node: ast.AST, parents: Parents) -> bool:
+    if isinstance(node, ast.keyword):
+        return node.arg == "indent"
+    is_number = isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+    return is_number and _is_of_pieces(node, parents)
+
+
+def _is_of_pieces(number: ast.AST, parents: Parents) -> bool:
+    """Whether a number says how much is read or copied at once, or how long a loop sleeps."""
+    name = _name_of(number, parents)
+    return name.removesuffix("()") in _IN_PIECES or _OF_PIECES.fullmatch(name) is not None

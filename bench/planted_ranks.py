@@ -1,8 +1,8 @@
 """An image whose ranks do wrong when they are told to: for the tests, and for bench/ranks.py.
 
 The program of its check `mpi` is replaced by a script, which starts it as it is, or with a library
-before MPI's own that spoils what a call brings. Which defect, the variable `OMPI_MCA_planted`
-says, `KIND:RANK:SIZE:PLACE`: what sites set for Open MPI reaches ranks.
+before MPI's own that spoils what a call brings (planted.c). Which defect, the variable
+`OMPI_MCA_planted` says: what sites set for Open MPI reaches ranks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ VARIABLE = "OMPI_MCA_planted"
 RANKS = 4
 _PROGRAM = "opt/build-images/bin/mpi"
 _TARBALL = FILES["charliecloud"]
+_SOURCE = Path(__file__).with_name("planted.c")
 
 _SCRIPT = f"""\
 #!/bin/sh
@@ -35,124 +36,33 @@ case ${{{VARIABLE}:-}} in
     *) exec "$real" "$@" ;;
 esac
 """
-_LIBRARY = f"""\
-#include <mpi.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-/* Whether this rank is to do wrong now; `place` is where. */
-static int planted(const char *kind, long size, long *place)
-{{
-    const char *chosen = getenv("{VARIABLE}");
-    char name[32] = "";
-    long wrong_rank = -1, wrong_size = -1;
-    int rank;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    return chosen != NULL &&
-           sscanf(chosen, "%31[^:]:%ld:%ld:%ld", name, &wrong_rank, &wrong_size, place) == 4 &&
-           strcmp(name, kind) == 0 && wrong_rank == rank && (size < 0 || wrong_size == size);
-}}
-
-static int spoiled(int code, const char *kind, void *buffer, long size)
-{{
-    long place = 0;
-    if (planted(kind, size, &place))
-        ((unsigned char *)buffer)[place] ^= 1;
-    return code;
-}}
-
-int MPI_Init_thread(int *argc, char ***argv, int required, int *granted)
-{{
-    long place;
-    int code = PMPI_Init_thread(argc, argv, required, granted);
-    if (planted("threads", -1, &place))
-        *granted = MPI_THREAD_FUNNELED;
-    return code;
-}}
-
-int MPI_Comm_rank(MPI_Comm comm, int *rank)
-{{
-    long place;
-    int code = PMPI_Comm_rank(comm, rank);
-    if (planted("same-rank", -1, &place))
-        *rank -= 1;
-    return code;
-}}
-
-int MPI_Sendrecv(const void *out, int n, MPI_Datatype type, int to, int tag, void *in, int m,
-                 MPI_Datatype other, int from, int from_tag, MPI_Comm comm, MPI_Status *status)
-{{
-    return spoiled(PMPI_Sendrecv(out, n, type, to, tag, in, m, other, from, from_tag, comm, status),
-                   "message", in, m);
-}}
-
-int MPI_Bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm)
-{{
-    long place;
-    int code;
-    if (type != MPI_BYTE) /* the verdict */
-        return PMPI_Bcast(buffer, n, type, root, comm);
-    if (planted("lose", n, &place))
-        raise(SIGKILL);
-    while (planted("hang", n, &place))
-        sleep(1);
-    code = spoiled(PMPI_Bcast(buffer, n, type, root, comm), "bcast", buffer, n);
-    if (planted("beyond", n, &place))
-        ((unsigned char *)buffer)[n + place] = 0;
-    return code;
-}}
-
-int MPI_Reduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, int root,
-               MPI_Comm comm)
-{{
-    return spoiled(PMPI_Reduce(in, out, n, type, op, root, comm), "reduce", out, n);
-}}
-
-int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
-{{
-    long place;
-    int code = PMPI_Allreduce(in, out, n, type, op, comm);
-    if (type == MPI_UNSIGNED_CHAR)
-        return spoiled(code, "allreduce", out, n);
-    if (type == MPI_DOUBLE && op == MPI_SUM && planted("sum", n, &place))
-        ((double *)out)[place] += 1;
-    return code;
-}}
-
-int MPI_Allgather(const void *in, int n, MPI_Datatype type, void *out, int m, MPI_Datatype other,
-                  MPI_Comm comm)
-{{
-    int code = PMPI_Allgather(in, n, type, out, m, other, comm);
-    return type == MPI_BYTE ? spoiled(code, "allgather", out, n) : code;
-}}
-
-int MPI_Alltoall(const void *in, int n, MPI_Datatype type, void *out, int m, MPI_Datatype other,
-                 MPI_Comm comm)
-{{
-    return spoiled(PMPI_Alltoall(in, n, type, out, m, other, comm), "alltoall", out, n);
-}}
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankDefect:
-    """What one rank does wrong.
+    """What one rank does wrong, or each of them: then `rank` is -1.
 
-    `kind` is the call that is spoiled, when it moves `size` bytes or values to `rank`, and `place`
-    the offset in what it brings.
+    `kind` is the call that is spoiled, in groups of `ranks` ranks or of any, if it moves `size`
+    bytes or more; `place` is the offset in what it brings.
     """
 
     kind: str
-    rank: int = 0
+    rank: int = -1
+    ranks: int = 0
     size: int = 0
     place: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
-        return {VARIABLE: f"{self.kind}:{self.rank}:{self.size}:{self.place}"}
+        return {VARIABLE: f"{self.kind}:{self.rank}:{self.ranks}:{self.size}:{self.place}"}
+
+
+def compiled(folder: Path, compiler: str = "mpicc.openmpi") -> Path:
+    """Make the library that does wrong, with the compiler of an MPI."""
+    library = folder / f"planted-{Path(compiler).name}.so"
+    options = ("-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+    subprocess.run([compiler, *options, "-o", library, _SOURCE], check=True)
+    return library
 
 
 def plant(source: Path, folder: Path) -> Path:
@@ -160,10 +70,7 @@ def plant(source: Path, folder: Path) -> Path:
 
     The image has Open MPI, and this machine the compiler of its like.
     """
-    source_file, library = folder / "planted.c", folder / "planted.so"
-    source_file.write_text(_LIBRARY)
-    options = ("-O2", "-shared", "-fPIC", "-Wall", "-Werror")
-    subprocess.run(["mpicc.openmpi", *options, "-o", library, source_file], check=True)
+    library = compiled(folder)
     with (
         tarfile.open(source / _TARBALL) as old,
         gzip.open(folder / _TARBALL, "wb", compresslevel=1) as sink,

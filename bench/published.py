@@ -47,6 +47,7 @@ def made_key(folder: Path) -> Pair:
     """A new pair to sign with, as `build-images keys generate` makes it."""
     made, private, public = generated(), folder / "site.key", folder / "site.pub"
     private.write_bytes(boxed(made, b""))
+    private.chmod(0o600)
     public.write_bytes(made.public.pem)
     return Pair(private=private, public=public, key=made.public)
 

@@ -34,77 +34,82 @@ from builder.errors import Interrupted
 from builder.home import Home
 
 PROJECT = Path(__file__).resolve().parents[1]
-MIB = 1 << 20
-MESSAGES = (1, 7, 64, 1000, 4096, 65536, 65537, MIB, 16 * MIB)
-BLOCKS = (1, 1000, 65537, 16 * MIB)
-SHARES = (1, 1000, 65537, 16 * MIB // RANKS)  # what each rank gives where all give
-COUNTS = (1, 7, 1000, 65536)
-SECONDS = 20
+SECONDS = 30
+# Calls by what a rank says of them; those that bring something to one rank alone, and the largest
+# numbers of bytes that a rank is brought by those that are tried to 8 MiB.
+MOVES = ("allgather", "allgatherv", "alltoall", "alltoallv", "bcast", "message")
+TO_ONE = ("gather", "gatherv", "scatter", "scatterv")
+REDUCTIONS = ("allreduce", "iallreduce", "reduce", "reduce_scatter", "scan")
+ELSEWHERE = {"put": "put", "get": "get", "read": "file", "write": "file", "irecv": "message"}
+LEAST = (0, 0, 1000, 65_000, 1_000_001)
 
 Planted = tuple[RankDefect, str]
 
 
-def message(rng: random.Random) -> Planted:
-    rank, size = rng.randrange(RANKS), rng.choice(MESSAGES)
-    place = rng.randrange(size)
-    named = rf"rank {rank}: message of {size} bytes from rank \d to rank {rank}: byte {place} is"
-    return RankDefect(kind="message", rank=rank, size=size, place=place), named
+def moved(rng: random.Random) -> Planted:
+    kind, rank = rng.choice(MOVES), rng.randrange(RANKS)
+    named = rf"rank {rank}: {kind} of \d+ bytes( from .*: byte \d+ is|: written beyond its end)"
+    return _at_random(rng, kind, rank), named
 
 
-def bcast(rng: random.Random) -> Planted:
-    rank, size = rng.randrange(RANKS), rng.choice(BLOCKS)
-    place = rng.randrange(size)
-    named = rf"rank {rank}: bcast of {size} bytes from rank \d to all ranks: byte {place} is"
-    return RankDefect(kind="bcast", rank=rank, size=size, place=place), named
+def to_one(rng: random.Random) -> Planted:
+    kind = rng.choice(TO_ONE)
+    named = rf"rank \d: {kind} of \d+ bytes( from .*: byte \d+ is|: written beyond its end)"
+    return _at_random(rng, kind, -1), named
 
 
-def reduce(rng: random.Random) -> Planted:
-    rank, size = RANKS - 1, rng.choice(BLOCKS)
-    place = rng.randrange(size)
-    named = rf"rank {rank}: reduce BXOR of {size} bytes from all ranks to rank \d: byte {place} is"
-    return RankDefect(kind="reduce", rank=rank, size=size, place=place), named
+def reduced(rng: random.Random) -> Planted:
+    kind = rng.choice(REDUCTIONS)
+    named = rf"rank \d: {kind} \w+ \(\w+\) of \d+ values over \d ranks: value \d+ is"
+    return _at_random(rng, kind, -1), named
 
 
-def allreduce(rng: random.Random) -> Planted:
-    rank, size = rng.randrange(RANKS), rng.choice(BLOCKS)
-    place = rng.randrange(size)
-    named = rf"rank {rank}: allreduce BXOR of {size} bytes .* to all ranks: byte {place} is"
-    return RankDefect(kind="allreduce", rank=rank, size=size, place=place), named
+def in_a_group(rng: random.Random) -> Planted:
+    """Wrong with one number of ranks alone."""
+    kind, ranks = rng.choice([*MOVES[:5], *TO_ONE, *REDUCTIONS]), rng.randint(2, RANKS)
+    defect = RankDefect(kind=kind, ranks=ranks, place=rng.randrange(1000))
+    return defect, rf"rank \d: {kind} "
 
 
 def total(rng: random.Random) -> Planted:
-    rank, size = rng.randrange(RANKS), rng.choice(COUNTS)
-    place = rng.randrange(size)
-    named = rf"rank {rank}: allreduce SUM \(double\) of {size} values: value {place} is"
-    return RankDefect(kind="sum", rank=rank, size=size, place=place), named
+    rank, place = rng.randrange(RANKS), rng.randrange(131_000)
+    defect = RankDefect(kind="sum", rank=rank, size=1_000_001, place=place)
+    return defect, rf"rank {rank}: allreduce SUM \(double\) of \d+ values .*: value {place} is"
 
 
-def gathered(rng: random.Random) -> Planted:
-    kind = rng.choice(["allgather", "alltoall"])
-    rank, size, source = rng.randrange(RANKS), rng.choice(SHARES), rng.randrange(RANKS)
-    place = rng.randrange(size)
-    named = (
-        f"rank {rank}: {kind} of {size} bytes from rank {source} to rank {rank}: byte {place} is"
-    )
-    return RankDefect(kind=kind, rank=rank, size=size, place=source * size + place), named
+def elsewhere(rng: random.Random) -> Planted:
+    kind, rank = rng.choice(sorted(ELSEWHERE)), rng.randrange(RANKS)
+    defect = RankDefect(kind=kind, rank=rank, place=rng.randrange(100_000))
+    return defect, rf"rank \d: {ELSEWHERE[kind]} of \d+ bytes from rank \d"
+
+
+def split(_rng: random.Random) -> Planted:
+    return RankDefect(kind="split"), r"MPI_Comm_split: rank \d of \d in its group, expected"
+
+
+def barrier(_rng: random.Random) -> Planted:
+    return RankDefect(kind="barrier"), r"barrier of \d ranks: rank \d left it"
 
 
 def beyond(rng: random.Random) -> Planted:
-    rank, size = rng.randrange(RANKS), rng.choice(BLOCKS)
-    named = rf"rank {rank}: bcast of {size} bytes: written beyond its end"
-    return RankDefect(kind="beyond", rank=rank, size=size, place=rng.randrange(16)), named
+    rank = rng.randrange(RANKS)
+    named = rf"rank {rank}: bcast of \d+ bytes: written beyond its end"
+    return RankDefect(kind="beyond", rank=rank, place=rng.randrange(48)), named
+
+
+def _at_random(rng: random.Random, kind: str, rank: int) -> RankDefect:
+    return RankDefect(kind=kind, rank=rank, size=rng.choice(LEAST), place=rng.randrange(1_000_000))
 
 
 def lost(rng: random.Random) -> Planted:
     rank = rng.randrange(RANKS)
     named = rf"process rank {rank} .* exited on signal 9"
-    return RankDefect(kind="lose", rank=rank, size=rng.choice(BLOCKS)), named
+    return RankDefect(kind="lose", rank=rank, size=rng.choice([0, 65_000])), named
 
 
 def hanging(rng: random.Random) -> Planted:
-    size = rng.choice(BLOCKS)
-    named = rf"no result after {SECONDS} s: .*MPI_Bcast of {size} bytes"
-    return RankDefect(kind="hang", rank=rng.randrange(RANKS), size=size), named
+    named = rf"no result after {SECONDS} s: .*MPI_Bcast of \d+ bytes"
+    return RankDefect(kind="hang", rank=rng.randrange(RANKS), size=1000), named
 
 
 def threads(rng: random.Random) -> Planted:
@@ -128,7 +133,8 @@ def noise(_rng: random.Random) -> Planted:
 
 
 PLANTS: tuple[Callable[[random.Random], Planted], ...] = (
-    *(message, bcast, reduce, allreduce, total, gathered, gathered, beyond),
+    *(moved, moved, to_one, reduced, reduced, in_a_group, in_a_group, total, elsewhere, elsewhere),
+    *(split, barrier, beyond),
     *(lost, hanging, threads, same_rank, singletons, noise),
 )
 # How sound ranks may talk to each other.

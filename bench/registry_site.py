@@ -132,7 +132,8 @@ def tree_of(layers: Sequence[bytes], place: Path) -> str:
         blob = place / digest(one).partition(":")[2]
         blob.write_bytes(one)
         blobs.append(blob)
-    layout = Layout(path=place, digest="", config={}, layers=tuple(blobs))
+    config = {"rootfs": {"diff_ids": [diff_id(one) for one in layers]}}
+    layout = Layout(path=place, digest="", config=config, layers=tuple(blobs))
     return tree_digest(comparable(flatten.entries_of_layout(layout)))
 
 

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from made_formats import Node
+
 from builder import facts
 from builder.artifacts import flatten
-from builder.artifacts.flatten import Node
 from builder.artifacts.oci import (
     Layer,
     Layout,
@@ -37,11 +38,12 @@ from builder.cli.packing import file_digest
 from builder.cli.workspace import FILES
 from builder.engines import Tools, apptainer, charliecloud
 from builder.model import FORMATS
+from builder.spec.driver import singularity_sections
 
 PROJECT = Path(__file__).resolve().parents[1]
 CHECKS = "opt/build-images/checks"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PROGRAMS = (
+PROGRAMS = (
     *("bash", "dash", "sh", "env", "cat", "cut", "head", "tail", "tr", "sort", "wc", "od", "ls"),
     *(
         "mktemp",
@@ -60,8 +62,9 @@ _PROGRAMS = (
     ),
 )
 _PATHS = (
-    *(f"usr/bin/{name}" for name in _PROGRAMS),
-    *("usr/sbin/ldconfig", "usr/bin/su", "usr/bin/lscpu", "opt/build-images/bin/architecture"),
+    *(f"usr/bin/{name}" for name in PROGRAMS),
+    *("usr/sbin/ldconfig", "usr/bin/su", "usr/bin/lscpu"),
+    *("opt/build-images/bin/architecture", "opt/build-images/bin/libraries"),
     *("etc/os-release", "usr/lib/os-release"),
     *("etc/passwd", "etc/group", "etc/ld.so.conf", "etc/ld.so.cache", "etc/alternatives/awk"),
     *("bin", "lib", "lib64", "sbin", "usr/lib64/ld-linux-x86-64.so.2"),
@@ -70,25 +73,7 @@ _PATHS = (
 _LIBRARY = re.compile(rb"\b(?:lib[\w.+-]+?|ld[\w-]+?)\.so[.\d]*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Thing:
-    """A file, folder or link of a small image. `kind` is a type of tarfile's."""
-
-    kind: bytes = tarfile.REGTYPE
-    data: bytes = b""
-    target: str = ""
-    mode: int = 0o644
-    uid: int = 0
-    gid: int = 0
-
-    def member(self, path: str) -> tarfile.TarInfo:
-        made = tarfile.TarInfo(path)
-        made.type, made.linkname, made.mode = self.kind, self.target, self.mode
-        made.uid, made.gid, made.size = self.uid, self.gid, len(self.data)
-        return made
-
-
-Tree = Mapping[str, Thing | None]  # on the common base; None removes a path of it
+Tree = Mapping[str, Node | None]  # on the common base; None removes a path of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +134,7 @@ class Base:
     arch: str
     blob: Path
     layer: Layer
-    things: Mapping[str, Thing]
+    things: Mapping[str, Node]
 
 
 def base_of(image: Path, work: Path) -> Base:
@@ -158,13 +143,13 @@ def base_of(image: Path, work: Path) -> Base:
     layout = read_layout(image / FILES["oci"])
     nodes = flatten.flattened(unpack(layout, work / "plain").layout)
     things = {path: _thing(nodes[path]) for path in sorted(_wanted(nodes))}
-    blob, layer = _layer(things, work)
+    blob, layer = layer_in(things, work)
     arch = next(name for name, one in facts.ARCHITECTURES.items() if one.oci == layout.architecture)
     shutil.rmtree(work / "plain")
     return Base(arch=arch, blob=blob, layer=layer, things=things)
 
 
-def _wanted(nodes: Mapping[str, Node]) -> set[str]:
+def _wanted(nodes: Mapping[str, flatten.Node]) -> set[str]:
     """The paths to be kept: links are followed, libraries found by their names in programs."""
     by_name = {
         path.rpartition("/")[2]: path
@@ -201,9 +186,9 @@ def _normal(path: str) -> str:
     return "/".join(parts)
 
 
-def _thing(node: Node) -> Thing:
+def _thing(node: flatten.Node) -> Node:
     member = node.member
-    return Thing(
+    return Node(
         kind=tarfile.REGTYPE if node.is_file else member.type,
         data=node.read() if node.is_file else b"",
         target=member.linkname if member.issym() else "",
@@ -213,7 +198,7 @@ def _thing(node: Node) -> Thing:
     )
 
 
-def _layer(things: Tree, folder: Path) -> tuple[Path, Layer]:
+def layer_in(things: Tree, folder: Path) -> tuple[Path, Layer]:
     """Write a layer's blob into a folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -232,17 +217,17 @@ def _layer(things: Tree, folder: Path) -> tuple[Path, Layer]:
     return blob, Layer(diff_id=f"sha256:{plain}", digest=f"sha256:{name}", size=len(data))
 
 
-def _folders(things: Tree, base: Base) -> dict[str, Thing]:
+def _folders(things: Tree, base: Base) -> dict[str, Node]:
     """The folders above things, which some formats would make by themselves and others not."""
     above = {path[:at] for path in things for at, letter in enumerate(path) if letter == "/"}
     return {
-        path: Thing(kind=tarfile.DIRTYPE, mode=0o755) for path in above if path not in base.things
+        path: Node(kind=tarfile.DIRTYPE, mode=0o755) for path in above if path not in base.things
     }
 
 
 def sound(arch: str, number: int, rng: random.Random) -> Small:
     """A sound image: random files of odd names, sizes, modes and owners, and checks that pass."""
-    tree = {"srv": Thing(kind=tarfile.DIRTYPE, mode=0o755), **_random_things(rng)}
+    tree = {"srv": Node(kind=tarfile.DIRTYPE, mode=0o755), **_random_things(rng)}
     environment = {
         "PATH": PATH,
         "MODE": rng.choice(["a b", "x=y", "été", ""]),
@@ -273,25 +258,25 @@ _NAMES = ("data", "a b", "été", "x'y", "-n", "UPPER", "dot.d", "naïve name", 
 _OWNERS = ((0, 0), (0, 0), (0, 42), (1000, 1000), (65534, 65534), (33, 0))
 
 
-def _random_things(rng: random.Random) -> dict[str, Thing]:
-    things: dict[str, Thing] = {}
+def _random_things(rng: random.Random) -> dict[str, Node]:
+    things: dict[str, Node] = {}
     folders = ["srv"]
     for number in range(rng.randint(5, 25)):
         path = f"{rng.choice(folders)}/{number} {rng.choice(_NAMES)}"
         uid, gid = rng.choice(_OWNERS)
         what = rng.choice(["file", "file", "file", "file", "folder", "link"])
         if what == "folder":
-            things[path] = Thing(kind=tarfile.DIRTYPE, mode=rng.choice([0o755, 0o2755, 0o1777]))
+            things[path] = Node(kind=tarfile.DIRTYPE, mode=rng.choice([0o755, 0o2755, 0o1777]))
             folders.append(path)
         elif what == "link":
             target = rng.choice(["../usr/bin/env", "/nowhere", "0 data", "."])
-            things[path] = Thing(kind=tarfile.SYMTYPE, target=target, uid=uid, gid=gid)
+            things[path] = Node(kind=tarfile.SYMTYPE, target=target, uid=uid, gid=gid)
         else:
             size = rng.choice([0, 1, 100, 5000, 70_000])
             mode = rng.choice([0o644, 0o755, 0o600, 0o4755, 0o2755, 0o444])
-            things[path] = Thing(data=rng.randbytes(size), mode=mode, uid=uid, gid=gid)
-    things["srv/certain"] = Thing(data=rng.randbytes(200), mode=0o4755, uid=0, gid=8)
-    things["srv/certain link"] = Thing(kind=tarfile.SYMTYPE, target="certain")
+            things[path] = Node(data=rng.randbytes(size), mode=mode, uid=uid, gid=gid)
+    things["srv/certain"] = Node(data=rng.randbytes(200), mode=0o4755, uid=0, gid=8)
+    things["srv/certain link"] = Node(kind=tarfile.SYMTYPE, target="certain")
     return things
 
 
@@ -334,13 +319,13 @@ class Maker:
         start_layout(place)
         blob_path(place, base.layer.digest).hardlink_to(base.blob)
         scripts = {
-            f"{CHECKS}/{check.name}": Thing(
+            f"{CHECKS}/{check.name}": Node(
                 data=f"#!/bin/sh\n{check.text}\n".encode(), mode=check.mode
             )
             for check in small.checks
         }
         things = {**small.trees[name], **scripts}
-        _, layer = _layer({**_folders(things, base), **things}, place / "blobs/sha256")
+        _, layer = layer_in({**_folders(things, base), **things}, place / "blobs/sha256")
         config = {
             "architecture": facts.ARCHITECTURES[small.arch].oci,
             "os": "linux",
@@ -362,7 +347,7 @@ class Maker:
             apptainer.pack(
                 plain.layout.path,
                 made,
-                ["%help\n    a small image"],
+                singularity_sections("a small image", has_checks=bool(small.checks)),
                 arch=small.arch,
                 tools=self.tools,
                 log=self.work / "apptainer.log",

@@ -7,12 +7,16 @@ the functions here, and by nothing of their own.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from builder.exact_json import parsed
+from builder.indices import states_in
 from builder.predicates import STATEMENT, TEST_RESULT
+from builder.regular_files import read_regular
+from builder.runs import required_runs
 from builder.words import FAILED, NONE, PASSED, SKIPPED
 
 CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
@@ -45,6 +49,12 @@ def outcomes_of(predicate: Mapping[str, Any]) -> dict[str, str]:
     return outcomes
 
 
+def wrong_numbers(data: Mapping[str, Any]) -> list[int]:
+    """The numbers that ranks reported, where they are not 0 to `ranks` - 1; else none."""
+    numbers: list[int] = data.get("rank_numbers") or []  # earlier programs report none
+    return numbers if numbers and numbers != [*range(data["ranks"])] else []
+
+
 def run_faults(statement: Statement, *, arch: str = "") -> list[str]:
     """Where a test result contradicts itself on when and where it ran.
 
@@ -71,13 +81,19 @@ def faults_of(
     statements: Mapping[str, Statement | None],
     *,
     required: Collection[str] = (),
+    harness: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Where manifest and evidence contradict each other, or lack what has to be there.
 
     `statements` are by the names that the manifest has for their files, None where one cannot be
-    read. `required` are checks that are declared beside those that the manifest lists.
+    read. `required` are checks that are declared beside those that the manifest lists. `harness`
+    has the digests of the scripts that ran the checks, where the builder's are known.
     """
-    return [*_wrong_summary(manifest), *_wrong_runs(manifest, statements, {*required})]
+    return [
+        *_wrong_summary(manifest),
+        *_wrong_runs(manifest, statements, {*required}),
+        *_wrong_harness(manifest, statements, harness or {}),
+    ]
 
 
 def formats_not_run(manifest: Mapping[str, Any]) -> list[str]:
@@ -91,7 +107,7 @@ def read_statements(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Stat
 
     def read(name: str) -> Statement | None:
         try:
-            found = json.loads((folder / name).read_bytes())
+            found = parsed(read_regular(folder / name, follow=True), most=None)
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
@@ -195,8 +211,8 @@ def _wrong_summary(manifest: Mapping[str, Any]) -> Iterator[str]:
         return
     for name in formats_not_run(manifest):
         yield f"it is said to be verified, and its checks were not run as {name}"
-    for run, outcomes in manifest["checks"].items():
-        for one in outcomes:
+    for run in sorted(required_runs(manifest["checks"])):
+        for one in manifest["checks"][run]:
             if one["outcome"] == FAILED:
                 yield f"it is said to be verified, and {one['check']} failed in {run}"
     if manifest.get("formats_equal") is False:
@@ -205,6 +221,21 @@ def _wrong_summary(manifest: Mapping[str, Any]) -> Iterator[str]:
     trees |= {artifact.get("tree_digest", "") for artifact in manifest["artifacts"].values()}
     if len(trees - {""}) > 1:
         yield f"it has {len(trees - {''})} tree digests"
+    if manifest.get("proven_on_gpu") and (unproven := sorted(_unproven(manifest))):
+        yield f"it is said to be proven on a GPU, and {unproven[0]} did not pass"
+
+
+def _unproven(manifest: Mapping[str, Any]) -> set[str]:
+    """The checks of a GPU that passed in no run of some format."""
+    checks = {one["name"] for one in manifest["in_image_checks"] if "gpu" in one["needs"]}
+    passed = {
+        (run.partition("-")[0], one["check"])
+        for run, outcomes in manifest["checks"].items()
+        for one in outcomes
+        if one["outcome"] == PASSED or one.get("data", {}).get("applies") is False
+    }
+    formats = manifest["artifacts"]
+    return {check for check in checks for name in formats if (name, check) not in passed}
 
 
 def _wrong_runs(
@@ -232,6 +263,38 @@ def _wrong_runs(
     listed = set(manifest.get("emulated_runs", emulated))
     if listed != emulated or (runs and bool(manifest.get("emulated")) is not bool(emulated)):
         yield f"by its evidence the emulated runs are: {', '.join(sorted(emulated)) or 'none'}"
+
+
+def _wrong_harness(
+    manifest: Mapping[str, Any],
+    statements: Mapping[str, Statement | None],
+    harness: Mapping[str, str],
+) -> Iterator[str]:
+    """Whether it was the builder's own scripts and programs that ran the checks of each run."""
+    programs = manifest.get("inputs", {}).get("programs", {})
+    expected = {
+        **{
+            name.removeprefix("files/"): str(one)[len("sha256:") :]
+            for name, one in programs.items()
+        },
+        **harness,
+    }
+    for file, statement in statements.items():
+        if not expected or _run_of(file) not in manifest["checks"]:
+            continue
+        try:
+            [equal] = [
+                check["annotations"]["data"]
+                for check in (statement or {})["predicate"]["configuration"][1:]
+                if check["name"] == ALWAYS[0]
+            ]
+            found = equal["harness"]
+            unlike = sorted(path for path in expected if found.get(path) != expected[path])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            yield f"{file}: it does not say which scripts ran the checks"
+            continue
+        if unlike:
+            yield f"{file}: what ran the checks is not the builder's: {', '.join(unlike[:3])}"
 
 
 def _runs(manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -275,6 +338,18 @@ def _wrong_run(
         yield f"the manifest has other outcomes of {', '.join(unlike)}"
     run = statement["predicate"]["configuration"][0]["annotations"]
     yield from _impossible_times(manifest, run["started"], run["finished"])
+    yield from _wrong_ranks(statement["predicate"])
+    states = [asdict(one) for one in states_in(manifest.get("inputs") or {})]
+    if run.get("indices", states) != states:
+        yield "it names other states of package indices than the manifest"
+
+
+def _wrong_ranks(predicate: Mapping[str, Any]) -> Iterator[str]:
+    """Ranks of a check that passed which are not numbered from 0, each once."""
+    for check in predicate["configuration"][1:]:
+        has_passed = check["annotations"]["outcome"] == PASSED
+        if has_passed and (numbers := wrong_numbers(check["annotations"].get("data") or {})):
+            yield f"the ranks of {check['name']} are numbered {numbers}, and it passed"
 
 
 def _wrong_subjects(

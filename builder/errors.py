@@ -51,7 +51,7 @@ class BuildImagesError(Exception):
 
 
 class StepFailed(BuildImagesError):
-    """A command that a build or a check ran has failed."""
+    """A command that a build or a check ran has failed, with an exit status if it ended itself."""
 
     def __init__(
         self,
@@ -60,9 +60,11 @@ class StepFailed(BuildImagesError):
         tail: Sequence[str] = (),
         log: Path | None = None,
         hint: str = "",
+        status: int = 1,
     ) -> None:
         super().__init__(message, hint=hint)
         self.message = message
+        self.status = status
         self.tail = tuple(tail)
         self.log = log
 

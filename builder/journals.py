@@ -6,7 +6,7 @@ is made of the name under which the engine keeps what was built. Files that may 
 URL, as indices do, are kept by their SHA-256 in `packages/answers`. A line is written in one piece,
 so whatever ends a build, those before it stay. The last line says which layers were built, and
 whether all that they needed is noted: a layer that was taken from an earlier build brings what that
-one was given.
+one was given. Lines beside these say which states of package indices it was told of.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import wheels
+from builder.indices import IndexState, distinct, state_from
 from builder.locks import locked
 from builder.whole import write_whole
 
@@ -30,6 +31,8 @@ ANSWERS = "answers"
 RUN = "run"  # the user who is no build
 _FOLDER = "journals"
 _INDEX = "index"
+_STATE = "state"
+_ALONE = "alone"  # it took no layer of an earlier build
 _WHO = re.compile(r"[0-9a-f]{32}")
 _RUN_S = re.compile(rf"//{RUN}:(?P<secret>[^@/\s]+)@")
 _FILE = re.compile(r"(?:[0-9a-f]{2}|answers)/[A-Za-z0-9+_~-][A-Za-z0-9.+_~-]*")
@@ -51,9 +54,10 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journals:
-    """The journals in a cache's folder."""
+    """The journals in a cache's folder; of a build that is not noted there, in a `shared` one."""
 
     cache: Path
+    shared: Path | None = None
 
     def path(self, who: str) -> Path:
         return self.cache / _FOLDER / f"{who}.jsonl"
@@ -64,6 +68,23 @@ class Journals:
             return
         self._append(who, [asdict(one) for one in given])
 
+    def note_state(self, who: str, state: IndexState) -> None:
+        """Add the state of a suite that a build was told of; nothing for who is none."""
+        if is_who(who):
+            self._append(who, [{_STATE: asdict(state)}])
+
+    def states(self, who: str) -> tuple[IndexState, ...]:
+        """The states of suites that a build was told of, or the builds that its layers are of."""
+        found, since = list[IndexState](), 0
+        for line in self._lines(who):
+            if one := _state(line):
+                found.append(one)
+            elif line.get(_ALONE) is True:  # what was told before is of no layer of this one
+                found = found[since:]
+            elif line.get("complete") is False:
+                since = len(found)
+        return distinct(found)
+
     def begin(self, who: str, *, fresh: bool) -> None:
         """A build begins; a fresh one takes up no layer of an earlier one."""
         if fresh:
@@ -72,18 +93,24 @@ class Journals:
 
     def end(self, who: str, *, built: Iterable[str], taken: Iterable[str], well: bool) -> None:
         """A build ended, `well` or not: which layers it built, which it took from earlier ones."""
+        taken = {*taken}
         own = self.of(who)
         known = self._built(who) | {*built}
         inherited: dict[str, Given] = {}
-        others = {*taken} - known
+        states = set[IndexState]()
+        others = taken - known
         builders = self._builders() if others else {}
         well = well and others <= builders.keys()
         for other in {builders[one] for one in others & builders.keys()}:
             inherited |= self.of(other)
+            states |= {*self.states(other)}
         # An index that changed between two builds would be one of the two for both.
         well = well and all(own.get(url, one).file == one.file for url, one in inherited.items())
         self.note(who, [one for url, one in inherited.items() if url not in own])
-        self._append(who, [{"complete": well, "built": sorted(known)}])
+        for one in sorted(states - {*self.states(who)}):
+            self.note_state(who, one)
+        alone = {} if taken else {_ALONE: True}
+        self._append(who, [{"complete": well, "built": sorted(known), **alone}])
 
     def _builders(self) -> dict[str, str]:
         """The build that made each layer."""
@@ -127,10 +154,7 @@ class Journals:
         """The lines; what was cut short is left out, and noted by the next build."""
         if not is_who(who):
             return []
-        try:
-            text = self.path(who).read_text()
-        except OSError:
-            return []
+        text = self._read(f"{who}.jsonl")
         found = []
         for line in text.splitlines():
             with contextlib.suppress(ValueError):
@@ -139,16 +163,25 @@ class Journals:
 
     def newest_first(self) -> Iterator[Mapping[str, Given]]:
         """The journals of all builds."""
-        found = sorted((self.cache / _FOLDER).glob("*.jsonl"), key=lambda one: -one.stat().st_mtime)
-        return (self.of(path.stem) for path in found)
+        files = [path for one in self._folders for path in one.glob("*.jsonl")]
+        found = sorted(files, key=lambda one: -one.stat().st_mtime)
+        return (self.of(stem) for stem in dict.fromkeys(path.stem for path in found))
+
+    @property
+    def _folders(self) -> list[Path]:
+        return [one / _FOLDER for one in (self.cache, self.shared) if one]
+
+    def _read(self, name: str) -> str:
+        """A file of the cache's folder, or else of the shared one; empty if neither has it."""
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                return (folder / name).read_text()
+        return ""
 
     @property
     def index(self) -> str:
         """The index that pip was last led to; empty if it never was."""
-        try:
-            return (self.cache / _FOLDER / _INDEX).read_text().strip()
-        except OSError:
-            return ""
+        return self._read(_INDEX).strip()
 
     def note_index(self, url: str) -> None:
         """Note which index pip is led to."""
@@ -177,6 +210,14 @@ def _given(line: Mapping[str, object]) -> Given | None:
     if not (isinstance(url, str) and isinstance(file, str) and isinstance(kind, str)):
         return None
     return Given(url=url, file=file, kind=kind) if is_file(file) else None
+
+
+def _state(line: Mapping[str, object]) -> IndexState | None:
+    """The state of a suite that a line notes; None if it notes something else."""
+    try:
+        return state_from(line[_STATE])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def key_of(secret: str, who: str) -> str:

@@ -27,11 +27,20 @@ def locked(
     """Hold the lock of one thing in a folder; waits while another process or thread holds it.
 
     `waiting` is called once if that takes more than a moment. Raises `Interrupted` when it is
-    `stopped` meanwhile.
+    `stopped` meanwhile. Its file is gone with the lock: there are as many names as blobs.
     """
-    with _opened(folder, name) as file:
-        _take(file, fcntl.LOCK_EX, waiting, stopped)
-        yield
+    path = _path(folder, name)
+    with contextlib.ExitStack() as held:
+        while True:
+            file = held.enter_context(_opened(folder, name))
+            _take(file, fcntl.LOCK_EX, waiting, stopped)
+            if is_at(file.fileno(), path):
+                break
+            held.close()  # who held it has removed the file, and another may be locked by now
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 class Turn:
@@ -77,8 +86,12 @@ def locked_now(folder: Path, name: str) -> Iterator[bool]:
 @contextlib.contextmanager
 def _opened(folder: Path, name: str) -> Iterator[IO[str]]:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".{name}.lock").open("w") as file:
+    with _path(folder, name).open("w") as file:
         yield file
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f".{name}.lock"
 
 
 def _take(

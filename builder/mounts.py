@@ -22,3 +22,15 @@ def mounted_below(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) 
 def _unescaped(field: bytes) -> str:
     found = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field)
     return found.decode(errors="surrogateescape")
+
+
+def type_of(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system that a folder is on, as `tmpfs`; empty if nothing says it."""
+    found, longest = "", -1
+    real = folder.resolve()
+    for line in mounts.read_bytes().splitlines():
+        fields, _, rest = line.partition(b" - ")
+        target = Path(_unescaped(fields.split(b" ")[_TARGET]))
+        if (target == real or target in real.parents) and len(target.parts) >= longest:
+            found, longest = rest.split(b" ")[0].decode(), len(target.parts)
+    return found

@@ -16,11 +16,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from builder.errors import StepFailed
+from builder.indices import IndexState, distinct
 from builder.journals import Given, Journals
 from builder.suites import Suites
 
 _KEPT = (".deb", ".udeb", ".rpm", ".whl")
 _SOURCES = (".tar.gz", ".zip")  # of Python packages: an index never changes what it lists
+_BY_APT = ("apt-get", "mmdebstrap")  # one of them is in what a step says that apt ended
 _UNSAFE = re.compile(r"[^A-Za-z0-9.+_~-]")
 
 
@@ -31,11 +33,13 @@ class PackageCache:
     `address` is the proxy's; `url` has the `secret` that it wants, which other users of the machine
     do not have, and the user `run`; `key` is both as a header. A build has a name and a key of its
     own (`builder.journals.as_build`), and does not know the secret.
+    `shared` is another folder, which other users have, too: what is there is taken from it.
     `logins` are names and passwords of package indices that want one, by scheme and host: what is
     for HTTPS is not sent in the clear. `suites` says by which name a mirror is asked for a suite.
     """
 
     folder: Path
+    shared: Path | None = None
     address: str = ""
     url: str = ""
     key: str = ""
@@ -47,6 +51,7 @@ class PackageCache:
     taken_bytes: int = 0
     fetched: int = 0
     suspected: int = 0
+    _indices: dict[str, set[IndexState]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _busy: dict[Path, threading.Lock] = field(default_factory=dict)
     _given: dict[Path, float] = field(default_factory=dict)  # when, by `time.monotonic`
@@ -61,21 +66,28 @@ class PackageCache:
 
     @property
     def journals(self) -> Journals:
-        return Journals(cache=self.folder)
+        return Journals(cache=self.folder, shared=self.shared)
+
+    def file_at(self, place: Path) -> Path:
+        """The file of a place in the folder, or else in the shared one."""
+        if self.shared and not place.is_file():
+            return self.shared / place.relative_to(self.folder)
+        return place
 
     def again(self, who: str, url: str) -> Given | None:
         """What a build was given for a URL before; None unless it is to be given the same again."""
         if not self.offline:
             return None
         given = self.journals.of(who).get(url)
-        return given if given and (self.folder / given.file).is_file() else None
+        return given if given and self.file_at(self.folder / given.file).is_file() else None
 
     def last(self, url: str) -> Given | None:
         """What any build was given last for a URL; for where no server answers."""
         if not self.offline:
             return None
         found = (one[url] for one in self.journals.newest_first() if url in one)
-        return next((one for one in found if (self.folder / one.file).is_file()), None)
+        there = (one for one in found if self.file_at(self.folder / one.file).is_file())
+        return next(there, None)
 
     @contextlib.contextmanager
     def alone(self, place: Path) -> Iterator[None]:
@@ -97,9 +109,11 @@ class PackageCache:
         begun = time.monotonic()
         try:
             yield
-        except StepFailed:
+        except StepFailed as error:
             if not self.offline:
                 self._suspect(begun)
+            if any(one in f"{error.message} {error.tail}" for one in _BY_APT):
+                error.hint = "\n  ".join([*self.suites.refused, *filter(None, [error.hint])])
             raise
 
     def _suspect(self, since: float) -> None:
@@ -129,6 +143,17 @@ class PackageCache:
             if place in self._given:
                 _mark(place).unlink(missing_ok=True)
                 self.fetched += 1
+
+    def note_index(self, who: str, state: IndexState) -> None:
+        """Note which state of a suite a build, or the run itself, was told of."""
+        with self._lock:
+            self._indices.setdefault(who, set()).add(state)
+        self.journals.note_state(who, state)
+
+    def told(self, who: str) -> tuple[IndexState, ...]:
+        """The states of suites that a build was told of in this run."""
+        with self._lock:
+            return distinct(self._indices.get(who, ()))
 
     def count(self, taken: int) -> None:
         """Note a file that was taken from the folder, by its size."""

@@ -116,9 +116,8 @@ class Processes:
                 hint=hint,
             )
         if returncode:
-            raise StepFailed(
-                f"{what or words[0]}: {_ended(returncode)}", tail=tuple(tail), log=log, hint=hint
-            )
+            text = f"{what or words[0]}: {_ended(returncode)}"
+            raise StepFailed(text, tail=tuple(tail), log=log, hint=hint, status=returncode)
         return Completed(argv=words, returncode=0, duration_s=duration)
 
     def capture(
@@ -389,7 +388,7 @@ def _entry(user: str) -> pwd.struct_passwd:
     except KeyError as error:
         raise MissingPrerequisite(
             f"there is no user {user} on this machine, to run what root must not run",
-            hint="make setup creates it",
+            hint="build-images setup creates it",
         ) from error
 
 

@@ -30,10 +30,12 @@ from urllib.parse import urlsplit
 from builder import wheels
 from builder.bodies import Body, chunks, page_of
 from builder.digests import sha256_of_file
+from builder.indices import MOST_BYTES, is_release, state_of
 from builder.journals import ANSWERS, RUN, Given, is_who, key_of, user_and_key
 from builder.packages import PackageCache
 from builder.suites import Suites
 from builder.web import without_users
+from builder.whole import note_use
 
 if TYPE_CHECKING:
     import requests
@@ -51,10 +53,18 @@ _HOP_BY_HOP = {
 
 @contextlib.contextmanager
 def package_cache(
-    folder: Path, *, offline: bool = False, suites: Suites | None = None
+    folder: Path,
+    *,
+    offline: bool = False,
+    suites: Suites | None = None,
+    shared: Path | None = None,
 ) -> Iterator[PackageCache]:
-    """A proxy on loopback that keeps packages in `folder`, until the end of the context."""
-    cache = PackageCache(folder=folder, offline=offline, suites=suites or Suites())
+    """A proxy on loopback that keeps packages in `folder`, until the end of the context.
+
+    What a `shared` folder has is not fetched.
+    """
+    suites = suites or Suites()
+    cache = PackageCache(folder=folder, shared=shared, offline=offline, suites=suites)
     folder.mkdir(parents=True, exist_ok=True)
     for partial in folder.glob("partial-*"):  # of a killed run, and not of another one
         with contextlib.suppress(FileNotFoundError):
@@ -132,9 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with self.cache.alone(place):
             self.cache.begin(place)
-            if self.cache.is_good(place) and self._give(place):
-                self._note(place)
-            else:
+            if not (self.cache.is_good(place) and self._give(place, note=True)):
                 self._pass_on(place)
 
     do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
@@ -157,16 +165,21 @@ class _Handler(BaseHTTPRequestHandler):
         given = Given(url=self._url, file=str(place.relative_to(self.cache.folder)), kind=kind)
         self.cache.journals.note(self._who, [given])
 
-    def _give(self, place: Path, kind: str = "") -> bool:
-        """Answer with the kept file, if it is there."""
+    def _give(self, place: Path, kind: str = "", *, note: bool = False) -> bool:
+        """Answer with the kept file, if it is there, and with `note` note that first."""
+        path = self.cache.file_at(place)
+        if is_release(self._url) and path.is_file():
+            self._heard(self._url, path.read_bytes())
         try:
-            file = place.open("rb")
+            file = path.open("rb")
         except OSError:
             return False
         with file:
             size = os.fstat(file.fileno()).st_size
-            os.utime(place)  # `gc` leaves what was of use lately
+            note_use(path)
             self.cache.count(size)
+            if note:
+                self._note(place)
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Length", str(size))
             self.send_header("Content-Type", kind or "application/octet-stream")
@@ -189,11 +202,12 @@ class _Handler(BaseHTTPRequestHandler):
         given["Accept-Encoding"] = "identity"
         if self._is_via:
             given["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
+        address = self._url if self.cache.offline else self.cache.suites.address(self._url)
         try:
             # To an index alone, whose login no build step knows: others get what the step sent.
             answer = upstream.ask(
                 self.command,
-                self._url if self.cache.offline else self.cache.suites.address(self._url),
+                address,
                 given,
                 self._body(),
                 logins=self.cache.logins if self._is_via else {},
@@ -208,7 +222,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(status, f"{type(error).__name__} at the server")
             return
         with answer:
-            self._copy(answer, place)
+            self._copy(answer, place, address)
+
+    def _heard(self, address: str, content: bytes) -> None:
+        """Note which state of a suite is given, where that is told."""
+        behind = self.cache.suites.behind_days(self._url)
+        if state := state_of(self._url, address, content, behind):
+            self.cache.note_index(self._who, state)
 
     @property
     def _is_via(self) -> bool:
@@ -225,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         return Body(self.rfile, int(length))
 
-    def _copy(self, answer: requests.Response, place: Path | None) -> None:
+    def _copy(self, answer: requests.Response, place: Path | None, address: str) -> None:
         is_ok = answer.status_code == HTTPStatus.OK
         if is_ok and self._is_via and _is_page(answer) and self.command == "GET":
             self._copy_page(answer)
@@ -245,11 +265,22 @@ class _Handler(BaseHTTPRequestHandler):
         whole = is_ok and length.isdecimal()
         kind = answer.headers.get("Content-Type", "")
         place = None if _is_page(answer) else place
-        with self._kept(place, int(length) if whole else -1, kind) as copy:
-            for piece in answer.raw.stream(_CHUNK, decode_content=False):
-                self.wfile.write(piece)
-                if copy:
-                    copy.write(piece)
+        release = bytearray() if is_ok and is_release(self._url) else None
+        # The last piece goes out when the answer is noted: a client that has all of it may end.
+        last = b""
+        try:
+            with self._kept(place, int(length) if whole else -1, kind) as copy:
+                for piece in answer.raw.stream(_CHUNK, decode_content=False):
+                    self.wfile.write(last)
+                    last = piece
+                    if copy:
+                        copy.write(piece)
+                    if release is not None and len(release) < MOST_BYTES:
+                        release += piece
+            if release is not None:
+                self._heard(address, bytes(release))
+        finally:
+            self.wfile.write(last)
 
     def _copy_page(self, answer: requests.Response) -> None:
         """Answer with an index's page, whose links lead through here."""

@@ -87,6 +87,12 @@ _TOOLKITS: Mapping[str, dict[str, Any]] = {
     "cudnn": _WITH_EXTRA,
     "nccl": _WITH_EXTRA,
     "routes": {"type": "array", "minItems": 1, "items": {"enum": list(MPI_ROUTES)}},
+    "sdk": {
+        "type": "object",
+        "properties": {"version": {"type": "string"}, "eula": {"const": True}},
+        "required": ["version", "eula"],
+        "additionalProperties": False,
+    },
     "source": {"type": "object"},
 }
 

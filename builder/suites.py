@@ -21,11 +21,13 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from builder.indices import IndexState, state_of
+
 if TYPE_CHECKING:
     import requests
 
 _OF_A_SUITE = re.compile(r"(http://[^?#]+/dists/)([^/?#]+)(/[^?#]+)")
-_WANTED = "Acquire-By-Hash|Codename|Components|Date|Label|Origin|Suite"
+_WANTED = "Acquire-By-Hash|Codename|Components|Date|Label|Origin|Suite|Valid-Until"
 _FIELD = re.compile(rf"^({_WANTED}): *(.*)$", re.MULTILINE)
 _SUM = re.compile(r"^ ([0-9a-f]{64}) +([0-9]+) +(\S+)$", re.MULTILINE)
 _ENDS = (".xz", ".gz", "")  # apt takes the first that the Release file names
@@ -33,6 +35,9 @@ _MOST_RELEASE = 10 << 20  # bytes; that of Debian's sid has 0.3 MB
 _PATIENCE_S = 20.0  # apt waits for 30 s
 # Point releases are two to four months apart: what is older was forgotten there.
 _OLDEST = dt.timedelta(days=180)
+MOST_BEHIND = dt.timedelta(days=14)
+_OTHER_MIRROR = "BUILD_IMAGES_MIRROR or BUILD_IMAGES_SECURITY_MIRROR names another mirror"
+_WITHOUT = "BUILD_IMAGES_SECURITY_MIRROR=none does without"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_~-]*")
 _ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
@@ -46,7 +51,8 @@ class _Release:
 
     def indices(self, architectures: frozenset[str]) -> Iterator[str]:
         """The paths of the first component's indices of packages, as apt would ask for them."""
-        component, *_ = self.fields.get("Components", "").split() or ["main"]
+        said, *_ = self.fields.get("Components", "").split() or ["main"]
+        component = said.rpartition("/")[2]  # Debian's security archive says updates/main
         for arch in sorted(architectures):
             names = (f"{component}/binary-{arch}/Packages{end}" for end in _ENDS)
             if found := next((name for name in names if name in self.files), None):
@@ -61,10 +67,15 @@ class Suites:
 
     `architectures` are those that packages are wanted for, as Debian names them; without any,
     everything is asked for by its own name. `say` is told of each other name that was taken.
+    A state is not taken that is older than the torn one by more than `most_behind`, or that apt
+    would refuse for its age; `refused` says which was not, why, and what the way out is.
     """
 
     architectures: frozenset[str] = frozenset()
     say: Callable[[str], object] = lambda _: None
+    most_behind: dt.timedelta = MOST_BEHIND
+    refused: list[str] = field(default_factory=list)
+    _behind: dict[tuple[str, str], int] = field(default_factory=dict)  # days
     _names: dict[tuple[str, str], Future[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,6 +93,11 @@ class Suites:
         wait([asked], timeout=_PATIENCE_S)
         self._settle(asked, suite)
         return f"{archive}{asked.result()}{path}"
+
+    def behind_days(self, url: str) -> int:
+        """How much older what is given for a URL is than what the mirror tells of there."""
+        found = _OF_A_SUITE.fullmatch(url)
+        return self._behind.get((found[1], found[2]), 0) if found else 0
 
     def _find(self, asked: Future[str], archive: str, suite: str) -> None:
         name = suite
@@ -116,14 +132,29 @@ class Suites:
                     and _is_of_late(other, release)
                     and not self._lacking(archive, name, other)
                 ):
-                    self.say(
-                        f"the mirror is amid a sync of {suite}: {lacking} is not there yet; "
-                        f"taken is its {name}, of {other.fields.get('Date', 'an unknown day')}"
-                    )
+                    behind = (_date(release) - _date(other)).days
+                    its = f"its {name}, of {other.fields['Date']}"
+                    torn = f"the mirror is amid a sync of {suite}: {lacking} is not there yet"
+                    if why := self._why_not(other, behind):
+                        self.say(f"{torn}; {its}, is not taken: {why}")
+                        self.refused.append(f"{torn}; {its}, {why}")
+                        return suite
+                    self._behind[archive, suite] = max(behind, 0)
+                    self.say(f"{torn}; taken is {its}")
                     return name
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError):
             return suite  # whoever asked for it is told
         return suite
+
+    def _why_not(self, other: _Release, behind: int) -> str:
+        """Why a whole state is not taken, with the way out; empty if it is."""
+        if _is_over(other):
+            return f"is valid no more; {_OTHER_MIRROR}, or {_WITHOUT}"
+        if behind > self.most_behind.days:
+            return (
+                f"is {behind} days behind it; --max-index-age {behind} takes it, or {_OTHER_MIRROR}"
+            )
+        return ""
 
     def _lacking(self, archive: str, name: str, release: _Release) -> str:
         """The first index that a Release file names and the mirror does not have; or nothing."""
@@ -143,6 +174,24 @@ def _release(archive: str, name: str) -> _Release | None:
     )
 
 
+def state_beside(archive: str, suite: str) -> IndexState | None:
+    """The state of a suite that a mirror tells of now; None where it tells of none.
+
+    For mirrors to which requests go past the proxy: https.
+    """
+    import requests  # noqa: PLC0415 - commands that build nothing start without it
+    import urllib3  # noqa: PLC0415
+
+    url = f"{archive}/dists/{suite}/InRelease"
+    try:
+        with _ask("GET", url) as answer:
+            if answer.status_code != HTTPStatus.OK:
+                return None
+            return state_of(url, url, answer.raw.read(_MOST_RELEASE, decode_content=True))
+    except (requests.RequestException, urllib3.exceptions.HTTPError):
+        return None
+
+
 def _names(release: _Release, suite: str) -> list[str]:
     """The other names of a suite, which its Release file says."""
     said = (release.fields.get(one, "") for one in ("Suite", "Codename"))
@@ -155,8 +204,18 @@ def _identity(release: _Release) -> list[str | None]:
 
 def _is_of_late(other: _Release, release: _Release) -> bool:
     """Whether a state may be the one before another, or is newer, and is none of long ago."""
-    dates = [parsedate_to_datetime(one.fields.get("Date", "")) for one in (other, release)]
-    return dates[1] - dates[0] <= _OLDEST
+    return _date(release) - _date(other) <= _OLDEST
+
+
+def _is_over(release: _Release) -> bool:
+    """Whether apt takes a state no more: that of security updates says until when it is good."""
+    until = release.fields.get("Valid-Until")
+    return bool(until) and parsedate_to_datetime(until or "") < dt.datetime.now(tz=dt.timezone.utc)
+
+
+def _date(release: _Release) -> dt.datetime:
+    """Raises `ValueError` where a Release file has none."""
+    return parsedate_to_datetime(release.fields.get("Date", ""))
 
 
 def _is_there(folder: str, release: _Release, path: str) -> bool:

@@ -15,6 +15,11 @@ def stage_tag(key: str) -> str:
     return f"{OWN}stage:{key[:32]}"
 
 
+def rehearsal_tag(identifier: str, stage: str) -> str:
+    """That of a stage of an image, as far as its steps ran on a stand-in for its base."""
+    return f"{OWN}rehearsal-{identifier}:{stage}"
+
+
 def image_tag(identifier: str, content_key: str) -> str:
     """That of the image of a cell."""
     return f"{OWN}{identifier}:{content_key[:12]}"

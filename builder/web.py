@@ -14,6 +14,7 @@ from builder import terminal
 # Those that may pass by themselves; every other status is the server's last word.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SHOWN = 200  # letters
+_DATE = 64  # letters, at most, of a time as headers write it
 _DIGITS = 9  # of a number of seconds; what has more is longer than anybody waits
 _USER = re.compile(r"://[^/?#\s]*@")
 
@@ -53,6 +54,8 @@ def retry_after(headers: Mapping[str, str]) -> float:
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text) if len(text) <= _DIGITS else math.inf
+    if len(text) > _DATE:
+        return 0.0
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (TypeError, ValueError, IndexError, OverflowError):

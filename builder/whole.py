@@ -69,3 +69,12 @@ def discard(file: Path) -> None:
     """Remove a file, if it is there; an `unnamed` one goes by itself."""
     with contextlib.suppress(PermissionError):
         file.unlink(missing_ok=True)
+
+
+def note_use(record: Path) -> None:
+    """Note that something is of use: `gc` leaves what was so lately.
+
+    What another user shares is that one's to note, and to remove.
+    """
+    with contextlib.suppress(OSError):  # gone, another's, or on a file system that is read-only
+        os.utime(record)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Runs all tests: each file of engine tests in a process of its own, the unit tests in a few.
+"""Runs all tests: each file of engine tests in a process of its own, and the unit tests in a few.
 
 The longest start first, as `tests/durations.json` has them. A further file starts whenever the
 processors have nothing to do, so that tests that wait run beside those that compute. Files that
-want the default images start when `test_main_job.py`, which builds them, has ended.
+want the default images start when `test_main_job.py`, which builds them, has ended. mypy runs
+beside them, for it takes one processor for most of a minute.
 
 Only the standard library is used: it runs before anything is known of the virtual environment.
 """
@@ -39,12 +40,14 @@ IDLE = 0.3  # of all processors: from here on there is room for another job
 LOOK_S = 3.0
 NEED_GB = 15  # in the builder's home, in out/ and, meanwhile, in /tmp
 LIMIT_S = {False: 1800, True: 7200}
+TYPES = "mypy"  # the job that is no pytest
+TYPES_S = 60.0
 NO_TESTS = 5  # pytest's exit status where all tests of a file were left out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Test files that one pytest runs."""
+    """Test files that one pytest runs; none where mypy checks the types."""
 
     name: str
     files: tuple[str, ...]
@@ -99,8 +102,9 @@ def test_files(folder: str) -> list[str]:
 
 
 def all_jobs(seconds: dict[str, float]) -> list[Job]:
-    """Every test file in exactly one job, the longest first."""
-    jobs = [*unit_jobs(seconds), *engine_jobs(seconds)]
+    """The types, and every test file in exactly one job; the longest first."""
+    types = Job(name=TYPES, files=(), seconds=TYPES_S)
+    jobs = [types, *unit_jobs(seconds), *engine_jobs(seconds)]
     return sorted(jobs, key=lambda job: (MAIN_JOB not in job.files, -job.seconds))
 
 
@@ -144,6 +148,8 @@ def engine_jobs(seconds: dict[str, float]) -> list[Job]:
 
 def command_of(job: Job, long: bool) -> list[str]:
     """A pytest of its own, which hears SIGINT though a shell's background jobs ignore it."""
+    if job.name == TYPES:
+        return ["env", "--default-signal=INT", str(PROJECT / ".venv/bin/mypy"), "--strict"]
     options = ["-p", "no:cacheprovider", "-o", "junit_duration_report=total", "-v"]
     chosen = ["-m", "long or campaign"] if long else []
     result = f"--junitxml={RESULTS / job.name}.xml"
@@ -283,7 +289,8 @@ def report(ended: Running) -> bool:
     """Print how a job ended, with all that it printed where it failed; whether it was well."""
     counts = Counter(case.outcome for case in cases_of(ended.job))
     good = ended.process.returncode in {0, NO_TESTS}
-    numbers = ", ".join(f"{counts[name]} {name}" for name in sorted(counts)) or "no tests"
+    empty = "no tests" if ended.job.files else "types"
+    numbers = ", ".join(f"{counts[name]} {name}" for name in sorted(counts)) or empty
     took = f"{ended.seconds:6.1f} s, {ended.cpu_s:6.1f} s of a processor"
     print(f"{'ok  ' if good else 'FAIL'} {took}  {ended.job.name}: {numbers}")
     if not good:
@@ -371,7 +378,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, interrupt)
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
-    jobs = all_jobs(recorded())
+    jobs = [job for job in all_jobs(recorded()) if job.files or not options.long]
     try:
         failed = run(jobs, options.long)
     except KeyboardInterrupt:

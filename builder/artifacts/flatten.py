@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from builder.artifacts.attributes import users_attributes
 from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tree import Entry, clean, entry_of_special, owner_of
+from builder.artifacts.tree import Entry, clean, entry_of_special, hashed, owner_of
 from builder.digests import sha256_of
 from builder.errors import StepFailed
 
@@ -86,9 +87,14 @@ def flattened(layout: Layout) -> dict[str, Node]:
     """
     nodes: dict[str, Node] = {}
     for blob in layout.layers:
-        with blob.open("rb") as file:
-            _lay(_placed(blob, file), nodes)
+        lay(blob, nodes)
     return dict(sorted(nodes.items()))
+
+
+def lay(blob: Path, nodes: dict[str, Node]) -> None:
+    """Lay a layer, a plain tar, over the nodes of those below it."""
+    with blob.open("rb") as file:
+        _lay(_placed(blob, file), nodes)
 
 
 def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
@@ -111,16 +117,20 @@ def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
             mode=stat.S_IMODE(node.member.mode),
             size=node.size,
             content=content,
+            attributes=users_attributes(node.member),
             owner=owner_of(node.member),
         )
 
 
-def entries_of_layout(layout: Layout) -> Iterator[Entry]:
-    """The entries of an image, read once from its blobs, each checked against its digest."""
+def entries_of_layout(layout: Layout, kept: dict[str, bytes] | None = None) -> Iterator[Entry]:
+    """The entries of an image, read once from its blobs, each checked against its digests.
+
+    `kept` is given the contents of the files that describe an image (`tree.describes`).
+    """
     nodes: dict[str, Node] = {}
-    for blob in layout.layers:
-        with opened_layer(blob) as stream:
-            _lay(_hashed(stream), nodes)
+    for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=False):
+        with opened_layer(blob, diff_id) as stream:
+            _lay(_hashed(stream, kept), nodes)
     return entries(nodes)
 
 
@@ -141,7 +151,7 @@ def _placed(layer: Path, file: IO[bytes]) -> Iterator[Member]:
             )
 
 
-def _hashed(stream: IO[bytes]) -> Iterator[Member]:
+def _hashed(stream: IO[bytes], kept: dict[str, bytes] | None) -> Iterator[Member]:
     """The members of a tar that is read once, with their paths; files know their SHA-256."""
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
@@ -150,7 +160,7 @@ def _hashed(stream: IO[bytes]) -> Iterator[Member]:
             if member.isreg():
                 data = archive.extractfile(member)
                 assert data is not None
-                content = sha256_of(data)
+                content = hashed(data, path, member.size, kept)
             yield member, path, Node(path=path, member=member, size=member.size, content=content)
 
 

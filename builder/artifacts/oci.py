@@ -19,12 +19,16 @@ from typing import IO, Any, cast
 from builder.artifacts.gzips import Gzip, threads
 from builder.digests import HashedReader, digest_of
 from builder.errors import StepFailed
-from builder.inflating import Inflater, inflater
+from builder.exact_json import parsed
+from builder.inflating import stream_inflater
+from builder.regular_files import read_regular
+from builder.zstd import MAGIC as ZSTD_MAGIC
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
+ZSTD_LAYER = "application/vnd.oci.image.layer.v1.tar+zstd"
 GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
 
@@ -50,6 +54,19 @@ class Layout:
         return str(self.config.get("config", {}).get("WorkingDir") or "/")
 
     @property
+    def diff_ids(self) -> tuple[str, ...]:
+        """The digests of the layers' tars, one a layer.
+
+        Raises `StepFailed` if the configuration has another number of them.
+        """
+        diff_ids = (self.config.get("rootfs") or {}).get("diff_ids") or []
+        if len(diff_ids) != len(self.layers):
+            raise StepFailed(
+                f"{self.path}: {len(self.layers)} layers, and {len(diff_ids)} diff_ids of them"
+            )
+        return tuple(map(str, diff_ids))
+
+    @property
     def architecture(self) -> str:
         """The architecture, spelt as OCI does (amd64)."""
         return str(self.config.get("architecture", ""))
@@ -61,20 +78,27 @@ def read_layout(path: Path) -> Layout:
     Layers are checked when they are read (`flatten`).
     """
     try:
-        index = json.loads((path / "index.json").read_text())
+        index = parsed(read_regular(path / "index.json", follow=True))
         descriptors = [d for d in index["manifests"] if d.get("mediaType") == MANIFEST]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StepFailed(f"{path}: not an OCI image layout ({error})") from error
     if len(descriptors) != 1:
         raise StepFailed(f"{path}: {len(descriptors)} images in the OCI layout, expected 1")
     digest = descriptors[0]["digest"]
-    manifest = json.loads(_blob(path, digest))
+    manifest = _document(path, digest)
     return Layout(
         path=path,
         digest=digest,
-        config=json.loads(_blob(path, manifest["config"]["digest"])),
+        config=_document(path, manifest["config"]["digest"]),
         layers=tuple(blob_path(path, layer["digest"]) for layer in manifest["layers"]),
     )
+
+
+def _document(layout: Path, digest: str) -> Any:
+    try:
+        return parsed(_blob(layout, digest))
+    except ValueError as error:
+        raise StepFailed(f"{layout}: {digest} cannot be read as JSON ({error})") from error
 
 
 def blob_path(layout: Path, digest: str) -> Path:
@@ -85,7 +109,7 @@ def blob_path(layout: Path, digest: str) -> Path:
 
 def _blob(layout: Path, digest: str) -> bytes:
     try:
-        data = blob_path(layout, digest).read_bytes()
+        data = read_regular(blob_path(layout, digest), follow=True)
     except OSError as error:
         raise StepFailed(f"{layout}: not an OCI image layout ({error})") from error
     found = digest_of(data)
@@ -95,33 +119,59 @@ def _blob(layout: Path, digest: str) -> bytes:
 
 
 @contextmanager
-def opened_layer(blob: Path) -> Iterator[IO[bytes]]:
-    """A layer's tar, from a blob that is gzipped or not, to be read to its end.
+def opened_layer(blob: Path, diff_id: str = "") -> Iterator[IO[bytes]]:
+    """A layer's tar, from a blob that is packed or not, to be read to its end.
 
-    Raises `StepFailed` at the end unless the blob holds what its name, a SHA-256, says.
+    Raises `StepFailed` at the end unless the blob holds what its name, a SHA-256, says, and, with a
+    `diff_id`, unless that is the digest of the tar.
     """
     with blob.open("rb") as file:
         hashing = HashedReader(file)
-        yield cast("IO[bytes]", _Unpacked(hashing) if is_gzipped(blob) else hashing)
+        plain = HashedReader(_unpacked(blob, hashing)) if diff_id else None
+        yield cast("IO[bytes]", plain or _unpacked(blob, hashing))
+        while (plain or hashing).read(_CHUNK):
+            pass
         while hashing.read(_CHUNK):
             pass
     if hashing.digest != f"sha256:{blob.name}":
         raise StepFailed(f"{blob}: this blob holds {hashing.digest}")
+    if plain and plain.digest != diff_id:
+        raise StepFailed(f"{blob}: this layer is not the {diff_id} of the image's config")
 
 
 def is_gzipped(blob: Path) -> bool:
     """Whether a file begins as gzip files do."""
+    return _begins(blob, GZIP_MAGIC)
+
+
+def is_packed(blob: Path) -> bool:
+    """Whether a layer's blob has to be inflated."""
+    return is_gzipped(blob) or _begins(blob, ZSTD_MAGIC)
+
+
+def packing_of(blob: Path) -> str:
+    """The media type of a layer, by how its blob begins."""
+    if is_gzipped(blob):
+        return LAYER
+    return ZSTD_LAYER if _begins(blob, ZSTD_MAGIC) else PLAIN_LAYER
+
+
+def _begins(blob: Path, magic: bytes) -> bool:
     with blob.open("rb") as file:
-        return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        return file.read(len(magic)) == magic
+
+
+def _unpacked(blob: Path, hashing: HashedReader) -> IO[bytes]:
+    return cast("IO[bytes]", _Unpacked(blob, hashing) if is_packed(blob) else hashing)
 
 
 class _Unpacked(io.RawIOBase):
-    """The plain bytes of a gzip file, whatever number of members it has."""
+    """The plain bytes of a layer that is packed."""
 
-    def __init__(self, file: HashedReader) -> None:
+    def __init__(self, blob: Path, file: HashedReader) -> None:
         super().__init__()
-        self._file, self._ready, self._packed = file, bytearray(), b""
-        self._inflater: Inflater | None = None
+        self._file, self._ready = file, bytearray()
+        self._inflater = stream_inflater(zstd=not is_gzipped(blob))
 
     def readable(self) -> bool:
         return True
@@ -136,15 +186,12 @@ class _Unpacked(io.RawIOBase):
 
     def _more(self) -> bool:
         """Unpack the next bytes; False at the end."""
-        packed = self._packed or self._file.read(_CHUNK >> 2)
+        packed = self._file.read(_CHUNK >> 2)
         if not packed:
-            if self._inflater is None or not self._inflater.eof:
+            if not self._inflater.eof:
                 raise EOFError("the compressed data break off")
             return False
-        if self._inflater is None or self._inflater.eof:
-            self._inflater = inflater(packed)
         self._ready += self._inflater.decompress(packed)
-        self._packed = self._inflater.unused_data
         return True
 
 

@@ -1,7 +1,7 @@
 """From what an engine exports to an OCI layout that two builds agree on, byte for byte.
 
-Layers are written anew in one pass: sorted, with what counts alone (`settled`), plain for what is
-made of them next, and gzipped.
+Layers are written anew: sorted, with what counts alone (`settled`) and only what each changes of
+those below it (`changes`); plain for what is made of them next, and gzipped.
 """
 
 from __future__ import annotations
@@ -9,40 +9,38 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
-import io
 import json
-import posixpath
 import re
 import shutil
-import tarfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from types import MappingProxyType
+from typing import Any
 
-from builder.artifacts import settled
-from builder.artifacts.flatten import WHITEOUT
+from builder.artifacts.changes import changes_of
+from builder.artifacts.flatten import Node, lay
 from builder.artifacts.gzips import Gzip, Place, threads
 from builder.artifacts.oci import (
     Layer,
     Layout,
     blob_path,
     finish_layout,
-    is_gzipped,
+    is_packed,
     opened_layer,
     read_layout,
     start_layout,
 )
 from builder.artifacts.sharing import SharedLayers, Written
 from builder.artifacts.tars import GzippedTar
-from builder.artifacts.tree import clean
 from builder.contract import LABEL
 from builder.digests import HashedWriter
 from builder.errors import StepFailed
-from builder.home import LENT_AT, NATIVE_LABEL, PIP_AT
+from builder.home import NATIVE_LABEL
 
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
+_NO_NOTES: Mapping[str, str] = MappingProxyType({})
 _OF_BUILD = frozenset(["io.buildah.version", NATIVE_LABEL])
 _CONFIG = ("architecture", "author", "os", "os.version", "variant")
 _CONTAINER = (
@@ -72,30 +70,42 @@ class Plain:
 
 
 def repack(
-    exported: Path, target: Path, *, plain: Path, epoch: int, shared: SharedLayers | None = None
+    exported: Path,
+    target: Path,
+    *,
+    plain: Path,
+    epoch: int,
+    shared: SharedLayers | None = None,
+    notes: Mapping[str, str] = _NO_NOTES,
 ) -> Plain:
     """Write the OCI layout `target`, and beside it `plain`, with layers that are not compressed.
 
     `exported` is a folder as containers-transports(5) has it for `dir:`, and is used up. No time
-    in the layouts is later than `epoch`. Layers that are in `shared` are not written again.
+    in the layouts is later than `epoch`. Layers that are in `shared` are not written again. `notes`
+    are annotations beside those that the labels are.
     """
     config, sources = _exported(exported)
     for folder in (target, plain):
         start_layout(folder)
-    layers, kept = [], {}
+    layers: list[Layer] = []
+    kept: dict[tuple[Path, int], Kept] = {}
     with threads() as pool:
         writing = _Writing(target=target, plain=plain, pool=pool, epoch=epoch, shared=shared)
+        key = hashlib.sha256(str(epoch).encode()).hexdigest()
         for number, source in enumerate(sources):
-            written = writing.layer(source, lowest=number == 0)
+            key = hashlib.sha256(f"{key} {source.name}".encode()).hexdigest()
+            written = writing.layer(source, key=key, lowest=not layers)
             layers.append(written.layer)
             blob = blob_path(plain, written.layer.diff_id)
             for offset, places in written.places.items():
                 kept[(blob, offset)] = Kept(blob=written.layer.digest, places=places)
-            source.unlink()
+            if source not in sources[number + 1 :]:  # two steps may have changed the same
+                source.unlink()
     shutil.rmtree(exported)
     settled_config = _config(config, [one.diff_id for one in layers], epoch)
     labels = settled_config["config"].get("Labels") or {}
     about = {name: text for name, text in labels.items() if name.startswith(ANNOTATIONS)}
+    about |= notes
     finish_layout(target, settled_config, layers, about)
     finish_layout(plain, settled_config, [_as_plain(plain, one) for one in layers], about)
     return Plain(layout=read_layout(plain), kept=kept)
@@ -140,7 +150,7 @@ def _file_name(descriptor: Mapping[str, Any]) -> str:
 
 
 def _unpacked(blob: Path, target: Path) -> Path:
-    if not is_gzipped(blob):
+    if not is_packed(blob):
         return blob
     with opened_layer(blob) as source, target.open("wb") as sink:
         shutil.copyfileobj(source, sink, 1 << 20)
@@ -154,33 +164,39 @@ def _as_plain(plain: Path, layer: Layer) -> Layer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Writing:
-    """Layers that are written to two layouts."""
+    """Layers that are written to two layouts. `nodes` are the tree of those that are there."""
 
     target: Path
     plain: Path
     pool: ThreadPoolExecutor
     epoch: int
     shared: SharedLayers | None
+    nodes: dict[str, Node] = field(default_factory=dict)
 
-    def layer(self, source: Path, *, lowest: bool) -> Written:
-        """Write the layer of an exported blob, which its digest names."""
-        if self.shared is None:
-            return self._layer(source, lowest=lowest)
-        key = f"{source.name}-{self.epoch}-{'lowest' if lowest else 'above'}"
-        written = self.shared.take(key, target=self.target, plain=self.plain)
+    def layer(self, source: Path, *, key: str, lowest: bool) -> Written:
+        """Write the layer of an exported blob; `key` says what it and those below are made of."""
+        written = (
+            self.shared.take(key, target=self.target, plain=self.plain) if self.shared else None
+        )
         if written is None:
             written = self._layer(source, lowest=lowest)
-            self.shared.keep(key, written, target=self.target, plain=self.plain)
+            if self.shared:
+                self.shared.keep(key, written, target=self.target, plain=self.plain)
+        lay(blob_path(self.plain, written.layer.diff_id), self.nodes)
         return written
 
     def _layer(self, blob: Path, *, lowest: bool) -> Written:
         source = _unpacked(blob, blob.with_suffix(".tar"))
         packed, plain = self.target / "layer", self.plain / "layer"
-        with source.open("rb") as file, packed.open("wb") as sink, plain.open("wb") as plain_sink:
+        with packed.open("wb") as sink, plain.open("wb") as plain_sink:
             gzip, hashing = Gzip(sink, self.pool), HashedWriter(plain_sink)
             tar = GzippedTar(gzip, hashing)
-            for member, path in _in_order(file, lowest=lowest):
-                self._add(tar, member, path, file)
+            for change in changes_of(source, self.nodes, epoch=self.epoch, lowest=lowest):
+                if change.member.isreg():
+                    with change.open() as content:
+                        tar.add(change.member, content)
+                else:
+                    tar.add(change.member)
             tar.close()
         layer = Layer(diff_id=hashing.digest, digest=f"sha256:{gzip.digest}", size=gzip.size)
         packed.rename(blob_path(self.target, layer.digest))
@@ -190,19 +206,6 @@ class _Writing:
         places = {_offset(one): tuple(some) for one, some in gzip.places.items()}
         return Written(layer=layer, places=places)
 
-    def _add(self, tar: GzippedTar, member: tarfile.TarInfo, path: str, file: IO[bytes]) -> None:
-        new = settled.settled(member, path, self.epoch)
-        if not member.isreg():
-            tar.add(new)
-            return
-        file.seek(member.offset_data)
-        if settled.is_rewritten(path):
-            data = settled.rewritten(path, file.read(member.size), self.epoch)
-            new.size = len(data)
-            tar.add(new, io.BytesIO(data))
-        else:
-            tar.add(new, file)
-
 
 def _offset(place: Hashable) -> int:
     assert isinstance(place, int)
@@ -210,61 +213,6 @@ def _offset(place: Hashable) -> int:
 
 
 _COPIED = re.compile(r"(#\(nop\) (?:COPY|ADD) [a-z]+):[0-9a-f]{64}(?= )")
-_SHOWN = {one.lstrip("/") for one in (LENT_AT, PIP_AT)}  # to build steps, from this machine
-
-
-def _in_order(file: IO[bytes], *, lowest: bool) -> Iterator[tuple[tarfile.TarInfo, str]]:
-    """The members that stay, sorted, with their paths; of hard links the first has the content."""
-    members: dict[str, tarfile.TarInfo] = {}
-    with tarfile.open(fileobj=file, mode="r:") as archive:
-        for member in archive:
-            path = clean(member.name)
-            if path in _SHOWN:
-                continue
-            if member.isdir() or settled.is_kept(_meant(path), lowest=lowest):
-                members[path] = member
-    first_names: dict[int, str] = {}
-    for path in sorted(members, key=_order):
-        member = _target(members[path], members)
-        if member.islnk():  # to a file of a layer below
-            yield _link(member, clean(member.linkname)), path
-        elif not member.isreg():
-            yield member, path
-        elif first := first_names.get(member.offset):
-            yield _link(member, first), path
-        else:
-            first_names[member.offset] = path
-            yield member, path
-
-
-def _target(member: tarfile.TarInfo, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
-    """The member that a hard link is another name of; itself where that is in another layer."""
-    seen = set()
-    while member.islnk() and member.offset not in seen:
-        seen.add(member.offset)
-        found = members.get(clean(member.linkname))
-        if found is None:
-            break
-        member = found
-    return member
-
-
-def _link(member: tarfile.TarInfo, first: str) -> tarfile.TarInfo:
-    link = tarfile.TarInfo()
-    link.type, link.linkname = tarfile.LNKTYPE, first
-    link.mode, link.uid, link.gid, link.mtime = member.mode, member.uid, member.gid, member.mtime
-    return link
-
-
-def _order(path: str) -> list[tuple[bool, str]]:
-    """Folders before what is in them, and first what a layer removes."""
-    return [(not part.startswith(WHITEOUT), part) for part in path.split("/")]
-
-
-def _meant(path: str) -> str:
-    """The path that a whiteout is about; any other as it is."""
-    folder, name = posixpath.split(path)
-    return posixpath.join(folder, name.removeprefix(WHITEOUT))
 
 
 def _config(config: Mapping[str, Any], diff_ids: Sequence[str], epoch: int) -> dict[str, Any]:

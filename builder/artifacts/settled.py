@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from builder.artifacts.attributes import as_headers, attributes_of
 from builder.errors import BadInput
 from builder.model import EPOCH
 
@@ -46,14 +47,20 @@ VOLATILE: tuple[Volatile, ...] = (
     Volatile(pattern="var/cache/fontconfig/*", reason="an index with times"),
     Volatile(pattern="var/lib/dbus/machine-id", reason="random, and each machine's own"),
     Volatile(pattern="var/lib/systemd/random-seed", reason="random, and each machine's own"),
+    # Copies with their times: vfs takes one of another file, as long and as old, for unchanged.
+    *(
+        Volatile(pattern=pattern, reason="a copy of the file beside it, before its last change")
+        for pattern in (
+            *(f"etc/{name}-" for name in ("group", "gshadow", "passwd", "shadow")),
+            *("etc/subgid-", "etc/subuid-", "var/lib/dpkg/*-old", "var/cache/debconf/*-old"),
+        )
+    ),
     Volatile(pattern="etc/ssh/ssh_host_*", reason="a secret that all copies would share"),
 )
 # Engines put the build host's in a layer; runtimes bring their own. Those of the base stay.
 STUBS = frozenset(["etc/hosts", "etc/hostname", "etc/resolv.conf"])
 _VOLATILE = re.compile("|".join(fnmatch.translate(one.pattern) for one in VOLATILE))
-_XATTR = "SCHILY.xattr."
-_LABEL = "SCHILY.xattr.security.selinux"  # the build host's policy gives it
-_SHADOW = frozenset(["etc/shadow", "etc/shadow-"])
+_SHADOW = "etc/shadow"
 _MACHINE_ID = "etc/machine-id"
 # A .pyc: https://peps.python.org/pep-0552/; since the magic number of 3.7, flags come before the
 # source's time. Python 2's numbers are above 20000, and its time comes second, too.
@@ -86,25 +93,22 @@ def settled(member: tarfile.TarInfo, path: str, epoch: int) -> tarfile.TarInfo:
     """A member with what counts alone: type, mode, owner, content, links, attributes.
 
     Times are clamped to `epoch`: what is older stays as it is, so nothing gets newer than what
-    it was made from.
+    it was made from. A folder's is `epoch`: it tells when something was made or removed in there,
+    also of what is not kept.
     """
     new = tarfile.TarInfo(path or ".")
     new.type, new.size, new.linkname = member.type, member.size, member.linkname
     new.mode = 0o777 if member.issym() else member.mode & 0o7777
     new.uid, new.gid = member.uid, member.gid
     new.devmajor, new.devminor = member.devmajor, member.devminor
-    new.mtime = max(0, min(int(member.mtime), epoch))
-    new.pax_headers = {
-        name: value
-        for name, value in sorted(member.pax_headers.items())
-        if name.startswith(_XATTR) and name != _LABEL
-    }
+    new.mtime = epoch if member.isdir() else max(0, min(int(member.mtime), epoch))
+    new.pax_headers = as_headers(attributes_of(member))
     return new
 
 
 def is_rewritten(path: str) -> bool:
     """Whether a file's content goes through `rewritten`."""
-    return path.endswith((".pyc", ".pyo")) or path in _SHADOW or path == _MACHINE_ID
+    return path.endswith((".pyc", ".pyo")) or path in {_SHADOW, _MACHINE_ID}
 
 
 def rewritten(path: str, data: bytes, epoch: int) -> bytes:
@@ -114,7 +118,7 @@ def rewritten(path: str, data: bytes, epoch: int) -> bytes:
     """
     if path == _MACHINE_ID:
         return b""
-    if path in _SHADOW:
+    if path == _SHADOW:
         return b"".join(_shadow_line(line, epoch) for line in data.splitlines(keepends=True))
     return _pyc(data, epoch)
 

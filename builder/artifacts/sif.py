@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from builder.errors import StepFailed
 
@@ -22,7 +22,9 @@ _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
 _PARTITION = struct.Struct("<ii3s")
 PARTITION, JSON = 0x4004, 0x4006
 _SQUASHFS, _PRIMARY = 1, 2
+_ARCHITECTURES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}
 _KINDS = {1: "system", _PRIMARY: "primary", 3: "data", 4: "overlay"}
+LAUNCH = "#!/usr/bin/env run-singularity"  # the first line: what starts a SIF that is run as a file
 _MOST = 10_000  # descriptors: Apptainer makes 48
 _LARGEST = 1 << 22  # bytes of an object that is read whole
 
@@ -84,11 +86,33 @@ def root_file_system(path: Path) -> SifObject:
     return part
 
 
-def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
+def architecture_of(path: Path) -> str:
+    """The architecture of a SIF's root file system; a number of SIF's that is not known here."""
+    return _architecture(_PARTITION.unpack_from(root_file_system(path).extra)[2])
+
+
+def launch_and_architecture(path: Path) -> tuple[str, str]:
+    """The first line of a SIF, and the architecture that its header has."""
+    with path.open("rb") as file:
+        fields = _header(file, path)
+    return fields[0].rstrip(b"\0").decode(errors="replace").strip(), _architecture(fields[3])
+
+
+def _architecture(field: bytes) -> str:
+    code = field.rstrip(b"\0")
+    return _ARCHITECTURES.get(code, f"SIF's number {code.decode(errors='replace')}")
+
+
+def _header(file: IO[bytes], path: Path) -> tuple[Any, ...]:
     data = file.read(_HEADER.size)
     fields = _HEADER.unpack(data) if len(data) == _HEADER.size else ()
     if not fields or not fields[1].startswith(_MAGIC):
         raise StepFailed(f"{path}: not a SIF")
+    return fields
+
+
+def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
+    fields = _header(file, path)
     number, start = fields[8], fields[9]
     if not 0 < number <= _MOST or start < _HEADER.size:
         raise StepFailed(f"{path}: not a whole SIF: its header says {number} objects")

@@ -1,9 +1,10 @@
 """The tree digest: one hash over an image's root file system, whatever format holds it.
 
-Over the sorted entries' (path, type, mode, size, SHA-256 of the content, link target). Owners and
-times are left out: a SIF that an ordinary user packs cannot keep owners. They are compared between
-the formats that do (`owner_differences`). What a format must add or cannot keep is on the
-allow-list below, each with its reason.
+Over the sorted entries' (path, type, mode, size, SHA-256 of the content, link target, extended
+attributes). Owners, the attributes that only root may give, and times are left out: a SIF that an
+ordinary user packs cannot keep them. All but times are compared between the formats that do
+(`owner_differences`). What a format must add or cannot keep is on the allow-list below, each with
+its reason.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import IO
 
+from builder.artifacts.attributes import Attributes, roots_attributes, users_attributes
 from builder.digests import sha256_of
 from builder.errors import StepFailed
 
@@ -50,6 +53,9 @@ ALLOWED: tuple[Allowance, ...] = (
     Allowance(path="environment", reason="a link into .singularity.d that every SIF has"),
     Allowance(path="ch", reason="Charliecloud's metadata: the environment for ch-run --set-env"),
 )
+_DESCRIBING = frozenset(["ch/environment", "opt/build-images/host-contract.json"])
+_LARGEST = 1 << 20  # bytes of a file that describes an image
+_NOT_READ = b"\0"  # the content of one that is larger, or a link: equal to none that is expected
 _text = json.encoder.encode_basestring_ascii  # a string as JSON
 _ALLOWED_PATHS = frozenset(one.path for one in ALLOWED)
 
@@ -58,7 +64,8 @@ _ALLOWED_PATHS = frozenset(one.path for one in ALLOWED)
 class Entry:
     """One path of a root file system. `mode` holds the permission bits, setuid's among them.
 
-    `owner` is `UID:GID`; it has no part in the digest, nor in whether two entries are equal.
+    `owner` is `UID:GID` and what only root may give besides; it has no part in the digest, nor in
+    whether two entries are equal.
     """
 
     path: str
@@ -67,12 +74,14 @@ class Entry:
     size: int = 0
     content: str = ""
     target: str = ""
+    attributes: Attributes = ()
     owner: str = dataclasses.field(default="", compare=False)
 
 
 def owner_of(member: tarfile.TarInfo) -> str:
-    """The owner of a tar's member, as entries hold it."""
-    return f"{member.uid}:{member.gid}"
+    """The owner of a tar's member, as entries hold it, with the attributes that only root gives."""
+    given = [f"{name}={text!a}" for name, text in roots_attributes(member)]
+    return " ".join([f"{member.uid}:{member.gid}", *given])
 
 
 def clean(name: str) -> str:
@@ -91,21 +100,43 @@ def _is_within_allowed(folder: str) -> bool:
     return any("/".join(parents[:n]) in _ALLOWED_PATHS for n in range(1, len(parents) + 1))
 
 
-def entries_of_tar(stream: IO[bytes]) -> Iterator[Entry]:
-    """The entries of a tar of a root file system, read once from start to end."""
+def describes(path: str) -> bool:
+    """Whether a file says of an image what its files do not: variables, labels, scripts."""
+    return path in _DESCRIBING or path.startswith(".singularity.d/")
+
+
+def hashed(data: IO[bytes], path: str, size: int, kept: dict[str, bytes] | None) -> str:
+    """The SHA-256 of a file's content, which is kept if it describes the image."""
+    if kept is None or not describes(path) or size > _LARGEST:
+        return sha256_of(data)
+    kept[path] = data.read()
+    return hashlib.sha256(kept[path]).hexdigest()
+
+
+def entries_of_tar(stream: IO[bytes], kept: dict[str, bytes] | None = None) -> Iterator[Entry]:
+    """The entries of a tar of a root file system, read once from start to end.
+
+    `kept` is given the contents of the files that describe an image (`describes`).
+    """
     seen: dict[str, Entry] = {}
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             path = clean(member.name)
             if not path:
                 continue
-            entry = _entry(archive, member, path, seen)
+            entry = _entry(archive, member, path, seen, kept)
             seen[path] = entry
+            if kept is not None and describes(path) and entry.kind != "directory":
+                kept.setdefault(path, _NOT_READ)
             yield entry
 
 
 def _entry(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, seen: Mapping[str, Entry]
+    archive: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    path: str,
+    seen: Mapping[str, Entry],
+    kept: dict[str, bytes] | None,
 ) -> Entry:
     if member.islnk():
         target = clean(member.linkname)
@@ -120,7 +151,8 @@ def _entry(
             kind="file",
             mode=stat.S_IMODE(member.mode),
             size=member.size,
-            content=sha256_of(data),
+            content=hashed(data, path, member.size, kept),
+            attributes=users_attributes(member),
             owner=owner_of(member),
         )
     return entry_of_special(member, path)
@@ -137,8 +169,13 @@ def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
         tarfile.BLKTYPE: "block device",
         tarfile.FIFOTYPE: "pipe",
     }
-    kind = kinds.get(member.type, "other")
-    return Entry(path=path, kind=kind, mode=stat.S_IMODE(member.mode), owner=owner)
+    return Entry(
+        path=path,
+        kind=kinds.get(member.type, "other"),
+        mode=stat.S_IMODE(member.mode),
+        attributes=users_attributes(member),
+        owner=owner,
+    )
 
 
 def comparable(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -152,7 +189,7 @@ def tree_digest(entries: Mapping[str, Entry]) -> str:
     digest = hashlib.sha256()
     for entry in entries.values():
         one = entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target
-        digest.update(line_of(*one))
+        digest.update(line_of(*one, *chain.from_iterable(entry.attributes)))
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -197,4 +234,7 @@ def _difference(here: Entry, there: Entry) -> str:
         return f"mode {here.mode:04o}, not {there.mode:04o}"
     if here.target != there.target:
         return f"links to {here.target}, not {there.target}"
+    if here.attributes != there.attributes:
+        names = sorted({name for name, _ in {*here.attributes} ^ {*there.attributes}})
+        return f"another extended attribute {', '.join(names)}"
     return f"another content ({here.size} bytes, not {there.size})"

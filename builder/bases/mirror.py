@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,12 +13,16 @@ from builder.errors import BadInput, MissingPrerequisite
 
 VARIABLE = "BUILD_IMAGES_MIRROR"
 SECURITY_VARIABLE = "BUILD_IMAGES_SECURITY_MIRROR"
+NONE = "none"
 _OFF = {"no", "false", "without", "off", "disable"}  # of apt's StringToBool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mirror:
-    """Base URLs of a Debian archive and, where there is one, of its security archive."""
+    """Base URLs of a Debian archive and of its security archive.
+
+    That is None where none is known, and empty where the user does without.
+    """
 
     main: str
     security: str | None
@@ -33,23 +37,42 @@ class _Entry:
 def find_mirror(
     *, apt: Path = Path("/etc/apt"), os_release: Path = Path("/etc/os-release")
 ) -> Mirror:
-    """The mirror named by $BUILD_IMAGES_MIRROR, else the one in apt's own sources."""
-    security = os.environ.get(SECURITY_VARIABLE, "").rstrip("/") or None
-    if main := os.environ.get(VARIABLE):
-        return _without_secrets(Mirror(main=main.rstrip("/"), security=security))
+    """The mirrors named by $BUILD_IMAGES_MIRROR and $BUILD_IMAGES_SECURITY_MIRROR.
+
+    What is not named there is taken from apt's own sources.
+    """
     suites = _own_suites(os_release)
     entries = list(_entries(apt))
+    security = _security(entries, suites)
+    if main := os.environ.get(VARIABLE):
+        return _without_secrets(Mirror(main=main.rstrip("/"), security=security))
     mains = [_resolved(one.uri) for one in entries if one.suite in suites]
     if not mains:
         raise MissingPrerequisite(
             "no Debian mirror is known: this machine's apt names none",
             hint=f"set {VARIABLE} to the URL of a Debian mirror (the folder that holds dists/)",
         )
-    securities = [
-        one.uri for one in entries if one.suite.removesuffix("-security") in suites - {one.suite}
-    ]
-    found = security or (securities[0] if securities else None)
-    return _without_secrets(Mirror(main=mains[0], security=found))
+    return _without_secrets(Mirror(main=mains[0], security=security))
+
+
+def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
+    """The archives of which this machine's apt has one of some suites, without those with users."""
+    uris = (
+        _resolved(entry.uri) for entry in _entries(apt) if entry.suite.partition("-")[0] in suites
+    )
+    return tuple(dict.fromkeys(uri for uri in uris if "@" not in urlsplit(uri).netloc))
+
+
+def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
+    """The security archive, as `Mirror` holds it."""
+    if said := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
+        return "" if said == NONE else said
+    found = (
+        _resolved(one.uri)
+        for one in entries
+        if one.suite.removesuffix("-security") in suites - {one.suite}
+    )
+    return next(found, None)
 
 
 def _without_secrets(mirror: Mirror) -> Mirror:

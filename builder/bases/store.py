@@ -6,29 +6,30 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
-import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder import facts
 from builder.artifacts import oci
-from builder.bases.mirror import SECURITY_VARIABLE, Mirror
+from builder.bases.mirror import NONE, SECURITY_VARIABLE, Mirror
 from builder.errors import MissingPrerequisite, StepFailed
 from builder.home import LENT_AT
+from builder.indices import IndexState, state_from
 from builder.locks import locked
-from builder.model import BaseImage, Bootstrap
+from builder.model import BaseImage
+from builder.namespaces import as_root_of_own, remove_tree
 from builder.process import Processes
 from builder.tags import base_tag
-from builder.whole import fsync, fsync_files
+from builder.whole import fsync, fsync_files, note_use
 
 # Time stamps in a base are clamped to this, so that the same packages give the same bytes:
 # https://reproducible-builds.org/specs/source-date-epoch/
 SOURCE_DATE_EPOCH = 1
 PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEYRINGS = Path("/usr/share/keyrings")
+SECURITY = "security"
 _FORMAT = "3"
 
 # In the image, for the build steps: neither packages nor apt's own caches are left in a layer,
@@ -38,6 +39,8 @@ _APT_OPTIONS = """\
 APT::Keep-Downloaded-Packages "false";
 DPkg::Post-Invoke { "rm -f /var/cache/apt/*.bin || true"; };
 """
+# Where apt's own user may not enter the root file system, apt leaves these folders to root.
+_OF_APT = 'chroot "$1" chown _apt /var/cache/apt/archives/partial /var/lib/apt/lists/partial'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +48,7 @@ class StoredBase:
     """A base in the store. `name` is how specs name it; `digest` its OCI manifest's.
 
     One of a registry, which `load` brought, has no `key` and no time at which it was `made`.
+    `indices` are the states of the package indices that it was made with, where that is known.
     """
 
     name: str
@@ -53,6 +57,7 @@ class StoredBase:
     archive: Path
     digest: str
     made: str
+    indices: tuple[IndexState, ...] = ()
 
     @property
     def tag(self) -> str:
@@ -66,8 +71,7 @@ class StoredBase:
 
     def touch(self) -> None:
         """Note that it is of use: `gc` leaves what was so lately."""
-        with contextlib.suppress(FileNotFoundError):  # another puts it there anew at this moment
-            os.utime(self.archive.parent / "base.json")
+        note_use(self.archive.parent / "base.json")
 
     def check(self) -> None:
         """Raise `StepFailed` if the store has another base in its place now."""
@@ -92,12 +96,13 @@ def ensure_base(
     not_before: str = "",
     native: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    told: Callable[[], tuple[IndexState, ...]] = tuple,
 ) -> StoredBase:
     """The base from the store; made first if it is not there, or was made before `not_before`.
 
     `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601. `native` is a folder of
     native tools for an emulated architecture; the base is the same without them. `environment` is
-    given to mmdebstrap: a proxy for packages.
+    given to mmdebstrap: a proxy for packages. `told` says afterwards which indices there were.
     """
     key = base_key(base, arch, mirror)
     folder = store / f"{base.name}-{arch}-{key[:12]}"
@@ -110,6 +115,7 @@ def ensure_base(
             stored = _make(
                 base, arch, name, key, mirror, partial, processes, log, native, environment
             )
+            stored = replace(stored, indices=told())
             (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
         return _read(record, name)
 
@@ -156,7 +162,8 @@ def _read(record: Path, name: str) -> StoredBase:
     """The base of a record; specs may name it anew, though nothing in it changed."""
     data = json.loads(record.read_text())
     archive = record.parent / Path(data["archive"]).name
-    return StoredBase(**{**data, "archive": archive, "name": name})
+    indices = tuple(map(state_from, data.get("indices", ())))
+    return StoredBase(**{**data, "archive": archive, "name": name, "indices": indices})
 
 
 @contextlib.contextmanager
@@ -166,16 +173,18 @@ def staging(store: Path, name: str) -> Iterator[Path]:
     Files right in it are on disk by then: a record that is there is believed.
     """
     partial = store / f".{name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    remove_tree(partial)
     partial.mkdir(parents=True)
     try:
         yield partial
         fsync_files(partial)
-        shutil.rmtree(store / name, ignore_errors=True)
+        if (store / name).is_symlink():  # to what another user shares
+            (store / name).unlink()
+        remove_tree(store / name)
         partial.rename(store / name)
         fsync(store)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)
 
 
 def _make(
@@ -195,11 +204,7 @@ def _make(
     processes.logged(
         mmdebstrap_command(base, arch, mirror, rootfs, native),
         log=log,
-        env={
-            "SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH),
-            "TMPDIR": str(staging),
-            **(environment or {}),
-        },
+        env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
         what=f"mmdebstrap of {base.name} for {arch}",
         hint="is the mirror reachable, and does it carry this suite and architecture?",
     )
@@ -222,30 +227,33 @@ def mmdebstrap_command(
 ) -> list[str]:
     """The command that makes a base's root file system, signatures checked by apt.
 
-    Root's mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
+    mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
     walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted.
     """
     made = base.bootstrap
     assert made is not None
     keyring = keyring_of(base)
-    is_root = os.geteuid() == 0
     return [
-        *(("unshare", "--mount") if is_root else ()),
-        "mmdebstrap",
+        *bootstrapping(target.parent),
         "--variant=minbase",
-        f"--mode={'root' if is_root else 'unshare'}",
         "--format=tar",
         f"--architectures={facts.ARCHITECTURES[arch].debian}",
-        f"--include={','.join(made.packages)}",
+        *([f"--include={','.join(made.packages)}"] if made.packages else []),
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
         '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
         f"--customize-hook=upload {target.parent / _APT_CONF} /etc/apt/apt.conf.d/{_APT_CONF}",
+        f"--customize-hook={_OF_APT}",
         *(_lending(native) if native else []),
         made.suite,
         str(target),
         *source_lines(base, mirror, keyring),
     ]
+
+
+def bootstrapping(scratch: Path) -> tuple[str, ...]:
+    """The words that start mmdebstrap, which unpacks in a folder that only its user may enter."""
+    return (*as_root_of_own(), "env", f"TMPDIR={scratch}", "mmdebstrap", "--mode=root")
 
 
 def _lending(native: Path) -> list[str]:
@@ -265,26 +273,39 @@ def keyring_of(base: BaseImage) -> Path:
     if not keyring.exists():
         raise MissingPrerequisite(
             f"{keyring}: the keyring that signs {base.name} is not on this machine",
-            hint="apt-get install debian-archive-keyring, or: make setup",
+            hint="apt-get install debian-archive-keyring, or: build-images setup",
         )
     return keyring
 
 
 def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
     """The lines of sources.list(5), which the image keeps."""
+    assert base.bootstrap is not None
+    components = " ".join(base.bootstrap.components)
+    return [
+        f"deb [signed-by={keyring}] {archive} {suite} {components}"
+        for archive, suite in sources(base, mirror)
+    ]
+
+
+def sources(base: BaseImage, mirror: Mirror) -> list[tuple[str, str]]:
+    """The archives that a base's packages come from, each with its suite.
+
+    The pocket security is left out where the user said so.
+    """
     made = base.bootstrap
     assert made is not None
-    lines = [_source_line(made, mirror.main, made.suite, keyring)]
+    found = [(mirror.main, made.suite)]
     for pocket in made.pockets:
-        archive = mirror.security if pocket == "security" else mirror.main
+        archive = mirror.security if pocket == SECURITY else mirror.main
         if archive is None:
             raise MissingPrerequisite(
-                f"{base.name} takes the pocket security, and no security mirror is known",
-                hint=f"set {SECURITY_VARIABLE} to its URL (the folder that holds dists/)",
+                f"{base.name} takes the pocket {SECURITY}, and no security mirror is known",
+                hint=(
+                    f"set {SECURITY_VARIABLE} to its URL (the folder that holds dists/), "
+                    f"or to {NONE} to do without security updates"
+                ),
             )
-        lines.append(_source_line(made, archive, f"{made.suite}-{pocket}", keyring))
-    return lines
-
-
-def _source_line(made: Bootstrap, archive: str, suite: str, keyring: Path) -> str:
-    return f"deb [signed-by={keyring}] {archive} {suite} {' '.join(made.components)}"
+        if archive:
+            found.append((archive, f"{made.suite}-{pocket}"))
+    return found

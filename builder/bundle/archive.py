@@ -8,7 +8,9 @@ that readers understand differently never get further than that.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import stat
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,8 +28,10 @@ _BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
 _FOLDERS = frozenset({"blobs", "blobs/sha256"})
 _ZERO = bytes(BLOCK)
 _PIECE = 1 << 20
+_MOST_AFTER = 1 << 20  # zeros after the end's mark; tar writes 10 KiB at once
 _MOST = 1_000_000  # members; none that is made here comes near
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
 _AGAIN = "copy it again from where it was made, and compare its checksum"
 
 
@@ -106,7 +110,9 @@ def open_archive(path: Path) -> Archive:
     files: dict[str, Place] = {}
     blobs: dict[str, Place] = {}
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, _OPEN), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _no_tar(path)
             for name, place in _members(file, path):
                 blob = _BLOB.fullmatch(name)
                 known, key = (blobs, f"sha256:{blob[1]}") if blob else (files, name)
@@ -128,6 +134,7 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, Place]]:
         file.seek(offset)
         block = file.read(BLOCK)
         if block == _ZERO and file.read(BLOCK) == _ZERO:
+            _check_end(file, path)
             return
         if len(block) < BLOCK or block == _ZERO:
             raise _cut(path) if offset else _no_tar(path)
@@ -146,6 +153,13 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, Place]]:
         yield member.name, Place(offset=offset, size=member.size)
         offset += -(-member.size // BLOCK) * BLOCK
     raise refusal(path, f"more than {_MOST:,} files are in it")
+
+
+def _check_end(file: IO[bytes], path: Path) -> None:
+    """Refuse a second archive behind the first, which one reader takes and another does not see."""
+    rest = file.read(_MOST_AFTER + 1)
+    if len(rest) > _MOST_AFTER or rest.strip(b"\0"):
+        raise refusal(path, "something stands after its end")
 
 
 def _no_tar(path: Path) -> BadInput:

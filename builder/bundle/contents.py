@@ -16,6 +16,7 @@ from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, NotThere, Sou
 from builder.registry.kinds import EMPTY, EMPTY_CONTENT, as_bytes
 from builder.registry.source import json_object
 
+_MOST_TAGS = 100  # of one release
 INPUTS = "build-images-inputs"  # the repository of bases, sources, packages and project
 Origin: TypeAlias = "Path | bytes | Source"
 
@@ -166,4 +167,7 @@ def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
         is_release = one.descriptor.media_type in INDEXES and one.repository != INPUTS
         if one.tag and is_release:
             found.setdefault((one.repository, one.descriptor.digest), []).append(one.tag)
+    for (repository, digest), tags in found.items():
+        if len(tags) > _MOST_TAGS:  # each is judged, and nobody signed it
+            raise bundle.archive.wrong(f"{repository}: {digest} has more than {_MOST_TAGS} tags")
     return found

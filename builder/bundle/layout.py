@@ -33,8 +33,10 @@ from builder.whole import discard
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"
 BUNDLE = "application/vnd.build-images.bundle.v1"  # the artifactType of index.json
-_LARGEST_INDEX = 64 << 20
-_MOST = 100_000  # manifests
+# The largest matrix has some ten thousand manifests in an archive, of 400 bytes and 12 values each.
+_LARGEST_INDEX = 32 << 20
+_MOST = 50_000
+_MOST_VALUES = 20 * _MOST
 _DEPTH = 2  # of indexes; none that is made here has another below it
 _OF_PROOF = "sha256-"  # how tags begin that registries' clients keep proof and lists of it under
 
@@ -77,9 +79,13 @@ class Repository(Source):
     repository: str
     listed: list[Listed]
     _tags: dict[str, Descriptor] = field(init=False)
+    _referring: dict[str, list[Descriptor]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._tags = {one.tag: one.descriptor for one in self.listed if one.tag}
+        self._referring = {}
+        for one in self.listed:
+            self._referring.setdefault(one.subject, []).append(one.descriptor)
 
     @property
     def name(self) -> str:
@@ -130,7 +136,7 @@ class Repository(Source):
         return size
 
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-        found = [one.descriptor for one in self.listed if one.subject == digest]
+        found = self._referring.get(digest, [])
         return tuple(one for one in found if artifact_type in {"", one.artifact_type})
 
     def stop(self) -> None:
@@ -152,31 +158,34 @@ def opened(path: Path) -> Bundle:
     entries = index.get("manifests")
     if not isinstance(entries, list) or len(entries) > _MOST:
         raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
-    known: set[str] = set()  # manifests that were looked at
+    known: dict[str, _Manifest] = {}
     listed = tuple(_listed(archive, one, known) for one in entries)
-    seen: dict[tuple[str, str], str] = {}
+    seen: set[tuple[str, str]] = set()
     for one in listed:
-        key = one.repository, one.tag
-        if one.tag and seen.setdefault(key, one.descriptor.digest) != one.descriptor.digest:
-            raise archive.wrong(f"{one.repository}:{one.tag} is in it twice")
+        key = one.repository, one.tag or one.descriptor.digest
+        if key in seen:
+            raise archive.wrong(f"{one.repository}: {key[1]} is in it twice")
+        seen.add(key)
     return Bundle(archive=archive, listed=listed)
 
 
-def _listed(archive: Archive, entry: object, known: set[str]) -> Listed:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Manifest:
+    """What counts of a manifest that was read, however often it is listed."""
+
+    artifact_type: str
+    subject: str
+
+
+def _listed(archive: Archive, entry: object, known: dict[str, _Manifest]) -> Listed:
     found = Descriptor.read(entry, f"{archive.path}: {INDEX_FILE}")
     repository, tag = _place(archive, found)
     manifest = _checked(archive, found, known)
-    subject = manifest.get("subject")
-    notes = manifest.get("annotations")
     return Listed(
-        descriptor=dataclasses.replace(
-            found.bare(),
-            artifact_type=str(manifest.get("artifactType") or ""),
-            annotations=dict(notes) if isinstance(notes, dict) else {},
-        ),
+        descriptor=dataclasses.replace(found.bare(), artifact_type=manifest.artifact_type),
         repository=repository,
         tag=tag,
-        subject=Descriptor.read(subject, found.digest).digest if subject else "",
+        subject=manifest.subject,
     )
 
 
@@ -200,32 +209,42 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
 
 
 def _checked(
-    archive: Archive, wanted: Descriptor, known: set[str], depth: int = 0
-) -> dict[str, Any]:
+    archive: Archive, wanted: Descriptor, known: dict[str, _Manifest], depth: int = 0
+) -> _Manifest:
     """A manifest whose blobs are there; those of the images that an index names, too."""
     if depth > _DEPTH:
         raise archive.wrong(f"{wanted.digest} is below more than {_DEPTH} indexes")
-    manifest = json_object(small(archive, wanted.digest, wanted.size), wanted.digest)
+    _check_size(archive, wanted.digest, wanted.size)
+    if found := known.get(wanted.digest):
+        return found
+    manifest = json_object(small(archive, wanted.digest), wanted.digest)
     for one in blobs_of(manifest, wanted.digest):
         if (size := archive.place(one.digest).size) != one.size:
             raise archive.wrong(f"the blob {one.digest} has {size} bytes, not {one.size}")
     for below in descriptors(manifest, "manifests", wanted.digest):
-        if below.digest not in known:
-            _checked(archive, below, known, depth + 1)
-    known.add(wanted.digest)
-    return manifest
+        _checked(archive, below, known, depth + 1)
+    subject = manifest.get("subject")
+    known[wanted.digest] = _Manifest(
+        artifact_type=str(manifest.get("artifactType") or ""),
+        subject=Descriptor.read(subject, wanted.digest).digest if subject else "",
+    )
+    return known[wanted.digest]
 
 
-def small(archive: Archive, digest: str, size: int | None = None) -> bytes:
-    """A manifest's bytes, of the size that it is said to have."""
-    place = archive.place(digest)
-    if place.size > LARGEST_MANIFEST:
+def small(archive: Archive, digest: str) -> bytes:
+    """A manifest's bytes."""
+    if archive.place(digest).size > LARGEST_MANIFEST:
         raise archive.wrong(f"the manifest {digest} has more than {LARGEST_MANIFEST} bytes")
-    if size is not None and place.size != size:
-        raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
     return b"".join(archive.pieces(digest))
+
+
+def _check_size(archive: Archive, digest: str, size: int) -> None:
+    place = archive.place(digest)
+    if place.size != size:
+        raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
 
 
 def json_of(archive: Archive, name: str) -> dict[str, Any]:
     """One of the two files of a layout that are no blobs."""
-    return json_object(archive.file(name, _LARGEST_INDEX), f"{archive.path}: {name}", "JSON object")
+    content = archive.file(name, _LARGEST_INDEX)
+    return json_object(content, f"{archive.path}: {name}", "JSON object", _MOST_VALUES)

@@ -176,7 +176,10 @@ def _check_place(target: Path) -> None:
 
 def _check_space(target: Path, size: int) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # told of when it is opened
-        if shutil.disk_usage(target.parent).free < size:
+        usage = shutil.disk_usage(target.parent)
+        if not usage.total:  # of /proc and its like, which hold no files of anybody's
+            raise BadInput(f"{target}: no file can be made there", hint="name another place")
+        if usage.free < size:
             raise _full(target, size)
 
 

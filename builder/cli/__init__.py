@@ -14,7 +14,7 @@ from typing import NoReturn
 from builder.cli import dispatch
 from builder.cli.options import parse
 from builder.cli.os_errors import told
-from builder.errors import BadInput, BuildImagesError, Interrupted
+from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.terminal import printable_lines
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
@@ -50,6 +50,9 @@ def _ended(argv: Sequence[str] | None) -> int:
         return error.exit_code
     except OSError as error:
         return _failed(error)
+    except MemoryError:
+        _tell("build-images: there is not enough memory for this")
+        return MissingPrerequisite.exit_code
 
 
 def _failed(error: OSError) -> int:

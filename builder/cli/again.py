@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,19 +13,23 @@ from typing import Any
 
 from builder import facts
 from builder.agreement import Statement, checked_outcomes, formats_not_run, read_statements
-from builder.artifacts.oci import read_layout
-from builder.cli.manifests import MANIFEST, read_manifest
+from builder.artifacts.described import labels_of
+from builder.artifacts.oci import Layout, read_layout
+from builder.cli.manifests import MANIFEST, read_manifest, why_none, write_manifest
 from builder.cli.packing import file_digest
 from builder.cli.proving import manifest_part, prove, proven_on_gpu
 from builder.cli.run import Run, now
 from builder.cli.workspace import FILES, link_or_copy
 from builder.engines import Tools
 from builder.errors import BadInput
+from builder.indices import states_in
 from builder.model import FAILED, NONE, Artifact, Outcome
+from builder.regular_files import irregular
+from builder.runs import required_runs
 from builder.verify import RUNNERS, InImageCheck, Target
 from builder.verify.harness import harness_of
 from builder.verify.reported import AskedRanks
-from builder.whole import write_atomically
+from builder.versions import split_mpi
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,14 +42,37 @@ class OpenImage:
     work: Path
 
 
-def prove_again(run: Run, folder: Path, runners: Sequence[str] = ()) -> dict[str, Any]:
-    """Verify the artifacts in an image's output folder; the manifest, written anew there too.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """What a verification came to: `runs` are those that were tried, by name.
+
+    `untried` says of the others what this machine lacks for them: the `manifest` has of those what
+    it had before.
+    """
+
+    manifest: Mapping[str, Any]
+    runs: tuple[str, ...]
+    untried: Mapping[str, str]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a check of these runs failed."""
+        found = (one for name in self.runs for one in self.manifest["checks"][name])
+        return any(one["outcome"] == FAILED for one in found)
+
+
+def prove_again(
+    run: Run, folder: Path, runners: Sequence[str] = (), *, expected: Target | None = None
+) -> Verified:
+    """Verify the artifacts in an image's output folder; the manifest is written anew there, too.
 
     With `runners`, what other runners found stays in the manifest beside what they find now.
-    Raises `BadInput` when an artifact is missing, or is not the one that the manifest names.
+    `expected` is what the image's project says of it, which no manifest can change.
+    Raises `BadInput` when an artifact is missing, or is not the one that the manifest names, and
+    `MissingPrerequisite` where this machine can run nothing of it.
     """
     started = now()
-    with opened(folder, run.tools) as image:
+    with opened(folder, run.tools, expected) as image:
         check_runners(image.artifacts, runners)
         proof = prove(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
@@ -53,8 +80,8 @@ def prove_again(run: Run, folder: Path, runners: Sequence[str] = ()) -> dict[str
         part = manifest_part(run, proof)
     statements = read_statements(folder, image.manifest)
     updated = {**merged(image.manifest, part, statements), "verified": started}
-    write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
-    return updated
+    manifest = write_manifest(folder, updated, part["evidence"])
+    return Verified(manifest=manifest, runs=tuple(proof.outcomes), untried=proof.untried)
 
 
 def finished(folder: Path) -> dict[str, Any]:
@@ -62,14 +89,14 @@ def finished(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     if manifest is None:
         raise BadInput(
-            f"{folder}: no {MANIFEST} here, so this is no finished image",
+            why_none(folder),
             hint="name an image's folder, such as out/IDENTIFIER, or what pull left",
         )
     return manifest
 
 
 @contextlib.contextmanager
-def opened(folder: Path, tools: Tools) -> Iterator[OpenImage]:
+def opened(folder: Path, tools: Tools, expected: Target | None = None) -> Iterator[OpenImage]:
     """The image in an output folder, its artifacts compared with the manifest's digests."""
     manifest = finished(folder)
     with work_folder(tools) as work:
@@ -77,7 +104,7 @@ def opened(folder: Path, tools: Tools) -> Iterator[OpenImage]:
             artifact_format: within_reach(artifact_format, artifact, folder, work)
             for artifact_format, artifact in manifest["artifacts"].items()
         }
-        target = _target(manifest, artifacts["oci"].path)
+        target = _target(manifest, artifacts["oci"].path, expected)
         yield OpenImage(manifest=manifest, artifacts=artifacts, target=target, work=work)
 
 
@@ -117,7 +144,7 @@ def merged(
     if statements is not None:
         for name in checks.keys() - part["checks"].keys():
             checks[name] = checked_outcomes(manifest, name, statements)
-    failed = any(one["outcome"] == FAILED for some in checks.values() for one in some)
+    failed = any(one["outcome"] == FAILED for name in required_runs(checks) for one in checks[name])
     unproven = formats_not_run({**manifest, "checks": checks})
     return {
         **manifest,
@@ -193,6 +220,8 @@ def within_reach(
     source, target = folder / name, work / name
     if not source.exists():
         raise BadInput(f"{source}: {said} names this artifact, and it is not there")
+    for odd in irregular(source):
+        raise BadInput(f"{odd}: neither a file nor a folder, so {source.name} is not whole")
     if source.is_dir():
         shutil.copytree(source, target, copy_function=link_or_copy)
         found = read_layout(target).digest
@@ -204,22 +233,30 @@ def within_reach(
     return Artifact(**{**artifact, "path": target, "tree_digest": ""})
 
 
-def _target(manifest: Mapping[str, Any], layout: Path) -> Target:
+def _target(manifest: Mapping[str, Any], path: Path, expected: Target | None = None) -> Target:
     """What is to be proven. Raises `BadInput` where the image is not of the manifest's cell."""
-    read, cell = read_layout(layout), manifest["cell"]
-    names = {one.oci: name for name, one in facts.ARCHITECTURES.items()}
-    arch = names.get(read.architecture, read.architecture)
-    if cell["arch"] != arch:
-        raise BadInput(
-            f"{manifest['image']}: the image is for {arch}, and {MANIFEST} says {cell['arch']}"
-        )
+    layout = read_layout(path)
+    check_cell(manifest, layout)
+    target = expected or _noted(manifest)
+    programs = manifest.get("inputs", {}).get("programs", {})  # earlier versions noted none
+    return dataclasses.replace(
+        target,
+        environment=layout.environment,
+        directory=layout.directory,
+        harness={**target.harness, **harness_of(programs)},
+    )
+
+
+def _noted(manifest: Mapping[str, Any]) -> Target:
+    """What a manifest says that is to be proven."""
+    cell = manifest["cell"]
     return Target(
         identifier=manifest["image"],
-        arch=arch,
-        environment=read.environment,
-        directory=read.directory,
+        arch=cell["arch"],
+        environment={},
         mpi=cell.get("mpi", NONE),
         harness=harness_of(manifest.get("inputs", {}).get("specs", {})),
+        indices=states_in(manifest.get("inputs", {})),
         checks=tuple(
             InImageCheck(
                 name=check["name"],
@@ -231,3 +268,20 @@ def _target(manifest: Mapping[str, Any], layout: Path) -> Target:
             for check in manifest["in_image_checks"]
         ),
     )
+
+
+def check_cell(manifest: Mapping[str, Any], layout: Layout) -> None:
+    """Hold a manifest's cell against what the image says of itself; raises `BadInput`."""
+    cell, labels = manifest["cell"], labels_of(layout)
+    names = {one.oci: name for name, one in facts.ARCHITECTURES.items()}
+    family, _ = split_mpi(cell.get("mpi", NONE))
+    noted = {
+        "architecture": (cell["arch"], names.get(layout.architecture, layout.architecture)),
+        "identifier": (manifest["image"], labels.get("build-images.identifier")),
+        "MPI": (family, labels.get("build-images.mpi", family).partition(" ")[0]),
+    }
+    for what, (said, found) in noted.items():
+        if found not in {said, None}:
+            raise BadInput(
+                f"{manifest['image']}: the image's {what} is {found}, and {MANIFEST} says {said}"
+            )

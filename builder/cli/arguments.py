@@ -75,6 +75,7 @@ def command(
         parents=parents,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.set_defaults(own_parser=made)  # whose usage an error shows
     return made
 
 
@@ -120,7 +121,9 @@ def selectors_options() -> argparse.ArgumentParser:
         help="compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)",
     )
     group.add_argument(
-        "--all", action="store_true", help="the whole matrix, but for what selectors leave out"
+        "--all",
+        action="store_true",
+        help="the whole matrix, but for what selectors leave out, however many images that is",
     )
     return parser
 
@@ -152,6 +155,16 @@ def no_native_tools(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="emulate all of a foreign image's programs, also where this machine has their twins; "
         "what was built with them is built again with --no-cache alone",
+    )
+
+
+def max_index_age(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-index-age",
+        type=number_of_days,
+        metavar="DAYS",
+        help="where the mirror has not all of a package index yet, take the one before if it is so "
+        "much older at most (default: $BUILD_IMAGES_MAX_INDEX_AGE, or 14)",
     )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.cli.running import uninterrupted
+from builder.cli.shared import link_shared
 from builder.engines import Buildah, Tools
 from builder.home import Home
 from builder.locks import Turn, locked, together
 from builder.mounts import mounted_below
+from builder.namespaces import remove_tree
 from builder.orphans import MARK, end_orphans, living
 from builder.whole import write_whole
 
@@ -29,9 +31,26 @@ def using(
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Turn]:
     """A time in which nobody removes anything from the store, which the project is noted to use."""
-    with together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn:
+    with (
+        _usual_modes(),
+        together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn,
+    ):
         _remember(home, project)
+        link_shared(home)
         yield turn
+
+
+@contextlib.contextmanager
+def _usual_modes() -> Iterator[None]:
+    """Make files with the same modes for every user: images have copies of them.
+
+    Build steps inherit the umask, too, and so do all programs that other ids are to reach.
+    """
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextlib.contextmanager
@@ -86,4 +105,4 @@ def clean(tools: Tools) -> None:
     """
     Buildah(tools).clean()
     if not mounted_below(tools.home.temporary.resolve()):  # else there is more in it than its files
-        shutil.rmtree(tools.home.temporary, ignore_errors=True)
+        remove_tree(tools.home.temporary)

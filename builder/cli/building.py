@@ -15,8 +15,9 @@ from builder import doctor as examination
 from builder import native
 from builder.artifacts.settled import epoch_of
 from builder.artifacts.sharing import shared_layers
-from builder.bases import find_mirror, kept_base
+from builder.bases import SECURITY, SECURITY_VARIABLE, find_mirror, kept_base
 from builder.cli import linting, show
+from builder.cli.asking import check_number
 from builder.cli.at_work import at_work
 from builder.cli.commands import compiled, load_plan, states_of_stages
 from builder.cli.declared import project_digests
@@ -28,8 +29,10 @@ from builder.cli.reaching import look_for_registries
 from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states, shows_stages
-from builder.engines import ENGINES, Tools
+from builder.engines import ENGINES, VFS, Tools
+from builder.errors import counted
 from builder.home import Home
+from builder.indices import days_behind
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Plan, PlannedImage, Spec
@@ -37,7 +40,6 @@ from builder.process import Processes
 from builder.verify import host_facts
 
 _COUNTS = {2: "two", 3: "three"}
-NEEDED_BYTES = 3 << 30  # what one image takes at most, while it is built and packed
 
 
 def build(options: Options) -> int:
@@ -54,6 +56,7 @@ def build(options: Options) -> int:
             shown = texts if shows_stages(options, len(texts)) else []
             print(show.plan_text(made, states, shown))
         return 0
+    check_number(options.selection, _to_do(states))
     progress = progress_for(options.level)
     lost = look_for_registries(options, specs, states)
     linting.check(options, _to_build(specs, states), progress.say)
@@ -81,7 +84,7 @@ def _build(
     states = image_states(options, made.images)
     todo = _to_do(states)
     with contextlib.ExitStack() as held:
-        run = _run(options, progress, made, todo=todo, held=held)
+        run = run_for(options, progress, made, todo=todo, held=held)
         if todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
@@ -113,11 +116,11 @@ def _sources(
     )
     if not wanted:
         return {}
-    store = store_of(read_site(options.project, Faults()), wanted)
+    store = store_of(options.project, read_site(options.project, Faults()), wanted)
     return fetched(wanted, store, progress, offline=options.offline)
 
 
-def _run(
+def run_for(
     options: Options, progress: Progress, made: Plan, *, todo: int, held: contextlib.ExitStack
 ) -> Run:
     """What the run needs, after this machine was found to have all of it.
@@ -140,20 +143,32 @@ def _run(
             engine=options.engine,
             home=home.path,
             out=options.out,
-            need_bytes=NEEDED_BYTES * min(todo, options.jobs),
+            images=min(todo, options.jobs),
             bases=any(_needs_base(options, home, image) for image in made.images),
             lent=lent,
         )
         for item in (diagnosis.items[f"native:{arch}"] for arch in lent):
             if not item.ok:
                 progress.say(f"{item.title}: {item.text} ({item.remedy})")
+        if diagnosis.items["store"].data["driver"] == VFS:
+            progress.say(f"the store: {diagnosis.items['store'].text}")
         tools = held.enter_context(
-            downloading(tools, home, made.images, progress, offline=options.offline)
+            downloading(
+                tools,
+                home,
+                made.images,
+                progress,
+                offline=options.offline,
+                max_index_age=options.max_index_age,
+            )
         )
+    mirror = find_mirror() if bootstrapped and todo and not options.offline else None
+    if mirror and mirror.security == "" and any(map(_takes_security, made.images)):
+        progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
     return Run(
         tools=tools,
         engine=ENGINES[options.engine](tools),
-        mirror=find_mirror() if bootstrapped and todo and not options.offline else None,
+        mirror=mirror,
         out=options.out,
         progress=progress,
         host=host_facts(),
@@ -167,6 +182,10 @@ def _run(
         offline=options.offline,
         declared=project_digests(options.project) if todo else {},
     )
+
+
+def _takes_security(image: PlannedImage) -> bool:
+    return bool(image.base.bootstrap and SECURITY in image.base.bootstrap.pockets)
 
 
 def _needs_base(options: Options, home: Home, image: PlannedImage) -> bool:
@@ -240,6 +259,8 @@ def notes_on(manifest: Any) -> str:
         notes.append("emulated")
     if manifest["proven_on_gpu"] is False:
         notes.append("not proven on a GPU")
+    if behind := days_behind(manifest.get("inputs", {})):
+        notes.append(f"packages {counted(behind, 'day')} behind")
     return f"  {', '.join(notes)}" if notes else ""
 
 

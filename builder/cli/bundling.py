@@ -12,7 +12,7 @@ from builder.bundle.contents import Nothing
 from builder.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.bundle.writing import size_of
 from builder.cli.bundle_inputs import inputs_of
-from builder.cli.progress import Progress
+from builder.cli.progress import Progress, Told
 from builder.cli.publishing import namespace, prove_with, refusal
 from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.errors import BadInput, counted
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from builder.cli.options import Options
 
 _FIRST_HINT = "publish them there first"
-_STEP = 1 << 30  # bytes after which it is told how far it is
 
 
 def bundle(options: Options) -> int:
@@ -47,7 +46,7 @@ def bundle(options: Options) -> int:
 def _of_registry(
     options: Options, declared: Sequence[Declared], contents: Contents
 ) -> list[Mirrored]:
-    source = namespace(options.source, options.plain_http)
+    source = namespace(options.source, options.plain_http, tell=Progress(level=options.level).say)
     found = [
         found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
         for one in declared
@@ -64,7 +63,7 @@ def _of_folder(
     options: Options, declared: Sequence[Declared], contents: Contents, inputs: Inputs
 ) -> list[Release]:
     assert options.bundle is not None
-    releases, reasons = ready_releases(declared, options.out)
+    releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
         raise refusal(reasons, declared, done="written")
     prove = prove_with(options, releases, Processes())
@@ -80,7 +79,12 @@ def _of_folder(
 
 
 def _repository(options: Options, reference: str) -> Source:
-    return connect(Reference.parse(reference), Credentials(), plain_http=options.plain_http)
+    return connect(
+        Reference.parse(reference),
+        Credentials(),
+        plain_http=options.plain_http,
+        tell=Progress(level=options.level).say,
+    )
 
 
 def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs: Inputs) -> None:
@@ -118,7 +122,7 @@ def _written(
         "bytes": size_of(contents, contents.index()),
     }
     if not options.dry_run:
-        told = _Told(options, report["bytes"])
+        told = Told(Progress(level=options.level).say, report["bytes"], "written")
         report["bytes"], report["digest"] = write_archive(target, contents, on_bytes=told)
     if options.json:
         print(json.dumps(report, indent=1))
@@ -143,17 +147,3 @@ def _written(
 
 def _tag(release: Release | Mirrored) -> str:
     return release.tag if isinstance(release, Release) else release.tags[0]
-
-
-class _Told:
-    """Says how far an archive is, now and then."""
-
-    def __init__(self, options: Options, whole: int) -> None:
-        self._progress, self._whole = Progress(level=options.level), whole
-        self._done = self._told = 0
-
-    def __call__(self, size: int) -> None:
-        self._done += size
-        if self._done - self._told >= _STEP:
-            self._told = self._done
-            self._progress.say(f"{self._done / 1e9:.1f} of {self._whole / 1e9:.1f} GB")

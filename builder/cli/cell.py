@@ -15,16 +15,19 @@ from typing import Any
 from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.repack import Plain
+from builder.bound_files import SBOM
 from builder.cli.declared import files_of, program_digest
-from builder.cli.manifests import MANIFEST, SCHEMA, Wanted
+from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, write_manifest
 from builder.cli.packing import Packer
 from builder.cli.proving import artifact_part, manifest_part, prove
 from builder.cli.run import Run, Timer, now
 from builder.cli.stages import Stages
 from builder.cli.standing import proven_state
+from builder.cli.untried import not_tried
 from builder.cli.workspace import (
     FILES,
     Workspace,
+    output_folder,
     remove,
     workspace,
     write_spec,
@@ -32,6 +35,7 @@ from builder.cli.workspace import (
 from builder.digests import digest_of
 from builder.engines.protocol import tag
 from builder.errors import StepFailed
+from builder.indices import IndexState
 from builder.model import Artifact, PlannedImage, Spec
 from builder.spec import COMPILER, base_archive
 from builder.spec.checks import script_of
@@ -40,7 +44,6 @@ from builder.verify.harness import harness_of
 from builder.verify.reported import AskedRanks
 from builder.whole import write_atomically
 
-SBOM = "sbom.cdx.json"
 ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
 WAITING = "waiting for another build-images that makes this image"
 
@@ -89,7 +92,7 @@ class Cell:
             return
         work = self._work
         with self._logged():
-            self._folder.mkdir(parents=True, exist_ok=True)
+            output_folder(self._folder)
             (self._folder / MANIFEST).unlink(missing_ok=True)
             base = self._stages.base(self._image)
             origin = base.digest if base else self._image.base_image
@@ -121,13 +124,16 @@ class Cell:
             work, image = self._work, self._image
             assert work is not None
             with self._logged():
-                target = target_of(image, {}, specs=_spec_digests(self._spec))
+                indices = tuple(self._stages.indices(image))
+                programs = work.remember("programs", dict)
+                specs = {**spec_digests(self._spec), **programs}
+                target = target_of(image, {}, specs=specs, indices=indices)
                 proof = _proof(self._run, target, self._artifacts, work, self.timer, self._folder)
             bill = work.remember("sbom", dict)
             write_atomically(self._folder / SBOM, _json(bill))
             _hand_over(work, self._artifacts.values(), self._folder)
-            self.manifest = self._manifest(len(bill["components"]), proof)
-            write_atomically(self._folder / MANIFEST, _json(self.manifest))
+            made = self._manifest(len(bill["components"]), programs, proof)
+            self.manifest = write_manifest(self._folder, made, [SBOM, *proof["evidence"]])
         self.close()
 
     def _open(self) -> Workspace:
@@ -148,7 +154,9 @@ class Cell:
         """The manifest that another builder wrote while this one waited for it."""
         if not self._run.cache:
             return None
-        state = proven_state(self._run.out, self._image, wanted_by(self._run))
+        state = proven_state(
+            self._run.out, self._image, wanted_by(self._run), spec_digests(self._spec)
+        )
         return state.manifest if state.work == "none" and state.manifest else None
 
     def _packer(self, work: Workspace) -> Packer:
@@ -178,7 +186,9 @@ class Cell:
             if self._folder.exists():
                 shutil.copyfile(self._work.log, self._folder / "build.log")
 
-    def _manifest(self, packages: int, proof: Mapping[str, Any]) -> dict[str, Any]:
+    def _manifest(
+        self, packages: int, programs: Mapping[str, str], proof: Mapping[str, Any]
+    ) -> dict[str, Any]:
         run, image = self._run, self._image
         return {
             "schema": SCHEMA,
@@ -195,8 +205,13 @@ class Cell:
                     run.declared, [stage.name for stage in image.stages], [image.base.name]
                 ),
                 "program": program_digest(),
+                "programs": dict(programs),
                 "source_date_epoch": run.epoch,
                 "native_tools": self._stages.native_of(image),
+                "indices": [
+                    {**asdict(state), "used_by": users}
+                    for state, users in self._stages.indices(image).items()
+                ],
             },
             "tools": dict(run.versions),
             "sbom": SBOM,
@@ -219,7 +234,7 @@ def wanted_by(run: Run) -> Wanted:
     )
 
 
-def _spec_digests(spec: Spec) -> dict[str, str]:
+def spec_digests(spec: Spec) -> dict[str, str]:
     """The digests of the files that a spec copies in, by their names."""
     return {name: digest_of(text.encode()) for name, text in spec.files.items()}
 
@@ -230,6 +245,7 @@ def target_of(
     directory: str = "/",
     *,
     specs: Mapping[str, str] | None = None,
+    indices: tuple[IndexState, ...] = (),
 ) -> Target:
     """What the verification needs to know of an image; `specs` as in `harness_of`."""
     return Target(
@@ -239,6 +255,7 @@ def target_of(
         directory=directory,
         mpi=image.cell.mpi,
         harness=harness_of(specs or {}),
+        indices=indices,
         checks=tuple(
             InImageCheck(
                 name=check.name,
@@ -279,6 +296,8 @@ def _proof(
     shutil.rmtree(folder / "evidence", ignore_errors=True)
     with timer.step("verify"):
         proof = prove(run, target, artifacts, work=work.path, folder=folder)
+    if proof.untried:
+        raise not_tried(target.identifier, proof.untried)
     return manifest_part(run, proof)
 
 
@@ -306,7 +325,7 @@ def _inputs(image: PlannedImage, stages: Stages, spec: Spec) -> dict[str, Any]:
         "specs": {
             "Dockerfile": digest_of(spec.dockerfile.encode()),
             "Singularity.def": digest_of(spec.singularity.encode()),
-            **_spec_digests(spec),
+            **spec_digests(spec),
         },
         "sources": {one.url: f"sha256:{one.sha256}" for one in spec.sources},
         "compiler": COMPILER,

@@ -24,8 +24,8 @@ from builder.cli.commands import load_plan
 from builder.cli.options import Options
 from builder.cli.records import Records, noted_engine, noted_engines, stage_states
 from builder.cli.workspace import remove
-from builder.engines import Buildah, Tools
-from builder.engines.storage import StoredImage, read_storage
+from builder.engines import VFS, Buildah, Tools
+from builder.engines.storage import StoredImage, left_by_vfs, read_storage
 from builder.errors import BuildImagesError, MissingPrerequisite, counted
 from builder.home import Home
 from builder.load.faults import Faults
@@ -34,6 +34,7 @@ from builder.locks import locked_now
 from builder.model import FLAVOURS, PlannedImage, Selection
 from builder.model.locked import LOCK as LOCK_FILE
 from builder.mounts import mounted_below
+from builder.namespaces import remove_tree
 from builder.native import RECORD
 from builder.orphans import end_orphans
 from builder.plan.keys import StageKeys
@@ -42,14 +43,14 @@ from builder.spec import COMPILER
 from builder.tags import base_tag
 
 _DAY_S = 86400
-_PASSING = ("verify-", "reproduce-", "layers-")  # folders of one run
+_PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-")  # folders of one run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Garbage:
     """One thing that nothing refers to.
 
-    `kind` is base, stage, image, work, source, package, native or pull.
+    `kind` is base, stage, image, storage, work, source, package, native, pull or rehearsal.
 
     `bytes` is what its removal frees; of images it stands with the first, since they share layers.
     """
@@ -75,7 +76,7 @@ def collect(options: Options) -> int:
         if options.free:
             end_orphans(home.builders, home=home.path)
             clean(tools)
-        found = garbage(options, home)
+        found = garbage(options, tools)
         if options.free:
             _free(found, tools)
     text = json.dumps(as_data(found, options), indent=1) if options.json else ""
@@ -83,25 +84,53 @@ def collect(options: Options) -> int:
     return 0
 
 
-def garbage(options: Options, home: Home) -> list[Garbage]:
+def garbage(options: Options, tools: Tools) -> list[Garbage]:
     """All that nothing refers to, and that was not used for the days that the options say."""
-    everything = Selection(everything=True, flavours=FLAVOURS)
+    home, everything = tools.home, Selection(everything=True, flavours=FLAVOURS)
     images = load_plan(dataclasses.replace(options, selection=everything)).images
     since = time.time() - options.unused_for * _DAY_S
     bases = list(_bases(home, images, since))
-    stages, kept = _stages(home, images, since)
-    kept |= _base_names(home, bases)
-    kept |= {name for image in images for name in (image.base_image, image.runtime_image)}
     return [
         *bases,
-        *stages,
-        *_images(home, kept, since),
+        *_built(options, tools, images, bases, since),
         *_work(home, images, since),
         *_sources(options, home, since),
         *_packages(home, since),
         *_native(home, since),
         *_pulls(home, since),
+        *_rehearsals(home, since),
     ]
+
+
+def _built(
+    options: Options,
+    tools: Tools,
+    images: Sequence[PlannedImage],
+    bases: Sequence[Garbage],
+    since: float,
+) -> Iterator[Garbage]:
+    """What builds left in the engine's storage; with `--layers` all that is there."""
+    home, driver = tools.home, Buildah(tools).driver.name
+    if options.layers:
+        yield from _all_stages(home)
+        yield from _images(home, driver, (), time.time() + _DAY_S)
+    else:
+        stages, kept = _stages(home, images, since)
+        yield from stages
+        kept |= _base_names(home, bases)
+        kept |= {name for image in images for name in (image.base_image, image.runtime_image)}
+        yield from _images(home, driver, kept, since)
+    folders = left_by_vfs(home.storage, driver)
+    if folders and (options.layers or folders[0].stat().st_mtime < since):
+        yield _files("storage", VFS, folders, f"the driver in use is {driver}")
+
+
+def _all_stages(home: Home) -> Iterator[Garbage]:
+    for path, _ in Records(folder=home.stages).all():
+        name = f"{path.parent.name} {path.stem[:12]}"
+        yield _files(
+            "stage", name, [path, path.with_suffix(".log")], "a later build makes it again"
+        )
 
 
 def as_text(found: Sequence[Garbage], options: Options) -> str:
@@ -135,7 +164,7 @@ def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator
     brought = {name.partition("@")[2] for image in images for name in image.registry_bases}
     for path in _base_records(home):
         folder, record = path.parent, _read(path)
-        if path.stat().st_mtime >= since:
+        if path.stat().st_mtime >= since or folder.is_symlink():  # others share it
             continue
         if record.get("key") == "":  # of a registry
             if record.get("digest") not in brought:
@@ -199,8 +228,8 @@ def _stages(
     return found, kept
 
 
-def _images(home: Home, kept: Iterable[str], since: float) -> Iterator[Garbage]:
-    storage = read_storage(home.storage)
+def _images(home: Home, driver: str, kept: Iterable[str], since: float) -> Iterator[Garbage]:
+    storage = read_storage(home.storage, driver)
     before = dt.datetime.fromtimestamp(since, tz=dt.timezone.utc).isoformat()
     images = storage.garbage(kept, before=before)
     freed = storage.bytes_of(images)
@@ -246,8 +275,8 @@ def _packages(home: Home, since: float) -> Iterator[Garbage]:
 
 def _native(home: Home, since: float) -> Iterator[Garbage]:
     for record in sorted(home.native.glob(f"*/{RECORD}")):
-        if record.stat().st_mtime < since:
-            folder = record.parent
+        folder = record.parent
+        if record.stat().st_mtime < since and not folder.is_symlink():
             yield _files("native", folder.name, [folder], "no build was lent it lately")
 
 
@@ -259,6 +288,12 @@ def _pulls(home: Home, since: float) -> Iterator[Garbage]:
         old = [one for one in (home.pulls / folder).glob("[!.]*") if one.stat().st_mtime < since]
         if old:
             yield _files("pull", counted(len(old), what), sorted(old), "no pull took it lately")
+
+
+def _rehearsals(home: Home, since: float) -> Iterator[Garbage]:
+    old = [record for record in home.rehearsals.glob("*.json") if record.stat().st_mtime < since]
+    if old:
+        yield _files("rehearsal", counted(len(old), "record"), sorted(old), "it was long ago")
 
 
 def _sources(options: Options, home: Home, since: float) -> Iterator[Garbage]:
@@ -274,7 +309,9 @@ def _sources(options: Options, home: Home, since: float) -> Iterator[Garbage]:
     if faults.found:
         return  # a lock that cannot be read may name any of them
     for path in sorted((home.sources / "sha256").glob("*")):
-        if path.name not in named and path.stat().st_mtime < since:
+        if path.name in named or path.is_symlink():
+            continue
+        if path.stat().st_mtime < since:
             yield _files("source", path.name[:12], [path], "no lock names it")
     for path in sorted(home.sources.glob(".*.partial")):
         if path.stat().st_mtime < since:
@@ -322,6 +359,9 @@ def _removed(path: Path, tools: Tools) -> str:
         done = tools.processes.capture(["umount", target], check=False)
         if done.returncode:
             return (done.stderr.splitlines() or [f"umount {target} failed"])[-1]
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+        return "something in it stays" if path.exists() else ""
     try:
         remove(path)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder import door
 from builder.cli import show
+from builder.cli.expected import RUN_CHECKS
 from builder.cli.records import StageState, stage_states
 from builder.cli.unchanged import image_states, shows_stages
 from builder.errors import BadInput
@@ -23,8 +25,6 @@ from builder.spec import COMPILER, base_archive, block_faults, compile_spec, lim
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
-
-RUN_CHECKS = "tests/images/run-checks"
 
 
 def plan(options: Options) -> int:
@@ -39,12 +39,15 @@ def plan(options: Options) -> int:
 
 
 def explain(options: Options) -> int:
-    """Say why each cell is in or out."""
+    """Say why each cell is in or out, and what was seen of each that is in."""
+    from builder.cli.seen import seen_of  # noqa: PLC0415 - other commands start without it
+
     made = load_plan(options, may_be_empty=True)
+    seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:
-        print(json.dumps(show.explanation_json(made, opened=door.is_open), indent=1))
+        print(json.dumps(show.explanation_json(made, opened=door.is_open, seen=seen), indent=1))
     else:
-        print(show.explanation(made, opened=door.is_open))
+        print(show.explanation(made, opened=door.is_open, seen=seen))
     return 0
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from builder.cli.shared import name_shared
+
 if TYPE_CHECKING:
     from builder.cli.options import Options
 
@@ -32,6 +34,7 @@ COMMANDS = {
     "plan": Command("unchanged", "plan", brief=True),
     "spec": Command("unchanged", "spec", brief=True),
     "lint": Command("linting", "command", brief=True),
+    "rehearse": Command("rehearsing", "command"),
     "explain": Command("commands", "explain", brief=True),
     "lock": Command("sourcing", "lock", brief=True),
     "fetch": Command("sourcing", "fetch", brief=True),
@@ -41,6 +44,7 @@ COMMANDS = {
     "bundle": Command("bundling", "bundle"),
     "load": Command("loading", "load"),
     "doctor": Command("examining", "doctor"),
+    "setup": Command("setting_up", "set_up"),
     "check-host": Command("checking", "check_host"),
     "gc": Command("collecting", "collect"),
     "keys": Command("keys", "keys"),
@@ -56,6 +60,7 @@ COMMANDS = {
 def run(options: Options) -> int:
     """Run the command that `options` name; the exit code."""
     command = COMMANDS[options.command]
+    name_shared(options.project)
     with _without_collector():
         function = function_of(command)
         if command.brief:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from builder import doctor as examination
-from builder.cli.manifests import MANIFEST, read_manifest
+from builder.cli.manifests import read_manifest, why_none
 from builder.cli.options import Options
 from builder.doctor import gpus
-from builder.errors import BadInput
+from builder.errors import BadInput, MissingPrerequisite
 from builder.facts import CudaRelease
 from builder.home import Home
 from builder.load.facts import read_facts
@@ -18,7 +18,7 @@ from builder.terminal import in_colour
 
 
 def doctor(options: Options) -> int:
-    """Say what this machine has, and what it can therefore do."""
+    """Say what this machine has, and what it can therefore do; 4 if no folder can be worked in."""
     if options.gpu:
         return _gpu_health(options)
     if options.path:
@@ -32,14 +32,15 @@ def doctor(options: Options) -> int:
         print(examination.as_json(diagnosis))
     else:
         print(examination.as_text(diagnosis, colour=in_colour()))
-    return 0
+    usable = all(diagnosis.items[key].ok for key in examination.FOLDERS)
+    return 0 if usable else MissingPrerequisite.exit_code
 
 
 def _gpu_health(options: Options) -> int:
     manifest = None
     if options.path and (manifest := read_manifest(options.path)) is None:
         raise BadInput(
-            f"{options.path}: no {MANIFEST} here, so this is no finished image",
+            why_none(options.path),
             hint="name an image's folder, such as out/IDENTIFIER",
         )
     health = gpus.examine(

@@ -1,4 +1,4 @@
-"""What `publish` does for images that fail and are published already: it attaches the evidence."""
+"""What `publish --attach-failures` does for images that are published already and fail."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ def told_of_failures(
 ) -> list[str]:
     """Attach evidence that fails to what the registry has; a line for each image, of what was done.
 
+    Nothing is, unless that was asked for: what failed on one machine may be that machine's fault.
     What goes wrong with one is such a line, too, and stops no other.
     """
+    if not options.attach_failures:
+        return []
     attest = functools.cache(lambda: _attest(options, processes))
     lines = []
     for where, recipe, one in _failing(options, declared):
@@ -46,6 +49,11 @@ def told_of_failures(
             note = "" if options.key else _UNSIGNED
             lines += [f"{where}: {done} to {evidence}{note}"] if done else []
     return lines
+
+
+def any_failing(options: Options, declared: Sequence[Declared]) -> bool:
+    """Whether there is evidence that an image fails."""
+    return any(True for _ in _failing(options, declared))
 
 
 def _done(options: Options, registry: Registry, one: Failing, attest: Callable[[], Attest]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from builder import __version__
 from builder.agreement import as_judged, faults_of, read_statements
-from builder.cli.cell import wanted_by
+from builder.cli.cell import spec_digests, wanted_by
 from builder.cli.manifests import State, read_manifest
 from builder.cli.run import Run
 from builder.cli.running import Durations, run_all
@@ -152,7 +152,7 @@ class _Found:
         run, name = self.run, spec.image.identifier
         if not run.cache:
             return State(work="build", text="")
-        state = proven_state(run.out, spec.image, wanted_by(run))
+        state = proven_state(run.out, spec.image, wanted_by(run), spec_digests(spec))
         if state.manifest and state.work == "none":
             self._unchanged(name, state.manifest)
         return state

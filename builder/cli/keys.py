@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 def keys(options: Options) -> int:
     """Make a pair of keys; prints the two paths, and the public key's fingerprint."""
+    here = Path.cwd()
+    if options.out.name in {"", ".."} or options.out in {here, *here.parents}:
+        raise BadInput(
+            f"{options.out}: this names a folder, and no files in it",
+            hint="--output site makes site.key and site.pub",
+        )
     private, public = (options.out.with_name(options.out.name + end) for end in (".key", ".pub"))
     for path in (private, public):
         if path.exists():

@@ -14,13 +14,14 @@ from typing import Any
 
 from builder import facts
 from builder.cli.again import emulation, finished, subjects, within_reach, work_folder
-from builder.cli.manifests import MANIFEST
+from builder.cli.manifests import write_manifest
 from builder.cli.options import Options
 from builder.cli.proving import emulator_of
 from builder.cli.run import Run, now
 from builder.cli.verify_options import LAUNCHED, RankOptions
 from builder.cli.workspace import FILES
 from builder.errors import BadInput, MissingPrerequisite
+from builder.indices import states_in
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model import FAILED, NONE, SKIPPED, Artifact, Outcome
@@ -28,7 +29,6 @@ from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
 from builder.verify.evidence import StartedBy
 from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
 from builder.versions import split_mpi
-from builder.whole import write_atomically
 
 CHECK = "mpi"  # whose program the ranks run
 _NO_GPU = "its program needs none"
@@ -37,7 +37,8 @@ _NO_GPU = "its program needs none"
 def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path) -> int:
     """Start the ranks of an image in every way that was asked for; the exit code.
 
-    It is 1 if one of them failed, and 4 if this machine could do none of it.
+    It is 1 if one of them failed, else 4 if this machine could not do one of them. What it could
+    not do is told, and not recorded: it says nothing of the image.
     """
     manifest = finished(folder)
     found: dict[str, list[Outcome]] = {}
@@ -52,14 +53,14 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
             run.progress.step(manifest["image"], f"{ranks.check} in {ranks.kind.program}")
             outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
             found.setdefault(name, []).append(outcome)
-            if outcome.outcome != SKIPPED and name not in programs:
+            if outcome.outcome == SKIPPED:
+                continue
+            if name not in programs:
                 programs[name] = digest_of_file(
                     name, artifacts[name].path, PROGRAM, work=work, tools=run.tools
                 )
-            setting = _setting(run, ranks, started_by, started)
-            emulated[f"{name}-{outcome.check}"] = (
-                bool(setting.emulator) and outcome.outcome != SKIPPED
-            )
+            setting = _setting(run, ranks, started_by, started, manifest)
+            emulated[f"{name}-{outcome.check}"] = bool(setting.emulator)
             path = write_evidence(
                 folder / "evidence",
                 f"{name}-{outcome.check}",
@@ -71,7 +72,8 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
             )
             written.append(path.relative_to(folder).as_posix())
     updated = _with(manifest, found, written, emulated)
-    write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
+    if written:
+        updated = write_manifest(folder, updated, written)
     _tell(options, asked, updated, found, emulated=any(emulated.values()))
     return _exit_code([one.outcome for some in found.values() for one in some])
 
@@ -143,11 +145,13 @@ def _image_mpi(project: Path, value: str) -> ImageMpi | None:
 
 
 def _programs(outcome: Outcome, digest: str) -> dict[str, str]:
-    """What the ranks ran, as it is in the artifact; nothing if none ran."""
-    return {outcome.check: digest} if digest and outcome.outcome != SKIPPED else {}
+    """What the ranks ran, as it is in the artifact; nothing if that is not known."""
+    return {outcome.check: digest} if digest else {}
 
 
-def _setting(run: Run, ranks: Ranks, started_by: StartedBy, started: str) -> Setting:
+def _setting(
+    run: Run, ranks: Ranks, started_by: StartedBy, started: str, manifest: Mapping[str, Any]
+) -> Setting:
     """Where the ranks ran: the first of their machines stands for all, unless one emulated."""
     program, machines = ranks.kind.program, started_by.machines
     foreign = [one for one in machines if one.arch != ranks.arch]
@@ -166,6 +170,7 @@ def _setting(run: Run, ranks: Ranks, started_by: StartedBy, started: str) -> Set
         launcher=started_by,
         no_gpu=_NO_GPU,
         tools=run.versions,
+        indices=states_in(manifest.get("inputs", {})),
     )
 
 
@@ -181,9 +186,10 @@ def _with(
     """
     launched = {name: list(some) for name, some in manifest.get("launched", {}).items()}
     for name, outcomes in found.items():
-        new = {one.check for one in outcomes}
+        tried = [one for one in outcomes if one.outcome != SKIPPED]
+        new = {one.check for one in tried}
         kept = [one for one in launched.get(name, []) if one["check"] not in new]
-        launched[name] = [*kept, *map(asdict, outcomes)]
+        launched[name] = [*kept, *map(asdict, tried)]
     evidence = sorted({*manifest.get("evidence", []), *written})
     return {
         **manifest,
@@ -213,4 +219,4 @@ def _tell(
 def _exit_code(outcomes: list[str]) -> int:
     if FAILED in outcomes:
         return 1
-    return MissingPrerequisite.exit_code if set(outcomes) == {SKIPPED} else 0
+    return MissingPrerequisite.exit_code if SKIPPED in outcomes else 0

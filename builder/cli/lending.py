@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from builder import door, facts, native
-from builder.bases import find_mirror
+from builder.bases import find_mirror, sources
 from builder.cli.progress import Progress
 from builder.cli.run import Run
 from builder.engines import Lent, Tools
-from builder.errors import counted
+from builder.errors import BadInput, counted
 from builder.home import LENT_AT, PIP_AT, Home
+from builder.indices import IndexState, distinct
 from builder.model import PlannedImage
 from builder.proxy import package_cache, pip_configuration
-from builder.suites import Suites
+from builder.suites import MOST_BEHIND, Suites, state_beside
+
+MAX_INDEX_AGE = "BUILD_IMAGES_MAX_INDEX_AGE"
 
 
 def lent_to(run: Run, image: PlannedImage, *, log: Path, name: str) -> tuple[Lent, ...]:
@@ -40,14 +45,20 @@ def downloading(
     *,
     offline: bool = False,
     noted: bool = True,
+    max_index_age: int | None = None,
 ) -> Iterator[Tools]:
     """Tools whose downloads go through the cache of packages in a home, and what that saved.
 
-    With `noted`, journals say what each build was given.
+    With `noted`, journals say what each build was given. `max_index_age` is as in `Options`.
     """
     with contextlib.ExitStack() as held:
-        suites = Suites(architectures=_wanted(images), say=progress.say)
-        cache = held.enter_context(package_cache(home.packages, offline=offline, suites=suites))
+        suites = Suites(
+            architectures=_wanted(images), say=progress.say, most_behind=_most_behind(max_index_age)
+        )
+        shared = home.shared / home.packages.name if home.shared else None
+        cache = held.enter_context(
+            package_cache(home.packages, offline=offline, suites=suites, shared=shared)
+        )
         pip = ""
         if any(map(uses_pip, images)):
             pip = held.enter_context(pip_configuration(cache, home.packages, tools.processes))
@@ -61,12 +72,42 @@ def downloading(
         progress.say(f"{suspected} of steps that failed will be fetched anew")
 
 
+def _most_behind(days: int | None) -> dt.timedelta:
+    """How much older an index may be that is taken in another one's place."""
+    if days is not None:
+        return dt.timedelta(days=days)
+    said = os.environ.get(MAX_INDEX_AGE)
+    if not said:
+        return MOST_BEHIND
+    if not said.isdecimal():
+        raise BadInput(f"{MAX_INDEX_AGE} is no number of days: {said}")
+    return dt.timedelta(days=int(said))
+
+
 def _wanted(images: Sequence[PlannedImage]) -> frozenset[str]:
     """The architectures whose packages are asked for, native tools' among them."""
     archs = {image.cell.arch for image in images}
     if archs - {native.HOST}:
         archs.add(native.HOST)
     return frozenset(facts.ARCHITECTURES[arch].debian for arch in archs)
+
+
+def told(
+    run: Run, image: PlannedImage, name: str, *, asks: bool = True, earlier: bool = True
+) -> tuple[IndexState, ...]:
+    """The states of package indices that a build was told of, `name` as its downloads have it.
+
+    `earlier` builds of that name count, too, where layers may be theirs.
+
+    To a mirror with https, requests go past the cache of packages: one that `asks` is taken to have
+    been told what the mirror tells of right after.
+    """
+    states = run.tools.told(name, earlier=earlier)
+    if states or not asks or run.offline or not image.is_bootstrapped:
+        return states
+    there = sources(image.base, run.mirror or find_mirror())
+    found = (state_beside(*one) for one in there if one[0].startswith("https:"))
+    return distinct(one for one in found if one)
 
 
 def uses_pip(image: PlannedImage) -> bool:
@@ -87,7 +128,7 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTo
         run.progress.step(image.identifier, text)
 
     if not door.is_open(image.cell.arch):
-        say("no native tools: the kernel's handler is not that of 'make setup'")
+        say("no native tools: the kernel's handler is not that of 'build-images setup'")
         return None
     if run.offline and not run.refresh:
         kept = native.kept_tools(image.base, image.cell.arch, store=run.tools.home.native)

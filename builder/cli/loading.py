@@ -21,7 +21,7 @@ from builder.bundle.filling import (
     write_project,
 )
 from builder.cli.at_work import using
-from builder.cli.progress import Progress
+from builder.cli.progress import Progress, Told
 from builder.cli.publishing import DRY, NARROW_HINT, namespace, tell
 from builder.cli.pull_options import PullOptions
 from builder.cli.pulling import folder_name, wanted_of
@@ -30,6 +30,7 @@ from builder.home import Home
 from builder.policy.gathered import Gathered, Image
 from builder.policy.outcomes import REFUSED, Ruling
 from builder.policy.render import as_lines
+from builder.policy.rollback import WITHOUT_DIGESTS
 from builder.policy.rules import dates, signature
 from builder.publish import Mirror, found_release
 from builder.publish.mirroring import File, Mirrored
@@ -64,8 +65,6 @@ def load(options: Options) -> int:
     given = options.bundle
     assert given is not None
     archive = opened(given.archive)
-    if options.dry_run:
-        archive.check()
     pulled = PullOptions(policy=given.policy, arch=given.arch, format=given.format or "oci")
     site = wanted_of(options, pulled, Reference(registry=_NOWHERE, repository="x"))
     if given.home:
@@ -73,6 +72,15 @@ def load(options: Options) -> int:
     if given.folder:
         return _into_folder(options, archive, site, given.folder)
     return _into_registry(options, archive, site)
+
+
+def _check_whole(options: Options, archive: Bundle) -> None:
+    """Read every blob, also those that are not asked for: what is damaged is not brought in part.
+
+    It comes after the proof is judged: of an archive that nobody signed, no more is read.
+    """
+    say = Progress(level=options.level).say
+    archive.check(Told(say, sum(one.size for one in archive.archive.blobs.values()), "read"))
 
 
 def _last() -> Last:
@@ -83,7 +91,8 @@ def _last() -> Last:
 
 
 def _into_registry(options: Options, archive: Bundle, site: Wanted) -> int:
-    to = namespace(options.to, options.plain_http, own=True)
+    say = Progress(level=options.level).say
+    to = namespace(options.to, options.plain_http, own=True, tell=say)
     # Whether an image runs on a host is asked of those who pull it from there.
     site = replace(site, policy=replace(site.policy, host_contract=False))
     asked: list[_Asked] = []
@@ -100,7 +109,8 @@ def _into_registry(options: Options, archive: Bundle, site: Wanted) -> int:
         releases += [found] if found else []
         reasons += why
     _refuse(options, asked, reasons)
-    say, proven = Progress(level=options.level).say, {*_proven(asked)}
+    _check_whole(options, archive)
+    proven = {*_proven(asked)}
     for line in [line for one in releases for line in one.leave_out(proven)]:
         say(line)
     mirror = Mirror(archive.repository, to, jobs=options.jobs, say=say)
@@ -166,11 +176,13 @@ def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) 
     if not asked:
         raise BadInput(f"{archive.archive.path}: no image in it is for {site.arch}", hint="--arch")
     _refuse(options, asked, [])
+    _check_whole(options, archive)
     if options.dry_run:
         print("\n".join(f"{one.wanted.reference}: proven" for one in asked))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    kept = kept_in(Home.of_environment().pulls, check=archive.archive.go_on)
+    say = Progress(level=options.level).say
+    kept = kept_in(Home.of_environment().pulls, check=archive.archive.go_on, tell=say)
     done = [
         pull(
             one.wanted,
@@ -179,7 +191,7 @@ def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) 
             kept=kept,
             last=_last(),
             output=folder / folder_name(one.wanted),
-            say=Progress(level=options.level).say,
+            say=say,
         )
         for one in asked
     ]
@@ -209,6 +221,7 @@ def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
     _show(options, repository.name, rulings)
     if any(one.result == REFUSED for one in rulings):
         raise NotProven(repository.name, rulings)
+    _check_whole(options, archive)
     inputs = inputs_of(repository, index)
     if given.checkout and os.path.lexists(given.checkout):
         _check_same(given.checkout, inputs)
@@ -252,11 +265,16 @@ def _refuse(options: Options, asked: Sequence[_Asked], reasons: Sequence[str]) -
         name = f"{one.wanted.reference} ({one.wanted.arch}, {one.wanted.format})"
         rulings = one.judged.judgement.rulings
         _show(options, name, rulings)
-        if refused := one.judged.judgement.refused:
+        if refused := [_fixed_here(one) for one in one.judged.judgement.refused]:
             lines += [f"{name}: refused", *as_lines(refused)]
     lines += reasons
     if lines:
         raise Refused("\n".join(["nothing was loaded:", *lines]), hint=_HINT)
+
+
+def _fixed_here(ruling: Ruling) -> Ruling:
+    """A ruling with what helps here: what is in an archive cannot be named by its digest."""
+    return replace(ruling, fix=WITHOUT_DIGESTS) if ruling.rule == "rollback" else ruling
 
 
 def _show(options: Options, name: str, rulings: Sequence[Ruling]) -> None:

@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.bound_files import SBOM, artifact_path, with_digests
+from builder.exact_json import parsed
 from builder.model import FORMATS, PlannedImage
+from builder.regular_files import read_regular
+from builder.whole import write_atomically
 
 MANIFEST = "manifest.json"
 SCHEMA = "build-images/manifest/v1"
 _TEXTS = ("image", "content_key", "engine", "outcome")
 _MAPPINGS = ("cell", "artifacts", "checks")
-_LATER = {"inputs": dict, "durations_s": dict, "tools": dict, "evidence": list, "sbom": str}
+_LATER = {
+    "inputs": dict,
+    "durations_s": dict,
+    "tools": dict,
+    "evidence": list,
+    "sbom": str,
+    "digests": dict,
+}
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of a folder; None if there is none that can be read."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = parsed(read_regular(folder / MANIFEST, follow=True), most=None)
     except (OSError, ValueError):
         return None
     return manifest if _is_manifest(manifest) else None
+
+
+def write_manifest(
+    folder: Path, manifest: Mapping[str, Any], written: Iterable[str]
+) -> dict[str, Any]:
+    """Write a manifest, with the digests of the evidence and the bill `written` now; what it is."""
+    whole = with_digests(folder, manifest, written)
+    write_atomically(folder / MANIFEST, json.dumps(whole, indent=1, sort_keys=True) + "\n")
+    return whole
 
 
 def _is_manifest(value: object) -> bool:
@@ -41,6 +62,13 @@ def _is_manifest(value: object) -> bool:
         and all(_are(some, "check", "outcome", "reason") for some in value["checks"].values())
         and _are(value.get("in_image_checks"), "name", "script", "needs", "timeout_s")
     )
+
+
+def why_none(folder: Path) -> str:
+    """Why a folder has no manifest that can be read."""
+    if os.path.lexists(folder / MANIFEST):
+        return f"{folder / MANIFEST}: damaged or another version's, so this is no finished image"
+    return f"{folder}: no {MANIFEST} here, so this is no finished image"
 
 
 def _are(some: object, *keys: str) -> bool:
@@ -104,6 +132,8 @@ def _why_not(
         return f"no {', '.join(absent)} yet"
     if reason := _other_inputs(manifest.get("inputs", {}), wanted):
         return reason
+    if manifest.get("sbom", SBOM) not in manifest.get("digests", {}):
+        return "an earlier version made it, and did not note the digest of its bill of materials"
     return "" if _is_whole(folder, manifest) else "its artifacts are not whole"
 
 
@@ -121,7 +151,7 @@ def _other_inputs(inputs: Mapping[str, Any], wanted: Wanted) -> str:
 
 def _is_whole(folder: Path, manifest: Mapping[str, Any]) -> bool:
     return all(
-        (path := folder / str(artifact["path"])).exists() and size_of(path) == artifact["size"]
+        (path := artifact_path(folder, artifact)).exists() and size_of(path) == artifact["size"]
         for artifact in manifest["artifacts"].values()
     )
 

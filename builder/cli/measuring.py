@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -13,10 +12,11 @@ from typing import Any
 from builder import facts
 from builder.agreement import BENCH
 from builder.cli.again import OpenImage, check_runners, opened, subjects
-from builder.cli.manifests import MANIFEST
+from builder.cli.manifests import write_manifest
 from builder.cli.proving import emulator_of
 from builder.cli.run import Run, now
 from builder.errors import BadInput
+from builder.indices import states_in
 from builder.measure import (
     BARE,
     BARE_FORMAT,
@@ -36,12 +36,11 @@ from builder.measure import (
     rows_of,
     run_rounds,
 )
-from builder.model import FORMATS
+from builder.model import FORMATS, SKIPPED
 from builder.report import refresh
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.runners import Container
 from builder.versions import split_mpi
-from builder.whole import write_atomically
 
 _RANKS = 2
 
@@ -161,15 +160,17 @@ def _name(kind: Kind) -> str:
 
 
 def keep(run: Run, image: OpenImage, folder: Path, measured: Measured) -> None:
-    """Evidence for each format, the manifest, and the report above the image's folder."""
+    """Evidence for each format, the manifest, and the report above the image's folder.
+
+    Of what a busy machine could not tell there is none: that says nothing of the image.
+    """
     evidence = [
         _evidence(run, image, folder, place, measured)
         for place in measured.places
-        if place.name != BARE
+        if place.name != BARE and measured.collapse_in(place.name).outcome != SKIPPED
     ]
     files = [file.relative_to(folder).as_posix() for file in evidence]
-    updated = with_measurement(image.manifest, measured, files)
-    write_atomically(folder / MANIFEST, json.dumps(updated, indent=1, sort_keys=True) + "\n")
+    updated = write_manifest(folder, with_measurement(image.manifest, measured, files), files)
     refresh(folder.parent, updated)
 
 
@@ -208,5 +209,6 @@ def _evidence(
             emulator=measured.emulator,
             no_gpu="no program that is measured uses one",
             tools=run.versions,
+            indices=states_in(image.manifest.get("inputs", {})),
         ),
     )

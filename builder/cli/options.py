@@ -12,6 +12,7 @@ from builder.cli.bundle_options import BundleOptions, bundle_options
 from builder.cli.dispatch import COMMANDS
 from builder.cli.parser import make_parser
 from builder.cli.pull_options import PullOptions, pull_options
+from builder.cli.setup_options import setup_words
 from builder.cli.site_options import FOLDERS, SiteOptions, site_options
 from builder.cli.verify_options import REPEATS, RankOptions, rank_options
 from builder.words import FORMATS, GENERIC, RUNTIME, SELECTABLE
@@ -33,15 +34,19 @@ class Options:
     refresh: bool = False
     cache: bool = True
     native_tools: bool = True
+    max_index_age: int | None = None
     verify: bool = True
     dry_run: bool = False
     graph: bool = False
     path: Path | None = None
+    clones: tuple[Path, ...] = ()
+    steps: bool = False
     runners: tuple[str, ...] = ()
     bench: bool = False
     repeats: int = REPEATS
     prometheus: Path | None = None
     gpu: bool = False
+    words: tuple[str, ...] = ()
     offline: bool = False
     lint: bool = True
     check: bool = False
@@ -50,6 +55,7 @@ class Options:
     stages: bool = False
     free: bool = False
     unused_for: int = 7
+    layers: bool = False
     host: Path | None = None
     record: bool = False
     emulated: bool = False
@@ -59,6 +65,7 @@ class Options:
     to: str = ""
     source: str = ""
     key: str = ""
+    attach_failures: bool = False
     plain_http: tuple[str, ...] = ()
     pull: PullOptions = field(default_factory=PullOptions)
     bundle: BundleOptions | None = None
@@ -69,6 +76,7 @@ def parse(argv: Sequence[str]) -> Options:
     """Parse a command line; argparse prints usage errors and exits with status 2."""
     parser = make_parser()
     given = parser.parse_args(_with_command(argv))
+    parser = getattr(given, "own_parser", parser)
     verbose, quiet = getattr(given, "verbose", False), getattr(given, "quiet", False)
     return Options(
         command=given.command,
@@ -83,6 +91,7 @@ def parse(argv: Sequence[str]) -> Options:
         refresh=getattr(given, "refresh", False),
         cache=not getattr(given, "no_cache", False),
         native_tools=not getattr(given, "no_native_tools", False),
+        max_index_age=getattr(given, "max_index_age", None),
         verify=not getattr(given, "no_verify", False),
         dry_run=getattr(given, "dry_run", False),
         graph=getattr(given, "graph", False),
@@ -94,20 +103,25 @@ def parse(argv: Sequence[str]) -> Options:
         stages=getattr(given, "stages", False),
         free=getattr(given, "free", False),
         unused_for=getattr(given, "unused_for", 7),
+        layers=getattr(given, "layers", False),
         host=getattr(given, "host", None),
         record=getattr(given, "record", False),
         emulated=getattr(given, "emulated", False),
         runtimes=_distinct(getattr(given, "runtime", None) or []),
         launchers=_distinct(getattr(given, "launcher", None) or []),
-        bench=_bench(given),
+        bench=_bench(parser, given),
         repeats=getattr(given, "repeats", None) or REPEATS,
         prometheus=getattr(given, "prometheus", None),
         gpu=getattr(given, "gpu", False),
+        words=setup_words(given),
         to=getattr(given, "to", "") or "",
         source=getattr(given, "source", None) or "",
         key=getattr(given, "key", None) or "",
+        attach_failures=getattr(given, "attach_failures", False),
         plain_http=_distinct(getattr(given, "plain_http", None) or []),
         path=getattr(given, "path", None),
+        clones=tuple(getattr(given, "clones", None) or ()),
+        steps=getattr(given, "steps", False),
         runners=_distinct(getattr(given, "runner", None) or []),
         ranks=rank_options(parser, given),
         pull=pull_options(given),
@@ -130,12 +144,12 @@ def _with_command(argv: Sequence[str]) -> list[str]:
     return ["build", *words]
 
 
-def _bench(given: argparse.Namespace) -> bool:
+def _bench(parser: argparse.ArgumentParser, given: argparse.Namespace) -> bool:
     """Whether to measure; what only then has a meaning is refused without."""
     bench = getattr(given, "bench", False)
     for name in ("repeats", "prometheus"):
         if getattr(given, name, None) and not bench:
-            make_parser().error(f"--{name} goes with --bench")
+            parser.error(f"--{name} goes with --bench")
     return bool(bench)
 
 

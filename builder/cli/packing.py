@@ -21,7 +21,10 @@ from builder.engines import apptainer, charliecloud
 from builder.engines.protocol import tag
 from builder.errors import StepFailed
 from builder.model import Artifact, LockedSource, PlannedImage
-from builder.spec.driver import singularity_sections
+from builder.spec.driver import sections_of
+from builder.verify.harness import programs_in
+
+BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +65,7 @@ class Packer:
             sif = beside.submit(self._sif, plain) if "sif" in self.run.formats else None
             nodes = flatten.flattened(plain.layout)
             self.work.remember("sbom", lambda: self._bill(layout, nodes))
+            self.work.remember("programs", lambda: programs_in(nodes))
             if "charliecloud" in self.run.formats:
                 found["charliecloud"] = self._tarball(layout, plain, nodes)
             if sif:
@@ -101,6 +105,7 @@ class Packer:
                 plain=self.work.plain,
                 epoch=self.run.epoch,
                 shared=self.run.layers,
+                notes=_base_digest(self.image, bases),
             )
             made.append(packed)
         return oci.read_layout(target).digest
@@ -145,7 +150,7 @@ class Packer:
         apptainer.pack(
             plain.layout.path,
             target,
-            singularity_sections(self.image.stages[-1].about, has_checks=bool(self.image.checks)),
+            sections_of(self.image),
             arch=self.image.cell.arch,
             tools=self.run.tools,
             log=self.work.log,
@@ -163,3 +168,14 @@ def append(log: Path, to: Path) -> None:
 def file_digest(path: Path) -> str:
     """A file's SHA-256, as `sha256:…`."""
     return f"sha256:{sha256_of_file(path)}"
+
+
+def _base_digest(image: PlannedImage, bases: Sequence[StoredBase]) -> dict[str, str]:
+    """The annotation with the digest of the base that an image starts from, as far as it is known.
+
+    https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
+    """
+    digest = image.final_reference.partition("@")[2]
+    if image.is_bootstrapped:
+        digest = next((one.digest for one in bases if one.name == image.base_image), "")
+    return {BASE_DIGEST: digest} if digest else {}

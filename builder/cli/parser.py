@@ -6,13 +6,20 @@ import argparse
 import os
 
 from builder import __version__
-from builder.cli import bundle_options, keys_options, publishing_options, pull_options
+from builder.cli import (
+    bundle_options,
+    keys_options,
+    publishing_options,
+    pull_options,
+    setup_options,
+)
 from builder.cli.arguments import (
     Commands,
     Parser,
     a_path,
     command,
     common_options,
+    max_index_age,
     no_lint,
     no_native_tools,
     number_of_days,
@@ -85,6 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     lint.add_argument("--json", action="store_true", help="as JSON")
     lint.add_argument("--no-cache", action="store_true", help="look at unchanged specs again")
+    _rehearse_command(commands, [selectors, common, progress])
     explain = command(commands, "explain", "say why each cell is in or out", [selectors, common])
     explain.add_argument("--json", action="store_true", help="as JSON")
     _source_commands(commands, [selectors, common, progress])
@@ -94,6 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     publishing_options.declare(commands)
     bundle_options.declare(commands)
     _doctor_command(commands, common)
+    setup_options.declare(commands)
     _check_host_command(commands)
     _gc_command(commands)
     keys_options.declare(commands)
@@ -177,7 +186,30 @@ def _gc_command(commands: Commands) -> None:
         metavar="DAYS",
         help="leave what was used since, which other projects may need (default: 7)",
     )
+    gc.add_argument(
+        "--layers",
+        action="store_true",
+        help="all layers of builds, too, which later builds then make again",
+    )
     gc.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _rehearse_command(commands: Commands, parents: list[argparse.ArgumentParser]) -> None:
+    about = "try all that can be tried of each image without building it"
+    rehearse = command(commands, "rehearse", about, parents)
+    rehearse.add_argument(
+        "--clones",
+        action="append",
+        type=a_path,
+        metavar="DIR",
+        help="a folder with copies of Git repositories, as OWNER/NAME.git (may be repeated)",
+    )
+    rehearse.add_argument(
+        "--steps",
+        action="store_true",
+        help="run the build steps, too, on a base of Debian in place of Ubuntu's; takes minutes",
+    )
+    rehearse.add_argument("--json", action="store_true", help="as JSON, with what passed")
 
 
 def _reproduce_command(
@@ -195,6 +227,7 @@ def _reproduce_command(
     )
     output(reproduce, "where the image's folder is, if its identifier is given (default: out)")
     no_native_tools(reproduce)
+    max_index_age(reproduce)
     offline(reproduce)
     reproduce.add_argument("--json", action="store_true", help="print what was found as JSON")
 
@@ -258,6 +291,7 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
         help="run every build step again, on the bases that are there",
     )
     no_native_tools(parser)
+    max_index_age(parser)
     parser.add_argument("--no-verify", action="store_true", help="build and pack only")
     no_lint(parser)
     offline(parser)

@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from builder.terminal import is_capable, printable, printable_lines
@@ -17,6 +17,7 @@ from builder.terminal import is_capable, printable, printable_lines
 if TYPE_CHECKING:
     from rich.table import Table
 
+_STEP = 1 << 30  # bytes after which it is told how far an archive is
 _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 
 
@@ -67,6 +68,21 @@ class Progress:
                 file=self._stream,
                 flush=True,
             )
+
+
+class Told:
+    """Says how far the bytes of an archive are, now and then."""
+
+    def __init__(self, say: Callable[[str], object], whole: int, what: str) -> None:
+        self._say, self._whole, self._what = say, whole, what
+        self._done = self._told = 0
+
+    def __call__(self, size: int) -> None:
+        """So many more bytes are done."""
+        self._done += size
+        if self._done - self._told >= _STEP:
+            self._told = self._done
+            self._say(f"{self._done / 1e9:.1f} of {self._whole / 1e9:.1f} GB {self._what}")
 
 
 class LiveProgress(Progress):

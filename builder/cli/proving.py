@@ -6,14 +6,16 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder.cli.packing import file_digest
 from builder.cli.run import Run, now
-from builder.errors import StepFailed
+from builder.cli.untried import machines_fault, not_tried
+from builder.errors import MissingPrerequisite, StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
+from builder.runs import required_runs
 from builder.verify import (
     DEFAULTS,
     RUNNERS,
@@ -22,7 +24,6 @@ from builder.verify import (
     Kind,
     Setting,
     Target,
-    equality,
     host_facts,
     images_own,
     lost_gpus,
@@ -33,6 +34,7 @@ from builder.verify.carried import lacking_mpi, with_carried
 from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
 from builder.verify.control import WITHHELD_CHECK, withheld
 from builder.verify.harness import altered_harness, carried_harness
+from builder.verify.metadata import compared
 from builder.verify.runners import Container, Runner
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
@@ -44,7 +46,8 @@ class Proof:
 
     `outcomes` are by name: that of the format, or `FORMAT-RUNNER` where another program than the
     usual one ran it. `evidence` are the files, relative to the image's folder. `checks` are those
-    of the image, `emulated` the names of the runs that were.
+    of the image, `emulated` the names of the runs that were. `untried` says of runs, by name, what
+    this machine lacks for them: nothing is known of the image by those.
     """
 
     artifacts: Mapping[str, Artifact]
@@ -53,6 +56,7 @@ class Proof:
     evidence: tuple[str, ...]
     checks: tuple[InImageCheck, ...]
     emulated: tuple[str, ...]
+    untried: Mapping[str, str] = field(default_factory=dict)
 
 
 def prove(
@@ -67,7 +71,8 @@ def prove(
     """Verify an image's artifacts; evidence goes to `folder`/evidence, two files a run.
 
     All artifacts are read and compared. The checks are run by `runners`, or by the usual one of
-    each format.
+    each format. Raises `MissingPrerequisite`, and writes nothing, where this machine can do none of
+    it.
     """
     kinds = [RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts]]
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
@@ -82,36 +87,36 @@ def prove(
             trees, broken = trees_read()
             containers = [one.result() for one in making]
         proven = {name: _proven(one, trees.get(name)) for name, one in artifacts.items()}
-        equal = equality(trees, broken)
         target = with_carried(target, trees.values())
+        equal = compared(trees, broken, paths, arch=target.arch, has_checks=bool(target.checks))
         equal = dataclasses.replace(equal, data={"harness": _harness(trees)})
         altered = altered_harness(target, trees)
-        emulated: list[str] = []
-        outcomes: dict[str, tuple[Outcome, ...]] = {}
-        evidence: list[Path] = []
-        for container in containers:
-            found, setting = container.outcomes(run, target)
-            outcomes[container.name] = (equal, *altered, *found)
-            emulated += [container.name] if setting.emulator else []
-            evidence.append(
-                write_evidence(
-                    folder / "evidence",
-                    container.name,
-                    identifier=target.identifier,
-                    artifacts=list(proven.values()),
-                    outcomes=outcomes[container.name],
-                    scripts=_scripts(target, trees.get(container.kind.format)),
-                    setting=setting,
-                )
-            )
-    files = tuple(path.relative_to(folder).as_posix() for path in evidence)
+        tried = {one.name: one.run(run, target) for one in containers}
+    untried = {name: one for name, one in tried.items() if isinstance(one, str)}
+    runs = {name: one for name, one in tried.items() if not isinstance(one, str)}
+    if not runs:
+        raise not_tried(target.identifier, untried)
+    outcomes = {name: (equal, *altered, *one.outcomes) for name, one in runs.items()}
+    evidence = [
+        write_evidence(
+            folder / "evidence",
+            name,
+            identifier=target.identifier,
+            artifacts=list(proven.values()),
+            outcomes=outcomes[name],
+            scripts=_scripts(target, trees.get(one.setting.format)),
+            setting=one.setting,
+        )
+        for name, one in runs.items()
+    ]
     return Proof(
         artifacts=proven,
         outcomes=outcomes,
         equal=equal,
-        evidence=files,
+        evidence=tuple(path.relative_to(folder).as_posix() for path in evidence),
         checks=target.checks,
-        emulated=tuple(sorted(emulated)),
+        emulated=tuple(sorted(name for name, one in runs.items() if one.setting.emulator)),
+        untried=untried,
     )
 
 
@@ -135,12 +140,20 @@ def _pool(run: Run) -> Iterator[Executor]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """The outcomes of checks in one container, and where and how they were found."""
+
+    outcomes: tuple[Outcome, ...]
+    setting: Setting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Container:
     """A format that is ready for its checks, or why it is not; `no_gpu` as in the evidence."""
 
     kind: Kind
     container: Container
-    runner: Runner | StepFailed
+    runner: Runner | StepFailed | MissingPrerequisite
     no_gpu: str
 
     @classmethod
@@ -166,7 +179,7 @@ class _Container:
         opening = kind.open(container)
         try:
             runner = opening.__enter__()
-        except StepFailed as error:
+        except (StepFailed, MissingPrerequisite) as error:
             return cls(kind=kind, container=container, runner=error, no_gpu=no_gpu)
         open_ones.push(opening)
         return cls(kind=kind, container=container, runner=runner, no_gpu=no_gpu)
@@ -177,9 +190,11 @@ class _Container:
         usual = DEFAULTS[self.kind.format] == self.kind.name
         return self.kind.format if usual else f"{self.kind.format}-{self.kind.name}"
 
-    def outcomes(self, run: Run, target: Target) -> tuple[tuple[Outcome, ...], Setting]:
-        """Run the checks; the outcomes, and where and how they were found."""
+    def run(self, run: Run, target: Target) -> _Run | str:
+        """Run the checks; or why this machine cannot."""
         kind, runner, started = self.kind, self.runner, now()
+        if isinstance(runner, MissingPrerequisite):
+            return str(runner.args[0])
         run.progress.step(target.identifier, f"verifying in {kind.program}")
         if isinstance(runner, StepFailed):
             found = not_started(target, runner)
@@ -188,28 +203,33 @@ class _Container:
                 *outcomes_in(target, kind, runner, gpu=not self.no_gpu),
                 *withheld(target, kind, self.container),
             )
+        error = runner if isinstance(runner, StepFailed) else None
+        if fault := machines_fault(kind, self.container, target.arch, found, error):
+            return fault
         found = (*found, *lacking_mpi(target))
         if lost := lost_gpus(run.host, host_facts()):
             found = after_a_loss(found, target, lost)
         version = run.versions.get(kind.program) or run.tools.version(kind.program)
-        return found, Setting(
+        setting = Setting(
             format=kind.format,
             runner=kind.program,
             runner_version=version,
             host=run.host,
             started=started,
             finished=now(),
-            emulator=emulator_of(run, seen_arch(found, target.arch)),
+            emulator=emulator_of(run, target.arch, seen_arch(found, target.arch)),
             launcher=images_own(found),
             gpu=not self.no_gpu,
             no_gpu=self.no_gpu,
             tools=run.versions,
+            indices=target.indices,
         )
+        return _Run(outcomes=found, setting=setting)
 
 
-def emulator_of(run: Run, arch: str) -> str:
-    """What runs an architecture's code, if it is not this machine's processor."""
-    is_foreign = arch != run.host.arch
+def emulator_of(run: Run, *archs: str) -> str:
+    """What runs the code of some architectures, if one is not that of this machine's processor."""
+    is_foreign = any(arch != run.host.arch for arch in archs)
     return f"qemu {run.versions.get('qemu', '')}".strip() if is_foreign else ""
 
 
@@ -237,6 +257,7 @@ def seen_arch(outcomes: Iterable[Outcome], arch: str) -> str:
 def manifest_part(run: Run, proof: Proof) -> dict[str, Any]:
     """What a manifest says of the proof."""
     gpu = {check.name for check in proof.checks if check.needs_gpu}
+    required = required_runs(proof.outcomes)
     return {
         "artifacts": {name: artifact_part(one) for name, one in proof.artifacts.items()},
         "tree_digest": next(iter(proof.artifacts.values())).tree_digest,
@@ -248,7 +269,7 @@ def manifest_part(run: Run, proof: Proof) -> dict[str, Any]:
         "checks": {
             name: [asdict(one) for one in outcomes] for name, outcomes in proof.outcomes.items()
         },
-        "outcome": "verified" if all(map(passed, proof.outcomes.values())) else "failed",
+        "outcome": "verified" if all(passed(proof.outcomes[one]) for one in required) else "failed",
         "proven_on_gpu": proven_on_gpu(gpu, proof.artifacts, proof.outcomes),
         "evidence": list(proof.evidence),
     }

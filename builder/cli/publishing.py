@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.failures import told_of_failures
+from builder.cli.failures import any_failing, told_of_failures
 from builder.cli.progress import Progress
 from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.errors import BadInput, Refused, counted
@@ -31,17 +31,17 @@ def publish(options: Options) -> int:
     """Publish the selected releases; refuse all of them if one is not proven."""
     if options.source and options.key:
         raise BadInput("--from copies proof as it is: it takes no --key")
-    processes = Processes()
-    to = namespace(options.to, options.plain_http, own=True, processes=processes)
+    processes, say = Processes(), Progress(level=options.level).say
+    to = namespace(options.to, options.plain_http, own=True, processes=processes, tell=say)
     project = load_project(options.project, block_faults=block_faults)
     declared = declared_releases(project, options.selection)
     if options.source:
-        return _copied(options, declared, namespace(options.source, options.plain_http), to)
-    releases, reasons = ready_releases(declared, options.out)
+        source = namespace(options.source, options.plain_http, tell=say)
+        return _copied(options, declared, source, to)
+    releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
         told = told_of_failures(options, declared, to, processes)
-        raise refusal(reasons, declared, told=told)
-    say = Progress(level=options.level).say
+        raise refusal(reasons, declared, told=told, hint=_hint(options, declared))
     publisher = Publisher(
         to,
         prove_with(options, releases, processes),
@@ -57,7 +57,15 @@ def publish(options: Options) -> int:
         return 0
     done, traffic = publisher.publish(releases)
     tell(options, done, traffic)
+    for line in told_of_failures(options, declared, to, processes):
+        say(line)
     return 0
+
+
+def _hint(options: Options, declared: Sequence[Declared]) -> str:
+    if options.attach_failures or not any_failing(options, declared):
+        return _BUILD_HINT
+    return f"{_BUILD_HINT}; --attach-failures tells those who pull what is published that it failed"
 
 
 def prove_with(options: Options, releases: Sequence[Release], processes: Processes) -> Prove:
@@ -101,11 +109,12 @@ def namespace(
     *,
     own: bool = False,
     processes: Processes | None = None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Callable[[str], Registry]:
     """From a recipe to its repository in REGISTRY/NAMESPACE; raises `BadInput`.
 
     Only the command's `own` registry gets the login of the environment's variables. `processes`
-    start credential helpers.
+    start credential helpers. `tell` is told of what is waited for.
     """
     if "/" not in text.strip("/"):
         shown = "this" if "@" in text else text
@@ -114,7 +123,7 @@ def namespace(
         raise BadInput("a namespace has no tag and no digest: REGISTRY/NAMESPACE")
     sample = Reference.parse(f"{text.rstrip('/')}/x")
     credentials = Credentials(own=sample.registry if own else "", processes=processes)
-    first = connect(sample, credentials, plain_http=plain_http)
+    first = connect(sample, credentials, plain_http=plain_http, tell=tell)
     folder = sample.repository.removesuffix("/x")
     return lambda recipe: first.sibling(
         Reference.parse(f"{sample.registry}/{folder}/{recipe}").repository

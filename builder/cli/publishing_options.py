@@ -19,8 +19,8 @@ Publish the selected images with their proof: one repository a recipe, one tag a
 architecture, an index of all architectures that the matrix declares for it. Blobs go first, then
 images by digest, then SIF, tarball and proof, which refer to them; tags are set when all of that is
 there. An image that is not built, not verified, or whose evidence is of other digests is refused,
-with its tag; evidence that it failed is attached if the registry has that very image. What a
-registry has is not sent again: after any failure, run the same command again.
+with its tag. What failed on a machine makes no published image worse, unless --attach-failures says
+so. What a registry has is not sent again: after any failure, run the same command again.
 
 Credentials come from the files of podman login and docker login, from credential helpers, or from
 BUILD_IMAGES_REGISTRY_USER and BUILD_IMAGES_REGISTRY_PASSWORD. With --from nothing of this machine
@@ -61,6 +61,12 @@ def declare(commands: Commands) -> None:
     output(publish, "where the images' folders are (default: PROJECT/out)")
     publish.add_argument(
         "--dry-run", action="store_true", help="say what would be sent and tagged, and do nothing"
+    )
+    publish.add_argument(
+        "--attach-failures",
+        action="store_true",
+        help="attach evidence of checks that failed to those images that the registry has: "
+        "policies refuse them then, until a later pass is published",
     )
     publish.add_argument(
         "--plain-http",

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from builder.cli.again import check_runners, within_reach, work_folder
+from builder.cli.again import Verified, check_runners, within_reach, work_folder
 from builder.cli.proving import manifest_part, prove
 from builder.cli.run import Run
 from builder.cli.workspace import FILES
@@ -68,13 +67,12 @@ def receipt_in(folder: Path) -> Receipt | None:
         ) from error
 
 
-def verify_pulled(
-    run: Run, folder: Path, receipt: Receipt, runners: Sequence[str]
-) -> dict[str, Any]:
+def verify_pulled(run: Run, folder: Path, receipt: Receipt, runners: Sequence[str]) -> Verified:
     """Run the checks that are in the image; evidence goes to `folder`/evidence.
 
     What was found, in the words of a manifest. Raises `BadInput` for what was changed since it was
-    pulled, and for an image without checks.
+    pulled, and for an image without checks; `MissingPrerequisite` where this machine can run
+    nothing of it.
     """
     named = {"format": receipt.format, "path": FILES[receipt.format], "digest": receipt.digest}
     size = (folder / FILES[receipt.format]).stat().st_size if receipt.format != "oci" else 0
@@ -86,11 +84,12 @@ def verify_pulled(
         target = _target(receipt, tree)
         artifacts: dict[str, Artifact] = {receipt.format: artifact}
         proof = prove(run, target, artifacts, work=work, folder=folder, runners=runners)
-        return {
-            "image": receipt.identifier,
-            "pulled": receipt.digest,
-            **manifest_part(run, proof),
-        }
+        found = {"image": receipt.identifier, "pulled": receipt.digest}
+        return Verified(
+            manifest={**found, **manifest_part(run, proof)},
+            runs=tuple(proof.outcomes),
+            untried=proof.untried,
+        )
 
 
 def _target(receipt: Receipt, tree: FormatTree) -> Target:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
+_LOOK_S = 1800.0  # for all that is asked before an image is judged
 
 
 def pull_image(options: Options) -> int:
@@ -153,20 +154,26 @@ class _Together:
     def looked(self, wanted: Wanted) -> _Looked:
         """Look at an image, and have its layers come if it is proven."""
         options, pulls = self.options, Home.of_environment().pulls
+        shown = _Shown(options=options, several=self.several)
         registry = connect(
             wanted.reference,
             self.credentials,
             plain_http=options.plain_http,
+            tell=shown.say,
             learned=self.learned.setdefault(wanted.reference.name, Learned()),
         )
+        last = Last(folder=pulls / "last")
+        with registry.transport.within(_LOOK_S):
+            judged = look(wanted, registry, last)
         found = _Looked(
             wanted=wanted,
             registry=registry,
-            last=(last := Last(folder=pulls / "last")),
-            judged=look(wanted, registry, last),
+            last=last,
+            judged=judged,
             kept=kept_in(
                 pulls,
                 check=registry.transport.sleep.check,
+                tell=shown.say,
                 coming=self.coming,
                 workers=self.workers,
             ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import facts
+from builder.cli.expected import harness_digests
 from builder.cli.manifests import read_manifest
 from builder.errors import BadInput, Fault
 from builder.model import (
@@ -24,6 +25,7 @@ from builder.model import (
 from builder.plan import make_plan
 from builder.publish import NotReady, Ready, Release, ready
 from builder.spec import COMPILER, limit_reason
+from builder.verify.harness import harness_of, within
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +80,9 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
     ]
 
 
-def ready_releases(releases: Sequence[Declared], out: Path) -> tuple[list[Release], list[str]]:
+def ready_releases(
+    releases: Sequence[Declared], out: Path, project: Path
+) -> tuple[list[Release], list[str]]:
     """The releases from the output folder, and why some may not be published, a line a reason."""
     found: list[Release] = []
     reasons: list[str] = []
@@ -87,7 +91,8 @@ def ready_releases(releases: Sequence[Declared], out: Path) -> tuple[list[Releas
         for image in release.images:
             folder = out / image.identifier
             try:
-                images.append(ready(image, folder, read_manifest(folder)))
+                harness = within(harness_of(harness_digests(image, project)))
+                images.append(ready(image, folder, read_manifest(folder), harness))
             except NotReady as error:
                 where = f"{release}: {image.cell.arch}"
                 reasons += [f"{where}: {reason}" for reason in error.reasons]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import shutil
 import tarfile
 import tempfile
 import time
@@ -19,9 +17,8 @@ from builder import doctor as examination
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
 from builder.bases import StoredBase
+from builder.bound_files import SBOM
 from builder.cli.at_work import using
-from builder.cli.building import NEEDED_BYTES
-from builder.cli.cell import SBOM
 from builder.cli.commands import compiled, load_plan
 from builder.cli.lending import downloading
 from builder.cli.manifests import MANIFEST, read_manifest
@@ -38,6 +35,7 @@ from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Artifact, Selection, Spec
+from builder.namespaces import remove_tree
 from builder.orphans import MARK, living
 from builder.process import Processes
 from builder.spec import base_archive
@@ -194,11 +192,10 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
         engine=manifest["engine"],
         home=home.path,
         out=home.work,
-        need_bytes=NEEDED_BYTES,
         bases=False,
     )
     path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
-    scratch = Home(path=path)
+    scratch = Home(path=path, shared=home.shared)
     with (
         living(home.builders) as mark,  # whoever builds next ends what this leaves if it is killed
         downloading(
@@ -208,6 +205,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
             progress,
             offline=options.offline,
             noted=False,
+            max_index_age=options.max_index_age,
         ) as tools,
     ):
         processes.mark[MARK] = mark
@@ -233,15 +231,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
         finally:
             processes.stop()
             engine.clean()
-            _remove(path, tools)
-
-
-def _remove(path: Path, tools: Tools) -> None:
-    """Remove the scratch home; what an ordinary user's Buildah wrote belongs to other ids."""
-    if os.geteuid():
-        command = [tools.program("buildah"), "unshare", "rm", "-rf", str(path)]
-        Processes().capture(command, check=False)
-    shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
 
 def _built(
@@ -253,7 +243,7 @@ def _built(
     """
     image, sources = spec.image, {}
     if wanted := sources_of([spec]):
-        store = store_of(read_site(options.project, Faults()), wanted)
+        store = store_of(options.project, read_site(options.project, Faults()), wanted)
         sources = fetched(wanted, store, run.progress, offline=options.offline)
     with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
         archive = bases[0].archive if image.is_bootstrapped else None

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from builder.cli.records import StageState
 
 Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs
-_NO_DOOR = "native tools: none, the kernel's handler is not that of set-up: run 'make setup'"
+Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
+_NO_DOOR = (
+    "native tools: none, the kernel's handler is not that of set-up: run 'build-images setup'"
+)
 Stages = Sequence[tuple[str, str]]  # the name of each stage, and what will happen to it
 
 
@@ -110,7 +113,10 @@ def _rest(cell: Cell) -> str:
 
 
 def explanation(
-    plan: Plan, host: str = platform.machine(), opened: Opened = lambda _arch: True
+    plan: Plan,
+    host: str = platform.machine(),
+    opened: Opened = lambda _arch: True,
+    seen: Seen = lambda _: "",
 ) -> str:
     """Why each selected cell is in or out, and what decided what is in it.
 
@@ -121,6 +127,7 @@ def explanation(
         lines += [
             f"+ {image.identifier}",
             *(f"    {line}" for line in _decided(image, host, opened)),
+            *(f"    seen: {text}" for text in [seen(image)] if text),
         ]
     if len(plan.left_out) > MANY:
         lines += [f"{len(plan.left_out)} cells are left out:"]
@@ -133,13 +140,20 @@ def explanation(
 
 
 def explanation_json(
-    plan: Plan, host: str = platform.machine(), opened: Opened = lambda _arch: True
+    plan: Plan,
+    host: str = platform.machine(),
+    opened: Opened = lambda _arch: True,
+    seen: Seen = lambda _: "",
 ) -> dict[str, Any]:
     """The same as data."""
     return {
         "schema": "build-images/explanation/v1",
         "in": [
-            {"image": image.identifier, "decided": _decided(image, host, opened)}
+            {
+                "image": image.identifier,
+                "decided": _decided(image, host, opened),
+                "seen": seen(image),
+            }
             for image in plan.images
         ],
         "out": [_left_out_json(one) for one in plan.left_out],

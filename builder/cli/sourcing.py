@@ -50,7 +50,7 @@ def lock(options: Options) -> int:
     if options.check:
         return _checked(options, project, wanted, references, everything=everything)
     progress = Progress(level=options.level)
-    store = store_of(project.site, wanted)
+    store = store_of(options.project, project.site, wanted)
     locking = _locking(options, project, store, progress)
     with using(Home.of_environment(), options.project, progress.say):
         sources = lock_sources(wanted, project.lock, locking)
@@ -74,7 +74,7 @@ def fetch(options: Options) -> int:
     project = load_project(options.project, block_faults=block_faults)
     made, _ = _selected(options, project)
     sources = sources_of(compiled(options, made))
-    store = store_of(project.site, sources)
+    store = store_of(options.project, project.site, sources)
     progress = Progress(level=options.level)
     with using(Home.of_environment(), options.project, progress.say):
         paths = fetched(sources, store, progress, offline=options.offline)
@@ -101,11 +101,14 @@ def fetched(
     )
 
 
-def store_of(site: Site, sources: Collection[LockedSource] | Collection[Wanted] = ()) -> Store:
+def store_of(
+    project: Path, site: Site, sources: Collection[LockedSource] | Collection[Wanted] = ()
+) -> Store:
     """The store in the builder's home; with this machine's Debian mirror if one is needed."""
     urls = [url for one in sources for url in (one.urls if isinstance(one, Wanted) else (one.url,))]
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
-    return Store(path=Home.of_environment().sources, mirrors=site.sources, debian=debian)
+    home = Home.of_environment().sources
+    return Store(path=home, mirrors=site.sources, debian=debian, project=project)
 
 
 def wanted_of(found: Downloads) -> list[Wanted]:

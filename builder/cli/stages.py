@@ -13,14 +13,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from builder.bases import StoredBase, ensure_base, find_mirror, kept_base
-from builder.cli.lending import lent_to, native_tools
+from builder.cli.lending import lent_to, native_tools, told
 from builder.cli.packing import append
 from builder.cli.records import ENGINES, Records, noted_engines, program, read_record
 from builder.cli.run import Run, now
-from builder.cli.workspace import remove, write_spec
+from builder.cli.workspace import output_folder, remove, write_spec
 from builder.engines import Engine
 from builder.errors import StepFailed
 from builder.home import Home
+from builder.indices import IndexState, state_from
 from builder.locks import locked
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.native import NativeTools
@@ -29,6 +30,8 @@ from builder.spec import COMPILER, base_archive
 from builder.spec.cutting import stage_alone
 from builder.whole import write_atomically
 
+_ASKS = "apt-get update"  # in the text of a stage that is told of package indices
+_BASE = "base"
 _WAITING = "waiting for another build-images, which builds it"
 
 
@@ -99,8 +102,9 @@ class Stages:
                 log=log,
                 say=lambda text: run.progress.step(image.identifier, text),
                 not_before=run.not_before,
-                environment=run.tools.downloading,
+                environment=run.tools.downloading_for(image.base_image),
                 native=tools.root if tools else None,
+                told=lambda: told(run, image, image.base_image, earlier=False),
             )
         stored.touch()
         with self._lock:
@@ -114,6 +118,17 @@ class Stages:
         if not self.run.offline or self.run.refresh:
             return None
         return kept_base(image.base_image, store=self.run.tools.home.bases)
+
+    def indices(self, image: PlannedImage) -> dict[IndexState, list[str]]:
+        """The states of package indices that an image was made with: its base, and which stages."""
+        used: dict[IndexState, list[str]] = {}
+        if base := self.base(image):
+            used |= {one: [_BASE] for one in base.indices}
+        for stage in self.of(image):
+            record = read_record(self.records.path(stage)) or {}
+            for said in record.get("indices", ()):
+                used.setdefault(state_from(said), []).append(stage.target)
+        return dict(sorted(used.items()))
 
     def base_log(self, image: PlannedImage) -> Path:
         return self.run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
@@ -133,14 +148,14 @@ class Stages:
             start = time.monotonic()
             self._build(spec, stage, text)
             took_s = round(time.monotonic() - start, 1)
-            self._record(stage, text, took_s)
+            self._record(spec, stage, text, took_s, stage.tag)
             return True
 
     def done(self, spec: Spec, tag: str, took_s: float) -> None:
         """Record the last stage of a spec, which the engine keeps as the image."""
         stages = self.of(spec.image)
         text = self.alone(spec, len(stages) - 1)
-        self._record(stages[-1], text, took_s, tag=tag)
+        self._record(spec, stages[-1], text, took_s, tag)
 
     def alone(self, spec: Spec, number: int) -> str:
         """One of a spec's stages as a Dockerfile on what the engine has: its base, its parents."""
@@ -197,15 +212,15 @@ class Stages:
         finally:
             remove(folder)
 
-    def _record(self, stage: KeyedStage, text: str, took_s: float, **about: str) -> None:
+    def _record(self, spec: Spec, stage: KeyedStage, text: str, took_s: float, tag: str) -> None:
         record = {
             **asdict(stage),
-            "tag": stage.tag,
+            "tag": tag,
             "text": _digest(text),
             "duration_s": took_s,
             "made": now(),
             "tools": dict(self.run.versions),
-            **about,
+            "indices": [asdict(one) for one in told(self.run, spec.image, tag, asks=_ASKS in text)],
         }
         path = self.records.path(stage)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +247,7 @@ def with_log(error: StepFailed, folder: Path) -> StepFailed:
     """The error of a step, its log copied to an image's folder: logs in the home are ours."""
     log = folder / "build.log"
     if error.log and error.log != log and error.log.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        output_folder(folder)
         log.unlink(missing_ok=True)
         append(error.log, log)
     return StepFailed(error.message, tail=error.tail, log=error.log and log, hint=error.hint)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from builder.agreement import faults_of, read_statements, required_checks
 from builder.artifacts.oci import read_layout
+from builder.bound_files import SBOM, artifact_path, read_bound
 from builder.cli.manifests import State, Wanted, state_of
 from builder.digests import sha256_of_file
-from builder.errors import StepFailed
+from builder.errors import BadInput, StepFailed
 from builder.model import PlannedImage
+from builder.verify.harness import harness_of, within
 
 
-def proven_state(out: Path, image: PlannedImage, wanted: Wanted) -> State:
-    """What the main job has left to do for an image, by all bytes of what is there."""
+def proven_state(
+    out: Path, image: PlannedImage, wanted: Wanted, specs: Mapping[str, str] | None = None
+) -> State:
+    """What the main job has left to do for an image, by all bytes of what is there.
+
+    `specs` are the digests of the files that its spec copies in.
+    """
     state, folder = state_of(out, image, wanted), out / image.identifier
     if state.work != "none" or state.manifest is None:
         return state
@@ -25,7 +32,9 @@ def proven_state(out: Path, image: PlannedImage, wanted: Wanted) -> State:
         return state
     required = required_checks([check.name for check in image.checks], image.cell.mpi)
     statements = read_statements(folder, state.manifest)
-    if faults := faults_of(state.manifest, statements, required=required):
+    harness = within(harness_of(specs or {})) if image.checks else {}
+    faults = faults_of(state.manifest, statements, required=required, harness=harness)
+    if faults := faults or _unbound(folder, state.manifest, statements):
         return State(work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest)
     return state
 
@@ -34,12 +43,25 @@ def _changed(folder: Path, manifest: Mapping[str, Any]) -> str:
     """The first format whose bytes are not those that the manifest names; empty if all are."""
     for name, artifact in manifest["artifacts"].items():
         try:
-            digest = _digest(folder / str(artifact["path"]))
+            digest = _digest(artifact_path(folder, artifact))
         except (OSError, StepFailed, LookupError, TypeError, ValueError):
             digest = "damaged"
         if digest != artifact["digest"]:
             return str(name)
-    return ""
+    return (
+        "bill of materials" if _unbound(folder, manifest, [str(manifest.get("sbom", SBOM))]) else ""
+    )
+
+
+def _unbound(folder: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Which of some files are not those that a manifest names by their digests."""
+    faults = []
+    for name in names:
+        try:
+            read_bound(folder, manifest, name)
+        except BadInput as error:
+            faults.append(str(error.args[0]))
+    return faults
 
 
 def _digest(path: Path) -> str:

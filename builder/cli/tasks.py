@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from builder.cli.again import prove_again
-from builder.cli.cell import Cell
+from builder.cli.cell import Cell, spec_digests, target_of
 from builder.cli.manifests import State
 from builder.cli.run import Run
 from builder.cli.running import Durations
 from builder.cli.schedule import Limits, Task
 from builder.cli.stages import Stages
+from builder.cli.untried import not_tried
 from builder.errors import BadInput
 from builder.model import RUNTIME, KeyedStage, Spec
 
@@ -189,10 +190,15 @@ class _Again:
         run, name = self.maker.run, self.spec.image.identifier
         self.cell.begin()
         try:
-            self.cell.manifest = prove_again(run, run.out / name)
+            expected = target_of(self.spec.image, {}, specs=spec_digests(self.spec))
+            done = prove_again(run, run.out / name, expected=expected)
         except BadInput as error:
             run.progress.step(name, f"building anew: {error}")
             self._all()
+        else:
+            if done.untried:
+                raise not_tried(name, done.untried)
+            self.cell.manifest = done.manifest
 
     def _all(self) -> None:
         stages = self.maker.stages

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from builder.cli.again import finished, prove_again
+from builder.cli.again import Verified, finished, prove_again
 from builder.cli.at_work import at_work
 from builder.cli.building import notes_on, versions_of
+from builder.cli.expected import expected_target
 from builder.cli.launching import verify_launched
 from builder.cli.manifests import MANIFEST
 from builder.cli.measuring import measure
@@ -15,10 +16,12 @@ from builder.cli.options import Options
 from builder.cli.progress import progress_for
 from builder.cli.pulled import Receipt, receipt_in, verify_pulled
 from builder.cli.run import Run
+from builder.cli.untried import not_tried
 from builder.engines import ENGINES, Tools
-from builder.errors import BadInput
+from builder.errors import BadInput, MissingPrerequisite
 from builder.home import Home
 from builder.measure import as_text, exposition
+from builder.model import SKIPPED
 from builder.process import Processes
 from builder.verify import host_facts
 from builder.verify.wording import one_line
@@ -26,7 +29,9 @@ from builder.whole import write_atomically
 
 
 def verify(options: Options) -> int:
-    """Run the command; 1 if a check failed, of which a measurement has one."""
+    """Run the command; 1 if a check failed, of which a measurement has one; 4 if one could not be
+    tried.
+    """
     folder = options.path
     assert folder is not None
     receipt = _receipt(folder, options)
@@ -49,20 +54,36 @@ def verify(options: Options) -> int:
             return verify_launched(run, options, options.ranks, folder)
         if options.bench:
             return _measure(run, folder, options)
-        updated = (
+        done = (
             verify_pulled(run, folder, receipt, options.runners)
             if receipt
-            else prove_again(run, folder, options.runners)
+            else prove_again(
+                run,
+                folder,
+                options.runners,
+                expected=expected_target(options.project, finished(folder)),
+            )
         )
     if options.json:
-        print(json.dumps(updated, indent=1, sort_keys=True))
+        print(json.dumps(done.manifest, indent=1, sort_keys=True))
     else:
-        print(f"{updated['image']}: {updated['outcome']}{notes_on(updated)}")
-        for name, outcomes in updated["checks"].items():
-            for one in outcomes:
-                reason = one_line(one["reason"])
-                print(f"  {name:12} {one['check']:16} {one['outcome']:8} {reason}")
-    return 1 if updated["outcome"] == "failed" else 0
+        print(_as_text(done))
+    if done.untried and not done.has_failed:
+        raise not_tried(done.manifest["image"], done.untried)
+    return 1 if done.has_failed or done.manifest["outcome"] == "failed" else 0
+
+
+def _as_text(done: Verified) -> str:
+    """What was found, a line a check; of further runs, too, which do not decide the outcome."""
+    found = done.manifest
+    lines = [f"{found['image']}: {found['outcome']}{notes_on(found)}"]
+    lines += [
+        f"  {name:12} {one['check']:16} {one['outcome']:8} {one_line(one['reason'])}"
+        for name, outcomes in found["checks"].items()
+        for one in outcomes
+    ]
+    lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
+    return "\n".join(lines)
 
 
 def _receipt(folder: Path, options: Options) -> Receipt | None:
@@ -83,4 +104,7 @@ def _measure(run: Run, folder: Path, options: Options) -> int:
     if options.prometheus:
         write_atomically(options.prometheus, exposition(measured))
     print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))
-    return 1 if measured.has_collapsed else 0
+    if measured.has_collapsed:
+        return 1
+    untold = any(one.outcome == SKIPPED for one in measured.outcomes.values())
+    return MissingPrerequisite.exit_code if untold else 0

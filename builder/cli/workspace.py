@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -164,10 +165,20 @@ def write_spec(
         if path := (sources or {}).get(source.url):
             (folder / source.in_context).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(path, folder / source.in_context)
+            (folder / source.in_context).chmod(0o644)
     archive = folder / archive_name
     archive.unlink(missing_ok=True)
     if base_archive is not None:
         link_or_copy(base_archive, archive)
+
+
+def output_folder(folder: Path) -> None:
+    """Have an image's output folder, as open as the one in which it is: that the user made."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return
+    folder.chmod(stat.S_IMODE(folder.parent.stat().st_mode) & 0o777)
 
 
 def stored_sources(spec: Spec) -> dict[str, Path]:

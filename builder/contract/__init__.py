@@ -8,7 +8,15 @@ field.
 from __future__ import annotations
 
 from builder.contract.making import contract_of
-from builder.contract.text import FILE, IN_IMAGE, LABEL, as_document, as_labels, as_text
+from builder.contract.text import (
+    FILE,
+    IN_IMAGE,
+    LABEL,
+    as_document,
+    as_labels,
+    as_text,
+    labels_of_document,
+)
 from builder.contract.values import SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
 
 __all__ = [
@@ -24,4 +32,5 @@ __all__ = [
     "as_labels",
     "as_text",
     "contract_of",
+    "labels_of_document",
 ]

@@ -26,7 +26,12 @@ def as_text(contract: HostContract) -> str:
 
 def as_labels(contract: HostContract) -> dict[str, str]:
     """The same as labels: `build-images.host.cuda.driver`. A list is its words."""
-    return {f"{LABEL}{key}": value for key, value in _flat(as_document(contract))}
+    return labels_of_document(as_document(contract))
+
+
+def labels_of_document(document: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of a contract as JSON values."""
+    return {f"{LABEL}{key}": value for key, value in _flat(document)}
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from builder import facts
 from builder.doctor import host
-from builder.doctor.abilities import abilities_of, require
+from builder.doctor.abilities import abilities_of, lacking_for, require
 from builder.doctor.diagnosis import Ability, Diagnosis, Item, Roots, indexed
 from builder.doctor.emulation import lends, runs
+from builder.doctor.folders import FOLDERS, Trial, folder_items, standing
 from builder.doctor.programs import PROGRAMS, asked, with_twins
 from builder.doctor.render import as_json, as_text
+from builder.doctor.subids import FILES as ID_FILES
+from builder.engines.drivers import OVERLAY, Driver
+from builder.engines.trial import StorageTrial, try_storage
 from builder.home import ORDINARY_USER
 from builder.process import Processes
 
 __all__ = [
+    "FOLDERS",
     "Ability",
     "Diagnosis",
     "Item",
@@ -26,6 +33,7 @@ __all__ = [
     "as_json",
     "as_text",
     "examine",
+    "lacking_for",
     "require",
 ]
 
@@ -40,27 +48,49 @@ def examine(
     roots: Roots | None = None,
     arch: str = "",
     user: str = "",
+    stored: StorageTrial | None = None,
 ) -> Diagnosis:
     """Look at this machine. It takes as long as the slowest program takes to tell its version.
 
     The tools in `home` are found before those of `search_path`. `roots`, `arch` and `user` are
-    this machine's and the caller's if they are not given.
+    this machine's and the caller's if they are not given, and a storage is tried in the home if
+    that was not `stored` in before.
     """
-    roots, arch = roots or Roots(), arch or platform.machine()
-    user = user or _caller()
+    arch, user = arch or platform.machine(), user or _caller()
+    roots = roots or Roots(caller={user: os.geteuid()})
     path = os.pathsep.join([str(home / "tools/bin"), search_path])
-    programs, running = _answers(processes, arch=arch, search_path=path, roots=roots)
     as_root = user == "root"
+    with ThreadPoolExecutor(1) as beside:
+        trying = beside.submit(lambda: stored or _try_storage(processes, home, arch, path))
+        programs, running = _answers(processes, arch=arch, search_path=path, roots=roots)
+        stored = trying.result()
     rest = host.examined(
-        user=ORDINARY_USER if as_root else user,
-        as_root=as_root,
-        home=home,
-        search_path=path,
-        roots=roots,
+        user=ORDINARY_USER if as_root else user, as_root=as_root, search_path=path, roots=roots
     )
-    items = indexed([*with_twins(indexed(programs)), *running, *rest])
+    trial = Trial(processes=processes, other=ORDINARY_USER if as_root else "", top=roots.top)
+    explained = stored if as_root else _explained(stored, rest)
+    folders = folder_items(home, trial, explained)
+    items = indexed([*with_twins(indexed(programs)), *running, *rest, *folders])
     found = abilities_of(items, archs=_shown(running), as_root=as_root)
     return Diagnosis(arch=arch, user=user, items=items, abilities=found)
+
+
+def _try_storage(processes: Processes, home: Path, arch: str, search_path: str) -> StorageTrial:
+    """Try a storage where the builder's will be; it may be on another disk than the home."""
+    place = standing(home / "storage")
+    try:
+        return try_storage(place, arch=arch, search_path=search_path, processes=processes)
+    except OSError as error:
+        problem = f"{place}: cannot be written to: {error.strerror or error}"
+        return StorageTrial(driver=Driver(name=OVERLAY), problem=problem)
+
+
+def _explained(stored: StorageTrial, items: Iterable[Item]) -> StorageTrial:
+    """A trial that failed for want of sub-ids says so: Buildah tells of a layer's owners."""
+    absent = [item.title for item in items if item.key in ID_FILES and not item.ok]
+    if not (stored.problem and absent):
+        return stored
+    return replace(stored, problem=f"takes no layer without {' and '.join(absent)}")
 
 
 def _caller() -> str:

@@ -7,16 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+USER, GPU, DISK = "user and kernel", "GPU", "disk"  # groups of items
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roots:
-    """Where the system shows itself; tests give folders of their own."""
+    """Where the system shows itself; tests give folders of their own.
+
+    `caller` is the caller's user id by name, which `etc/passwd` need not have.
+    """
 
     top: Path = Path("/")
     proc: Path = Path("/proc")
     dev: Path = Path("/dev")
     etc: Path = Path("/etc")
     keyrings: Path = Path("/usr/share/keyrings")
+    caller: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +63,14 @@ class Diagnosis:
     user: str
     items: Mapping[str, Item]
     abilities: tuple[Ability, ...]
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a file; none if it cannot be read."""
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def indexed(items: list[Item]) -> dict[str, Item]:

@@ -7,30 +7,27 @@ import shutil
 from pathlib import Path
 
 from builder import nvml
-from builder.doctor.diagnosis import Item, Roots
+from builder.doctor.diagnosis import DISK, GPU, USER, Item, Roots, lines_of
+from builder.doctor.folders import free_bytes
 from builder.doctor.programs import SETUP
+from builder.doctor.subids import id_items
 from builder.home import folder_of_user
 
-USER, GPU, DISK = "user and kernel", "GPU", "disk"
 KEYRING = "debian-archive-keyring.gpg"
-IDS = 65536  # as many as a container may use
 
 
-def examined(*, user: str, as_root: bool, home: Path, search_path: str, roots: Roots) -> list[Item]:
+def examined(*, user: str, as_root: bool, search_path: str, roots: Roots) -> list[Item]:
     """Everything that is read from files; nothing is started."""
     return [
         _ordinary_user(user, as_root=as_root, roots=roots),
-        _reachable(home, user, as_root=as_root, roots=roots),
         _namespaces(roots),
-        _ids("subuid", user, roots),
-        _ids("subgid", user, roots),
+        *id_items(user, roots),
         _fuse(roots, as_root=as_root),
         _policy(roots, as_root=as_root),
         _keyring(roots),
         _driver(roots),
         _smi(search_path),
-        _disk("home", "for the builder", home),
-        _disk("here", "in this folder", Path.cwd()),
+        _here(Path.cwd()),
     ]
 
 
@@ -39,28 +36,20 @@ def _ordinary_user(user: str, *, as_root: bool, roots: Roots) -> Item:
     title = "ordinary user"
     if not as_root:
         return Item(key="user", group=USER, title=title, ok=True, text=f"{user}, the caller")
-    if any(line.startswith(f"{user}:") for line in _lines(roots.etc / "passwd")):
+    if any(line.startswith(f"{user}:") for line in lines_of(roots.etc / "passwd")):
         text = f"{user}, for Apptainer and Charliecloud"
         return Item(key="user", group=USER, title=title, ok=True, text=text)
     text = f"no user {user}, as whom root runs Apptainer and Charliecloud"
     return Item(key="user", group=USER, title=title, ok=False, text=text, remedy=SETUP)
 
 
-def _reachable(home: Path, user: str, *, as_root: bool, roots: Roots) -> Item:
-    """What root runs as an ordinary user lies below `home`: no folder above may shut him out."""
-    above = [one for one in (home, *home.parents) if one.is_relative_to(roots.top) and as_root]
-    closed = [one for one in above if one.is_dir() and not one.stat().st_mode & 0o001]
-    text = f"{closed[-1]} is closed to the user {user}" if closed else str(home)
-    remedy = f"chmod a+x {closed[-1]}, or set BUILD_IMAGES_HOME" if closed else ""
-    title = "the builder's home"
-    return Item(key="reach", group=USER, title=title, ok=not closed, text=text, remedy=remedy)
-
-
 def _namespaces(roots: Roots) -> Item:
     problem, remedy = namespaces_problem(roots)
     text = problem or "open to ordinary users"
     if not problem and _number(roots, "kernel/apparmor_restrict_unprivileged_userns") == 1:
-        text = "open to programs with an AppArmor profile (make setup writes Apptainer's)"
+        text = (
+            "open to programs with an AppArmor profile (build-images setup host writes Apptainer's)"
+        )
     return Item(
         key="userns", group=USER, title="user namespaces", ok=not problem, text=text, remedy=remedy
     )
@@ -74,18 +63,6 @@ def namespaces_problem(roots: Roots) -> tuple[str, str]:
     if limit is None:
         return "this kernel has none", "a kernel with CONFIG_USER_NS"
     return ("none allowed", "sysctl user.max_user_namespaces=10000") if limit == 0 else ("", "")
-
-
-def _ids(name: str, user: str, roots: Roots) -> Item:
-    ranges = [line.split(":") for line in _lines(roots.etc / name)]
-    counts = [one[2] for one in ranges if one[0] == user and len(one) == 3]  # noqa: PLR2004
-    count = sum(int(one) for one in counts if one.isdigit())
-    title = "sub-user ids" if name == "subuid" else "sub-group ids"
-    if count:
-        return Item(key=name, group=USER, title=title, ok=True, text=f"{count} for {user}")
-    remedy = f"usermod --add-{name}s 100000-{100000 + IDS - 1} {user}, or {SETUP}"
-    text = f"no line for {user} in /etc/{name}"
-    return Item(key=name, group=USER, title=title, ok=False, text=text, remedy=remedy)
 
 
 def _fuse(roots: Roots, *, as_root: bool) -> Item:
@@ -166,31 +143,13 @@ def _gpu(key: str, title: str, text: str, remedy: str) -> Item:
     return Item(key=key, group=GPU, title=title, ok=False, text=text, remedy=remedy, optional=True)
 
 
-def _disk(key: str, title: str, folder: Path) -> Item:
+def _here(folder: Path) -> Item:
     free = free_bytes(folder)
     text = f"{free / 1e9:.1f} GB free at {folder}"
     data = {"free_bytes": free, "folder": str(folder)}
-    return Item(key=f"disk:{key}", group=DISK, title=title, ok=True, text=text, data=data)
-
-
-def standing(folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    candidates = (folder.absolute(), *folder.absolute().parents)
-    return next(one for one in candidates if os.path.isdir(one))  # noqa: PTH112 - Path's may raise
-
-
-def free_bytes(folder: Path) -> int:
-    """What an ordinary user may still write where the folder is, or will be."""
-    return shutil.disk_usage(standing(folder)).free
+    return Item(key="here", group=DISK, title="this folder", ok=True, text=text, data=data)
 
 
 def _number(roots: Roots, name: str) -> int | None:
-    text = "".join(_lines(roots.proc / "sys" / name)).strip()
+    text = "".join(lines_of(roots.proc / "sys" / name)).strip()
     return int(text) if text.isdigit() else None
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

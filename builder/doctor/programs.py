@@ -16,7 +16,7 @@ from builder.process import Completed, Processes
 from builder.versions import first_version
 
 ENGINES, TOOLS, SITE = "engines", "tools", "MPI and Slurm on the host"
-SETUP = "make setup"
+SETUP = "build-images setup"
 TIMEOUT_S = 5.0
 
 
@@ -25,7 +25,7 @@ class Program:
     """A program to look for. Without `arguments` it is not asked for its version.
 
     `twin` is a program of the same package, whose version it shares. Without a `package` it is
-    set-up alone that brings the program.
+    set-up alone that brings the program. `idle` says what to do where it is there and does not run.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Program:
     twin: str = ""
     optional: bool = False
     setup: bool = True
+    idle: str = "run it by hand to see why; it may have to be installed anew"
 
     @property
     def remedy(self) -> str:
@@ -145,6 +146,7 @@ PROGRAMS = (
         package="slurm-client",
         optional=True,
         setup=False,
+        idle="it is there: it finds no slurm.conf, and no controller that would tell it",
     ),
 )
 
@@ -240,7 +242,7 @@ def _item(program: Program, *, ok: bool, text: str, path: str, **data: Any) -> I
         title=program.name,
         ok=ok,
         text=text,
-        remedy="" if ok else program.remedy,
+        remedy="" if ok else program.idle if path else program.remedy,
         optional=program.optional,
         data={"path": path, "version": "", **data},
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from builder.engines.buildah import Buildah
 from builder.engines.docker import Docker
+from builder.engines.drivers import VFS
 from builder.engines.protocol import Engine, Lent, Tools
 
-__all__ = ["ENGINES", "Buildah", "Docker", "Engine", "Lent", "Tools"]
+__all__ = ["ENGINES", "VFS", "Buildah", "Docker", "Engine", "Lent", "Tools"]
 
 ENGINES: dict[str, type[Buildah] | type[Docker]] = {"buildah": Buildah, "docker": Docker}

@@ -7,12 +7,16 @@ and containers often withhold.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO
 
 from builder import facts
+from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import root_file_system
+from builder.engines import sif_environment
 from builder.engines.protocol import Tools
 
 Seen = Callable[[bytes], object]
@@ -23,12 +27,39 @@ def pack(
 ) -> None:
     """Pack an OCI layout as a SIF with the definition sections that OCI cannot carry.
 
-    `target`'s folder must be writable for the ordinary user, and `layout` readable.
+    `target`'s folder must be writable for the ordinary user, and `layout` readable. Its layers are
+    plain tars. The definition stays in the SIF, so it names the layout from that folder: nobody
+    reads whose home it was in.
     """
-    definition = target.with_suffix(".pack.def")
-    definition.write_text("\n\n".join([f"Bootstrap: oci\nFrom: {layout}", *sections]) + "\n")
-    build(definition, target, arch=arch, tools=tools, log=log, cwd=target.parent)
-    definition.unlink()
+    own = sif_environment.spoiled(read_layout(layout).environment)
+    with _without(layout, own, target.with_suffix(".pack.oci")) as source:
+        parts = [f"Bootstrap: oci\nFrom: {os.path.relpath(source, target.parent)}", *sections]
+        parts += [sif_environment.section(own)] if own else []
+        definition = target.with_suffix(".pack.def")
+        definition.write_text("\n\n".join(parts) + "\n")
+        build(definition, target, arch=arch, tools=tools, log=log, cwd=target.parent)
+        definition.unlink()
+
+
+@contextlib.contextmanager
+def _without(layout: Path, variables: Collection[str], place: Path) -> Iterator[Path]:
+    """A layout without some variables: itself, if there are none, else one that is gone then."""
+    if not variables:
+        yield layout
+        return
+    whole = read_layout(layout)
+    start_layout(place)
+    layers = []
+    for blob, diff_id in zip(whole.layers, whole.diff_ids, strict=True):
+        blob_path(place, diff_id).hardlink_to(blob)
+        layers.append(Layer(diff_id=diff_id, digest=diff_id, size=blob.stat().st_size))
+    settings = whole.config["config"]
+    kept = [one for one in settings["Env"] if one.partition("=")[0] not in variables]
+    finish_layout(place, {**whole.config, "config": {**settings, "Env": kept}}, layers)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place)
 
 
 def build(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.bases import StoredBase
+from builder.engines.drivers import Driver, driver_of
 from builder.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.errors import StepFailed
 from builder.journals import who_of
@@ -45,8 +46,16 @@ class Buildah:
             str(root),
             "--runroot",
             str(runroot),
+            *self.driver.options,
             *arguments,
         ]
+
+    @property
+    def driver(self) -> Driver:
+        """The driver of the builder's storage."""
+        home = self._tools.home
+        home.path.mkdir(parents=True, exist_ok=True)
+        return driver_of(home.path, home.search_path())
 
     @property
     def environment(self) -> dict[str, str]:

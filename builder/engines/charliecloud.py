@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from builder.artifacts.attributes import as_headers, attributes_of
 from builder.artifacts.flatten import Node
 from builder.artifacts.gzips import Gzip, threads
 from builder.artifacts.oci import Layout, blob_path
@@ -35,7 +36,7 @@ def pack(plain: Plain, nodes: Mapping[str, Node], packed: Layout, target: Path) 
         for name in _MOUNT_POINTS:
             if name not in nodes:
                 archive.add(_directory(name))
-        _add_text(archive, ENVIRONMENT, _environment_text(packed.environment))
+        _add_text(archive, ENVIRONMENT, environment_text(packed.environment))
         with contextlib.ExitStack() as files:
             _add_nodes(archive, nodes, plain, packed, files)
             archive.close()
@@ -56,7 +57,7 @@ def _add_nodes(
             continue
         member, place = copy.copy(node.member), (node.source, node.offset)
         member.name = path
-        member.pax_headers = {}
+        member.pax_headers = as_headers(attributes_of(member))
         if node.source is None:
             archive.add(member)
         elif node.size and (first := first_names.get(place)):
@@ -74,8 +75,17 @@ def _add_nodes(
                 archive.add(member, data)
 
 
-def _environment_text(environment: Mapping[str, str]) -> str:
-    return "".join(f"{key}={value}\n" for key, value in environment.items())
+def environment_text(environment: Mapping[str, str]) -> str:
+    """The file with an image's variables, a line each.
+
+    ch-run takes single quotes away that stand around a value: https://hpc.github.io/charliecloud/ch-run.html
+    """
+    return "".join(f"{key}={_kept(value)}\n" for key, value in environment.items())
+
+
+def _kept(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] == value[-1] == "'"
+    return f"'{value}'" if is_quoted else value
 
 
 def _directory(name: str) -> tarfile.TarInfo:

@@ -102,9 +102,10 @@ class Docker:
             raise steps.failed(error) from error
 
     def _search_path(self) -> str:
-        plugins = self._tools.home.path / "tools" / "cli-plugins"
+        home = self._tools.home
+        own = [str(one / "tools/cli-plugins") for one in (home.path, home.shared) if one]
         system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
-        return ":".join([str(plugins), self._tools.home.search_path(), *system])
+        return ":".join([*own, home.search_path(), *system])
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         saved = target.with_suffix(".docker.tar")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from builder.bases import StoredBase
 from builder.errors import MissingPrerequisite, StepFailed
 from builder.home import ORDINARY_USER, Home
+from builder.indices import IndexState
 from builder.journals import Journals, as_build, pip_as_build, who_of
 from builder.model import PlannedImage
 from builder.process import Completed, Processes
@@ -52,7 +53,7 @@ class Tools:
         if found is None:
             raise MissingPrerequisite(
                 f"{name}: no such program on this machine",
-                hint="'build-images doctor' says how to get it; 'make setup' installs it",
+                hint="'build-images doctor' says how to get it; 'build-images setup' installs it",
             )
         return found
 
@@ -75,6 +76,15 @@ class Tools:
         if not self.journals:
             return self.downloading
         return {key: as_build(url, who_of(name)) for key, url in self.downloading.items()}
+
+    def told(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
+        """The states of package indices that a build was told of, or its cached layers were.
+
+        Without `earlier` those of this run alone: nothing was taken from a build before it.
+        """
+        if self.journals and earlier:
+            return self.journals.states(who_of(name))
+        return self.packages.told(who_of(name)) if self.packages else ()
 
     def pip_for(self, name: str) -> Path | None:
         """The folder with pip's configuration for a build; None if there is none."""

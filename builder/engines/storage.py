@@ -1,7 +1,7 @@
 """What is in Buildah's storage, read from its own records: images, the layers that they share.
 
 The files are those of https://github.com/containers/storage: `overlay-images/images.json` and
-`overlay-layers/layers.json`, or with `vfs` for `overlay`.
+`overlay-layers/layers.json`, or with `vfs` for `overlay`. Drivers may lie beside each other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from builder.engines.drivers import VFS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,10 +30,14 @@ class StoredImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Storage:
-    """Images by id, and layers by id: the layer below, and bytes that are its own."""
+    """Images by id, and layers by id: the layer below, and bytes that are its own.
+
+    With vfs each layer takes the bytes of those below it, too: it is `copied` from them.
+    """
 
     images: Mapping[str, StoredImage]
     layers: Mapping[str, tuple[str, int]]
+    copied: bool = False
 
     def chain(self, image: StoredImage) -> set[str]:
         """The layers that an image consists of."""
@@ -66,22 +72,33 @@ class Storage:
         leave: set[str] = set()
         for image in self.images.values():
             (leave if image.id in gone else stay).update(self.chain(image))
-        return sum(self.layers[layer][1] for layer in leave - stay)
+        return sum(map(self._bytes, leave - stay))
+
+    def _bytes(self, layer: str) -> int:
+        below, own = self.layers[layer]
+        return own + (self._bytes(below) if self.copied and below in self.layers else 0)
 
 
-def read_storage(folder: Path) -> Storage:
-    """What a storage holds; nothing, where there is none."""
+def read_storage(folder: Path, driver: str) -> Storage:
+    """What a storage holds by a driver; nothing, where there is none."""
     images: dict[str, StoredImage] = {}
     layers: dict[str, tuple[str, int]] = {}
-    for path in folder.glob("*-images/images.json"):
-        for one in _list(path):
-            names = tuple(one.get("names") or ())
-            created, layer = str(one.get("created", "")), str(one.get("layer", ""))
-            images[one["id"]] = StoredImage(id=one["id"], names=names, layer=layer, created=created)
-    for path in folder.glob("*-layers/layers.json"):
-        for one in _list(path):
-            layers[one["id"]] = (str(one.get("parent", "")), int(one.get("diff-size") or 0))
-    return Storage(images=images, layers=layers)
+    for one in _list(folder / f"{driver}-images/images.json"):
+        names = tuple(one.get("names") or ())
+        created, layer = str(one.get("created", "")), str(one.get("layer", ""))
+        images[one["id"]] = StoredImage(id=one["id"], names=names, layer=layer, created=created)
+    for one in _list(folder / f"{driver}-layers/layers.json"):
+        layers[one["id"]] = (str(one.get("parent", "")), int(one.get("diff-size") or 0))
+    return Storage(images=images, layers=layers, copied=driver == VFS)
+
+
+def left_by_vfs(folder: Path, driver: str) -> list[Path]:
+    """The folders that vfs has left in a storage whose driver is overlay now, the records first.
+
+    The other way round nothing is left: overlay may work again, or on another host.
+    """
+    folders = [folder / f"{VFS}-images", folder / f"{VFS}-layers", folder / VFS]
+    return [path for path in folders if path.is_dir()] if driver != VFS else []
 
 
 def _list(path: Path) -> list[dict[str, Any]]:

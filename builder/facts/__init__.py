@@ -26,6 +26,7 @@ from builder.facts.cuda import (
     RPM,
     CudaRelease,
     LibraryRelease,
+    SdkRelease,
 )
 from builder.facts.cuda_errors import (
     CUDA_ERRORS,
@@ -61,6 +62,7 @@ __all__ = [
     "LibraryRelease",
     "MpiFamily",
     "MpiRelease",
+    "SdkRelease",
     "SystemRelease",
     "architecture",
     "architecture_of_target",
@@ -76,6 +78,7 @@ class Facts:
     nccl: tuple[LibraryRelease, ...]
     mpi: tuple[MpiRelease, ...]
     systems: tuple[SystemRelease, ...] = ()
+    sdks: tuple[SdkRelease, ...] = ()
 
     def cuda_for(self, arch: str = "", capability: str = "") -> tuple[str, ...]:
         """The CUDA releases that exist for an architecture and compile for a capability."""
@@ -101,6 +104,10 @@ class Facts:
             if one.family == family and f"{version}.".startswith(f"{one.series}."):
                 return one
         return None
+
+    def sdk(self, version: str) -> SdkRelease | None:
+        """A release of the HPC SDK; None if it is not known."""
+        return next((one for one in self.sdks if one.version == version), None)
 
     def system(self, distribution: str, version: str) -> SystemRelease | None:
         """A distribution's release; None if it is not known."""

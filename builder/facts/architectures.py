@@ -10,13 +10,15 @@ from dataclasses import dataclass
 class Architecture:
     """One processor architecture under its several names.
 
-    `elf_machine` and `elf_data` are e_machine and EI_DATA of its programs. `binfmt_magic` and
+    `elf_machine` and `elf_data` are e_machine and EI_DATA of its programs. `triplet` names the
+    folder of its libraries on Debian (https://wiki.debian.org/Multiarch/Tuples). `binfmt_magic` and
     `binfmt_mask` are what the kernel matches to hand them to QEMU, in the escapes of
     /proc/sys/fs/binfmt_misc/register.
     """
 
     name: str
     debian: str
+    triplet: str
     oci: str
     qemu: str
     elf_machine: int
@@ -35,6 +37,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "x86_64": Architecture(
         name="x86_64",
         debian="amd64",
+        triplet="x86_64-linux-gnu",
         oci="amd64",
         qemu="qemu-x86_64",
         elf_machine=62,
@@ -46,6 +49,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "ppc64le": Architecture(
         name="ppc64le",
         debian="ppc64el",
+        triplet="powerpc64le-linux-gnu",
         oci="ppc64le",
         qemu="qemu-ppc64le",
         elf_machine=21,
@@ -57,6 +61,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "aarch64": Architecture(
         name="aarch64",
         debian="arm64",
+        triplet="aarch64-linux-gnu",
         oci="arm64",
         qemu="qemu-aarch64",
         elf_machine=183,

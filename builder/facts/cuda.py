@@ -10,6 +10,7 @@ from builder.places import Where
 CUDNN, NCCL = "cudnn", "nccl"
 DEB, RPM = "deb", "rpm"
 PACKAGINGS = (DEB, RPM)
+_EVERY_SYSTEM = "all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +24,9 @@ class CudaRelease:
     as host compiler. `repositories` maps an architecture to the distributions for which NVIDIA has
     packages of the release, by its own names (`rhel8`); `images` maps one to the ends of the tags
     of NVIDIA's images (`ubi8`), and `image_names` to their repository, where that is not
-    `docker.io/nvidia/cuda`. An empty field is not known: `notes` says so.
+    `docker.io/nvidia/cuda`. `deleted` maps the ends of tags that left the public registry, or
+    `all`, to the source of that; `leaving` is the source of that the others go next. An empty field
+    is not known: `notes` says so.
     """
 
     version: str
@@ -40,11 +43,31 @@ class CudaRelease:
     notes: str
     where: Where
     image_names: Mapping[str, str] = field(default_factory=dict)
+    deleted: Mapping[str, str] = field(default_factory=dict)
+    leaving: str = ""
+
+    def deleted_by(self, system: str) -> str:
+        """The source of that the image for a system left the public registry; empty if it did not.
+
+        What was deleted since the tables were written is not known here.
+        """
+        return self.deleted.get(_EVERY_SYSTEM) or self.deleted.get(system, "")
 
     @property
     def major(self) -> str:
         """`12` of 12.4."""
         return self.version.partition(".")[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SdkRelease:
+    """One release of NVIDIA's HPC SDK; `cuda` maps an architecture to the CUDA toolkits in it."""
+
+    version: str
+    cuda: Mapping[str, tuple[str, ...]]
+    sources: tuple[str, ...]
+    notes: str
+    where: Where
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

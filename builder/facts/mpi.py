@@ -17,7 +17,10 @@ class MpiFamily:
     on fewer cores than ranks. `library` is how MPI_Get_library_version names a `{version}`, as
     the checks shorten it. Libraries of one `abi` can stand in for each other at run time. One
     that is `host_only` is never in an image: it is bound in where the image runs. It exists for
-    `architectures`, or for all of them if none is named.
+    `architectures`, or for all of them if none is named. `made_from` is the family whose sources it
+    is made from, where its interface is another one all the same. `slurm` is the only kind of PMI
+    by which Slurm starts its ranks. `brings` are libraries of the host that it needs in the
+    container beside its own.
     """
 
     name: str
@@ -28,6 +31,9 @@ class MpiFamily:
     abi: str
     host_only: bool = False
     architectures: tuple[str, ...] = ()
+    made_from: str = ""
+    slurm: str = ""
+    brings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +61,12 @@ PMIX_MEETS_ALL = "2.1.1"
 # too, which is MPICH's.
 _LAUNCHER_MARKS = (
     ("openmpi", re.compile(r"\(Open MPI\)|Open MPI|OpenRTE|PRRTE")),
+    ("spectrummpi", re.compile(r"IBM Spectrum MPI")),
     ("intelmpi", re.compile(r"Intel\(R\) MPI")),
     ("mpich", re.compile(r"HYDRA")),
 )
-# A name that Open MPI's libmpi has in it, and no other's: the file of Open MPI 1.10 is called as
-# MPICH's.
+# A name that Open MPI's libmpi has in it, as what is made from it, and no other: the file of Open
+# MPI 1.10 is called as MPICH's.
 OPEN_MPI_SYMBOL = b"ompi_mpi_"
 
 # Launchers: mpirun(1) of Open MPI 4.1 and 5.0 (--oversubscribe is the 4.x spelling, still taken by
@@ -102,6 +109,36 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
         host_only=True,
         # https://www.intel.com/content/www/us/en/developer/tools/oneapi/mpi-library.html
         architectures=("x86_64",),
+    ),
+    # HPE's own libraries are called by their compiler (libmpi_gnu_123.so.12). What stands in for
+    # MPICH's is beside them, in the folder lib-abi-mpich, for the module cray-mpich-abi. It has no
+    # launcher: Slurm or PALS start its ranks. What it needs besides is as sites bind it:
+    # https://docs.olcf.ornl.gov/software/containers_on_frontier.html
+    # https://docs.archer2.ac.uk/user-guide/containers/
+    "craympich": MpiFamily(
+        name="craympich",
+        title="Cray MPICH",
+        launch="srun -n {ranks}",
+        library="MPI VERSION    : CRAY MPICH version {version}",
+        sonames=("libmpi.so.12",),
+        abi="mpich",
+        host_only=True,
+        architectures=("x86_64", "aarch64"),
+        slurm="cray_shasta",
+        brings=("libfabric.so.1 with its provider CXI", "libcxi.so.1", "Cray's libpmi"),
+    ),
+    # IBM's, made from Open MPI. Its library has a name of its own, and IBM promises the interface
+    # of no release of Open MPI.
+    "spectrummpi": MpiFamily(
+        name="spectrummpi",
+        title="Spectrum MPI",
+        launch="mpirun -n {ranks}",
+        library="IBM Spectrum MPI {version}",
+        sonames=("libmpi_ibm.so.3",),
+        abi="spectrummpi",
+        host_only=True,
+        architectures=("x86_64", "ppc64le"),
+        made_from="openmpi",
     ),
 }
 

@@ -13,7 +13,9 @@ class SystemRelease:
     """One release of a distribution, named as base images name it: debian 12.
 
     `kernel` maps an architecture to the least Linux that its glibc starts on, `cpu` one to the CPU
-    target that its packages are compiled for, where not every processor of it will do.
+    target that its packages are compiled for, where not every processor of it will do. `python` is
+    the Python 3 that its package python3 is of, `pip` the pip that comes with that; empty if they
+    are not known.
     """
 
     distribution: str
@@ -24,3 +26,5 @@ class SystemRelease:
     sources: tuple[str, ...]
     notes: str
     where: Where
+    python: str = ""
+    pip: str = ""

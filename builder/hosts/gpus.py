@@ -20,7 +20,8 @@ from builder.hosts.verdict import NO, UNKNOWN, YES, Case, Finding, no, unknown, 
 from builder.versions import version_order
 
 _COMPATIBLE_SINCE = 11  # the first major version of CUDA with minor-version compatibility
-_LOAD = "load it (modprobe nvidia); in a virtual machine or container, hand the GPU over to it"
+_HAND_OVER = "in a virtual machine or container, hand the GPU over to it"
+_LOAD = f"load it (modprobe nvidia); {_HAND_OVER}"
 
 
 def driver(case: Case) -> Finding | None:
@@ -51,8 +52,11 @@ def _no_driver(case: Case, needs: str) -> Finding:
     if on_bus:
         reason = f"no driver is loaded, and {on_bus} GPUs are on the PCI bus; {needs}"
         return no("driver", reason, f"install NVIDIA's driver, or {_LOAD}")
-    fix = "a host with a GPU; programs of the image that use none run all the same"
-    return no("driver", f"no driver of NVIDIA's is loaded; {needs}", fix)
+    fix = "a host with a GPU of NVIDIA's; programs of the image that use none run all the same"
+    if gpu.others:
+        fix += f"; for GPUs of {' and '.join(gpu.others)} take an image that is built for them"
+    has = f", and the host's GPUs are of {' and '.join(gpu.others)}" if gpu.others else ""
+    return no("driver", f"no driver of NVIDIA's is loaded{has}; {needs}", fix)
 
 
 def _new_enough(cuda: NeededCuda, found: str) -> str:
@@ -154,8 +158,14 @@ def devices(case: Case) -> Finding | None:
     if not gpu.devices:
         on_bus = f", though {gpu.on_bus} are on the PCI bus" if gpu.on_bus else ""
         reason = f"the driver shows no GPU{on_bus}: cudaErrorNoDevice (100)"
-        return no(rule, reason, f"a host with a GPU, or {_LOAD}")
+        return no(rule, reason, f"a host with a GPU of NVIDIA's; {_shown(case)}")
     return _partitions(gpu.devices)
+
+
+def _shown(case: Case) -> str:
+    """What shows a GPU that may be there: its driver is loaded only where one is on the bus."""
+    gpu = case.host.gpu
+    return f"or {_LOAD}" if gpu.driver == NONE and gpu.on_bus else _HAND_OVER
 
 
 def _partitions(found: tuple[HostGpu, ...]) -> Finding:

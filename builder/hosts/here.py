@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from builder.doctor import Roots
 from builder.doctor.emulation import handlers_of
 from builder.doctor.host import driver_version, gpu_models, namespaces_problem
 from builder.facts.processors import power_levels
+from builder.hosts.confinement import restricted_namespaces
 from builder.hosts.programs import Programs, mpis, runtimes, slurm
 from builder.hosts.record import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.process import Processes
@@ -23,6 +24,8 @@ _COMPAT = re.compile(r"cuda-(\d+\.\d+)")
 _CDI = ("etc/cdi", "var/run/cdi")
 _FEATURES = ("flags", "Features")  # of x86_64, of aarch64
 _MODELS = ("model name", "cpu")
+_MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by their PCI number
+_BOTH = 0o006  # read and write, for others
 
 
 def this_host(
@@ -31,12 +34,17 @@ def this_host(
     search_path: str,
     roots: Roots | None = None,
     ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
+    variables: Mapping[str, str] | None = None,
 ) -> Host:
-    """Look at this machine. `roots` is where the system shows itself, `ask` asks NVML."""
+    """Look at this machine. `roots` is where the system shows itself, `ask` asks NVML.
+
+    `variables` are those of the environment, by which some modules are told; None takes our own.
+    """
+    variables = os.environ if variables is None else variables
     roots, programs = roots or Roots(), Programs(processes, search_path)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(mpis, programs), pool.submit(slurm, programs)
-        starting = pool.submit(runtimes, programs)
+        asked = pool.submit(mpis, programs, variables), pool.submit(slurm, programs)
+        starting = pool.submit(runtimes, programs, roots)
         gpu = _gpus(roots, programs, lambda: ask(processes))
         return Host(
             name=platform.node(),
@@ -48,7 +56,10 @@ def this_host(
             mpi=asked[0].result(),
             slurm=asked[1].result(),
             runtimes=starting.result(),
+            page_size=os.sysconf("SC_PAGE_SIZE"),
             user_namespaces=not namespaces_problem(roots)[0],
+            restricted_namespaces=restricted_namespaces(roots),
+            fuse=_is_open(roots.dev / "fuse"),
             emulators=_emulators(roots),
         )
 
@@ -78,6 +89,7 @@ def _gpus(roots: Roots, programs: Programs, ask: Callable[[], nvml.NvmlReading])
     found = HostGpus(
         driver=NONE if version is None else version or None,
         on_bus=_on_bus(roots.top / "sys"),
+        others=_others(roots.top / "sys"),
         compat=_compat(roots.top / "usr/local"),
         toolkit=programs.find("nvidia-container-cli") is not None,
         cdi=any(list((roots.top / folder).glob("*nvidia*")) for folder in _CDI),
@@ -107,6 +119,28 @@ def _device(gpu: nvml.Gpu) -> HostGpu:
 def _on_bus(sys: Path) -> int | None:
     """How many GPUs of NVIDIA's are on the PCI bus; None where it is not to be seen."""
     return len(nvml.pci_gpus(sys)) if (sys / "bus/pci/devices").is_dir() else None
+
+
+def _others(sys: Path) -> tuple[str, ...] | None:
+    """The makers of other GPUs on the PCI bus; None where it is not to be seen."""
+    folder = sys / "bus/pci/devices"
+    if not folder.is_dir():
+        return None
+    makers = {_MAKERS.get(_text(one / "vendor")) for one in folder.iterdir() if _computes(one)}
+    return tuple(sorted(name for name in makers if name))
+
+
+def _computes(device: Path) -> bool:
+    """Whether a PCI device is a GPU: a display, a 3D controller or a processing accelerator."""
+    return _text(device / "class").startswith(("0x03", "0x12"))
+
+
+def _is_open(device: Path) -> bool:
+    """Whether ordinary users may read and write a device."""
+    try:
+        return device.stat().st_mode & _BOTH == _BOTH
+    except OSError:
+        return False
 
 
 def _compat(folder: Path) -> tuple[str, ...]:

@@ -79,18 +79,29 @@ def _by_mpirun(case: Case, mpi: NeededMpi) -> Iterator[Finding]:
 def _mpirun(case: Case, mpi: NeededMpi, host: HostMpi) -> Finding:
     inside, outside = _title(mpi.family, mpi.version), _title(host.family, host.version)
     launcher = host.launcher or "its launcher"
-    if mpi.family != host.family and mpi.abi == _abi(host.family) == "mpich":
-        reason = f"{outside} and {inside} both speak PMI, and nobody promises that they meet"
-        return unknown(HYBRID, reason, _TRY)
     if mpi.family != host.family:
-        reason = f"{outside} on the host does not start ranks of {inside}: {_SINGLETONS}"
-        return no(HYBRID, reason, f"load {inside} on the host")
+        return _by_stranger(case, mpi, host)
     if not host.version:
         reason = f"the image has {inside}, and which {outside} the host has is not known"
         return unknown(HYBRID, reason, f"record it: {launcher} --version")
     if mpi.family != "openmpi":
         return yes(HYBRID, f"{launcher} of {outside} starts ranks of {inside}: both speak PMI")
     return _open_mpi(case, mpi, host)
+
+
+def _by_stranger(case: Case, mpi: NeededMpi, host: HostMpi) -> Finding:
+    """A launcher of another family."""
+    inside, outside = _title(mpi.family, mpi.version), _title(host.family, host.version)
+    if starter := facts.MPI_FAMILIES[host.family].slurm:
+        reason = f"{outside} starts ranks of its own by {starter}, and none of {inside}"
+        return no(HYBRID, reason, "bind the host's MPI in (bind)" if mpi.abi == "mpich" else "")
+    if mpi.abi == _abi(host.family) == "mpich":
+        reason = f"{outside} and {inside} both speak PMI, and nobody promises that they meet"
+        return unknown(HYBRID, reason, _TRY)
+    if facts.MPI_FAMILIES[host.family].made_from == mpi.family:
+        return _by_kin(case, mpi, host)
+    reason = f"{outside} on the host does not start ranks of {inside}: {_SINGLETONS}"
+    return no(HYBRID, reason, f"load {inside} on the host")
 
 
 def _open_mpi(case: Case, mpi: NeededMpi, host: HostMpi) -> Finding:
@@ -114,6 +125,19 @@ def _open_mpi(case: Case, mpi: NeededMpi, host: HostMpi) -> Finding:
         "promises for equal versions alone"
     )
     return unknown(HYBRID, reason, f"{_TRY}; {same}")
+
+
+def _by_kin(case: Case, mpi: NeededMpi, host: HostMpi) -> Finding:
+    """A launcher that was made from the image's family's: nobody promises anything of it."""
+    inside, outside = _title(mpi.family, mpi.version), _title(host.family, host.version)
+    ours = _pmix(case, mpi.family, mpi.version, mpi.pmix)
+    theirs = _pmix(case, host.family, host.version, host.pmix)
+    if "" in (ours, theirs):
+        reason = f"mpirun of {outside} does not start ranks of {inside}, which has no PMIx"
+        return no(HYBRID, f"{reason}: {_SINGLETONS}", f"load {inside} on the host")
+    told = f"made from {facts.MPI_FAMILIES[mpi.family].title}, {_told(ours, theirs)}"
+    reason = f"whether mpirun of {outside} ({told}) starts ranks of {inside} nobody promises"
+    return unknown(HYBRID, reason, f"{_TRY}; load {inside} on the host")
 
 
 def _told(ours: str | None, theirs: str | None) -> str:
@@ -141,6 +165,9 @@ def _by_srun(case: Case, mpi: NeededMpi) -> Finding:
         return unknown(HYBRID, reason, "record it: srun --mpi=list")
     if not kinds:
         return no(HYBRID, "the host has no Slurm", "")
+    if mpi.family != "openmpi" and not any(kind.startswith("pmi") for kind in kinds):
+        reason = f"Slurm has no pmi2 (srun --mpi=list: {', '.join(kinds)}): {_SINGLETONS}"
+        return no(HYBRID, reason, "bind the host's MPI in (bind)")
     if mpi.family != "openmpi":
         reason = f"whether {title} in the image was built for Slurm's PMI is not known"
         return unknown(HYBRID, reason, f"{_TRY} (srun --mpi=pmi2)")
@@ -195,6 +222,8 @@ def _bound(case: Case, mpi: NeededMpi, host: HostMpi) -> Finding:
         return unknown(BIND, f"{looks} what {outside} has is not known", fix)
     if mpi.library not in names:
         fix = f"bind its library under the name {mpi.library}, if its interface is the same"
+        if host.family == "craympich":
+            fix = f"load cray-mpich-abi: its lib-abi-mpich has {mpi.library}"
         return no(BIND, f"{looks} {outside} has {', '.join(names) or 'none'}", fix)
     if mpi.family == "openmpi" and version_order(host.version) < version_order(mpi.version):
         older = f"{outside} is older than the image's {mpi.version}" if host.version else outside
@@ -211,7 +240,9 @@ def _on_glibc(case: Case, mpi: NeededMpi, host: HostMpi) -> Finding:
         whose = "the glibc that the host's MPI needs" if ours else "the image's glibc"
         return unknown(BIND, f"{whose} is not known", "record it: ldd --version")
     if version_order(needs) <= version_order(ours):
-        return yes(BIND, f"{mpi.library} of {outside} runs on the image's glibc {ours}")
+        brings = ", ".join(facts.MPI_FAMILIES[host.family].brings)
+        more = f"; bind in with it: {brings}" if brings else ""
+        return yes(BIND, f"{mpi.library} of {outside} runs on the image's glibc {ours}{more}")
     fix = "take an image on a newer base, or use the image's own MPI (hybrid, in-container)"
     if not host.glibc:
         reason = f"{outside} may need glibc {needs}, the host's, and the image has {ours}"

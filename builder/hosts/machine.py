@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from builder import facts
 from builder.facts.processors import EMULATED, cpu_features, level_of
 from builder.hosts.verdict import Case, Finding, no, unknown, yes
 from builder.versions import version_order
 from builder.words import GENERIC
 
 _SHOWN = 8
+# In user mode QEMU's atomic instructions of 64 bits were never whole on them, and from 10.0 on it
+# is not built for them: https://www.qemu.org/docs/master/about/removed-features.html
+_NARROW = ("armv6l", "armv7l", "armv8l", "i386", "i486", "i586", "i686", "ppc", "riscv32", "mips")
 _KERNEL_PARTS = 3  # 4.14.0 of 4.14.0-115.35.1.el7a: what follows is the distribution's
 
 
@@ -22,7 +26,9 @@ def architecture(case: Case) -> Finding:
     if case.emulated:
         return _emulation(case)
     fix = f"take the image for {host.architecture}: {twin(case)}"
-    if wanted in (host.emulators or ()):
+    if host.architecture not in facts.ARCHITECTURES:
+        fix = f"a host that is {wanted}"
+    if wanted in (host.emulators or ()) and host.architecture not in _NARROW:
         fix += "; or check with --emulated: this host has QEMU for it, some ten times slower"
     reason = (
         f"the image is for {wanted}, and the host is {host.architecture}: no program of it starts"
@@ -33,6 +39,9 @@ def architecture(case: Case) -> Finding:
 def _emulation(case: Case) -> Finding:
     rule, host, wanted = "architecture", case.host, case.contract.architecture
     fix = f"register QEMU for {wanted} in binfmt_misc, with the flag F"
+    if host.architecture in _NARROW:
+        reason = f"QEMU on {host.architecture}, of 32 bits, runs no program of 64 bits rightly"
+        return no(rule, reason, f"a host of 64 bits, such as {wanted}")
     if host.emulators is None:
         reason = f"whether this {host.architecture} host emulates {wanted} is not known"
         return unknown(rule, reason, "record its emulators; " + fix)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from builder.doctor import Roots
 from builder.doctor.programs import answer
-from builder.facts.mpi import OPEN_MPI_SYMBOL, launcher_family
+from builder.facts.mpi import MPI_FAMILIES, OPEN_MPI_SYMBOL, launcher_family
+from builder.hosts.confinement import allows_clone3, has_profile, restricted_namespaces
 from builder.hosts.record import HostMpi, HostRuntime, HostSlurm
 from builder.process import Completed, Processes
 from builder.versions import first_version
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
 _FOLDERS = ("lib", "lib64", "lib/release")  # the last is Intel MPI's
-_LIBRARY = re.compile(r"lib(mpi|mpich)\.so\.\d+")
+# Those of IBM and HPE have names of their own; other names are those of MPI's other languages.
+_LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(ibm|cray|gnu|nvidia|intel|amd|aocc)(_\d+)?)\.so\.\d+")
 _SYMBOL = re.compile(rb"GLIBC_(\d+(?:\.\d+)+)\0")
 _LDD = re.compile(r"=> (/\S+)")
 _C_LIBRARY = re.compile(r"/(libc|libm|libpthread|libdl|librt|libresolv|libutil|ld[-\w]*)[.-]")
@@ -48,12 +51,14 @@ class Programs:
         return done.stdout + done.stderr if done and done.returncode == 0 else ""
 
 
-def mpis(programs: Programs) -> tuple[HostMpi, ...] | None:
-    """The MPIs whose launchers are on the search path, each once.
+def mpis(programs: Programs, variables: Mapping[str, str]) -> tuple[HostMpi, ...] | None:
+    """The MPIs whose launchers are on the search path, each once, and Cray's, by `variables`.
 
-    None where there are launchers, and none is of a family that is known: Spectrum MPI's, say.
+    None where there are launchers, and none is of a family that is known.
     """
     found: dict[tuple[str, str], HostMpi] = {}
+    if cray := _cray_mpich(programs, variables):
+        found[cray.family, cray.version] = cray
     paths = {name: path for name in _LAUNCHERS if (path := programs.find(name))}
     for name, path in paths.items():
         said = programs.said(name, "--version")
@@ -62,6 +67,23 @@ def mpis(programs: Programs) -> tuple[HostMpi, ...] | None:
             one = _mpi(programs, family, Path(path), said)
             found.setdefault((one.family, one.version), one)
     return tuple(found.values()) if found or not paths else None
+
+
+def _cray_mpich(programs: Programs, variables: Mapping[str, str]) -> HostMpi | None:
+    """The Cray MPICH that a module has loaded: it has no launcher to be found by.
+
+    intro_mpi(3) of the Cray environment: https://cpe.ext.hpe.com/docs/latest/mpt/mpich/intro_mpi.html
+    """
+    folder = variables.get("CRAY_MPICH_DIR")
+    if not folder:
+        return None
+    libraries = _in_folders([Path(folder, name) for name in ("lib", "lib-abi-mpich")])
+    return HostMpi(
+        family="craympich",
+        version=variables.get("CRAY_MPICH_VERSION", ""),
+        libraries=tuple(sorted({one.name for one in libraries})) if libraries else None,
+        glibc=_glibc(programs, libraries),
+    )
 
 
 def _mpi(programs: Programs, family: str, launcher: Path, said: str) -> HostMpi:
@@ -89,12 +111,17 @@ def _libraries(launcher: Path, family: str) -> list[Path]:
         for prefix in prefixes
         for folder in (*(prefix / name for name in _FOLDERS), *prefix.glob("lib/*-linux-gnu"))
     ]
+    return [file for file in _in_folders(folders) if _is_of(file, family)]
+
+
+def _in_folders(folders: list[Path]) -> list[Path]:
+    """The libraries that programs are linked to, each once."""
     found = [
         file
         for folder in folders
         if folder.is_dir()
         for file in folder.iterdir()
-        if _LIBRARY.fullmatch(file.name) and _is_of(file, family)
+        if _LIBRARY.fullmatch(file.name)
     ]
     return list({file.resolve(): file for file in found}.values())
 
@@ -105,7 +132,7 @@ def _is_of(library: Path, family: str) -> bool:
         is_open_mpi = OPEN_MPI_SYMBOL in library.read_bytes()
     except OSError:
         return False
-    return is_open_mpi == (family == "openmpi")
+    return is_open_mpi == ("openmpi" in {family, MPI_FAMILIES[family].made_from})
 
 
 def _glibc(programs: Programs, libraries: list[Path]) -> str:
@@ -147,25 +174,37 @@ def slurm(programs: Programs) -> HostSlurm:
     return HostSlurm(version=version, pmi=kinds or None)
 
 
-def runtimes(programs: Programs) -> dict[str, HostRuntime]:
+def runtimes(programs: Programs, roots: Roots) -> dict[str, HostRuntime]:
     """The container runtimes that are here and answer."""
     found = {
-        "apptainer": _apptainer(programs, "apptainer"),
-        "singularity": _apptainer(programs, "singularity"),
-        "charliecloud": _charliecloud(programs),
-        "podman": _podman(programs),
+        "apptainer": _apptainer(programs, roots, "apptainer"),
+        "singularity": _apptainer(programs, roots, "singularity"),
+        "charliecloud": _charliecloud(programs, roots),
+        "podman": _podman(programs, roots),
         "docker": _docker(programs),
+        "crio": _crio(programs),
     }
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _apptainer(programs: Programs, name: str) -> HostRuntime | None:
+def _profile(roots: Roots, program: Path | str | None) -> bool | None:
+    """Whether AppArmor lets a program make user namespaces; None where none is asked."""
+    if program is None or not restricted_namespaces(roots):
+        return None
+    return has_profile(roots, Path(program))
+
+
+def _apptainer(programs: Programs, roots: Roots, name: str) -> HostRuntime | None:
     said = programs.said(name, "--version")
     if not said or (name == "singularity" and "apptainer" in said):  # a link to it
         return None
-    starter = re.search(r"^LIBEXECDIR=(\S+)$", programs.said(name, "buildcfg"), re.MULTILINE)
-    setuid = _is_setuid(Path(starter[1]) / name / "bin/starter-suid") if starter else None
-    return HostRuntime(version=first_version(said), setuid=setuid)
+    libexec = re.search(r"^LIBEXECDIR=(\S+)$", programs.said(name, "buildcfg"), re.MULTILINE)
+    starter = Path(libexec[1]) / name / "bin/starter" if libexec else None
+    return HostRuntime(
+        version=first_version(said),
+        setuid=_is_setuid(starter.with_name("starter-suid")) if starter else None,
+        profile=_profile(roots, starter),
+    )
 
 
 def _is_setuid(file: Path) -> bool:
@@ -176,18 +215,28 @@ def _is_setuid(file: Path) -> bool:
     return bool(found.st_mode & stat.S_ISUID) and found.st_uid == 0
 
 
-def _charliecloud(programs: Programs) -> HostRuntime | None:
+def _charliecloud(programs: Programs, roots: Roots) -> HostRuntime | None:
     done = programs.ask("ch-run", "--version")
     if done is None or done.returncode:
         return None
     usage = programs.ask("ch-run", "--help")
     text = usage.stdout + usage.stderr if usage else ""
     cdi = "--cdi" in text if "--set-env" in text else None
-    return HostRuntime(version=first_version(done.stdout + done.stderr), cdi=cdi)
+    version = first_version(done.stdout + done.stderr)
+    return HostRuntime(version=version, cdi=cdi, profile=_profile(roots, programs.find("ch-run")))
 
 
-def _podman(programs: Programs) -> HostRuntime | None:
+def _podman(programs: Programs, roots: Roots) -> HostRuntime | None:
     said = programs.said("podman", "--version")
+    if not said:
+        return None
+    profile = _profile(roots, programs.find("podman"))
+    return HostRuntime(version=first_version(said), clone3=allows_clone3(roots), profile=profile)
+
+
+def _crio(programs: Programs) -> HostRuntime | None:
+    """The service that starts containers for Kubernetes."""
+    said = programs.said("crio", "--version")
     return HostRuntime(version=first_version(said)) if said else None
 
 

@@ -18,6 +18,7 @@ _KERNEL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}[0-9A-Za-z.+_~-]*")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 _CAPABILITY = re.compile(r"[1-9][0-9]?\.[0-9]")
 _MANY = 100_000
+_PAGES = (4096, 16384, 65536)
 
 
 def maybe(reader: Reader[T], absent: T) -> Reader[T]:
@@ -105,6 +106,16 @@ def count(node: Node, faults: Faults) -> int | None:
         return value
     problem = f"expected a number of things, found {node.describe()}"
     faults.add(node.where, problem, "valid: a whole number, such as 4")
+    return None
+
+
+def page_size(node: Node, faults: Faults) -> int | None:
+    """A size of memory pages, in bytes."""
+    note(node, enum=list(_PAGES))
+    if isinstance(node.value, int) and node.value in _PAGES:
+        return node.value
+    problem = f"expected the size of memory pages, found {node.describe()}"
+    faults.add(node.where, problem, f"valid: {', '.join(map(str, _PAGES))}, as getconf PAGESIZE")
     return None
 
 

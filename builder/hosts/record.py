@@ -42,14 +42,16 @@ class HostGpus:
     """NVIDIA's driver and GPUs.
 
     `driver` is the loaded kernel module's version, or `none`; `fault` what the driver's library
-    says instead of answering. `on_bus` counts GPUs on the PCI bus, whatever drives them. `compat`
-    are the CUDA releases with a cuda-compat package here. `toolkit` says whether NVIDIA's container
-    toolkit is here, `cdi` whether there is a CDI specification of the GPUs.
+    says instead of answering. `on_bus` counts NVIDIA's GPUs on the PCI bus, whatever drives them;
+    `others` are the makers of others there. `compat` are the CUDA releases with a cuda-compat
+    package here. `toolkit` says whether NVIDIA's container toolkit is here, `cdi` whether there is
+    a CDI specification of the GPUs.
     """
 
     driver: str | None = None
     devices: tuple[HostGpu, ...] | None = None
     on_bus: int | None = None
+    others: tuple[str, ...] | None = None
     compat: tuple[str, ...] | None = None
     toolkit: bool | None = None
     cdi: bool | None = None
@@ -82,17 +84,27 @@ class HostSlurm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostRuntime:
-    """A container runtime that is here. `setuid` is whether Apptainer's starter is installed so,
-    `cdi` whether `ch-run` has that option."""
+    """A container runtime that is here.
+
+    `setuid` is whether Apptainer's starter is installed so, `cdi` whether `ch-run` has that option,
+    `clone3` whether its filter of system calls lets threads of a new glibc start, `profile` whether
+    an AppArmor profile lets it make user namespaces.
+    """
 
     version: str = ""
     setuid: bool | None = None
     cdi: bool | None = None
+    clone3: bool | None = None
+    profile: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """All that is known of a host. `runtimes` are those that are there, by name."""
+    """All that is known of a host. `runtimes` are those that are there, by name.
+
+    `restricted_namespaces` is whether AppArmor lets only programs with a profile make user
+    namespaces; `fuse` whether /dev/fuse is open to ordinary users; `page_size` that of memory.
+    """
 
     name: str = ""
     architecture: str | None = None
@@ -103,5 +115,8 @@ class Host:
     mpi: tuple[HostMpi, ...] | None = None
     slurm: HostSlurm = field(default_factory=HostSlurm)
     runtimes: Mapping[str, HostRuntime] | None = None
+    page_size: int | None = None
     user_namespaces: bool | None = None
+    restricted_namespaces: bool | None = None
+    fuse: bool | None = None
     emulators: tuple[str, ...] | None = None

@@ -20,6 +20,7 @@ from builder.hosts.readers import (
     exactly,
     kernel,
     maybe,
+    page_size,
     target,
     truth,
     words,
@@ -65,7 +66,10 @@ def host_of(node: Node, faults: Faults) -> Host:
             "mpi",
             "slurm",
             "runtimes",
+            "page_size",
             "user_namespaces",
+            "restricted_namespaces",
+            "fuse",
             "emulators",
         ),
     )
@@ -81,7 +85,10 @@ def host_of(node: Node, faults: Faults) -> Host:
         mpi=table.read("mpi", maybe(list_of(_mpi), None), None),
         slurm=table.read("slurm", maybe(_slurm, HostSlurm()), HostSlurm()),
         runtimes=table.read("runtimes", maybe(runtimes, None), None),
+        page_size=table.read("page_size", maybe(page_size, None), None),
         user_namespaces=table.read("user_namespaces", maybe(truth, None), None),
+        restricted_namespaces=table.read("restricted_namespaces", maybe(truth, None), None),
+        fuse=table.read("fuse", maybe(truth, None), None),
         emulators=table.read("emulators", maybe(words(_architecture), None), None),
     )
 
@@ -105,12 +112,13 @@ def _cpu(node: Node, faults: Faults) -> HostCpu:
 
 
 def _gpus(node: Node, faults: Faults) -> HostGpus:
-    optional = ("driver", "devices", "on_bus", "compat", "toolkit", "cdi", "fault")
+    optional = ("driver", "devices", "on_bus", "others", "compat", "toolkit", "cdi", "fault")
     table = Table(node, faults, required=(), optional=optional)
     return HostGpus(
         driver=table.read("driver", maybe(driver, None), None) or None,
         devices=table.read("devices", maybe(list_of(_gpu), None), None),
         on_bus=table.read("on_bus", maybe(count, None), None),
+        others=table.read("others", maybe(words(text), None), None),
         compat=table.read("compat", maybe(words(dotted), None), None),
         toolkit=table.read("toolkit", maybe(truth, None), None),
         cdi=table.read("cdi", maybe(truth, None), None),
@@ -151,11 +159,14 @@ def _slurm(node: Node, faults: Faults) -> HostSlurm:
 
 
 def _runtime(node: Node, faults: Faults) -> HostRuntime:
-    table = Table(node, faults, required=(), optional=("version", "setuid", "cdi"))
+    optional = ("version", "setuid", "cdi", "clone3", "profile")
+    table = Table(node, faults, required=(), optional=optional)
     return HostRuntime(
         version=table.read("version", maybe(dotted, ""), ""),
         setuid=table.read("setuid", maybe(truth, None), None),
         cdi=table.read("cdi", maybe(truth, None), None),
+        clone3=table.read("clone3", maybe(truth, None), None),
+        profile=table.read("profile", maybe(truth, None), None),
     )
 
 

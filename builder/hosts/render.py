@@ -24,6 +24,7 @@ def as_json(verdict: Verdict) -> str:
         "image": verdict.image,
         "host": verdict.host,
         "answer": verdict.answer,
+        "several_nodes": verdict.several_nodes or None,
         "emulated": verdict.emulated,
         **{
             name: [asdict(one) for one in getattr(verdict, name)]
@@ -65,10 +66,22 @@ def _closing(verdict: Verdict, colour: bool) -> list[str]:
     if verdict.answer == YES:
         how = "emulated, not native" if verdict.emulated else "it runs here"
         ways = [_first(verdict.runtimes), _first(verdict.launchers)]
-        return [f"{answer}: {how} ({', '.join(ways)})"]
+        return [f"{answer}: {how} ({', '.join(ways)})", *_on_several_nodes(verdict, colour)]
     names = ", ".join(dict.fromkeys(one.rule for one in verdict.decisive))
     what = "it must not run here" if verdict.answer == NO else "whether it runs here"
     return [f"{answer}{': ' if verdict.answer == NO else ' '}{what}: {names}"]
+
+
+def _on_several_nodes(verdict: Verdict, colour: bool) -> list[str]:
+    """What holds for one node alone."""
+    if verdict.several_nodes in ("", YES):
+        return []
+    answer = _painted(verdict.several_nodes, _COLOURS[verdict.several_nodes], colour)
+    asked = [one.rule for one in verdict.launchers if one.answer == verdict.several_nodes]
+    what = "on one node alone, on several it does not"
+    if verdict.several_nodes == UNKNOWN:
+        what = "whether on several nodes, too"
+    return [f"{answer}: {what}: {', '.join(asked)}"]
 
 
 def _first(some: Sequence[Finding]) -> str:

@@ -63,6 +63,16 @@ class Verdict:
         return all_of([*(one.answer for one in self.rules), *map(any_of, self.choices)])
 
     @property
+    def several_nodes(self) -> str:
+        """The answer for ranks on several nodes; empty where no such way was looked at.
+
+        The image's own launcher starts ranks in one container, on one node.
+        """
+        ways = [one.answer for one in self.launchers if one.rule in (HYBRID, BIND)]
+        elsewhere = [one.answer for one in self.rules], [any_of(self.choices[0])]
+        return all_of([*elsewhere[0], *elsewhere[1], any_of(ways)]) if ways else ""
+
+    @property
     def choices(self) -> tuple[list[str], ...]:
         """The answers of which one has to be a yes."""
         both = (self.runtimes, self.launchers)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from builder.lint import contents, downloads, sameness, syntax
+from builder.lint import contents, downloads, sameness, stages, syntax
 from builder.lint.findings import Problem
 from builder.lint.reading import Reading
 
-RULES = (*downloads.RULES, *contents.RULES, *sameness.RULES, *syntax.RULES)
+RULES = (*downloads.RULES, *contents.RULES, *sameness.RULES, *stages.RULES, *syntax.RULES)
 
 
 def own_problems(reading: Reading) -> list[Problem]:

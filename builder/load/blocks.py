@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from builder.load.document import Node, note, quoted
 from builder.load.faults import Faults
 from builder.load.known import Known
-from builder.load.patterns import patterns_of
+from builder.load.patterns import ANY, patterns_of
 from builder.load.readers import Reader, list_of
 from builder.load.templated import try_templates
 from builder.model import SELECTABLE, BlockUse
@@ -49,7 +49,9 @@ def _block(known: Known) -> Reader[BlockUse | None]:
         condition = node.value.get(WHEN)
         if use is None or condition is None:
             return use
-        return dataclasses.replace(use, when=patterns_of(SELECTABLE, known)(condition, faults))
+        return dataclasses.replace(
+            use, when=patterns_of(SELECTABLE, known, here=ANY)(condition, faults)
+        )
 
     return read
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder import facts
-from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SystemRelease
+from builder.facts import (
+    CudaRelease,
+    Facts,
+    LibraryRelease,
+    MpiRelease,
+    SdkRelease,
+    SystemRelease,
+)
 from builder.load.contradictions import Contradictions, Lines
 from builder.load.document import Node, parse
 from builder.load.faults import Faults, suggest
@@ -28,13 +35,13 @@ from builder.places import Where
 from builder.versions import version_order
 
 T = TypeVar("T")
-Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SystemRelease)
+Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SdkRelease, SystemRelease)
 Sources = Mapping[str, str]
 RowReader = Callable[[Node, Sources, Faults], Row]
-AnyRow = CudaRelease | LibraryRelease | MpiRelease | SystemRelease
+AnyRow = CudaRelease | LibraryRelease | MpiRelease | SdkRelease | SystemRelease
 
 FOLDER = "facts"
-FILES = ("cuda.yaml", "cudnn.yaml", "nccl.yaml", "mpi.yaml", "systems.yaml")
+FILES = ("cuda.yaml", "cudnn.yaml", "nccl.yaml", "nvhpc.yaml", "mpi.yaml", "systems.yaml")
 _SHIPPED = Path(facts.__file__).parent / "data"
 _SHOWN = "builder/facts/data"  # how messages name the shipped files
 
@@ -56,6 +63,7 @@ def read_facts(root: Path, faults: Faults) -> Facts:
         nccl=_rows("nccl", root, _library(facts.NCCL, lines), faults),
         mpi=_rows("mpi", root, _mpi, faults),
         systems=_rows("systems", root, _system, faults),
+        sdks=_rows("nvhpc", root, _sdk, faults),
     )
     contradictions = Contradictions(lines, faults)
     contradictions.check_cuda(tables.cuda)
@@ -117,6 +125,8 @@ def _title(row: AnyRow) -> str:
         return " ".join(_key(row))
     if isinstance(row, LibraryRelease):
         return f"{row.version} for CUDA {row.build}"
+    if isinstance(row, SdkRelease):
+        return f"HPC SDK {row.version}"
     return f"CUDA {row.version}"
 
 
@@ -142,6 +152,8 @@ def _cuda(lines: Lines) -> RowReader[CudaRelease]:
                 "images",
                 "image_tag",
                 "image_names",
+                "deleted",
+                "leaving",
                 "notes",
             ),
         )
@@ -158,6 +170,8 @@ def _cuda(lines: Lines) -> RowReader[CudaRelease]:
             images=table.read("images", _by_architecture(words(text)), {}),
             image_tag=table.read("image_tag", _dotted, ""),
             image_names=table.read("image_names", _by_architecture(text), {}),
+            deleted=table.read("deleted", mapping_of(_source(names)), {}),
+            leaving=table.read("leaving", _source(names), ""),
             sources=table.read("sources", words(_source(names)), ()),
             notes=table.read("notes", text, ""),
             where=table.where,
@@ -210,15 +224,28 @@ def _mpi(node: Node, names: Sources, faults: Faults) -> MpiRelease:
     )
 
 
+def _sdk(node: Node, names: Sources, faults: Faults) -> SdkRelease:
+    table = Table(node, faults, required=("version", "cuda", "sources"), optional=("notes",))
+    return SdkRelease(
+        version=table.read("version", _dotted, ""),
+        cuda=table.read("cuda", _by_architecture(words(_dotted)), {}),
+        sources=table.read("sources", words(_source(names)), ()),
+        notes=table.read("notes", text, ""),
+        where=table.where,
+    )
+
+
 def _system(node: Node, names: Sources, faults: Faults) -> SystemRelease:
     required = ("distribution", "version", "glibc", "kernel", "sources")
-    table = Table(node, faults, required=required, optional=("cpu", "notes"))
+    table = Table(node, faults, required=required, optional=("cpu", "python", "pip", "notes"))
     return SystemRelease(
         distribution=table.read("distribution", text, ""),
         version=table.read("version", _dotted, ""),
         glibc=table.read("glibc", _dotted, ""),
         kernel=table.read("kernel", _by_architecture(_dotted), {}),
         cpu=table.read("cpu", _targets, {}),
+        python=table.read("python", _dotted, ""),
+        pip=table.read("pip", _dotted, ""),
         sources=table.read("sources", words(_source(names)), ()),
         notes=table.read("notes", text, ""),
         where=table.where,

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from builder.errors import Fault
 from builder.places import Where
 
+_NEAR = 0.8  # of 1.0: of five letters one is another, of six two changed places
+_OTHER_LETTERS = 2
+
 
 class Faults:
     """Every fault found so far, in all files: reading goes on after each of them."""
@@ -19,6 +22,14 @@ class Faults:
         self.found.append(
             Fault(file=where.file, line=where.line, key=where.key, problem=problem, valid=valid)
         )
+
+
+def is_near(word: str, names: Iterable[str]) -> bool:
+    """Whether a word is one of some names but for a slip of the pen."""
+    import difflib  # noqa: PLC0415 - as below
+
+    alike = [one for one in names if abs(len(one) - len(word)) <= _OTHER_LETTERS]
+    return bool(difflib.get_close_matches(word, alike, n=1, cutoff=_NEAR))
 
 
 def suggest(word: str, names: Iterable[str]) -> str:

@@ -45,6 +45,8 @@ def _texts(folder: Path, use: BlockUse, faults: Faults) -> dict[str, str]:
 
 def _named(use: BlockUse) -> Iterator[tuple[str, str]]:
     """The files that a block names, with the argument; what is no text has its fault elsewhere."""
+    if use.arguments.get("from"):
+        return  # what is copied is in another stage
     for argument in FILE_ARGUMENTS[use.name]:
         value = use.arguments.get(argument)
         names = [value] if isinstance(value, str) else value

@@ -11,7 +11,7 @@ from builder.load.faults import Faults
 from builder.load.known import Known
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
 from builder.model import Where
-from builder.model.locked import DEBIAN_SOURCE, LOCK, Lock, LockedSource
+from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
 _AGAIN = "run build-images lock, which drops it"
@@ -19,6 +19,7 @@ _TAKE_OUT = "take the entry out and run build-images lock, which writes this fil
 _URL = re.compile(r"(?:https?|ftp)://[^\s/@]+/\S+")
 _DEBIAN = re.compile(re.escape(DEBIAN_SOURCE) + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*")
 _FILE = re.compile(r"[\w+~][\w.+~%=-]*")
+_LOCAL = re.compile(rf"{re.escape(LOCAL_SOURCE)}(?:{_FILE.pattern}/)*{_FILE.pattern}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(rf"sha256:{_SHA256.pattern}")
 
@@ -82,10 +83,13 @@ def _reference(node: Node, faults: Faults) -> _Pinned:
 
 
 def source_url(node: Node, faults: Faults) -> str:
-    """A URL without user name and password, or `debian-source:PACKAGE/VERSION`."""
+    """A URL without user name and password, `debian-source:PACKAGE/VERSION` or `local:PATH`."""
     value = text(node, faults)
-    if value and not _URL.fullmatch(value) and not _DEBIAN.fullmatch(value):
-        valid = f"valid: https://HOST/PATH, or {DEBIAN_SOURCE}PACKAGE/VERSION without a revision"
+    if value and not any(one.fullmatch(value) for one in (_URL, _DEBIAN, _LOCAL)):
+        valid = (
+            f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, or "
+            f"{LOCAL_SOURCE}PATH of a file in the project's folder"
+        )
         faults.add(node.where, f'"{value}" is not the URL of a source', valid)
     return value
 

@@ -9,7 +9,7 @@ from builder.load.document import Node
 from builder.load.faults import Faults, suggest
 from builder.load.floating import floating_tags
 from builder.load.known import Known
-from builder.load.patterns import patterns_of
+from builder.load.patterns import ANY, EACH, patterns_of
 from builder.load.readers import (
     Reader,
     Table,
@@ -37,7 +37,7 @@ def read_matrix(
     return Matrix(
         axes=table.read("axes", _axes(known, releases), {}),
         excludes=table.read("exclude", list_of(_exclude(known)), ()),
-        default=table.read("default", patterns_of(SELECTABLE, known), {}),
+        default=table.read("default", patterns_of(SELECTABLE, known, here=EACH), {}),
         where=table.where,
         tags=table.read("tags", floating_tags(known), ()),
     )
@@ -98,7 +98,7 @@ def _mpi(node: Node, faults: Faults) -> str:
 
 
 def _exclude(known: Known) -> Reader[Exclude]:
-    when = patterns_of(SELECTABLE, known)
+    when = patterns_of(SELECTABLE, known, here=ANY)
 
     def read(node: Node, faults: Faults) -> Exclude:
         table = Table(node, faults, required=("when", "reason"))

@@ -1,18 +1,33 @@
-"""Patterns over axis values: `exclude`, `default`, and what a recipe narrows."""
+"""Patterns over axis values: `exclude`, `when`, `default`, and what a recipe narrows.
+
+A condition may name what is on no axis of this project and could be on another's: then it holds of
+no cell here. What is nobody's name is a mistake.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from builder import facts, versions
+from builder import facts, versions, words
 from builder.load.document import Node, Probe, note
-from builder.load.faults import Faults, suggest
+from builder.load.faults import Faults, is_near, suggest
 from builder.load.known import Known
 from builder.load.readers import Reader, mapping, one_or_more, text
 
+_VERSION = re.compile(r"[\d.*?]*$")
+_VERSIONS = re.compile(r"none|\d+(\.\d+)*(\.?\*)?")
+EACH, ONE, ANY = "each", "one", "any"
 
-def patterns_of(axes: Sequence[str], known: Known) -> Reader[dict[str, tuple[str, ...]]]:
-    """A reader of a mapping from some of `axes` to one pattern or a list of them."""
+
+def patterns_of(
+    axes: Sequence[str], known: Known, *, here: str
+) -> Reader[dict[str, tuple[str, ...]]]:
+    """A reader of a mapping from some of `axes` to one pattern or a list of them.
+
+    `here` says how many of a list have to select a value of this project: `EACH`, `ONE`, or `ANY`
+    number of them.
+    """
 
     def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
@@ -23,7 +38,9 @@ def patterns_of(axes: Sequence[str], known: Known) -> Reader[dict[str, tuple[str
             return found
         for axis, entry in (mapping(node, faults) or {}).items():
             if axis in axes:
-                found[axis] = one_or_more(_pattern_of(axis, known))(entry, faults)
+                found[axis] = one_or_more(_pattern_of(axis, known, here))(entry, faults)
+                if here == ONE:
+                    _check_some(entry, axis, found[axis], known, faults)
             else:
                 faults.add(entry.where, f'there is no axis "{axis}"', suggest(axis, axes))
         return found
@@ -31,7 +48,21 @@ def patterns_of(axes: Sequence[str], known: Known) -> Reader[dict[str, tuple[str
     return read
 
 
-def _pattern_of(axis: str, known: Known) -> Reader[str]:
+def _check_some(
+    node: Node, axis: str, patterns: Sequence[str], known: Known, faults: Faults
+) -> None:
+    """Note patterns of which none selects a value, though each could elsewhere."""
+    values = known.values(axis)
+    if values is None or any(_selects(axis, one, values) for one in patterns):
+        return
+    if patterns and all(_is_elsewhere(axis, one, known) for one in patterns):
+        items = node.value if isinstance(node.value, tuple) else (node,)
+        listed = ", ".join(f'"{one.text}"' for one in items)
+        problem = f"{listed} matches no value of the axis {axis}"
+        faults.add(node.where, problem, suggest(patterns[0], values))
+
+
+def _pattern_of(axis: str, known: Known, here: str) -> Reader[str]:
     values = known.values(axis)
 
     def read(node: Node, faults: Faults) -> str:
@@ -39,7 +70,12 @@ def _pattern_of(axis: str, known: Known) -> Reader[str]:
         specified = versions.split_specifier(pattern) if axis in {"cuda", "mpi"} else None
         if specified:
             _check_specifier(node, specified[1], faults)
-        elif pattern and values is not None and not _selects(axis, pattern, values):
+        elif (
+            pattern
+            and values is not None
+            and not _selects(axis, pattern, values)
+            and (here == EACH or not _is_elsewhere(axis, pattern, known))
+        ):
             problem = f'"{pattern}" matches no value of the axis {axis}'
             faults.add(node.where, problem, suggest(pattern, values))
         arch = facts.architecture(pattern) if axis == "arch" else None
@@ -57,3 +93,24 @@ def _check_specifier(node: Node, specifier: str, faults: Faults) -> None:
 
 def _selects(axis: str, pattern: str, values: Sequence[str]) -> bool:
     return any(versions.matches(axis, pattern, value) for value in values)
+
+
+def _is_elsewhere(axis: str, pattern: str, known: Known) -> bool:
+    """Whether a pattern that selects nothing here is none that was misspelt."""
+    if axis == "arch":
+        return facts.architecture(pattern) is not None
+    if axis == "base":
+        here = {_distribution(one) for one in (*(known.bases or ()), *(known.values(axis) or ()))}
+        other = _distribution(pattern)
+        return other in here or not is_near(other, here)
+    if axis == "cuda":
+        return _VERSIONS.fullmatch(pattern) is not None
+    if axis == "mpi":
+        family = versions.split_mpi(pattern)[0] or pattern
+        return family.rstrip("*-") in {words.NONE, *facts.MPI_FAMILIES}
+    return not is_near(pattern, known.recipes or ())
+
+
+def _distribution(base: str) -> str:
+    """A base's name, or a pattern's, without a version: `debian` of `debian13` and `debian*`."""
+    return _VERSION.sub("", base)

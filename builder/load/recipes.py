@@ -9,7 +9,7 @@ from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.load.known import Known
 from builder.load.lock import source_url
-from builder.load.patterns import patterns_of
+from builder.load.patterns import ONE, patterns_of
 from builder.load.readers import (
     Table,
     identifier,
@@ -28,7 +28,7 @@ from builder.model import AXES, Recipe, Where
 _REQUIRED = ("recipe", "version", "about")
 _OPTIONAL = (
     *("parent", "axes", "development", "runtime"),
-    *("environment", "labels", "checks", "sources"),
+    *("environment", "labels", "command", "entrypoint", "checks", "sources"),
 )
 
 
@@ -40,11 +40,13 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
         version=table.read("version", version, ""),
         about=table.read("about", line, ""),
         parent=table.read("parent", one_of(known.recipes, "recipe"), None),
-        limits=table.read("axes", patterns_of(AXES, known), {}),
+        limits=table.read("axes", patterns_of(AXES, known, here=ONE), {}),
         development=table.read("development", read_blocks(known), ()),
         runtime=table.read("runtime", read_blocks(known), ()),
         environment=table.read("environment", mapping_of(templated_line, key=variable), {}),
         labels=table.read("labels", mapping_of(templated_line, key=text), {}),
+        command=table.read("command", list_of(line, least=1), ()),
+        entrypoint=table.read("entrypoint", list_of(line, least=1), ()),
         checks=table.read("checks", list_of(one_of(known.checks, "check"), distinct=True), ()),
         where=table.where,
         lines=table.lines(),

@@ -12,7 +12,7 @@ from builder.load.document import Node, Probe
 from builder.load.faults import Faults
 from builder.load.known import Known
 from builder.load.matrix import read_matrix
-from builder.load.patterns import patterns_of
+from builder.load.patterns import ANY, patterns_of
 from builder.load.recipes import read_recipe
 from builder.load.site import site_of
 from builder.model import SELECTABLE, Where
@@ -39,7 +39,7 @@ def file_schema(kind: str) -> dict[str, Any]:
 
 def when_schema() -> tuple[str, dict[str, Any]]:
     """The key beside a block that says for which cells it is, and what it holds."""
-    return WHEN, learnt(patterns_of(SELECTABLE, _ANY))
+    return WHEN, learnt(patterns_of(SELECTABLE, _ANY, here=ANY))
 
 
 def learnt(reader: Callable[[Node, Faults], object]) -> dict[str, Any]:

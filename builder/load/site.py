@@ -1,4 +1,4 @@
-"""`site.yaml`: the registries, source mirrors and routes of one site."""
+"""`site.yaml`: the registries, mirrors, routes and shared folder of one site."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.load.document import Node, key_node, parse
 from builder.load.faults import Faults
-from builder.load.readers import Table, list_of, mapping, one_of, text
+from builder.load.readers import Table, list_of, mapping, mapping_of, one_of, text
 from builder.model import CUDA_ROUTES, MPI_ROUTES, Site
 
 SITE = "site.yaml"
@@ -31,21 +31,32 @@ def read_site(root: Path, faults: Faults) -> Site:
 
 def site_of(node: Node, faults: Faults) -> Site:
     """A site's file as a value."""
-    table = Table(node, faults, required=(), optional=("registries", "sources", "routes"))
-    cuda, mpi = table.read("routes", _routes, (CUDA_ROUTES, MPI_ROUTES))
+    optional = ("registries", "sources", "packages", "routes", "shared")
+    table = Table(node, faults, required=(), optional=optional)
+    default: tuple[tuple[str, ...], tuple[str, ...]] = ((), MPI_ROUTES)
+    cuda, mpi = table.read("routes", _routes, default)
     return Site(
         registries=table.read("registries", _registries, {}),
         sources=table.read("sources", list_of(_address, distinct=True), ()),
+        packages=table.read("packages", mapping_of(list_of(_address, least=1, distinct=True)), {}),
         cuda_routes=cuda,
         mpi_routes=mpi,
+        shared=table.read("shared", _folder, ""),
     )
+
+
+def _folder(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not value.startswith("/"):
+        faults.add(node.where, f'"{value}" is no folder', "valid: a whole path: /opt/build-images")
+    return value
 
 
 def _routes(node: Node, faults: Faults) -> tuple[tuple[str, ...], tuple[str, ...]]:
     table = Table(node, faults, required=(), optional=("cuda", "mpi"))
     some = [
-        table.read(name, list_of(one_of(routes, "route"), least=1, distinct=True), routes)
-        for name, routes in (("cuda", CUDA_ROUTES), ("mpi", MPI_ROUTES))
+        table.read(name, list_of(one_of(routes, "route"), least=1, distinct=True), default)
+        for name, routes, default in (("cuda", CUDA_ROUTES, ()), ("mpi", MPI_ROUTES, MPI_ROUTES))
     ]
     return some[0], some[1]
 

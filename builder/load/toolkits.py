@@ -15,6 +15,7 @@ ARGUMENTS: Mapping[str, Mapping[str, str]] = {
         "capabilities": 'a list of compute capabilities, such as ["70"]',
         "cudnn": "true, false or optional (with it where the route has it)",
         "nccl": "true, false or optional (with it where the route has it)",
+        "sdk": 'version and eula of an HPC SDK, such as {version: "23.9", eula: true}',
     },
     "mpi": {
         "routes": f"a list of some of {', '.join(MPI_ROUTES)}",
@@ -40,11 +41,20 @@ def _fits(name: str, value: Any) -> bool:
         return isinstance(value, bool) or value == OPTIONAL
     if name == "source":
         return isinstance(value, dict)
+    if name == "sdk":
+        return _is_sdk(value)
     if not isinstance(value, list) or not value:
         return False
     if name == "routes":
         return all(one in MPI_ROUTES for one in value)
     return all(isinstance(one, str) and one.isdecimal() for one in value)
+
+
+def _is_sdk(value: Any) -> bool:
+    """Whoever builds the image accepts NVIDIA's terms, and the recipe has to say it."""
+    if not isinstance(value, dict) or set(value) != {"version", "eula"}:
+        return False
+    return isinstance(value["version"], str) and value["eula"] is True
 
 
 def _fault(use: BlockUse, name: str, problem: str, valid: str) -> Fault:

@@ -10,7 +10,7 @@ from typing import Any
 from builder.facts import NO_FACTS, Facts
 from builder.model.locked import Lock
 from builder.places import Where
-from builder.words import CUDA_ROUTES, MPI_ROUTES
+from builder.words import MPI_ROUTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,9 @@ class BlockUse:
 class Recipe:
     """One file under `recipes/`. `limits` narrows axes for this recipe and its children.
 
-    `sources` maps a name to URLs of a file, the first choice first.
+    `sources` maps a name to URLs of a file, the first choice first. `command` are the words that
+    the image runs by itself, `entrypoint` those before any command; a child has its own or its
+    ancestor's.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Recipe:
     where: Where
     lines: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,13 +223,17 @@ class Site:
     """`site.yaml`: what differs from site to site, and changes no image's content.
 
     `registries` maps a registry (`docker.io`) to the mirror that stands in for it, `sources` are
-    URLs of folders that mirror source files. Routes are tried in their order.
+    URLs of folders that mirror source files, `packages` those of package repositories by base.
+    Routes are tried in their order; without one for CUDA, the release decides. `shared` is a folder
+    that this machine's users share; empty for the usual one.
     """
 
     registries: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
-    cuda_routes: tuple[str, ...] = CUDA_ROUTES
+    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cuda_routes: tuple[str, ...] = ()
     mpi_routes: tuple[str, ...] = MPI_ROUTES
+    shared: str = ""
 
 
 def mirrored_part(reference: str, registries: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 LOCK = "lock.yaml"
 DEBIAN_SOURCE = "debian-source:"  # debian-source:PACKAGE/VERSION, upstream's part of a package
+LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that may not be passed on
 
 
 def source_folder(recipe: str) -> str:

@@ -10,6 +10,7 @@ from builder.facts import SystemRelease
 from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
 from builder.model.locked import LockedSource
 from builder.tags import stage_tag
+from builder.words import DEVELOPMENT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +18,8 @@ class StageRecipe:
     """A recipe with its templates rendered for one cell.
 
     `checks` are those that it adds to its ancestors'; their programs are made in its stage.
-    `sources` maps a name to URLs of a file, the first choice first.
+    `sources` maps a name to URLs of a file, the first choice first. `command` and `entrypoint` are
+    words that the image runs.
     """
 
     name: str
@@ -29,6 +31,8 @@ class StageRecipe:
     labels: Mapping[str, str]
     checks: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +60,8 @@ class PlannedCuda:
     Linux driver, `shipped_driver` the one that came with the update. `images` are the bases of the
     development and the run-time stage on the route `image`, else empty. `gcc` is the host
     compiler's major version where it is not the base's own, else empty. `capabilities` are those
-    that nvcc compiles for, as plain numbers: 70. `first` are commands before any other in `images`.
+    that nvcc compiles for, as plain numbers: 70. `sdk` is the release of the HPC SDK on the route
+    `sdk`, else empty. `first` are commands before any other in `images`.
     `notes` say why it is not another route.
     """
 
@@ -71,6 +76,7 @@ class PlannedCuda:
     gcc: str = ""
     first: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    sdk: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,9 +134,26 @@ class PlannedImage:
         return (*(self.cuda.first if self.cuda else ()), *self.base.prepare)
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """The words that it runs where none are given: its recipe's or the nearest ancestor's."""
+        return next((stage.command for stage in reversed(self.stages) if stage.command), ())
+
+    @property
+    def entrypoint(self) -> tuple[str, ...]:
+        """The words that stand before every command, of the same recipe or ancestor."""
+        return next((stage.entrypoint for stage in reversed(self.stages) if stage.entrypoint), ())
+
+    @property
     def is_bootstrapped(self) -> bool:
         """Whether the base is made here, and not fetched from a registry."""
         return self.base.bootstrap is not None and not (self.cuda and self.cuda.images)
+
+    @property
+    def final_reference(self) -> str:
+        """The base of the stage that becomes the image, without a site's mirror."""
+        if self.cell.flavour == DEVELOPMENT:
+            return self.base_reference
+        return self.runtime_reference
 
     @property
     def registry_bases(self) -> Mapping[str, str]:

@@ -19,13 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.bases import Mirror, keyring_of, source_lines, staging
+from builder.bases import Mirror, bootstrapping, keyring_of, source_lines, staging
 from builder.home import LENT_AT
 from builder.locks import locked
 from builder.model import BaseImage, PlannedImage
 from builder.native.files import digest_of, entries_of
 from builder.native.twins import descriptions
 from builder.process import Processes
+from builder.whole import note_use
 
 HOST = "x86_64"  # the one that twins.c is written for
 _FORMAT = "3"
@@ -155,7 +156,7 @@ def ensure_tools(
                 }
                 (partial / RECORD).write_text(json.dumps(about, indent=1))
                 partial.chmod(0o755)
-        os.utime(folder / RECORD)  # `gc` leaves what was of use lately
+        note_use(folder / RECORD)
         record = json.loads((folder / RECORD).read_text())
     return NativeTools(root=folder / "root", **record)
 
@@ -185,7 +186,7 @@ def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None
     named = [one for one in stored_tools(store) if one.name == name]
     found = max(named, key=lambda one: one.made, default=None)
     if found:
-        os.utime(found.root.parent / RECORD)  # `gc` leaves what was of use lately
+        note_use(found.root.parent / RECORD)
     return found
 
 
@@ -225,9 +226,8 @@ def _make(
     root, packed = folder / "root", folder / "root.tar"
     processes.logged(
         [
-            "mmdebstrap",
+            *bootstrapping(folder),
             "--variant=extract",
-            f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
             "--format=tar",  # unpacked below, for files of an ordinary user's own
             f"--architectures={facts.ARCHITECTURES[HOST].debian}",
             f"--include={','.join(packages(base, arch))}",
@@ -238,7 +238,7 @@ def _make(
             *source_lines(base, mirror, keyring_of(base)),
         ],
         log=log,
-        env={"TMPDIR": str(folder), **environment},
+        env=environment,
         what=f"mmdebstrap of the native tools for {base.name}",
         hint="--no-native-tools builds without them",
     )

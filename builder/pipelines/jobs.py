@@ -82,7 +82,8 @@ class Pipeline:
 
     def publishing(self, one: Publication, registry: str) -> str:
         """The command that publishes; `registry` is a variable of the shell, `$NAME`."""
-        return f'ci/retry {PROGRAM} publish {one.selectors} --to "{registry}" --key {self.key}'
+        command = f"ci/retry {PROGRAM} publish {one.selectors}"
+        return f'{command} --to "{registry}" --key {self.key} --attach-failures'
 
 
 def pipeline_of(

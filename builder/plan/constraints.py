@@ -58,7 +58,7 @@ class Constraints:
     def examine(self, cell: Cell) -> Verdict:
         """Which toolkits a cell has, and why it cannot or shall not be built."""
         uses = [use for use in self._uses(cell.recipe) if fits(cell, use.when)]
-        cuda = self._cuda(cell.base, cell.cuda, cell.arch)
+        cuda = self._cuda(cell.base, cell.cuda, cell.arch, _sdk(uses))
         mpi = self._mpi(cell.base, cell.mpi, self._routes(uses), _release(uses))
         reasons = (
             *_target_reasons(cell),
@@ -72,10 +72,10 @@ class Constraints:
         in_order = sorted(reasons, key=lambda one: (WORLD, BASE, MAINTAINER).index(one.layer))
         return Verdict(cuda=cuda.chosen, mpi=mpi.chosen, reasons=tuple(in_order))
 
-    def _choose_cuda(self, base: str, version: str, arch: str) -> Choice[PlannedCuda]:
+    def _choose_cuda(self, base: str, version: str, arch: str, sdk: str) -> Choice[PlannedCuda]:
         if version == NONE:
             return _NO_CUDA
-        return choose_cuda(self._project, self._project.bases[base], version, arch)
+        return choose_cuda(self._project, self._project.bases[base], version, arch, sdk)
 
     def _choose_mpi(
         self, base: str, mpi: str, routes: tuple[str, ...], release: str
@@ -157,6 +157,14 @@ def _release(uses: list[BlockUse]) -> str:
     return ""
 
 
+def _sdk(uses: list[BlockUse]) -> str:
+    """The release of the HPC SDK that a recipe's first toolkit comes from; empty if from none."""
+    for use in uses:
+        if use.name == toolkits.CUDA:
+            return str(use.arguments.get("sdk", {}).get("version", ""))
+    return ""
+
+
 def _target_reasons(cell: Cell) -> Iterator[Reason]:
     targets = facts.CPU_TARGETS.get(cell.arch, ())
     if cell.cpu not in (GENERIC, *targets):
@@ -176,6 +184,10 @@ def _toolkit_reasons(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
     named = {use.name: use for use in uses}
     if cell.cuda != NONE and toolkits.CUDA not in named:
         yield f"recipe {cell.recipe} puts no CUDA into its images: it takes cuda none"
+    brought = [use for use in uses if use.name == toolkits.CUDA]
+    for use in brought[1:]:
+        if "sdk" in use.arguments:
+            yield f"CUDA is there before the HPC SDK of {_place(use)}, by {_place(brought[0])}"
     for name, use in named.items():
         if cell.axis(name) == NONE:
             yield f"recipe {cell.recipe} needs {name}, and the cell has none ({_place(use)})"

@@ -11,6 +11,7 @@ _CUDA_ROUTES = {
     "image": "NVIDIA's image",
     "repository": "NVIDIA's package repository",
     "distribution": "the distribution's packages",
+    "sdk": "NVIDIA's HPC SDK",
 }
 
 
@@ -38,7 +39,8 @@ def _lines(base: BaseImage, cell: Cell, verdict: Verdict) -> Iterator[str]:
 
 def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
     release = cuda.update or cuda.version
-    yield f"cuda: {release} by {_CUDA_ROUTES[cuda.route]} ({base.where.file}: cuda)"
+    decider = f"{cuda.sdk}, which the recipe names" if cuda.sdk else f"({base.where.file}: cuda)"
+    yield f"cuda: {release} by {_CUDA_ROUTES[cuda.route]} {decider}"
     if cuda.images:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
     yield from (f"cuda: {note}" for note in cuda.notes)

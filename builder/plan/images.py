@@ -99,6 +99,8 @@ class Images:
         uses = [self._memo.of(_use_json, use) for use in (*stage.development, *stage.runtime)]
         before = [stage.name, stage.version, stage.about]
         after = [len(stage.development), stage.environment, stage.labels, stage.checks]
+        if stage.command or stage.entrypoint:
+            after.append([stage.command, stage.entrypoint])
         return _array([*map(_json, before), _array(uses), *map(_json, after)])
 
 

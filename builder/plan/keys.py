@@ -77,6 +77,7 @@ class StageKeys:
         cell, base, cuda = image.cell, image.base, image.cuda
         about: list[Any] = [cell.arch, cell.cpu, base.hpccm_distro, base.distribution, base.version]
         about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
+        about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks name its folder
         return DeclaredStages(
             image=image.identifier,
             base=image.base_image if image.is_bootstrapped else image.base_reference,

@@ -50,32 +50,12 @@ _SETS_ITSELF_UP_SINCE = (11, 0)
 _CUBLAS = {"10.1": "10.2.1.243-1", "10.2": "10.2.2.89-1"}
 _KEEPS_OBSOLETE = "10.1"
 
-# NVIDIA deletes the tags of a release half a year after the end of its driver's life:
-# https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md
-# Those of CUDA before 11 went in 2023, those of CentOS in the same year.
-_DELETED_BEFORE = (11, 0)
-_DELETED = "https://github.com/NVIDIA/nvidia-docker/issues/1768"
-_DELETED_SYSTEMS = {
-    "centos7": "https://github.com/NVIDIA/nvidia-docker/issues/1789",
-    "centos8": "https://github.com/conda-forge/docker-images/pull/237",
-}
-
 
 def image_names(release: CudaRelease, base: BaseImage, arch: str) -> tuple[str, str]:
     """NVIDIA's images for the development and the run-time stage."""
     name = release.image_names.get(arch, _IMAGE)
     tag = f"{name}:{release.image_tag or release.version}"
     return f"{tag}-devel-{base.cuda.image}", f"{tag}-runtime-{base.cuda.image}"
-
-
-def deleted(release: CudaRelease, system: str) -> str:
-    """Where it is told that an image's tags left the public registry; empty while they are there.
-
-    `system` ends the tags: `centos7`. What was deleted since this was written is not known here.
-    """
-    if version_order(release.version) < _DELETED_BEFORE:
-        return _DELETED
-    return _DELETED_SYSTEMS.get(system, "")
 
 
 def kept_in(image: str, site: Site) -> str:

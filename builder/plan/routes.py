@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from builder import facts
 from builder.facts import CudaRelease, Facts
 from builder.model import (
+    CUDA_ROUTES,
     BaseImage,
     PackagedCuda,
     PackagedMpi,
@@ -18,7 +19,7 @@ from builder.model import (
     Project,
     Reason,
 )
-from builder.plan import nvidia
+from builder.plan import hpc_sdk, nvidia
 from builder.versions import matches, split_mpi, version_order
 
 # Debian names MPICH's library itself: https://sources.debian.org/src/mpich/ (debian/rules)
@@ -58,15 +59,21 @@ class _Wanted:
     release: CudaRelease
     base: BaseImage
     arch: str
+    sdk: str
 
 
-def choose_cuda(project: Project, base: BaseImage, version: str, arch: str) -> Choice[PlannedCuda]:
-    """The first of the site's routes by which a base comes to a CUDA release."""
+def choose_cuda(
+    project: Project, base: BaseImage, version: str, arch: str, sdk: str = ""
+) -> Choice[PlannedCuda]:
+    """The first of the site's routes by which a base comes to a CUDA release.
+
+    `sdk` is the release of the HPC SDK that the recipe takes its toolkit from, if it names one.
+    """
     release = project.facts.cuda.get(version)
     if release is None:
         text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
         return Choice(reasons=(Reason(layer=WORLD, text=text),))
-    wanted = _Wanted(project=project, release=release, base=base, arch=arch)
+    wanted = _Wanted(project=project, release=release, base=base, arch=arch, sdk=sdk)
     reasons = [*_world_reasons(release, arch, project.facts)]
     way, route, missing = _first_way(wanted)
     brings_gcc = way is not None and bool(way.packages.gcc)
@@ -74,17 +81,26 @@ def choose_cuda(project: Project, base: BaseImage, version: str, arch: str) -> C
     if gcc is None:
         reasons.append(_too_new(release, base))
     if way is None:
-        text = f"{base.name} has no way to CUDA {version} for {arch}: {'; '.join(missing)}"
-        reasons.append(Reason(layer=BASE, text=f"{text} ({base.where.file}: cuda)"))
+        reasons.append(_no_way(wanted, missing))
     if reasons or way is None or gcc is None:
         return Choice(reasons=tuple(reasons))
-    return Choice(chosen=_planned(release, route, way, gcc, missing))
+    planned = _planned(release, route, way, gcc, missing)
+    # Which update of a toolkit is in an SDK is not known.
+    return Choice(chosen=dataclasses.replace(planned, update="", sdk=sdk) if sdk else planned)
+
+
+def _no_way(wanted: _Wanted, missing: list[str]) -> Reason:
+    if wanted.sdk:
+        return Reason(layer=WORLD, text="; ".join(missing))
+    base = wanted.base
+    text = f"{base.name} has no way to CUDA {wanted.release.version} for {wanted.arch}: "
+    return Reason(layer=BASE, text=f"{text}{'; '.join(missing)} ({base.where.file}: cuda)")
 
 
 def _first_way(wanted: _Wanted) -> tuple[_Way | None, str, list[str]]:
     """The first way that exists, its route, and why those before it do not."""
     missing: list[str] = []
-    for route in wanted.project.site.cuda_routes:
+    for route in _routes(wanted):
         way = _WAYS[route](wanted)
         if isinstance(way, _Way):
             return way, route, missing
@@ -92,12 +108,22 @@ def _first_way(wanted: _Wanted) -> tuple[_Way | None, str, list[str]]:
     return None, "", missing
 
 
+def _routes(wanted: _Wanted) -> tuple[str, ...]:
+    """The site's order of routes; by default, images that are to be deleted come last."""
+    if wanted.sdk:
+        return (hpc_sdk.ROUTE,)
+    if ordered := wanted.project.site.cuda_routes:
+        return ordered
+    late = ("image",) if wanted.release.leaving else ()
+    return (*(route for route in CUDA_ROUTES if route not in late), *late)
+
+
 def _planned(
     release: CudaRelease, route: str, way: _Way, gcc: str, missing: list[str]
 ) -> PlannedCuda:
     return PlannedCuda(
         version=release.version,
-        update=release.update,
+        update=_update(release, route),
         driver=release.driver,
         shipped_driver=release.shipped_driver,
         route=route,
@@ -108,6 +134,12 @@ def _planned(
         first=way.first,
         notes=(*way.notes, *missing),
     )
+
+
+def _update(release: CudaRelease, route: str) -> str:
+    """The newest update, or that of NVIDIA's images, whose older tags name none (`10.1`)."""
+    of_images = release.image_tag if release.image_tag != release.version else ""
+    return of_images if route == "image" and of_images else release.update
 
 
 def _world_reasons(release: CudaRelease, arch: str, known: Facts) -> Iterator[Reason]:
@@ -141,7 +173,7 @@ def _by_image(wanted: _Wanted) -> _Way | str:
         return f"NVIDIA made images of it for {arch} on {where}"
     images = nvidia.image_names(release, base, arch)
     notes: tuple[str, ...] = ()
-    if told := nvidia.deleted(release, base.cuda.image):
+    if told := release.deleted_by(base.cuda.image):
         text = f"NVIDIA deleted {images[0]} from the public registry ({told})"
         mirror = nvidia.kept_in(images[0], wanted.project.site)
         if not mirror:
@@ -171,7 +203,12 @@ def _by_repository(wanted: _Wanted) -> _Way | str:
         return f"NVIDIA has packages of it for {arch} on {where}"
     known = nvidia.extras(wanted.project.facts, release, base, arch, by_image=False)
     packages = nvidia.toolkit_packages(release, base)
-    return _Way(packages=dataclasses.replace(packages, extras=known))
+    notes: tuple[str, ...] = ()
+    if release.leaving and not wanted.project.site.cuda_routes:
+        notes = (
+            f"NVIDIA deletes the images of old releases, and these go next ({release.leaving})",
+        )
+    return _Way(packages=dataclasses.replace(packages, extras=known), notes=notes)
 
 
 def _by_distribution(wanted: _Wanted) -> _Way | str:
@@ -185,7 +222,26 @@ def _by_distribution(wanted: _Wanted) -> _Way | str:
     return f"the distribution itself packages {'CUDA ' + own if own else 'no CUDA'}"
 
 
-_WAYS = {"image": _by_image, "repository": _by_repository, "distribution": _by_distribution}
+def _by_sdk(wanted: _Wanted) -> _Way | str:
+    known = wanted.project.facts
+    sdk, cuda, arch = known.sdk(wanted.sdk), wanted.release.version, wanted.arch
+    if sdk is None:
+        names = ", ".join(one.version for one in known.sdks)
+        return f"HPC SDK {wanted.sdk} is in no table of releases ({names} are: nvhpc.yaml)"
+    if cuda not in sdk.cuda.get(arch, ()):
+        has = ", ".join(sdk.cuda.get(arch, ())) or "none"
+        others = [one.version for one in known.sdks if cuda in one.cuda.get(arch, ())]
+        more = f"; HPC SDK {', '.join(others)} has it" if others else ""
+        return f"HPC SDK {sdk.version} brings no CUDA {cuda} for {arch}, but {has}{more}"
+    return _Way(packages=hpc_sdk.toolkit(sdk.version, cuda, arch))
+
+
+_WAYS = {
+    "image": _by_image,
+    "repository": _by_repository,
+    "distribution": _by_distribution,
+    hpc_sdk.ROUTE: _by_sdk,
+}
 
 
 def _host_compiler(release: CudaRelease, base: BaseImage) -> str | None:

@@ -116,6 +116,8 @@ class Stages:
             labels=self._rendering.of(recipe.labels, context, recipe.where, faults),
             checks=checks,
             sources=recipe.sources,
+            command=recipe.command,
+            entrypoint=recipe.entrypoint,
         )
 
     def _blocks(

@@ -14,7 +14,7 @@ from builder.model import (
     PlannedCuda,
     PlannedMpi,
 )
-from builder.plan import nvidia
+from builder.plan import hpc_sdk, nvidia
 from builder.versions import version_order
 
 CUDA, MPI = TOOLKITS
@@ -47,6 +47,8 @@ def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
 
 def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) -> Expansion:
     """The toolkit's packages with what has to come before and after them."""
+    if cuda.sdk:
+        return _expand_sdk(use, cuda, base, arch)
     extras = [one for _, one in _extras(use, cuda)]
     development, runtime = (
         tuple(_stage(use, cuda, base, arch, names))
@@ -58,6 +60,28 @@ def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     return Expansion(
         development=(*development, *_variables(use, _development_environment(cuda, base))),
         runtime=runtime,
+        environment={**cuda.packages.environment, **_host_environment(cuda)},
+    )
+
+
+def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) -> Expansion:
+    """hpccm's block of the HPC SDK; each stage then tells its loader of the libraries."""
+    if "sdk" not in use.arguments:
+        return Expansion()  # an earlier block has brought it
+    release = cuda.sdk, cuda.version, arch
+    linked = [hpc_sdk.nccl_link(*release)] if any(_extras(use, cuda)) else []
+    settled = _block(use, "shell", {"commands": [*cuda.packages.clean, *linked]})
+    arguments = hpc_sdk.block_arguments(use.arguments["sdk"], cuda.version, arch)
+    linking = hpc_sdk.development_environment(*release)
+    variables = {**_development_environment(cuda, base), **linking}
+    return Expansion(
+        development=(
+            *_packages(use, _compilers(cuda, base)),
+            _block(use, "nvhpc", arguments),
+            settled,
+            *_variables(use, variables),
+        ),
+        runtime=(settled,),
         environment={**cuda.packages.environment, **_host_environment(cuda)},
     )
 

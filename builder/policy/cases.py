@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BadInput
-from builder.hosts.readers import capability, exactly, truth
+from builder.hosts.readers import capability, count, exactly, truth
 from builder.load.document import Node, note, parse
 from builder.load.faults import Faults
 from builder.load.readers import (
@@ -34,6 +34,7 @@ from builder.policy.gathered import (
     Gathered,
     Image,
     Package,
+    PackageIndices,
     Previous,
     Proof,
     Provenance,
@@ -189,10 +190,20 @@ def _proof(node: Node, faults: Faults) -> Proof:
 
 def _evidence(node: Node, faults: Faults) -> Evidence:
     required = ("finished", "format", "architecture", "outcomes")
-    optional = ("started", "runner", "launcher", "emulated", "driver", "capabilities", "tree")
+    optional = (
+        "started",
+        "runner",
+        "launcher",
+        "emulated",
+        "driver",
+        "capabilities",
+        "tree",
+        "packages",
+    )
     table = Table(node, faults, required=required, optional=optional)
     outcomes = mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check"))
     maybe_emulated: bool | None = False
+    unknown: PackageIndices | None = None
     finished = table.read("finished", _time, _NEVER)
     return Evidence(
         started=table.read("started", _time, finished),
@@ -206,6 +217,16 @@ def _evidence(node: Node, faults: Faults) -> Evidence:
         driver=table.read("driver", any_text, ""),
         capabilities=table.read("capabilities", _capabilities, ()),
         tree=table.read("tree", any_text, ""),
+        packages=table.read("packages", _packages, unknown),
+    )
+
+
+def _packages(node: Node, faults: Faults) -> PackageIndices:
+    table = Table(node, faults, required=("date",), optional=("behind_days",))
+    none: int | None = 0
+    return PackageIndices(
+        date=table.read("date", _time, _NEVER),
+        behind_days=table.read("behind_days", count, none) or 0,
     )
 
 

@@ -14,6 +14,7 @@ from builder.words import FAILED, PASSED
 
 BY_NO_KEY = "is by no key of the policy"
 OF_ANOTHER = "is of another image"
+_MOST_REASONS = 5  # that are shown
 _EMULATED = "is emulated, which is not native"
 
 
@@ -32,9 +33,7 @@ class Chosen:
     @property
     def why_none(self) -> str:
         """Why evidence was left out, in words."""
-        if not self.left_out:
-            return "there is none"
-        return "; ".join(f"{number} {reason}" for reason, number in self.left_out.items())
+        return counted_reasons(self.left_out) or "there is none"
 
     @property
     def only_emulated(self) -> bool:
@@ -48,6 +47,17 @@ class Finding:
 
     outcome: str
     run: Evidence
+
+
+def counted_reasons(reasons: Mapping[str, int]) -> str:
+    """How many proofs do not count for each reason; of many reasons, the first ones.
+
+    Whoever may push can have a thousand reasons of a line each.
+    """
+    shown = [f"{number} {reason}" for reason, number in list(reasons.items())[:_MOST_REASONS]]
+    if rest := sum(list(reasons.values())[_MOST_REASONS:]):
+        shown.append(f"{rest} for other reasons")
+    return "; ".join(shown)
 
 
 def run_of(proof: Proof) -> Evidence:
@@ -91,8 +101,9 @@ def newest_proven(policy: Policy, gathered: Gathered, artifacts: Sequence[str]) 
     empty if there is none.
     """
     newest = dict[str, tuple[dt.datetime, str]]()
+    signed = tuple(one for one in gathered.proofs if one.key and not one.fault)
     for one in artifacts:
-        chosen = choose(policy, dataclasses.replace(gathered, artifact=one))
+        chosen = choose(policy, dataclasses.replace(gathered, artifact=one, proofs=signed))
         if chosen.proofs:
             newest[one] = (chosen.runs[0].finished, one)
     return max(newest, key=newest.__getitem__, default=next(iter(artifacts), ""))

@@ -22,6 +22,19 @@ PULLED: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PackageIndices:
+    """How old the indices of packages are that an image was made with.
+
+    Of each suite the oldest state counts, and of these the newest is the `date`: an archive of
+    security updates is younger than the release that it is for. `behind_days` is the most by which
+    one was older than what its mirror told of.
+    """
+
+    date: dt.datetime
+    behind_days: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """One run of an image's checks. Times are in UTC; `capabilities` are 70 for 7.0.
 
@@ -40,6 +53,7 @@ class Evidence:
     driver: str = ""
     capabilities: tuple[int, ...] = ()
     tree: str = ""
+    packages: PackageIndices | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +142,7 @@ class Contract:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Previous:
-    """What was pulled last under the same reference; `times` are those of `judging.times_of`."""
+    """What was pulled last under the same reference; `times` are those of `rollback.times_of`."""
 
     digest: str
     times: Mapping[str, dt.datetime] = field(default_factory=dict)

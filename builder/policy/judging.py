@@ -9,6 +9,8 @@ from builder.policy import rules
 from builder.policy.choosing import choose
 from builder.policy.gathered import Gathered
 from builder.policy.outcomes import REFUSED, Ruling
+from builder.policy.packages import package_index
+from builder.policy.rollback import rollback
 from builder.policy.values import Policy
 
 # In the order in which they are shown. `rules.tree` is asked when the layers are there.
@@ -20,11 +22,12 @@ RULES: tuple[Callable[[Policy, Gathered], Ruling], ...] = (
     rules.evidence,
     rules.checks,
     rules.age,
+    package_index,
     rules.artifact,
     rules.provenance,
     rules.bill,
     rules.contract,
-    rules.rollback,
+    rollback,
 )
 RULE_NAMES = (
     "identity",
@@ -34,6 +37,7 @@ RULE_NAMES = (
     "evidence",
     "checks",
     "age",
+    "package index",
     "artifact",
     "provenance",
     "sbom",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -12,11 +12,11 @@ from typing import TypeVar
 from builder.errors import BadInput
 from builder.hosts.readers import capability, exactly
 from builder.load.document import Node, Probe, note, parse
-from builder.load.faults import Faults
+from builder.load.faults import Faults, suggest
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
+from builder.policy.check_names import ALWAYS_REQUIRED, CHECK_NAMES
 from builder.policy.values import (
     ACCEPTED,
-    ALWAYS_REQUIRED,
     ENFORCED,
     IGNORED,
     MAX_AGE,
@@ -175,14 +175,31 @@ def _signatures(node: Node, faults: Faults) -> int:
 
 
 def _evidence(node: Node, faults: Faults) -> WantedEvidence:
-    optional = ("required", "max_age", "emulated", "hosts")
+    optional = ("required", "own_checks", "max_age", "max_index_age", "emulated", "hosts")
+    any_age: dt.timedelta | None = None
     table = Table(node, faults, required=(), optional=optional)
+    nothing: tuple[str, ...] = ()
+    own = table.read("own_checks", _texts, nothing)
     return WantedEvidence(
-        required=table.read("required", _texts, ALWAYS_REQUIRED),
+        required=table.read("required", list_of(_check(own), distinct=True), ALWAYS_REQUIRED),
         max_age=table.read("max_age", _age, MAX_AGE),
+        max_index_age=table.read("max_index_age", _age, any_age),
         emulated=table.read("emulated", _choice(ACCEPTED, REFUSED), False),
         hosts=table.read("hosts", _hosts, WantedHosts()),
     )
+
+
+def _check(own: Sequence[str]) -> Reader[str]:
+    """A reader of a check's name: one of this project's, or one that a site says is its own."""
+
+    def read(node: Node, faults: Faults) -> str:
+        name, known = text(node, faults), (*CHECK_NAMES, *own)
+        if name and name not in known:
+            valid = f"{suggest(name, known)}; a check of your own is named under own_checks, too"
+            faults.add(node.where, f'"{name}" is no check', valid)
+        return name
+
+    return read
 
 
 def _age(node: Node, faults: Faults) -> dt.timedelta:

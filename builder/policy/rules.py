@@ -5,11 +5,20 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import fnmatch
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from builder.errors import counted
 from builder.policy import gathered as known
-from builder.policy.choosing import BY_NO_KEY, OF_ANOTHER, Finding, choose, findings, trusted
+from builder.policy.choosing import (
+    BY_NO_KEY,
+    OF_ANOTHER,
+    Finding,
+    choose,
+    counted_reasons,
+    findings,
+    trusted,
+)
 from builder.policy.gathered import Bill, Evidence, Gathered, Package, Proof, Provenance
 from builder.policy.outcomes import Ruling, not_asked, passed, refused
 from builder.policy.values import Policy
@@ -20,8 +29,8 @@ SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
 _SHOWN = 5
 _NO_EVIDENCE = "there is no evidence that counts"
 _ASK = "ask whoever published the image"
+_NAME_KEY = "name the key that signed it under keys, if you trust it"
 _RENAMED = "say identity: ignored, if this registry is to name images otherwise"
-_ON_PURPOSE = "name it by digest, or say rollback: accepted, if it is meant"
 
 
 def identity(policy: Policy, found: Gathered) -> Ruling:
@@ -39,7 +48,8 @@ def identity(policy: Policy, found: Gathered) -> Ruling:
     said = [one for one in contents if isinstance(one, Provenance) and one.recipe]
     if not said:
         reason = "no provenance that counts says of which recipe the image is"
-        return refused(rule, reason, f"{_ASK} to sign its provenance; or {_RENAMED}")
+        fix = f"{_ASK} to sign its provenance; or {_RENAMED}"
+        return refused(rule, reason, _fix_of_unsigned(found) or fix)
     mine = [one for one in said if one.recipe == name]
     if not mine:
         others = _listed(list(dict.fromkeys(f"{one.recipe} {one.tag}" for one in said)))
@@ -84,17 +94,25 @@ def architecture(policy: Policy, found: Gathered) -> Ruling:
 def signature(policy: Policy, found: Gathered) -> Ruling:
     """Enough of the policy's keys have signed the image, or the index that names it."""
     rule, wanted = "signature", policy.signatures
-    good = trusted(found.proofs, known.SIGNATURE, _digests(found))
+    good = trusted(found.proofs, known.SIGNATURE, digests_of(found))
     keys = sorted(_counted_once(good))
     if len(keys) >= wanted:
         return passed(rule, f"signed by {', '.join(keys)}")
     some = [one for one in found.proofs if one.kind in {known.SIGNATURE, known.OTHER}]
     reason = f"{len(keys)} of {counted(wanted, 'signature')} by keys of the policy"
-    if why := _whys(one for one in some if one not in good):
+    counts = {id(one) for one in good}
+    if why := _whys(one for one in some if id(one) not in counts):
         reason += f" ({why})"
     elif not some:
         reason += ": the image is not signed"
-    return refused(rule, reason, "name the key that signed it under keys, if you trust it")
+    return refused(rule, reason, _fix_of_unsigned(found) or _NAME_KEY)
+
+
+def _fix_of_unsigned(found: Gathered) -> str:
+    """What helps where no trusted key signed anything; empty where one did: that is not it."""
+    if any(one.key and not one.fault for one in found.proofs):
+        return ""
+    return _NAME_KEY if found.proofs else f"{_ASK} to sign it"
 
 
 def _counted_once(signatures: Iterable[Proof]) -> list[str]:
@@ -135,11 +153,11 @@ def dates(policy: Policy, found: Gathered) -> Ruling:
         if times[-1] > latest or times[0] > latest:
             return refused(
                 "dates",
-                f"{proof.kind} is dated {_day(max(times))}, which is still to come",
+                f"{proof.kind} is dated {day_of(max(times))}, which is still to come",
                 "set this machine's clock right; if it is, do not trust this proof",
             )
         if times[0] > times[-1]:
-            reason = f"{proof.kind} ends before it begins, at {_day(times[-1])}"
+            reason = f"{proof.kind} ends before it begins, at {day_of(times[-1])}"
             return refused("dates", reason, _ASK)
     return passed("dates", "no proof is dated in the future")
 
@@ -148,14 +166,16 @@ def evidence(policy: Policy, found: Gathered) -> Ruling:
     """There is evidence about this image from this class of hosts."""
     rule, chosen = "evidence", choose(policy, found)
     if not chosen.proofs:
-        fix = "say emulated: accepted, if that is enough" if chosen.only_emulated else ""
+        accepted = "say evidence: {emulated: accepted} in the policy, if that is enough"
+        fix = accepted if chosen.only_emulated else ""
         reason = f"no evidence for {found.format} on this class of hosts: {chosen.why_none}"
-        return refused(rule, reason, fix or f"{_ASK} to verify it on such a host")
+        fix = fix or _fix_of_unsigned(found) or f"{_ASK} to verify it on such a host"
+        return refused(rule, reason, fix)
     run = chosen.runs[0]
     how = "emulated" if run.emulated else "native"
     where = f"{run.runner} on {run.architecture}, {how}"
     gpus = f", driver {run.driver}" if run.driver else ""
-    return passed(rule, f"checked by {where}{gpus}, {_day(run.finished)}")
+    return passed(rule, f"checked by {where}{gpus}, {day_of(run.finished)}")
 
 
 def checks(policy: Policy, found: Gathered) -> Ruling:
@@ -165,7 +185,7 @@ def checks(policy: Policy, found: Gathered) -> Ruling:
         return not_asked(rule, _NO_EVIDENCE)
     outcomes = findings(runs)
     if failed := _with(outcomes, FAILED):
-        day = _day(outcomes[failed[0]].run.finished)
+        day = day_of(outcomes[failed[0]].run.finished)
         reason = f"failed, {day}: {_listed(failed)}"
         return refused(rule, reason, f"{_ASK}: a later pass on such a host clears it")
     if lacking := [name for name in policy.evidence.required if name not in outcomes]:
@@ -190,7 +210,7 @@ def age(policy: Policy, found: Gathered) -> Ruling:
     if not decisive:
         return not_asked(rule, _NO_EVIDENCE)
     oldest = min(run.finished for run in decisive)
-    shown = f"{_day(oldest)}, {counted((found.now - oldest).days, 'day')} ago"
+    shown = f"{day_of(oldest)}, {counted((found.now - oldest).days, 'day')} ago"
     if found.now - oldest > limit:
         reason = f"last proven {shown}; at most {counted(limit.days, 'day')} are allowed"
         return refused(rule, reason, f"{_ASK} to verify it again, or raise evidence.max_age")
@@ -209,8 +229,8 @@ def artifact(policy: Policy, found: Gathered) -> Ruling:
     if not proofs:
         return not_asked(rule, _NO_EVIDENCE)
     if any(found.artifact in one.subjects for one in proofs):
-        return passed(rule, f"{_short(found.artifact)} is a subject of the evidence")
-    return refused(rule, f"no evidence that counts is about {_short(found.artifact)}", _ASK)
+        return passed(rule, f"{short(found.artifact)} is a subject of the evidence")
+    return refused(rule, f"no evidence that counts is about {short(found.artifact)}", _ASK)
 
 
 def provenance(policy: Policy, found: Gathered) -> Ruling:
@@ -218,9 +238,9 @@ def provenance(policy: Policy, found: Gathered) -> Ruling:
     rule, wanted = "provenance", policy.provenance
     if wanted is None:
         return not_asked(rule, "the policy ignores it")
-    proofs = trusted(found.proofs, known.PROVENANCE, _digests(found))
+    proofs = trusted(found.proofs, known.PROVENANCE, digests_of(found))
     if not proofs:
-        return refused(rule, _none(found, known.PROVENANCE), _ASK)
+        return refused(rule, _none(found, known.PROVENANCE), _fix_of_unsigned(found) or _ASK)
     said = [one.content for one in proofs if isinstance(one.content, Provenance)]
     for one in said:
         if _matches([one.builder], wanted.builders) and _matches(one.sources, wanted.sources):
@@ -235,9 +255,9 @@ def bill(policy: Policy, found: Gathered) -> Ruling:
     rule, wanted = "sbom", policy.bill
     if wanted is None:
         return not_asked(rule, "the policy ignores it")
-    proofs = trusted(found.proofs, known.BILL, _digests(found))
+    proofs = trusted(found.proofs, known.BILL, digests_of(found))
     if not proofs:
-        return refused(rule, _none(found, known.BILL), _ASK)
+        return refused(rule, _none(found, known.BILL), _fix_of_unsigned(found) or _ASK)
     bills = [one.content for one in proofs if isinstance(one.content, Bill)]
     packages = [package for one in bills for package in one.packages]
     bad = [
@@ -274,60 +294,18 @@ def contract(policy: Policy, found: Gathered) -> Ruling:
     return refused(rule, f"{answer}: {reasons}" if reasons else answer, fix)
 
 
-def rollback(policy: Policy, found: Gathered) -> Ruling:
-    """What a tag names now is not older than what it named at the last pull."""
-    rule, last = "rollback", found.previous
-    if not policy.rollback:
-        return not_asked(rule, "the policy accepts older images")
-    if last is None:
-        return not_asked(rule, "nothing was pulled under this reference before")
-    if last.digest == found.image.digest:
-        return passed(rule, "the same image as at the last pull")
-    return _by_time(rule, times_of(found), last)
-
-
-def _by_time(rule: str, now: Mapping[str, dt.datetime], last: known.Previous) -> Ruling:
-    for kind in ("provenance", "created", "evidence"):
-        if kind in last.times and kind not in now:
-            reason = f"the image at the last pull had a time by its {kind}, and this one has none"
-            return refused(rule, reason, _ON_PURPOSE)
-        if kind not in last.times or now[kind] == last.times[kind]:
-            continue
-        days = f"{_day(now[kind])}, after {_day(last.times[kind])}"
-        if now[kind] > last.times[kind]:
-            return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
-        reason = f"older than at the last pull, by its {kind}: {_day(now[kind])}"
-        return refused(rule, reason, _ON_PURPOSE)
-    reason = f"another image than at the last pull ({_short(last.digest)}), and nothing says which "
-    return refused(rule, reason + "is newer", "name it by digest, if it is meant")
-
-
 def tree(expected: str, found: str) -> Ruling:
     """What was unpacked is the tree that the evidence is about."""
     if not expected:
         return refused("tree", "the evidence names no tree digest", _ASK)
     if found == expected:
-        return passed("tree", f"{_short(found)}, as the evidence says")
-    reason = f"the tree is {_short(found)}, and the evidence is about {_short(expected)}"
+        return passed("tree", f"{short(found)}, as the evidence says")
+    reason = f"the tree is {short(found)}, and the evidence is about {short(expected)}"
     return refused("tree", reason, _ASK)
 
 
-def times_of(found: Gathered) -> dict[str, dt.datetime]:
-    """When an image came to be: by its provenance, by itself, by its first evidence."""
-    digests = _digests(found)
-    contents = [
-        proof.content
-        for kind in (known.PROVENANCE, known.EVIDENCE)
-        for proof in trusted(found.proofs, kind, digests)
-    ]
-    built = [c.finished for c in contents if isinstance(c, Provenance) and c.finished]
-    checked = [c.finished for c in contents if isinstance(c, Evidence)]
-    times = {"provenance": max(built, default=None), "evidence": min(checked, default=None)}
-    times["created"] = found.image.created
-    return {kind: time for kind, time in times.items() if time is not None}
-
-
-def _digests(found: Gathered) -> list[str]:
+def digests_of(found: Gathered) -> list[str]:
+    """The digests that proof of an image may be about: its own, and that of its index."""
     return [one for one in (found.image.digest, found.image.index) if one]
 
 
@@ -346,8 +324,9 @@ def _none(found: Gathered, kind: str) -> str:
 
 
 def _whys(proofs: Iterable[Proof]) -> str:
-    reasons = [one.fault or (OF_ANOTHER if one.key else BY_NO_KEY) for one in proofs]
-    return "; ".join(f"{reasons.count(one)} {one}" for one in dict.fromkeys(reasons))
+    return counted_reasons(
+        Counter(one.fault or (OF_ANOTHER if one.key else BY_NO_KEY) for one in proofs)
+    )
 
 
 def _with(outcomes: Mapping[str, Finding], outcome: str) -> list[str]:
@@ -373,9 +352,11 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _short(digest: str) -> str:
+def short(digest: str) -> str:
+    """The beginning of a digest, as people are shown it."""
     return digest[:19]
 
 
-def _day(time: dt.datetime) -> str:
+def day_of(time: dt.datetime) -> str:
+    """The day of a time, as people are shown it."""
     return time.date().isoformat()

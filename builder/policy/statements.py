@@ -8,12 +8,13 @@ it is then a fault, and vouches for nothing.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from builder.agreement import outcomes_of, run_faults
 from builder.cells import Cell
 from builder.facts.gpus import capability_of
+from builder.indices import state_from
 from builder.policy.gathered import (
     BILL,
     EVIDENCE,
@@ -23,6 +24,7 @@ from builder.policy.gathered import (
     Content,
     Evidence,
     Package,
+    PackageIndices,
     Proof,
     Provenance,
 )
@@ -74,7 +76,19 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
         driver=str(host["driver"]) if gpus else "",
         capabilities=tuple(sorted(one for one in capabilities if one is not None)),
         tree=_tree(statement),
+        packages=_packages(run.get("indices") or ()),
     )
+
+
+def _packages(said: Iterable[object]) -> PackageIndices | None:
+    """How old the package indices were; None where evidence names none, or none with a date."""
+    oldest, behind = dict[tuple[str, str], dt.datetime](), 0
+    for state in map(state_from, said):
+        behind = max(behind, state.behind_days)
+        if state.date:
+            suite, date = (state.archive, state.suite), time_of(state.date)
+            oldest[suite] = min(oldest.get(suite, date), date)
+    return PackageIndices(date=max(oldest.values()), behind_days=behind) if oldest else None
 
 
 def _outcomes(predicate: Mapping[str, Any]) -> dict[str, str]:

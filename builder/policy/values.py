@@ -6,11 +6,11 @@ import datetime as dt
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.policy.check_names import ALWAYS_REQUIRED
+
 SCHEMA = "build-images/policy/v1"
 SAME = "same"  # as on the host that the image is pulled for
 IGNORED, ACCEPTED, REFUSED, ENFORCED = "ignored", "accepted", "refused", "enforced"
-# What every verification finds, whatever the recipe (docs/verification.md).
-ALWAYS_REQUIRED = ("formats-equal", "environment")
 MAX_AGE = dt.timedelta(days=90)
 
 
@@ -53,10 +53,15 @@ class WantedHosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WantedEvidence:
-    """Which checks must have passed, how long ago at most, and on which hosts."""
+    """Which checks must have passed, how long ago at most, and on which hosts.
+
+    `max_index_age` is how old the package indices may be that the image was made with; None is not
+    asked.
+    """
 
     required: tuple[str, ...] = ALWAYS_REQUIRED
     max_age: dt.timedelta = MAX_AGE
+    max_index_age: dt.timedelta | None = None
     emulated: bool = False
     hosts: WantedHosts = field(default_factory=WantedHosts)
 

@@ -109,7 +109,7 @@ def as_bytes(value: Mapping[str, Any]) -> bytes:
 
 def statement_of(payload: bytes, digest: str) -> dict[str, Any]:
     """A signed statement about an image, `sha256:…`; raises `Unusable` where it is about others."""
-    found = strict.json_object(payload, "the statement", limit=MAX_PAYLOAD)
+    found = strict.json_object(payload, "the statement", limit=MAX_PAYLOAD, most=None)
     if found.get("_type") not in (STATEMENT, STATEMENT_V0):
         raise Unusable(WRONG_TYPE, "the payload is not an in-toto statement of version 1 or 0.1")
     if not isinstance(found.get("predicateType"), str):

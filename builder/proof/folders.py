@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.bound_files import read_bound
 from builder.errors import BadInput
+from builder.exact_json import parsed
 from builder.predicates import CYCLONEDX
 from builder.proof.envelopes import statement
 from builder.proof.provenance import provenance
@@ -19,9 +21,10 @@ def statements_of(
     """The evidence of each run, the bill of materials and the provenance, each a statement to sign.
 
     `folder` holds the image's manifest.json, which `manifest` is. The evidence is taken as it lies
-    there, byte for byte. Raises `BadInput` where one of them is missing, or is none.
+    there, byte for byte. Raises `BadInput` where one of them is missing, is none, or is not the
+    one that the manifest names by its digest.
     """
-    evidence = [_read(folder / str(path)) for path in manifest["evidence"]]
+    evidence = [_read(folder, manifest, str(path)) for path in manifest["evidence"]]
     if not evidence:
         raise BadInput(
             f"{folder}: there is no evidence, so nothing is proven of this image",
@@ -31,16 +34,16 @@ def statements_of(
         name=f"{manifest['image']}/oci",
         digest=manifest["artifacts"]["oci"]["digest"],
         predicate_type=CYCLONEDX,
-        predicate=json.loads(_read(folder / str(manifest["sbom"]))),
+        predicate=json.loads(_read(folder, manifest, str(manifest["sbom"]))),
     )
     return (*evidence, bill, provenance(manifest, builder_id=builder_id))
 
 
-def _read(path: Path) -> bytes:
+def _read(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+    data = read_bound(folder, manifest, name)
     try:
-        data = path.read_bytes()
-        if not isinstance(json.loads(data), dict):
-            raise BadInput(f"{path}: not a JSON object")
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: cannot be read as JSON ({error})") from error
+        if not isinstance(parsed(data, most=None), dict):
+            raise BadInput(f"{folder / name}: not a JSON object")
+    except ValueError as error:
+        raise BadInput(f"{folder / name}: cannot be read as JSON ({error})") from error
     return data

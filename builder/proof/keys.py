@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +24,7 @@ from builder.proof import boxes
 
 PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the name of the variable, which is cosign's
 ENVIRONMENT = "env://"
+_OTHERS = 0o077
 _MAX_KEY = 64 << 10  # bytes
 _ACCEPTED = "keys are ECDSA on P-256 or Ed25519: 'build-images keys generate' makes a pair"
 
@@ -127,10 +130,11 @@ def public_key_of(pem: bytes, *, name: str) -> PublicKey:
 def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
     """The private key in a file, or in a variable (`env://NAME`).
 
-    Raises `BadInput`, which never quotes the key or the password, and `MissingPrerequisite` where
-    a cosign key cannot be decrypted for want of a library.
+    Raises `BadInput`, which never quotes the key or the password, also for a file of this user's
+    that others can read or write, as ssh does, and `MissingPrerequisite` where a cosign key cannot
+    be decrypted for want of a library.
     """
-    pem = _read(reference, environment)
+    pem = _read(reference, environment, check=_check_private)
     if boxes.is_box(pem):
         password = environment.get(PASSWORD)
         if password is None:
@@ -165,7 +169,11 @@ def _checked(key: object, name: str) -> PrivateKey:
     raise BadInput(f"{name}: a key of a kind that is not used here", hint=_ACCEPTED)
 
 
-def _read(reference: str, environment: Mapping[str, str]) -> bytes:
+def _read(
+    reference: str,
+    environment: Mapping[str, str],
+    check: Callable[[str, os.stat_result], object] = lambda *_: None,
+) -> bytes:
     if reference.startswith(ENVIRONMENT):
         name = reference.removeprefix(ENVIRONMENT)
         if not environment.get(name):
@@ -173,12 +181,23 @@ def _read(reference: str, environment: Mapping[str, str]) -> bytes:
         return environment[name].encode()
     try:
         with Path(reference).open("rb") as file:
+            check(reference, os.fstat(file.fileno()))
             pem = file.read(_MAX_KEY + 1)
     except OSError as error:
         raise BadInput(f"{reference}: the key cannot be read ({error.strerror})") from error
     if len(pem) > _MAX_KEY:
         raise BadInput(f"{reference}: too large for a key")
     return pem
+
+
+def _check_private(name: str, status: os.stat_result) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and mode & _OTHERS:
+        raise BadInput(
+            f"{name}: its mode is {mode:04o}, and a private key is its owner's alone",
+            hint=f"chmod 600 {name}; where that cannot be, put the key into a variable, "
+            "and name it as env://NAME",
+        )
 
 
 def generated() -> PrivateKey:

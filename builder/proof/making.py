@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from builder.digests import digest_of
@@ -117,7 +118,9 @@ def about(statement: bytes, digest: str) -> bytes:
 
 def predicate_type_of(payload: bytes) -> str:
     """Of which type a statement is."""
-    return str(strict.json_object(payload, "the statement", limit=len(payload))["predicateType"])
+    return str(
+        strict.json_object(payload, "the statement", limit=len(payload), most=None)["predicateType"]
+    )
 
 
 def bundled(envelope: Envelope, key: PublicKey) -> bytes:
@@ -193,7 +196,7 @@ def classic_signature(
     https://github.com/containers/image/blob/main/docs/containers-signature.5.md
     """
     payload, tag = _simple_signing(digest, reference), signature_tag(digest)
-    for layer in _kept(tag, before):
+    for layer in _kept(before):
         if _is_signed(layer, payload, signer.public):
             return _classic(tag, [(layer, payload)], before)
     return _classic(tag, [(_signed_layer(payload, signer.sign(payload)), payload)], before)
@@ -242,7 +245,7 @@ def _classic(
     tag: str, added: Sequence[tuple[Descriptor, bytes]], before: Attachment | None
 ) -> Attachment:
     sizes = {layer.digest: layer.size for layer, _ in added}  # who states another spoils ours
-    kept = _kept(tag, before)
+    kept = _kept(before)
     layers = [one for one in kept if sizes.get(one.digest, one.size) == one.size]
     for layer, _ in added:
         if layer not in layers:
@@ -270,15 +273,29 @@ def _classic(
         manifest=as_bytes(manifest),
         blobs={digest_of(config): config, **{layer.digest: data for layer, data in added}},
         tag=tag,
+        drops=(drops := before.drops if before else frozenset()),
+        merge=partial(_merged, tag, added, drops),
     )
 
 
-def _kept(tag: str, before: Attachment | None) -> list[Descriptor]:
+def _merged(
+    tag: str, added: Sequence[tuple[Descriptor, bytes]], drops: frozenset[str], there: bytes
+) -> Attachment | None:
+    """Proof that was made, with what is at its tag now; None where that has all of it."""
+    now = Attachment(manifest=there, blobs={}, tag=tag, drops=drops) if there else None
+    made = _classic(tag, added, now)
+    return made if now is None or layers_of(made.manifest) != layers_of(there) else None
+
+
+def _kept(before: Attachment | None) -> list[Descriptor]:
+    """What is at a tag, without what is dropped."""
+    if before is None:
+        return []
     try:
-        return list(layers_of(before.manifest)) if before else []
+        return [one for one in layers_of(before.manifest) if one.digest not in before.drops]
     except Unusable as error:
         raise Refused(
-            f"what is at the tag {tag} is no proof, and was not replaced: {error.reason}",
+            f"what is at the tag {before.tag} is no proof, and was not replaced: {error.reason}",
             hint="look who wrote it; remove the tag, and publish again",
         ) from error
 

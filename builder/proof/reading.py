@@ -27,12 +27,13 @@ BUNDLES = (
     "application/vnd.dev.sigstore.bundle+json;version=0.2",
     "application/vnd.dev.sigstore.bundle+json;version=0.1",
 )
+_MOST_VALUES = 20_000  # of a manifest: 200 layers, each with a hundred annotations
 _PROOF = (*BUNDLES, SIMPLE_SIGNING, DSSE)
 
 
 def manifest_of(data: bytes) -> dict[str, Any]:
     """An OCI manifest out of its bytes; raises `Unusable`."""
-    found = strict.json_object(data, "the manifest", limit=MAX_MANIFEST)
+    found = strict.json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
     layers = found.get("layers")
     if found.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
         raise Unusable(MALFORMED, "not an OCI manifest")

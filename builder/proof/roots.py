@@ -96,7 +96,7 @@ def roots_in(path: Path) -> Roots:
 def roots_of(content: bytes, *, name: str) -> Roots:
     """The roots that a `trusted_root.json` names; raises `BadInput`."""
     try:
-        value = strict.json_object(content, "the file", limit=_LIMIT)
+        value = strict.json_object(content, "the file", limit=_LIMIT, most=None)
         if not str(value.get("mediaType", "")).startswith(_KIND):
             raise BadInput(f"{name}: not a trusted_root.json of Sigstore", hint=_HINT)
         made = Roots(

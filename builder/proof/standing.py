@@ -155,7 +155,8 @@ def _without(there: Attachment, payloads: set[bytes]) -> Attachment:
         if one.media_type == DSSE and _payload(there, one) in payloads
     }
     layers = [one for one in manifest["layers"] if one["digest"] not in gone]
-    return replace(there, manifest=as_bytes({**manifest, "layers": layers}))
+    made = as_bytes({**manifest, "layers": layers})
+    return replace(there, manifest=made, drops=frozenset(gone))
 
 
 def _payload(there: Attachment, layer: Descriptor) -> bytes:

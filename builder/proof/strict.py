@@ -12,15 +12,21 @@ from typing import Any
 from builder import exact_json
 from builder.proof.values import MALFORMED, TOO_LARGE, Descriptor, Unusable
 
+MOST_VALUES = 10_000  # of a bundle, an envelope or a log's entry; the largest have some hundred
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def json_object(data: bytes, what: str, *, limit: int) -> dict[str, Any]:
-    """A JSON object in UTF-8; raises `Unusable`, which names `what` it was to be."""
+def json_object(
+    data: bytes, what: str, *, limit: int, most: int | None = MOST_VALUES
+) -> dict[str, Any]:
+    """A JSON object in UTF-8; raises `Unusable`, which names `what` it was to be.
+
+    It has at most `limit` bytes and `most` values; None is for what a trusted key has signed.
+    """
     if len(data) > limit:
         raise Unusable(TOO_LARGE, f"{what} has {len(data)} bytes; at most {limit} are read")
     try:
-        found = exact_json.parsed(data)
+        found = exact_json.parsed(data, most=most)
         if b"\\u" in data:
             json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be shown
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ MAX_MANIFEST = 4 << 20  # bytes; the least that a registry must accept (OCI dist
 MAX_PAYLOAD = 32 << 20  # bytes of one signature, attestation or bundle
 MAX_LAYERS = 200  # of one manifest
 MAX_ATTACHMENTS = 1000  # of one image
+MAX_CLAIMS = 2000  # layers of all these manifests: each may take some signatures' checks
 
 # Why something vouches for nothing.
 MALFORMED = "malformed"
@@ -58,7 +59,9 @@ class Attachment:
 
     `tag` is where the classic format keeps it (`sha256-….sig`); a referrer has none, is written
     by its digest, and names the image as its `subject`. `replaces` are the digests of manifests
-    that are to go when it is there. It is `fresh` if the image had no proof at all.
+    that are to go when it is there. It is `fresh` if the image had no proof at all. `drops` are
+    layers, by their digests, that were left out of what was at the tag; what others have written
+    there since is `merge`d.
     """
 
     manifest: bytes
@@ -67,6 +70,18 @@ class Attachment:
     artifact_type: str = ""
     replaces: tuple[str, ...] = ()
     fresh: bool = False
+    drops: frozenset[str] = frozenset()
+    merge: Callable[[bytes], Attachment | None] | None = field(
+        default=None, compare=False, repr=False
+    )
+
+    def merged(self, there: bytes) -> Attachment | None:
+        """This proof with what is at its tag now, `there` (empty if nothing is).
+
+        None where that has all of it. Raises `Refused` for what is no proof.
+        """
+        assert self.merge is not None  # whoever makes what has a tag says how
+        return self.merge(there)
 
     @property
     def digest(self) -> str:

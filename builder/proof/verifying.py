@@ -21,6 +21,7 @@ from builder.proof.values import (
     KEYLESS,
     MALFORMED,
     MAX_ATTACHMENTS,
+    MAX_CLAIMS,
     MAX_PAYLOAD,
     OTHER_SUBJECT,
     SIGNATURE_NOTE,
@@ -115,6 +116,7 @@ class _Gathered:
         self._attestations: list[Attestation] = []
         self._rejected: list[Rejection] = []
         self._seen: set[str] = set()
+        self._claims = 0
         self._allowance: Allowance | None = None
 
     def verdict(self) -> Verdict:
@@ -137,6 +139,11 @@ class _Gathered:
             subject = reading.subject_of(one.manifest) if layers else ""
         except Unusable as error:
             self.reject(error, source)
+            return
+        self._claims += len(layers)
+        if self._claims > MAX_CLAIMS:
+            reason = f"more than {MAX_CLAIMS} things are claimed; the rest was not read"
+            self.reject(Unusable(TOO_LARGE, reason), source)
             return
         for layer in layers:
             form = BUNDLED if layer.media_type in reading.BUNDLES else CLASSIC

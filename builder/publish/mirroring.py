@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from builder import facts
 from builder.errors import Refused
 from builder.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
-from builder.publish.attaching import check_listed, our_turn, write_tagged
+from builder.publish.attaching import check_listed, our_turn, overwritten
 from builder.publish.blobs import Traffic, Wanted, send_all
 from builder.publish.pushing import Done, lost_architectures
 from builder.publish.threads import in_threads
@@ -23,6 +23,7 @@ from builder.registry.source import blobs_of, descriptors, json_object
 _CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
 _NOTES = (UNSIGNED_NOTE, BUNDLE_NOTE, CLASSIC_NOTE)
 _MOST_REFERRERS = 1000  # of one image
+_MOST_BYTES = 128 << 20  # of all manifests that refer to it, which are kept in memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,12 +174,13 @@ def _is_at(source: Source, tag: str, index: Descriptor) -> bool:
 def _referring(source: Source, image: Descriptor) -> list[Copied]:
     """What refers to an image, and to that in turn, in the order in which it can be written."""
     found: dict[str, Copied] = {}
-    todo = [image.digest]
+    todo, size = [image.digest], 0
     while todo:
         digest = todo.pop()
         for tag in (f"{digest.replace(':', '-')}{suffix}" for suffix in _CLASSIC):
             if there := _tagged(source, tag, digest):
                 found[tag] = there
+                size += len(there.content)
         for one in source.referrers(digest):
             if one.digest in found:
                 continue
@@ -188,7 +190,8 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
                 raise WrongContent(f"{source.name}: {one.digest} does not refer to {digest}")
             found[one.digest] = Copied(descriptor=one, content=content, subject=digest)
             todo.append(one.digest)
-            if len(found) > _MOST_REFERRERS:
+            size += len(content)
+            if len(found) > _MOST_REFERRERS or size > _MOST_BYTES:
                 raise WrongContent(f"{source.name}: too much refers to {image.digest}")
     return list(found.values())
 
@@ -233,6 +236,8 @@ class Mirror:
         for release in releases:
             self._write(release)
         for release in releases:
+            self._check_proof(release)
+        for release in releases:
             target = self._target(release.recipe)
             for tag in release.tags:
                 self._say(f"{target.name}:{tag}: {release.index.descriptor.digest}")
@@ -260,6 +265,13 @@ class Mirror:
             jobs=self._jobs,
             stop=target.stop,
         )
+
+    def _check_proof(self, release: Mirrored) -> None:
+        """All proof is there, whatever other clients wrote meanwhile."""
+        target = self._target(release.recipe)
+        for one in release.proof:
+            if one.tag and _lacking(one, _tagged(target, one.tag, one.subject)):
+                raise overwritten(target, one.tag)
         referring = [one for one in release.proof if not one.tag]
         for subject in dict.fromkeys(one.subject for one in referring):
             attached = [one.descriptor for one in referring if one.subject == subject]
@@ -271,7 +283,7 @@ class Mirror:
             return
         with our_turn(target, one.subject):
             _check_kept(target, one)
-            write_tagged(target, one.content, one.descriptor.media_type, one.tag)
+            target.write_manifest(one.content, one.descriptor.media_type, one.tag)
 
     def described(self, release: Mirrored) -> Done:
         """What a release is in the target, or would be."""
@@ -296,11 +308,16 @@ def _to_mount_from(source: Source, target: Registry) -> tuple[str, ...]:
     return ()
 
 
+def _lacking(one: Copied, other: Copied | None) -> set[str]:
+    """The layers of some proof that another one, or nothing, has not."""
+    there = {layer.digest for layer in other.layers()} if other else set()
+    return {layer.digest for layer in one.layers()} - there
+
+
 def _check_kept(target: Registry, one: Copied) -> None:
     """Refuse to write over proof that the source does not have."""
     there = _tagged(target, one.tag, one.subject)
-    old = {layer.digest for layer in there.layers()} if there else set()
-    if lost := old - {layer.digest for layer in one.layers()}:
+    if there and (lost := _lacking(there, one)):
         where = f"{target.name}:{one.tag}"
         raise Refused(
             f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",

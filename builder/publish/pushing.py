@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from builder.digests import digest_of
-from builder.publish.attaching import Attached, attach
+from builder.publish.attaching import Attached, Proven, attach, is_settled
 from builder.publish.blobs import Traffic, Wanted, send_all
 from builder.publish.releases import Ready, Release
 from builder.publish.threads import in_threads
-from builder.registry import Descriptor, NotThere, Registry, Source
+from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, Source
 from builder.registry.kinds import (
     ARTIFACT_TYPES,
     EMPTY,
@@ -25,6 +26,8 @@ from builder.registry.kinds import (
 
 T = TypeVar("T")
 R = TypeVar("R")
+_ABOUT = "org.opencontainers.image."
+_ROUNDS = 10  # of looking whether proof is there to stay
 
 # Makes the proof of an image, or of an index with all of its images; the place may have some.
 Prove = Callable[[Source, Descriptor, Sequence[Ready]], Sequence[Attached]]
@@ -78,12 +81,13 @@ class Publisher:
         """Publish releases; a rerun after any failure sends what is missing.
 
         The order is the promise: images by digest, then their files and proof, which are looked for
-        once more, then indexes with theirs, and tags when all of it is there.
+        once more, then indexes with theirs, and tags when all of it is there to stay.
         """
         traffic = send_all(self._wanted(releases), jobs=self._jobs)
         images = [(self._repository(one.recipe), image) for one in releases for image in one.images]
-        self._each(lambda one: self._image(*one), images, releases)
-        self._each(self._index, releases, releases)
+        proven = self._each(lambda one: self._image(*one), images, releases)
+        proven += self._each(self._index, releases, releases)
+        self._settle(proven, releases)
         self._each(self._tag, releases, releases)
         return [self.described(one) for one in releases], traffic
 
@@ -134,12 +138,19 @@ class Publisher:
                         relatives=relatives,
                     )
 
-    def _image(self, registry: Registry, image: Ready) -> None:
+    def _settle(self, proven: Sequence[Proven], releases: Sequence[Release]) -> None:
+        """Look at all proof until nothing of it had to be written again."""
+        for _ in range(_ROUNDS):
+            if all(self._each(is_settled, proven, releases)):
+                return
+        raise RegistryFailed("other clients go on writing over the proof; no tag was set")
+
+    def _image(self, registry: Registry, image: Ready) -> Proven:
         """An image by its digest, with what refers to it."""
         self._say(f"{registry.name}: {image.arch}: {image.image.digest}")
         registry.write_manifest(image.manifest, MANIFEST)
         files = list(file_manifests(image).values())
-        self._attach(registry, image.image, (image,), files)
+        return self._attach(registry, image.image, (image,), files)
 
     def _attach(
         self,
@@ -147,13 +158,15 @@ class Publisher:
         image: Descriptor,
         images: Sequence[Ready],
         files: Sequence[bytes] = (),
-    ) -> None:
-        attach(registry, image.digest, lambda: self._prove(registry, image.bare(), images), files)
+    ) -> Proven:
+        return attach(
+            registry, image.digest, lambda: self._prove(registry, image.bare(), images), files
+        )
 
-    def _index(self, release: Release) -> None:
+    def _index(self, release: Release) -> Proven:
         registry = self._repository(release.recipe)
         index = registry.write_manifest(index_of(release), INDEX)
-        self._attach(registry, index, release.images)
+        return self._attach(registry, index, release.images)
 
     def _tag(self, release: Release) -> None:
         """Set the tags of a release whose index is there; the floating ones follow its own."""
@@ -199,11 +212,22 @@ def _architectures(registry: Registry, tag: str) -> set[str]:
 
 
 def index_of(release: Release) -> bytes:
-    """The index of a release's images."""
+    """The index of a release's images, with the annotations that all of them have."""
     return as_bytes(
         {
             "schemaVersion": 2,
             "mediaType": INDEX,
             "manifests": [one.image.as_json() for one in release.images],
+            **({"annotations": notes} if (notes := _common_notes(release)) else {}),
         }
     )
+
+
+def _common_notes(release: Release) -> dict[str, str]:
+    """What the images of all architectures say of themselves: title, version, description."""
+    first, *others = [json.loads(one.manifest).get("annotations") or {} for one in release.images]
+    return {
+        name: text
+        for name, text in first.items()
+        if name.startswith(_ABOUT) and all(one.get(name) == text for one in others)
+    }

@@ -7,6 +7,7 @@ names its digests and says that nothing failed.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import Any
 from builder import facts
 from builder.agreement import faults_of, read_statements, required_checks
 from builder.artifacts.oci import blob_path, read_layout
-from builder.errors import StepFailed
+from builder.bound_files import SBOM, artifact_path, read_bound
+from builder.errors import BadInput, StepFailed
 from builder.model import PlannedImage
 from builder.predicates import STATEMENT, TEST_RESULT
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
+from builder.runs import required_runs
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
@@ -75,13 +78,22 @@ class NotReady(Exception):
         self.reasons = tuple(reasons)
 
 
-def ready(image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None) -> Ready:
+def ready(
+    image: PlannedImage,
+    folder: Path,
+    manifest: Mapping[str, Any] | None,
+    harness: Mapping[str, str] | None = None,
+) -> Ready:
     """An image from its output folder; `manifest` is that of the folder, None if there is none.
+
+    `harness` has the digests of the scripts that ran its checks, by their paths in the image.
 
     Raises `NotReady` with every reason that is found.
     """
     if manifest is None:
-        raise NotReady(["it is not built: its folder has no manifest.json"])
+        damaged = "its manifest.json is damaged, or another version wrote it"
+        lacking = "it is not built: its folder has no manifest.json"
+        raise NotReady([damaged if os.path.lexists(folder / "manifest.json") else lacking])
     reasons = list(_of_manifest(image, manifest))
     statements: list[bytes] = []
     try:
@@ -91,10 +103,12 @@ def ready(image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None)
         raise NotReady([*reasons, f"it is not whole: {error}"]) from error
     if found.image.digest != manifest["artifacts"]["oci"]["digest"]:
         reasons.append(f"its OCI layout holds {found.image.digest}, not what was verified")
-    reasons += _proven(image, folder, manifest, statements)
-    bill = folder / str(manifest.get("sbom", "sbom.cdx.json"))
-    if not bill.is_file():
-        reasons.append("it has no bill of materials")
+    reasons += _proven(image, folder, manifest, statements, harness or {})
+    bill = b""
+    try:
+        bill = read_bound(folder, manifest, str(manifest.get("sbom", SBOM)))
+    except BadInput as error:
+        reasons.append(f"its bill of materials: {error.args[0]}")
     if reasons:
         raise NotReady(reasons)
     return Ready(
@@ -107,7 +121,7 @@ def ready(image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None)
         blobs=found.blobs,
         files=files,
         statements=tuple(statements),
-        bill=bill.read_bytes(),
+        bill=bill,
         proven=max(map(finished, statements)),
     )
 
@@ -157,9 +171,8 @@ def _files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Blob]:
     for name, artifact in manifest["artifacts"].items():
         if name != "oci":
             described = {"mediaType": name, **artifact}
-            blob = Blob(
-                descriptor=Descriptor.read(described, name), path=folder / str(artifact["path"])
-            )
+            path = artifact_path(folder, artifact)
+            blob = Blob(descriptor=Descriptor.read(described, name), path=path)
             _check_size(blob)
             found[name] = blob
     return found
@@ -172,22 +185,30 @@ def _check_size(blob: Blob) -> None:
 
 
 def _proven(
-    image: PlannedImage, folder: Path, manifest: Mapping[str, Any], statements: list[bytes]
+    image: PlannedImage,
+    folder: Path,
+    manifest: Mapping[str, Any],
+    statements: list[bytes],
+    harness: Mapping[str, str],
 ) -> list[str]:
     """Why the evidence is not enough; what there is of it is added to `statements`."""
     found = read_statements(folder, manifest)
     required = required_checks([check.name for check in image.checks], image.cell.mpi)
-    reasons = faults_of(manifest, found, required=required)
+    reasons = faults_of(manifest, found, required=required, harness=harness)
     formats: set[str] = set()
     for name, statement in found.items():
+        if statement and is_optional(name, manifest) and not speaks_for(statement):
+            continue
         try:
             reasons += [f"{name}: {reason}" for reason in _failures(statement)] if statement else []
-            content = (folder / name).read_bytes()
+            content = read_bound(folder, manifest, name)
             formats.add(
                 json.loads(content)["predicate"]["configuration"][0]["annotations"]["format"]
             )
             finished(content)
             statements.append(content)
+        except BadInput as error:
+            reasons.append(str(error.args[0]))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # which is among the reasons
     for lacking in sorted(manifest["artifacts"].keys() - formats):
@@ -201,6 +222,23 @@ def _failures(statement: Mapping[str, Any]) -> list[str]:
     if has_failed(predicate):
         return [f"{predicate['result']}: {', '.join(predicate['failedTests'])}"]
     return [] if predicate["passedTests"] else ["no check passed"]
+
+
+def is_optional(file: str, manifest: Mapping[str, Any]) -> bool:
+    """Whether a file of evidence is of a run that an image need not have."""
+    return Path(file).stem not in required_runs(manifest["checks"])
+
+
+def speaks_for(statement: Mapping[str, Any]) -> bool:
+    """Whether a check passed in a run, and none failed.
+
+    Of an optional run, nothing else is published: by what failed on one machine, or could not be
+    tried there, an image gets no worse unless its owner says so (`builder.publish.failing`).
+    """
+    try:
+        return not _failures(statement)
+    except (LookupError, TypeError):
+        return False
 
 
 def is_test_result(statement: Mapping[str, Any]) -> bool:

@@ -22,6 +22,10 @@ class Attachment:
     replaces: tuple[str, ...] = ()
     fresh: bool = False
 
+    def merged(self, there: bytes) -> Attachment | None:
+        """Nothing of this has a tag."""
+        raise NotImplementedError
+
 
 def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
     """The statements of an image and its bill, one manifest each; nothing for an index."""

@@ -4,63 +4,23 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from builder.daemons import Daemons
 
 AT_ONCE = 4  # things that come
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class _Threads:
-    """A few threads at most that work on what they are given, first come first.
-
-    They are daemons. One that waits for a server that says nothing keeps nobody from ending the
-    program; a pool's threads would.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._running = most, 0
-        self._lock = threading.Lock()
-        self._todo: deque[Callable[[], object]] = deque()
-
-    def begin(self, work: Callable[[], R]) -> Future[R]:
-        """Have something worked on; it may be cancelled until that begins."""
-        future: Future[R] = Future()
-        with self._lock:
-            self._todo.append(functools.partial(_settle, future, work))
-            if self._running < self._most:
-                self._running += 1
-                threading.Thread(target=self._run, daemon=True).start()
-        return future
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._todo:
-                    self._running -= 1
-                    return
-                work = self._todo.popleft()
-            work()
-
-
-def _settle(future: Future[R], work: Callable[[], R]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(work())
-    except BaseException as error:  # whoever takes the result is told
-        future.set_exception(error)
-
-
 def ahead(
     work: Callable[[T], R], items: Sequence[T], *, threads: int
 ) -> tuple[list[Future[R]], Callable[[], None]]:
     """Begin to work on items, the first ones first: their futures, and what ends that early."""
-    some = _Threads(threads)
+    some = Daemons(threads)
     futures = [some.begin(functools.partial(work, item)) for item in items]
 
     def end() -> None:
@@ -83,7 +43,7 @@ class Coming(Generic[R]):
     """
 
     def __init__(self, threads: int = AT_ONCE) -> None:
-        self._threads = _Threads(threads)
+        self._threads = Daemons(threads)
         self._lock = threading.Lock()
         self._asked: dict[str, _Asked[R]] = {}
 

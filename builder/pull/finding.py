@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from builder.policy.gathered import Image
 from builder.policy.statements import time_of
 from builder.pull.limits import LIMITS
 from builder.pull.members import shown
-from builder.registry import INDEX, MANIFEST, Descriptor, Source
+from builder.registry import INDEX, MANIFEST, Descriptor, Source, is_digest
 
 CREATED = "org.opencontainers.image.created"
 _CONFIG_LIMIT = 4 << 20
@@ -24,7 +24,8 @@ class Found:
 
     `index` is what the tag names, where that is an index. `content` and `config` are the bytes of
     the manifest and of the configuration, `labels` those of the configuration, and `directory` is
-    where it has programs work.
+    where it has programs work. `diff_ids` are what the configuration says that layers unpack to, by
+    their digests.
     """
 
     manifest: Descriptor
@@ -36,6 +37,7 @@ class Found:
     index: Descriptor | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
+    diff_ids: Mapping[str, str] = field(default_factory=dict)
     directory: str = "/"
 
 
@@ -86,6 +88,7 @@ def _found(
         labels = {str(key): str(text) for key, text in (inner.get("Labels") or {}).items()}
         environment = tuple(str(one) for one in inner.get("Env") or [])
         directory = str(inner.get("WorkingDir") or "/")
+        diff_ids = _diff_ids(said.get("rootfs"), layers)
         known = facts.architecture(str(said.get("architecture")))
         notes = exact_json.parsed(content).get("annotations") or {}
         created = notes.get(CREATED) or said.get("created")
@@ -96,7 +99,7 @@ def _found(
             index=index.digest if index else "",
             created=time_of(created) if created else None,
         )
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise Refused(f"{where}: its configuration is no image's ({shown(str(error))})") from error
     return Found(
         manifest=manifest,
@@ -108,8 +111,20 @@ def _found(
         index=index,
         labels=labels,
         environment=environment,
+        diff_ids=diff_ids,
         directory=directory,
     )
+
+
+def _diff_ids(rootfs: Mapping[str, Any], layers: Sequence[Descriptor]) -> dict[str, str]:
+    """What a configuration says that each layer unpacks to; raises `ValueError` if it does not."""
+    named = rootfs["diff_ids"] if rootfs else []
+    if not isinstance(named, list) or len(named) != len(layers) or not all(map(is_digest, named)):
+        raise ValueError(f"it names other diff_ids than of {len(layers)} layers")
+    found = {layer.digest: one for layer, one in zip(layers, named, strict=True)}
+    if any(found[layer.digest] != one for layer, one in zip(layers, named, strict=True)):
+        raise ValueError("it names two diff_ids of one layer")
+    return found
 
 
 def _of_architecture(index: Mapping[str, Any], arch: str, where: str) -> Descriptor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from builder.errors import Refused
-from builder.pull.headers import archive_at, blocks, next_usual
+from builder.pull.headers import Headers, blocks
 from builder.pull.limits import Limits
 from builder.pull.streams import Plain
 from builder.terminal import printable
@@ -41,25 +41,9 @@ def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, st
     Raises `Refused` for paths that lead elsewhere: one that would have to be normalized is refused.
     Raises one of `BROKEN` for what is no tar, also where a content is read.
     """
-    archive: tarfile.TarFile | None = None
-    while True:
-        member = None
-        if archive is None or not archive.pax_headers:  # those are about all that follow
-            member = next_usual(stream)
-        if member is not None:
-            after = stream.tell() + (blocks(member.size) if member.isreg() else 0)
-        else:
-            if archive is None:
-                archive = archive_at(stream)
-                member = archive.firstmember  # type: ignore[attr-defined]
-                archive.firstmember = None  # type: ignore[attr-defined]
-            else:
-                archive.offset = stream.tell()
-                member = archive.next()
-            if member is None:
-                return
-            archive.members = []  # type: ignore[attr-defined] # else all that were seen are kept
-            after = archive.offset
+    headers = Headers(stream)
+    while (member := headers.next()) is not None:
+        after = stream.tell() + (blocks(member.size) if member.isreg() else 0)
         if member.size < 0:
             raise Refused(f"{shown(member.name)}: a size below nothing")
         path = checked_path(member.name, limits)

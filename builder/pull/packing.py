@@ -17,7 +17,7 @@ from builder.pull.finding import Found
 from builder.pull.members import shown
 from builder.pull.receipts import write_json
 from builder.pull.store import Store
-from builder.pull.unpacking import Unpacked, unpack
+from builder.pull.unpacking import Unpacked, read, unpack
 from builder.registry import MANIFEST, Descriptor, Source
 from builder.workers import Workers
 
@@ -73,16 +73,18 @@ def kept_in(
     folder: Path,
     *,
     check: Callable[[], object],
+    tell: Callable[[str], object] = lambda _: None,
     coming: Coming[Brought] | None = None,
     workers: Workers | None = None,
 ) -> Kept:
     """What is kept below a folder; `check` raises what is to end the reading of a layer.
 
+    `tell` is told of what is waited for.
     Images of one command share what is `coming`: each layer is brought once. They share `workers`,
     too (`builder.pull.contents.reading`).
     """
     return Kept(
-        store=Store(folder=folder / "blobs"),
+        store=Store(folder=folder / "blobs", check=check, tell=tell),
         contents=Contents(folder=folder / "layers", check=check, workers=workers),
         coming=coming or Coming(),
     )
@@ -119,6 +121,7 @@ class Packer:
             unpacked = unpack(
                 ((one.blob, digest) for one, digest in layers),
                 target,
+                reader=functools.partial(read, diff_ids=self.found.diff_ids),
                 files={ENVIRONMENT: environment_of(self.found)},
                 folders=_MOUNT_POINTS,
             )
@@ -133,7 +136,8 @@ class Packer:
             )
         start_layout(target)
         with self._layers(noted=True) as layers:
-            unpacked = unpack(self._placed(layers, target), None, reader=noted)
+            reader = functools.partial(noted, diff_ids=found.diff_ids)
+            unpacked = unpack(self._placed(layers, target), None, reader=reader)
         for descriptor, content in (
             (found.config_descriptor, found.config),
             (found.manifest, found.content),
@@ -192,8 +196,11 @@ class Packer:
 
     def _bring(self, layer: Descriptor, *, noted: bool) -> Brought:
         blob = self.kept.store.get(self.registry, layer)
-        note = self.kept.contents.note(blob, layer.digest) if noted else None
+        note = self._note(blob, layer.digest) if noted else None
         return Brought(blob=blob, note=note)
+
+    def _note(self, blob: Path, digest: str) -> Path:
+        return self.kept.contents.note(blob, digest, hashed=digest in self.found.diff_ids)
 
     def _placed(
         self, layers: Iterator[tuple[Brought, str]], layout: Path

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.errors import BadInput
 from builder.locks import is_at
 from builder.whole import fsync, fsync_files
 
-_POLL_S = 0.2
+_POLL_S, _MOMENT = 0.2, 5
+_REMOVED = 10  # times in a row that a folder is made and gone
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def made_whole(target: Path) -> Iterator[Path | None]:
+def made_whole(
+    target: Path, waiting: Callable[[str], object] = lambda _: None
+) -> Iterator[Path | None]:
     """An empty folder beside `target`, which becomes it at the end; None if it is there by then.
 
     The lock of a file beside it is held meanwhile: another who makes the same waits for it, also on
     another node: NFS hands locks of files that are open for writing to its server, and keeps those
-    of folders to the node (flock(2)). What one that was killed has left is emptied. If anything is
-    raised, all of it is removed. Files right in the folder are on disk before it has its name.
+    of folders to the node (flock(2)). `waiting` is told if that takes more than a moment. What one
+    that was killed has left is emptied. If anything is raised, all of it is removed. Files right in
+    the folder are on disk before it has its name.
     """
+    if target.name in {"", ".."}:
+        raise BadInput(f"{target}: a folder is there", hint="name one that is to be made")
     partial = target.with_name(f".{target.name}.partial")
     lock = target.with_name(f".{target.name}.lock")
-    handle = _locked(lock, target)
+    handle = _locked(lock, target, waiting)
     if handle is None:
         _sweep(lock)
         yield None
@@ -64,17 +71,23 @@ def _sweep(lock: Path) -> None:
             os.close(handle)
 
 
-def _locked(lock: Path, target: Path) -> int | None:
+def _locked(lock: Path, target: Path, waiting: Callable[[str], object]) -> int | None:
     """A descriptor that holds a lock; None if `target` is there."""
+    removed = 0
     while not os.path.lexists(target):
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(lock, _LOCK, 0o600)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise _not_there(lock, error) from error
-        except FileNotFoundError:  # the folder was removed meanwhile
+        except (
+            FileNotFoundError
+        ) as error:  # the folder was removed meanwhile; in /proc no file is made
+            removed += 1
+            if removed > _REMOVED:
+                raise _not_there(lock, error) from error
             continue
-        if _taken(handle, lock):
+        if _taken(handle, lock, lambda: waiting(f"waiting for another that makes {target}")):
             if not os.path.lexists(target):
                 return handle
             lock.unlink(missing_ok=True)
@@ -82,13 +95,15 @@ def _locked(lock: Path, target: Path) -> int | None:
     return None
 
 
-def _taken(handle: int, lock: Path) -> bool:
+def _taken(handle: int, lock: Path, waiting: Callable[[], object]) -> bool:
     """Wait for the lock; whether its file is still the one at its path."""
-    while True:
+    for number in itertools.count():
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
+            if number == _MOMENT:
+                waiting()
             time.sleep(_POLL_S)
     return is_at(handle, lock)
 

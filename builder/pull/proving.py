@@ -24,13 +24,14 @@ from builder.proof import (
     verified,
 )
 from builder.proof import Descriptor as Named
+from builder.proof.values import MAX_CLAIMS
 from builder.pull.ahead import ahead
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
 _AT_ONCE = 4  # requests
 _MOST = 1000  # things that refer to one image
-_BYTES = 256 << 20  # of all proof of one image
+_BYTES = 128 << 20  # of all proof of one image
 _ONE = 32 << 20
 _GUESS, _GUESSED = 1 << 20, 16 << 20  # of one bundle that is guessed from, and of all guesses
 _Came = Attachment | Proof | None
@@ -125,11 +126,13 @@ class _Place:
 class _Proof:
     """The proof of one image in a registry; `left` is how many bytes more are read of it.
 
-    `tagged` are the manifests that were read at tags.
+    `claims` are the layers so far of the manifests that hold it. `tagged` are the manifests that
+    were read at tags.
     """
 
     registry: Source
     left: int = _BYTES
+    claims: int = 0
     tagged: dict[str, bytes] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _digests: list[str] = field(default_factory=list)
@@ -183,9 +186,10 @@ class _Proof:
             return manifest
         try:
             there = {**self._guessed, **embedded(manifest)}
+            layers = self._claimed(layers_of(manifest))
             blobs = {
                 one.digest: self._counted(place, there.get(one.digest) or self._blob(one))
-                for one in layers_of(manifest)
+                for one in layers
             }
         except (WrongContent, Unusable, NotThere) as error:
             return self._fault(place, error)
@@ -212,6 +216,14 @@ class _Proof:
     def _blob(self, layer: Named) -> bytes:
         wanted = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
         return self.registry.small_blob(wanted, _ONE)
+
+    def _claimed(self, layers: Sequence[Named]) -> Sequence[Named]:
+        """The same layers; raises `Refused` for too many: a failure may be among the rest."""
+        with self._lock:
+            self.claims += len(layers)
+        if self.claims > MAX_CLAIMS:
+            raise Refused(f"{self.registry.name}: more than {MAX_CLAIMS} things are claimed of it")
+        return layers
 
     def _counted(self, place: _Place, content: bytes) -> bytes:
         with self._lock:

@@ -150,7 +150,7 @@ def pull(
     """Bring an image that was judged to a folder. Raises `NotProven` for one that is refused."""
     if judged.judgement.refused:
         raise NotProven(str(wanted.reference), judged.judgement.rulings)
-    with made_whole(output) as folder:
+    with made_whole(output, say) as folder:
         if folder is not None:
             say(f"bringing {judged.found.image.digest[:19]} as {wanted.format}")
             packed = _packer(wanted, judged, registry, kept).make(wanted.format, folder)

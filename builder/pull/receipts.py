@@ -13,14 +13,16 @@ from builder.errors import Refused
 from builder.locks import locked
 from builder.policy.gathered import Gathered, Previous
 from builder.policy.outcomes import REFUSED
-from builder.policy.rules import rollback, times_of
+from builder.policy.rollback import rollback, times_of
 from builder.policy.statements import time_of
 from builder.policy.values import Policy
 from builder.pull.owning import check_own, make_own
+from builder.regular_files import read_regular
 from builder.whole import write_whole
 
 NAME = "receipt.json"
 SCHEMA = "build-images/receipt/v1"
+_MOST_OF_LAST, _MOST_OF_RECEIPT = 64 << 10, 64 << 20  # bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,7 @@ class Last:
             check_own(one)
         file = self._file(reference, arch)
         try:
-            found = json.loads(file.read_text())
+            found = json.loads(read_regular(file, _MOST_OF_LAST))
             times = {str(kind): time_of(one) for kind, one in found["times"].items()}
             return Previous(digest=str(found["digest"]), times=times)
         except FileNotFoundError:
@@ -81,7 +83,7 @@ def write_json(file: Path, document: Mapping[str, Any]) -> None:
 def read_receipt(folder: Path) -> dict[str, Any] | None:
     """The receipt in a folder; None if there is none that can be read."""
     try:
-        found = json.loads((folder / NAME).read_text())
+        found = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None

@@ -25,10 +25,13 @@ class Store:
     is 0644, since that of what is shown is the same.
 
     A blob that comes is `HEX.partial`, which is gone on with after an interruption; it has its
-    name when it is whole and has its digest. `on_bytes` is told how many bytes came.
+    name when it is whole and has its digest. `on_bytes` is told how many bytes came, `tell` of what
+    is waited for; `check` raises what is to end that.
     """
 
     folder: Path
+    check: Callable[[], object] = lambda: None
+    tell: Callable[[str], object] = lambda _: None
     on_bytes: Callable[[int], object] = lambda _: None
 
     def get(self, registry: Source, wanted: Descriptor) -> Path:
@@ -39,7 +42,12 @@ class Store:
         make_own(self.folder)
         name = wanted.digest.partition(":")[2]
         whole = self.folder / name
-        with locked(self.folder, name):
+        with locked(
+            self.folder,
+            name,
+            waiting=lambda: self.tell(f"waiting for another pull that brings {wanted.digest}"),
+            stopped=lambda: bool(self.check()),
+        ):
             if is_own_file(whole) and _is(whole, name):
                 whole.chmod(_MODE)
                 whole.touch()  # `gc` removes what no pull took lately

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from builder.artifacts.oci import is_gzipped
 from builder.digests import HashedReader
@@ -13,6 +15,8 @@ from builder.inflating import DAMAGED, Inflater, inflater
 from builder.pull.limits import Limits
 
 _CHUNK = 1 << 17
+# How files begin that are compressed in a way that is not read here.
+_OTHER_WAYS = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 _PLAIN = 1 << 18  # what is hashed then is in the processor's cache still
 
 
@@ -22,12 +26,26 @@ class Plain:
     It goes forward only, and is as much of a file as `tarfile.TarFile` needs.
     """
 
-    def __init__(self, packed: HashedReader, limits: Limits, *, gzipped: bool, shown: str) -> None:
+    def __init__(
+        self,
+        packed: HashedReader,
+        limits: Limits,
+        *,
+        gzipped: bool,
+        shown: str,
+        hashed: bool = False,
+    ) -> None:
         self._packed, self._limits, self._shown = packed, limits, shown
         self._gzipped = gzipped
+        self._hash = hashlib.sha256() if hashed else None
         self._inflater: Inflater | None = None
         self._rest, self._ready = b"", memoryview(b"")
         self._size = 0
+
+    @property
+    def digest(self) -> str:
+        """`sha256:...` of what was read, if that was asked for: at the end, a layer's `diff_id`."""
+        return f"sha256:{self._hash.hexdigest()}" if self._hash else ""
 
     def tell(self) -> int:
         """How many bytes were taken."""
@@ -86,6 +104,8 @@ class Plain:
                 return
         self._size += len(self._ready)
         self._check()
+        if self._hash:
+            self._hash.update(self._ready)
 
     def _inflate(self, data: bytes) -> None:
         if self._inflater is None or self._inflater.eof:
@@ -106,13 +126,36 @@ class Plain:
 
 
 @contextlib.contextmanager
-def opened(blob: Path, digest: str, limits: Limits) -> Iterator[Plain]:
-    """The plain bytes of a layer. Raises `Refused` at the end unless the blob has its digest."""
+def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> Iterator[Plain]:
+    """The plain bytes of a layer, `hashed` if their digest is asked for, too.
+
+    They are read to their end: a gzip file without its checksum, or with anything after it, is
+    refused. Raises `Refused` at the end unless the blob has its digest.
+    """
     gzipped = is_gzipped(blob)
     with blob.open("rb") as file:
+        _check_kind(file, digest)
         packed = HashedReader(file)
-        yield Plain(packed, limits, gzipped=gzipped, shown=digest)
+        plain = Plain(packed, limits, gzipped=gzipped, shown=digest, hashed=hashed)
+        yield plain
+        while plain.some(_CHUNK):
+            pass
         while packed.read(_CHUNK):
             pass
     if packed.digest != digest:
         raise Refused(f"{digest}: the blob holds {packed.digest}")
+
+
+def check_diff_id(found: str, digest: str, diff_ids: Mapping[str, str]) -> None:
+    """Refuse a layer whose plain bytes are not those that the image's configuration names."""
+    expected = diff_ids.get(digest, found)
+    if found != expected:
+        raise Refused(f"{digest}: unpacked it is {found}, and the configuration says {expected}")
+
+
+def _check_kind(file: IO[bytes], digest: str) -> None:
+    begin = file.read(max(map(len, _OTHER_WAYS)))
+    file.seek(0)
+    for magic, way in _OTHER_WAYS.items():
+        if begin.startswith(magic):
+            raise Refused(f"{digest}: it is compressed by {way}; gzip is read, and plain tars")

@@ -17,6 +17,7 @@ from builder.pull.owning import is_own
 from builder.pull.packing import ENVIRONMENT, NAMES
 from builder.pull.receipts import NAME, read_receipt
 from builder.pull.unpacking import unpack
+from builder.regular_files import read_regular
 
 _ELSEWHERE = "name another folder with --output, or move this one away"
 _BROKEN = (OSError, BuildImagesError, ValueError, LookupError, TypeError, AttributeError)
@@ -112,7 +113,6 @@ def _is_whole(path: Path, expected: Expected, receipt: Mapping[str, Any]) -> boo
         receipt["tree"] == expected.tree
         and file.parent.is_dir()
         and not file.parent.is_symlink()
-        and not file.is_symlink()
-        and file.read_bytes() == expected.environment
+        and read_regular(file, len(expected.environment)) == expected.environment
         and tree_on_disk(path) == receipt["on_disk"]
     )

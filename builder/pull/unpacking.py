@@ -15,8 +15,10 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, cast
 
+from builder.artifacts.attributes import users_attributes
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
 from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
 from builder.digests import sha256_of
@@ -24,9 +26,10 @@ from builder.errors import Refused
 from builder.pull.limits import LIMITS, Limits
 from builder.pull.members import Laid, checked_path, members, named, shown
 from builder.pull.roots import Root, kept_mode
-from builder.pull.streams import opened
+from builder.pull.streams import check_diff_id, opened
 
 _SHOWN = 20
+_NONE: Mapping[str, str] = MappingProxyType({})
 Reader = Callable[[Path, str, Limits], Iterator[Laid]]
 
 
@@ -66,11 +69,11 @@ def unpack(
     laying = _Laying(root, limits)
     try:
         for blob, digest in layers:
-            laying.fresh = set()
+            laying.begin_layer()
             with named(digest):
                 for member, path, content in (reader or read)(blob, digest, limits):
                     laying.lay(member, path, content)
-        laying.fresh = set()
+        laying.begin_layer()
         for path in folders:
             laying.lay_folder(path)
         for path, data in (files or {}).items():
@@ -83,20 +86,28 @@ def unpack(
             root.close()
 
 
-def read(blob: Path, digest: str, limits: Limits) -> Iterator[Laid]:
-    """The members of a layer's blob, one after the other."""
-    with opened(blob, digest, limits) as stream:
+def read(
+    blob: Path, digest: str, limits: Limits, *, diff_ids: Mapping[str, str] = _NONE
+) -> Iterator[Laid]:
+    """The members of a layer's blob, one after the other.
+
+    Raises `Refused` where its plain bytes have another digest than `diff_ids` has for it.
+    """
+    with opened(blob, digest, limits, hashed=digest in diff_ids) as stream:
         yield from cast("Iterator[Laid]", members(stream, limits))
+        check_diff_id(stream.digest, digest, diff_ids)
 
 
 class _Laying:
     """The tree so far; `root` is where it is written, if it is.
 
-    `fresh` are the paths of the layer at hand: its whiteouts hide only what is below it.
+    `_fresh` are the paths of the layer at hand: its whiteouts hide only what is below it, so that a
+    second one of a path, of which `_hidden` has the first, finds nothing more.
     """
 
     def __init__(self, root: Root | None, limits: Limits) -> None:
-        self.fresh: set[str] = set()
+        self._fresh: set[str] = set()
+        self._hidden: set[tuple[str, bool]] = set()
         self._root, self._limits = root, limits
         self._entries: dict[str, Entry] = {}
         self._kinds: dict[str, str] = {"": "directory"}  # of all paths, also those without entry
@@ -105,6 +116,10 @@ class _Laying:
         self._seen = self._size = 0
         self._changes: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
+
+    def begin_layer(self) -> None:
+        """Go on with the next layer, or with what is laid over all of them."""
+        self._fresh, self._hidden = set(), set()
 
     def lay(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> None:
         """Lay one member over what is there."""
@@ -154,13 +169,15 @@ class _Laying:
         self._entries[path] = entry
         self._kinds[path] = entry.kind
         self._below.setdefault(folder, set()).add(path)
-        self.fresh.add(path)
+        self._fresh.add(path)
 
     def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> Entry:
         mode = stat.S_IMODE(member.mode)
         on_disk = kept_mode(mode, folder=member.isdir())
         if self._root and not member.issym():
             self._note_mode(path, mode, on_disk)
+        if self._root and users_attributes(member):
+            self._note("extended attributes that were left out", path)
         if member.isreg():
             return self._make_file(member, path, content, mode, on_disk)
         if self._root:
@@ -182,7 +199,14 @@ class _Laying:
             digest = self._root.file(path, content, member.size, on_disk, member.mtime)
         else:
             digest = sha256_of(content)
-        return Entry(path=path, kind="file", mode=mode, size=member.size, content=digest)
+        return Entry(
+            path=path,
+            kind="file",
+            mode=mode,
+            size=member.size,
+            content=digest,
+            attributes=users_attributes(member),
+        )
 
     def _another_name(self, path: str, target: str) -> Entry:
         linked = self._entries.get(target)
@@ -230,6 +254,9 @@ class _Laying:
 
     def _hide(self, path: str, *, itself: bool) -> None:
         """Remove what lower layers have at a path, and below it; only once for each."""
+        if (path, itself) in self._hidden:
+            return
+        self._hidden.add((path, itself))
         order, todo = [], [path]
         while todo:
             one = todo.pop()
@@ -237,7 +264,7 @@ class _Laying:
                 order.append(one)
                 todo += self._below.get(one, ())
         for one in reversed(order):  # what is in a folder goes before it
-            if one in self.fresh or (one == path and not itself):
+            if one in self._fresh or (one == path and not itself):
                 continue
             if self._below.get(one):
                 self._entries.pop(one, None)  # something of this layer is in it
@@ -252,7 +279,7 @@ class _Laying:
         self._below.pop(path, None)
         self._times.pop(path, None)
         self._below[path.rpartition("/")[0]].discard(path)
-        self.fresh.discard(path)
+        self._fresh.discard(path)
 
     def _note_mode(self, path: str, mode: int, on_disk: int) -> None:
         if mode & (stat.S_ISUID | stat.S_ISGID):
@@ -284,9 +311,11 @@ class _Laying:
         )
 
     def _as_written(self, path: str) -> Entry:
-        """A path as it is on disk; a folder that no layer tells of has the usual mode."""
+        """A path as it is on disk, without attributes; a folder that no layer tells of has the
+        usual mode.
+        """
         entry = self._entries.get(path) or Entry(path=path, kind="directory", mode=0o755)
         if entry.kind == "link":
             return entry
         mode = kept_mode(entry.mode, folder=entry.kind == "directory")
-        return dataclasses.replace(entry, mode=mode)
+        return dataclasses.replace(entry, mode=mode, attributes=())

@@ -8,16 +8,24 @@ from urllib.parse import urljoin, urlsplit
 
 from urllib3.util import parse_url
 
+LONGEST = 8 << 10  # characters of an address, and of a header that is taken apart
 _PORTS = {"http": 80, "https": 443}
 _ODD = re.compile(r"[\\\x00-\x1f]")
+# A link and its parameters (RFC 8288). No part of it can be passed over by another one, so that
+# searching a header takes a time in proportion to its length.
+_LINK = re.compile(r"<([^<>]*)>([^<>,]*)")
+_NEXT = re.compile(r';\s*rel\s*=\s*"?next"?\s*(?:;|$)', re.IGNORECASE)
 
 
 def joined(base: str, given: str) -> str:
     """An absolute URL of what a registry wrote: an upload's, the next page's, a redirect's.
 
-    Raises `ValueError` for what is none, or names no host or a user, or holds a backslash: of
-    `https://a\\@b/` one reader takes the host to be a, another b, and secrets go by the host.
+    Raises `ValueError` for what is none, is longer than `LONGEST`, names no host or a user, or
+    holds a backslash: of `https://a\\@b/` one reader takes the host to be a, another b, and secrets
+    go by the host.
     """
+    if len(given) > LONGEST:
+        raise ValueError(f"an address of {len(given)} characters")
     if _ODD.search(given):
         raise ValueError("a backslash or a control character in an address")
     url = urljoin(base, given)
@@ -25,6 +33,17 @@ def joined(base: str, given: str) -> str:
     if "@" in seen.netloc or origin(url)[1].strip("[]") != (seen.hostname or ""):
         raise ValueError("an address whose host is not plain")
     return url
+
+
+def next_page(link: str) -> str:
+    """The address of a list's next page out of a `Link` header; empty for the last page.
+
+    Raises `ValueError` for a header that is longer than `LONGEST`.
+    """
+    if len(link) > LONGEST:
+        raise ValueError(f"a Link header of {len(link)} characters")
+    addresses = (address for address, more in _LINK.findall(link) if _NEXT.search(more))
+    return next(addresses, "")
 
 
 @functools.lru_cache(maxsize=256)  # each request's is looked at several times

@@ -38,6 +38,8 @@ def lost(error: Exception, at: str) -> Exception:
     tls = isinstance(error, requests.exceptions.SSLError) and not _went_away(cause)
     if tls or isinstance(cause, ssl.SSLCertVerificationError):
         return Unreachable(f"{at}: TLS fails: {reason}", reason=reason, hint=TLS_HINT)
+    if isinstance(error, requests.exceptions.InvalidHeader):
+        return RegistryFailed(f"{at}: the answer's headers contradict each other: {reason}")
     if isinstance(error, ValueError):  # requests' errors for URLs that are none
         return RegistryFailed(f"{at}: the registry names an address that is none")
     hint = TLS_HINT if _went_away(cause) else ""
@@ -77,9 +79,10 @@ def no_token(answer: requests.Response, at: str) -> Denied | Passing:
 
 def length_of(answer: requests.Response) -> int:
     """How many bytes an answer is said to have, -1 if it does not say; `ValueError` for rubbish."""
-    length = answer.headers.get("Content-Length", "-1")
-    if length != "-1" and not _NUMBER.fullmatch(length):
-        raise ValueError("a length that is no number")
+    stated = answer.headers.get("Content-Length", "-1")[:_LONGEST_CODE]
+    length, *others = {one.strip() for one in stated.split(",")}  # the same one twice is one
+    if others or (length != "-1" and not _NUMBER.fullmatch(length)):
+        raise ValueError("a length that is no number, or several")
     return int(length)
 
 
@@ -111,7 +114,7 @@ def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Passing
 def _said(answer: requests.Response) -> tuple[str, str]:
     """The registry's code and words, in one line: `errors: [{code, message}]` if it says so."""
     try:
-        content = answer.raw.read(_LONGEST_ERROR, decode_content=True)
+        content = answer.raw.read(_LONGEST_ERROR, decode_content=False)
         found = json.loads(content)["errors"][0]
         code = str(found.get("code", ""))[:_LONGEST_CODE]
         text = f"{code}: {found.get('message', '')}".strip(": ")

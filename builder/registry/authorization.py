@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import requests
 
-from builder.registry.addresses import joined
+from builder.registry.addresses import LONGEST, joined
 from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
 
@@ -82,6 +82,9 @@ class Authorization:
 
         Raises `Denied` when the server of tokens gives none.
         """
+        if len(challenge) > LONGEST:
+            problem = f"it asks who we are in {len(challenge)} characters"
+            raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT)
         with self._lock:
             found = self._known.get(scope, "")
             if found and found != stale:

@@ -6,7 +6,6 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,11 @@ import requests
 from builder.digests import digest_of
 from builder.errors import BadInput
 from builder.registry import downloads, referring, uploads
+from builder.registry.addresses import next_page
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import DELETE, PULL, PUSH, Learned, Scope
 from builder.registry.credentials import Credentials
+from builder.registry.deadlines import BodyLimits
 from builder.registry.failures import NotThere, Passing, RegistryFailed
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, Reference, is_digest, is_tag
@@ -36,7 +37,6 @@ _ACCEPT = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
 # What a registry says of blobs that it has, while another client writes the same ones; that of
 # Debian 12 says the first of an entry that it reads half written.
 _SOON_THERE = ("DIGEST_INVALID", "MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN")
-_NEXT = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
 _MOST_PAGES = 1000
 
 
@@ -229,24 +229,25 @@ class Registry(Source):
         scope = Scope(repository=self.repository, actions=PULL if reads else PUSH)
         shown = path.partition("?")[0] if "://" not in path else "upload"
         own = path if path.startswith("/") or "://" in path else f"/v2/{self.repository}/{path}"
-        what = f"{self.repository}: {shown}"
+        what = f"{self.repository}: {printable(shown)}"
         return {"method": method, "path": own, "scope": scope, "what": what, **more}
 
     def pages(self, path: str, what: str, *, media_type: str = "") -> Iterator[dict[str, Any]]:
         """The JSON objects of a list that may come in pages.
 
         With a `media_type`, the list is one that a registry need not keep: raises `NotThere`
-        unless it answers with that type.
+        unless it answers with that type. Raises `WrongContent` for a list without an end.
         """
         for _ in range(_MOST_PAGES):
             content, said = self._fetch(path, what, optional=bool(media_type))
             if media_type and _type_of(said) != media_type:
                 raise NotThere(f"{self.name}: {what}: what the registry gives is no such list")
-            link = _NEXT.search(said.get("Link", ""))
+            with self.transport.guarded(f"{self.repository}: {what}"):
+                path = next_page(said.get("Link", ""))
             yield self.object_of(content, what, "list")
-            if not link:
+            if not path:
                 return
-            path = link[1]
+        raise self.wrong(what, f"a list of more than {_MOST_PAGES} pages")
 
     def _fetch(
         self,
@@ -261,7 +262,9 @@ class Registry(Source):
         patience = self.transport.patience()
         while True:
             try:
-                with self.once("GET", path, headers=headers, optional=optional) as answer:
+                with self.once(
+                    "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
+                ) as answer:
                     return self._whole(answer, what, limit), answer.headers
             except Passing as passing:
                 patience.after(passing)
@@ -290,10 +293,12 @@ def connect(
     *,
     plain_http: Collection[str] = (),
     wait: Callable[[float], object] | None = None,
+    tell: Callable[[str], object] = lambda _: None,
     learned: Learned | None = None,
 ) -> Registry:
     """The repository of a reference. `wait` sleeps for a number of seconds between attempts.
 
+    `tell` is told of what is waited for, and how long.
     What is `learned` of a repository may be shared by all who ask for that with these credentials.
     """
     transport = Transport(
@@ -301,6 +306,7 @@ def connect(
         credentials or Credentials(),
         plain_http=plain_http,
         wait=wait,
+        tell=tell,
         learned=learned,
     )
     return Registry(transport, reference.repository)

@@ -16,13 +16,14 @@ from urllib.parse import urlsplit
 import requests
 import requests.adapters
 import requests.utils
-from urllib3.connection import HTTPSConnection
-from urllib3.connectionpool import HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.poolmanager import pool_classes_by_scheme
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.errors import BadInput
 from builder.registry.answers import TLS_HINT
+from builder.registry.deadlines import WatchedSending
 
 _PIECE = 1 << 20  # bytes of a body that are written at once
 _OPENING = threading.Lock()
@@ -72,7 +73,11 @@ class _Adapter(requests.adapters.HTTPAdapter):
         conn.cert_reqs, conn.ca_certs, conn.ca_cert_dir = "CERT_REQUIRED", None, None
 
 
-class _Connection(HTTPSConnection):
+class _Plain(WatchedSending, HTTPConnection):
+    """Without TLS."""
+
+
+class _Encrypted(WatchedSending, HTTPSConnection):
     """With TLS; a server that closes it while a body is sent may have answered why (401, 413).
 
     urllib3 reads that after a broken pipe, but not after what TLS makes of one.
@@ -85,11 +90,15 @@ class _Connection(HTTPSConnection):
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
 
 
-class _Pool(HTTPSConnectionPool):
-    ConnectionCls = _Connection
+class _PlainPool(HTTPConnectionPool):
+    ConnectionCls = _Plain
 
 
-_POOLS = {**pool_classes_by_scheme, "https": _Pool}
+class _EncryptedPool(HTTPSConnectionPool):
+    ConnectionCls = _Encrypted
+
+
+_POOLS = {**pool_classes_by_scheme, "http": _PlainPool, "https": _EncryptedPool}
 
 
 @functools.cache

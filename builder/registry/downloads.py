@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 import requests
 import urllib3.exceptions
 
+from builder.registry.deadlines import LEAST_GAIN, BodyLimits
 from builder.registry.failures import Passing, WrongContent
 from builder.registry.references import Descriptor
 from builder.whole import discard
@@ -18,7 +19,7 @@ from builder.whole import discard
 if TYPE_CHECKING:
     from builder.registry.client import Registry
 
-_PIECE = 1 << 18
+_PIECE = 1 << 16  # what breaks off within one is lost
 OnBytes = Callable[[int], object]
 
 
@@ -43,23 +44,26 @@ def read_blob(registry: Registry, wanted: Descriptor, path: Path, on_bytes: OnBy
 
 def _fill(registry: Registry, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes) -> None:
     """Fetch what is missing of a blob, as often as it takes and `Patience` allows."""
-    patience = registry.transport.patience()
+    patience, limits = registry.transport.patience(), BodyLimits.from_now(wanted.size)
     while hashed.size < wanted.size:
         before = hashed.size
         try:
-            _append(registry, wanted, hashed, on_bytes)
+            _append(registry, wanted, hashed, on_bytes, limits)
         except Passing as passing:
-            if hashed.size > before:
+            if hashed.size - before >= LEAST_GAIN:
                 patience.gained()
             patience.after(passing)
 
 
-def _append(registry: Registry, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes) -> None:
+def _append(
+    registry: Registry, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes, limits: BodyLimits
+) -> None:
     """Fetch what is missing of a blob, once. Raises `Passing` when that breaks off."""
     there, transport = hashed.size, registry.transport
     headers = {"Range": f"bytes={there}-"} if there else {}
     good = (200, 206, 416) if there else (200,)
-    with registry.once("GET", f"blobs/{wanted.digest}", headers=headers, good=good) as answer:
+    path = f"blobs/{wanted.digest}"
+    with registry.once("GET", path, headers=headers, good=good, limits=limits) as answer:
         if answer.status_code == requests.codes.requested_range_not_satisfiable:
             raise registry.wrong(wanted.digest, f"it ends after {there} of {wanted.size} bytes")
         if answer.status_code == requests.codes.ok:
@@ -67,8 +71,7 @@ def _append(registry: Registry, wanted: Descriptor, hashed: Hashed, on_bytes: On
         elif not answer.headers.get("Content-Range", "").startswith(f"bytes {there}-"):
             raise registry.wrong(wanted.digest, "the registry sends another part than asked for")
         try:
-            for piece in answer.raw.stream(_PIECE, decode_content=False):
-                transport.sleep.check()
+            while piece := answer.raw.read(_PIECE, decode_content=False):
                 if hashed.size + len(piece) > wanted.size:
                     raise registry.wrong(wanted.digest, f"it has more than {wanted.size} bytes")
                 hashed.append(piece)

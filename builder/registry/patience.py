@@ -11,18 +11,23 @@ from builder.registry.failures import Passing
 
 ATTEMPTS = 5  # without anything gained between them
 _FIRST_S, _LONGEST_S = 0.5, 120.0
+_SELDOM_S = 5.0
 _ALL = 40  # attempts at one thing, however much each gains
 
 
 class Patience:
     """The attempts at one thing: a bounded number, each later than the one before.
 
-    `wait` sleeps for a number of seconds. A server that asks for more than two minutes is not
-    waited for.
+    `wait` sleeps for a number of seconds, of which `tell` is told. A server that asks for more than
+    two minutes is not waited for.
     """
 
-    def __init__(self, wait: Callable[[float], object] = time.sleep) -> None:
-        self._wait = wait
+    def __init__(
+        self,
+        wait: Callable[[float], object] = time.sleep,
+        tell: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._wait, self._tell = wait, tell
         self._vain = self._all = 0
 
     def gained(self) -> None:
@@ -36,7 +41,26 @@ class Patience:
         over = self._vain >= ATTEMPTS or self._all >= _ALL or passing.wait_s > _LONGEST_S
         if over:
             raise passing.failure from passing.__cause__
-        self._wait(max(_FIRST_S * 2 ** (self._vain - 1), passing.wait_s))
+        wait_s = max(_FIRST_S * 2 ** (self._vain - 1), passing.wait_s)
+        again = f"attempt {self._vain + 1} of {ATTEMPTS} in {wait_s:g} s"
+        self._tell(f"{passing.failure.args[0]}; {again}")
+        self._wait(wait_s)
+
+
+class Seldom:
+    """Tells of something once for many requests that wait for the same."""
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self._tell, self._lock = tell, threading.Lock()
+        self._next = 0.0
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next:
+                return
+            self._next = now + _SELDOM_S
+        self._tell(text)
 
 
 class Sleep:
@@ -49,9 +73,14 @@ class Sleep:
         self._stopping.wait(seconds)
         self.check()
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
     def check(self) -> None:
         """Raise `Interrupted` after `stop`."""
-        if self._stopping.is_set():
+        if self.is_ended:
             raise Interrupted("interrupted")
 
     def stop(self) -> None:

@@ -16,8 +16,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from builder.digests import digest_of
-from builder.home import Home
-from builder.locks import locked
 from builder.registry.authorization import DELETE, Scope
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
 from builder.registry.kinds import INDEX, as_bytes
@@ -108,8 +106,8 @@ def detach(registry: Registry, digest: str, gone: Collection[str]) -> None:
 @contextlib.contextmanager
 def _our_list(registry: Registry, digest: str) -> Iterator[None]:
     """Clients of this machine take turns at the fallback's list of a manifest."""
-    name = digest_of(f"{registry.name}@{digest}".encode()).partition(":")[2]
-    with locked(Home.of_environment().path / "registries", name):
+    shown = f"the list of what refers to {registry.name}@{digest}"
+    with registry.transport.turn(digest_of(shown.encode()).partition(":")[2], shown):
         yield
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import exact_json
+from builder.exact_json import MOST_VALUES
 from builder.registry.failures import WrongContent
 from builder.registry.references import Descriptor
 
@@ -71,19 +72,23 @@ class Source(ABC):
             raise self.wrong(found.digest, "its media type is not the one it is served with")
         return found, parsed
 
-    def object_of(self, content: bytes, what: str, kind: str) -> dict[str, Any]:
-        """A JSON object; raises `WrongContent` for what is none."""
-        return json_object(content, f"{self.name}: {what}", kind)
+    def object_of(
+        self, content: bytes, what: str, kind: str, most: int | None = MOST_VALUES
+    ) -> dict[str, Any]:
+        """A JSON object of at most so many values; raises `WrongContent` for what is none."""
+        return json_object(content, f"{self.name}: {what}", kind, most)
 
     def wrong(self, what: str, why: str) -> WrongContent:
         """The refusal of what is there."""
         return WrongContent(f"{self.name}: {what}: {why}")
 
 
-def json_object(content: bytes, where: str, kind: str = "manifest") -> dict[str, Any]:
+def json_object(
+    content: bytes, where: str, kind: str = "manifest", most: int | None = MOST_VALUES
+) -> dict[str, Any]:
     """A JSON object of somebody else's; raises `WrongContent` for anything that is none."""
     try:
-        found = exact_json.parsed(content)
+        found = exact_json.parsed(content, most=most)
     except ValueError as error:
         raise WrongContent(f"{where}: it is not JSON that can be relied on") from error
     if not isinstance(found, dict):

@@ -6,10 +6,14 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import ssl
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,17 +22,20 @@ import requests.adapters
 import requests.utils
 import urllib3.exceptions
 
+from builder.home import Home
+from builder.locks import locked
 from builder.registry.addresses import joined, origin
 from builder.registry.answers import broken, failure, lost, no_token
 from builder.registry.authorization import Authorization, Learned, Scope
 from builder.registry.connections import session, shakes_hands
 from builder.registry.credentials import Credentials
+from builder.registry.deadlines import SMALL_BODY, TOO_LONG, BodyLimits, Watch, watched
 from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
-from builder.registry.patience import Patience, Sleep
+from builder.registry.patience import Patience, Seldom, Sleep
 from builder.registry.references import DOCKER_HUB
 from builder.web import cause_of, server_of
 
-TIMEOUT_S = (10.0, 60.0)  # to connect, and between two pieces
+TIMEOUT_S = (10.0, 60.0)  # to connect, and without a byte
 _REDIRECTS = 5
 _SMALL = 1 << 16
 _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
@@ -39,11 +46,23 @@ _DOCKER_HUB_AT = "registry-1.docker.io"
 Body = Callable[[], Any]  # makes what is sent: bytes, or a file at the place to go on from
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """What is asked, wherever that leads; `what` names the thing in errors."""
+
+    method: str
+    what: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body | None = None
+    limits: BodyLimits = SMALL_BODY
+
+
 class Transport:
     """Requests to one registry, from any number of threads.
 
     `plain_http` are hosts that are asked without TLS. A loopback address is, too, unless it answers
     that it wants TLS. `sleep` is ended by `stop`. What is `learned` of a repository may be shared.
+    `tell` is told of what is waited for, and how long. See `builder.registry.deadlines`.
     """
 
     def __init__(
@@ -53,11 +72,14 @@ class Transport:
         *,
         plain_http: Collection[str] = (),
         wait: Callable[[float], object] | None = None,
+        tell: Callable[[str], object] = lambda _: None,
         timeout_s: tuple[float, float] = TIMEOUT_S,
         learned: Learned | None = None,
     ) -> None:
-        self.registry, self.timeout_s = registry, timeout_s
+        self.registry, self.timeout_s, self.tell = registry, timeout_s, tell
         self.sleep = Sleep()
+        self._until = math.inf
+        self._tell_silence, self._tell_attempt = Seldom(tell), Seldom(tell)
         self.sent_bytes = 0
         self.learned = learned or Learned()
         self._wait = wait or self.sleep
@@ -69,7 +91,27 @@ class Transport:
 
     def patience(self) -> Patience:
         """The attempts at one thing that is sent or fetched in parts."""
-        return Patience(self._wait)
+        return Patience(self._wait, self._tell_attempt)
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """A time in which all requests have to be over, whichever thread makes them."""
+        self._until = time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._until = math.inf
+
+    @contextlib.contextmanager
+    def turn(self, name: str, what: str) -> Iterator[None]:
+        """A time in which no other client of this home writes a thing, which has a lock's name."""
+        with locked(
+            Home.of_environment().path / "registries",
+            name,
+            waiting=lambda: self.tell(f"waiting for another build-images that writes {what}"),
+            stopped=lambda: self.sleep.is_ended,
+        ):
+            yield
 
     @contextlib.contextmanager
     def asked(self, **request: Any) -> Iterator[requests.Response]:
@@ -99,6 +141,7 @@ class Transport:
         body: Body | None = None,
         good: Collection[int] = (200,),
         optional: bool = False,
+        limits: BodyLimits = SMALL_BODY,
     ) -> requests.Response:
         """The answer to one request; `path` begins with /v2/, or is a URL that the registry gave.
 
@@ -107,8 +150,11 @@ class Transport:
         is `optional` a registry need not know: `NotThere` is raised for each way of saying so.
         """
         self.sleep.check()
+        if time.monotonic() > min(self._until, limits.until):  # of all attempts
+            raise Unreachable(f"{self._at(what)}: {TOO_LONG}", reason=TOO_LONG)
+        call = _Call(method=method, headers=headers or {}, body=body, what=what, limits=limits)
         with self.guarded(what):
-            answer = self._answer(method, path, scope, what, headers, body)
+            answer = self._answer(call, path, scope)
         if answer.status_code in good:
             if method != "GET":
                 _drain(answer)
@@ -118,21 +164,14 @@ class Transport:
                 raise NotThere(f"{self._at(what)}: the registry does not know this request")
             raise failure(answer, self._at(what))
 
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        scope: Scope,
-        what: str,
-        headers: Mapping[str, str] | None,
-        body: Body | None,
-    ) -> requests.Response:
+    def _answer(self, call: _Call, path: str, scope: Scope) -> requests.Response:
         """The answer, whatever its status; the registry's question who we are is answered."""
-        url = self._joined(self.base(), path, what)
+        url = self._joined(self.base(), path, call.what)
         if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
-            raise RegistryFailed(f"{self._at(what)}: the registry names an address without TLS")
+            at = self._at(call.what)
+            raise RegistryFailed(f"{at}: the registry names an address without TLS")
         known = self._authorization.known(scope)
-        answer = self._follow(method, url, headers, body, known, what)
+        answer = self._follow(call, url, known)
         # What another thread was told meanwhile may be over by now, too; what we are told is not.
         for _ in range(2 if self._authorization.known(scope) != known else 1):
             if answer.status_code != requests.codes.unauthorized or not self._is_home(answer.url):
@@ -143,13 +182,13 @@ class Transport:
                 break
             with answer:
                 _drain(answer)
-            answer = self._follow(method, url, headers, body, known, what)
+            answer = self._follow(call, url, known)
         return answer
 
     def silent(self) -> str:
         """Why the registry gives no answer at all, empty if it does: a refusal is one."""
         try:
-            self._send("GET", f"{self.base()}/v2/", {}, None, "v2").close()
+            self._send(_Call(method="GET", what="v2"), f"{self.base()}/v2/").close()
         except Passing as passing:
             failed = passing.failure
             return failed.reason if isinstance(failed, Unreachable) else str(failed)
@@ -174,15 +213,8 @@ class Transport:
     def _wants_tls(self, host: str) -> bool:
         """Whether a registry of this machine speaks TLS: asked in the clear, servers say so."""
         try:
-            url = f"http://{host}/v2/"
-            with self._session.get(
-                url,
-                proxies=self._proxies_for(url),
-                auth=_as_it_is,
-                timeout=self.timeout_s,
-                allow_redirects=False,
-                stream=True,
-            ) as answer:
+            call = _Call(method="GET", what="v2")
+            with self._asked(call, f"http://{host}/v2/", {}) as answer:
                 _drain(answer)
                 return answer.status_code == requests.codes.bad_request
         except requests.exceptions.RequestException as error:
@@ -206,52 +238,56 @@ class Transport:
                 self._proxies[server] = requests.utils.get_environ_proxies(url, no_proxy=None)
             return self._proxies[server]
 
-    def _follow(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str] | None,
-        body: Body | None,
-        authorization: str,
-        what: str,
-    ) -> requests.Response:
+    def _follow(self, call: _Call, url: str, authorization: str) -> requests.Response:
         """The answer after all redirects. Another host than the registry's sees no authorization.
 
         Only what is read is redirected.
         """
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
-            mine = {"Authorization": authorization} if known else {}
-            answer = self._send(method, url, {**(headers or {}), **mine}, body, what)
-            if not answer.is_redirect or method not in {"GET", "HEAD"}:
+            answer = self._send(call, url, {"Authorization": authorization} if known else {})
+            if not answer.is_redirect or call.method not in {"GET", "HEAD"}:
                 return answer
             with answer:
-                target = self._joined(url, answer.headers["location"], what)
+                target = self._joined(url, answer.headers["location"], call.what)
                 _drain(answer)
             if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
-                raise RegistryFailed(f"{self._at(what)}: a redirect leads away from https")
+                raise RegistryFailed(f"{self._at(call.what)}: a redirect leads away from https")
             url = target
-        raise RegistryFailed(f"{self._at(what)}: more than {_REDIRECTS} redirects")
+        raise RegistryFailed(f"{self._at(call.what)}: more than {_REDIRECTS} redirects")
 
     def _send(
-        self, method: str, url: str, headers: Mapping[str, str], body: Body | None, what: str
+        self, call: _Call, url: str, more: Mapping[str, str] = MappingProxyType({})
     ) -> requests.Response:
+        """The answer to one request, with `more` headers, whatever it says."""
         try:
+            return self._asked(call, url, more)
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise lost(error, self._at(call.what)) from error
+        except OSError as error:
+            raise lost(error, self._at(call.what)) from error
+
+    def _asked(self, call: _Call, url: str, more: Mapping[str, str]) -> requests.Response:
+        watch = Watch(
+            what=self._at(call.what),
+            check=self.sleep.check,
+            tell=self._tell_silence,
+            silence_s=self.timeout_s[1],
+            until=min(self._until, BodyLimits.from_now(call.limits.size).until, call.limits.until),
+            size=call.limits.size,
+        )
+        with watched(watch):
             return self._session.request(
-                method,
+                call.method,
                 url,
-                headers=dict(headers),
-                data=body() if body else None,
+                headers={**call.headers, **more},
+                data=call.body() if call.body else None,
                 auth=_as_it_is,
                 timeout=self.timeout_s,
                 proxies=self._proxies_for(url),
                 allow_redirects=False,
                 stream=True,
             )
-        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise lost(error, self._at(what)) from error
-        except OSError as error:
-            raise lost(error, self._at(what)) from error
 
     def _is_home(self, url: str) -> bool:
         """Whether a URL is the registry's own: no other host is told who we are, or asks us."""
@@ -299,7 +335,7 @@ class Transport:
                 with self._led(method, url, headers, sent, what) as answer, self.guarded(what):
                     if answer.status_code != requests.codes.ok:
                         raise no_token(answer, f"{self.registry}: its server of tokens")
-                    content: bytes = answer.raw.read(_LARGEST_TOKEN, decode_content=True)
+                    content: bytes = answer.raw.read(_LARGEST_TOKEN, decode_content=False)
                     return content
             except Passing as passing:
                 patience.after(passing)
@@ -308,8 +344,10 @@ class Transport:
         self, method: str, url: str, headers: Mapping[str, str], sent: dict[str, str], what: str
     ) -> requests.Response:
         """The answer of a server of tokens that may lead on, but to no other host: it sees all."""
-        body = (lambda: sent) if sent else None
-        answer = self._send(method, url, headers, body, what)
+        call = _Call(
+            method=method, headers=headers, body=(lambda: sent) if sent else None, what=what
+        )
+        answer = self._send(call, url)
         for _ in range(_REDIRECTS):
             target = (
                 self._joined(url, answer.headers["location"], what) if answer.is_redirect else ""
@@ -318,7 +356,7 @@ class Transport:
                 break
             with answer:
                 _drain(answer)
-            answer = self._send(method, target, headers, body, what)
+            answer = self._send(call, target)
         return answer
 
     def _may_be_clear(self, url: str) -> bool:

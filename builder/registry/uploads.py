@@ -16,6 +16,7 @@ import requests
 
 from builder.digests import sha256_of_file
 from builder.errors import StepFailed
+from builder.registry.deadlines import LEAST_GAIN, BodyLimits
 from builder.registry.failures import Passing, RegistryFailed, WrongContent
 from builder.registry.references import Descriptor
 
@@ -49,7 +50,8 @@ def write_blob(
         shown = source if isinstance(source, Path) else "what was to be uploaded"
         raise WrongContent(f"{shown}: it holds {wanted.digest}, and has to hold {digest}")
     if digest or missing or not registry.has_blob(wanted.digest):
-        _upload(_Upload(registry=registry, source=source, wanted=wanted))
+        limits = BodyLimits.from_now(wanted.size)
+        _upload(_Upload(registry=registry, source=source, wanted=wanted, limits=limits))
     return wanted
 
 
@@ -74,6 +76,7 @@ class _Upload:
     registry: Registry
     source: Path | bytes
     wanted: Descriptor
+    limits: BodyLimits
     location: str = ""
     there: int = 0
     piece: int = 0
@@ -93,7 +96,7 @@ def _upload(upload: _Upload) -> None:
             _send(upload)
         except Passing as passing:
             _look(upload)
-            if upload.there > before:
+            if upload.there - before >= LEAST_GAIN:
                 patience.gained()
             patience.after(passing)
         except _TooLarge as error:
@@ -136,6 +139,7 @@ def _request(upload: _Upload, method: str, end: int, good: tuple[int, ...]) -> r
         headers=headers,
         body=upload.body(end) if size else None,
         good=(*good, requests.codes.request_entity_too_large),
+        limits=upload.limits,
     )
     with answer:
         if answer.status_code == requests.codes.request_entity_too_large:

@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 from builder import facts
 from builder.model import FAILED, PASSED, SKIPPED, LeftOut
+from builder.report.badges import Badge, badges_of
 from builder.report.commands import Recipe, recipes_of
+from builder.report.indices import index_facts
 from builder.report.matrix import (
     BUILT,
     COMPILED,
@@ -31,15 +33,6 @@ ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
 _LOG = ("build.log", "build.log")
 _STEPS = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Badge:
-    """A short remark on an image; `kind` is its CSS class."""
-
-    kind: str
-    text: str
-    about: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,7 +258,7 @@ def card_of(manifest: Mapping[str, Any], *, folder: str) -> Card:
         about=manifest.get("about", ""),
         arch=manifest.get("cell", {}).get("arch", ""),
         foreign=bool(manifest.get("emulated")),
-        badges=_badges(manifest),
+        badges=badges_of(manifest),
         facts=_facts(manifest),
         digests=_digests(manifest),
         steps=_steps(durations),
@@ -280,23 +273,6 @@ def card_of(manifest: Mapping[str, Any], *, folder: str) -> Card:
     )
 
 
-def _badges(manifest: Mapping[str, Any]) -> tuple[Badge, ...]:
-    arch, qemu = manifest.get("cell", {}).get("arch", ""), manifest.get("tools", {}).get("qemu")
-    if manifest.get("emulated"):
-        text = f"emulated · QEMU {qemu}" if qemu else "emulated"
-        badges = [Badge(kind="emulated", text=text, about=f"{arch} programs ran under emulation")]
-    else:
-        done = "checked" if manifest.get("emulated_build") else "built and checked"
-        badges = [Badge(kind="native", text="native", about=f"{done} on {arch}")]
-    proven = manifest.get("proven_on_gpu")
-    if proven is True:
-        badges.append(Badge(kind="gpu", text="proven on a GPU", about="its GPU checks passed"))
-    elif proven is False:
-        why = "its GPU checks did not pass on a GPU"
-        badges.append(Badge(kind="no-gpu", text="not proven on a GPU", about=why))
-    return tuple(badges)
-
-
 def _facts(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     tools: Mapping[str, Any] = manifest.get("tools", {})
     inputs: Mapping[str, Any] = manifest.get("inputs", {})
@@ -306,6 +282,7 @@ def _facts(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         ("base", inputs.get("base", {}).get("name", "")),
         ("engine", manifest.get("engine", "")),
         ("packages", manifest.get("packages") or ""),
+        *index_facts(manifest),
         ("started", human_moment(str(manifest.get("started", "")))),
         ("tools", ", ".join(f"{name} {version}" for name, version in tools.items() if version)),
     ]

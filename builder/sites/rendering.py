@@ -13,7 +13,8 @@ from builder.sites.names import kubernetes_name
 from builder.sites.values import SiteImage
 
 # The files of each image, by template. Scripts end in .sh.
-_SCRIPTS = ("slurm-apptainer.sh", "slurm-charliecloud.sh", "podman.sh")
+_BY_CH_RUN = "slurm-charliecloud.sh"  # which binds folders, and Cray MPICH needs single files, too
+_SCRIPTS = ("slurm-apptainer.sh", _BY_CH_RUN, "podman.sh")
 _MPIEXEC = "mpiexec-charliecloud.sh"
 _MANIFESTS = ("openshift-build.yaml", "openshift-pod.yaml", "openshift-job.yaml")
 
@@ -38,7 +39,8 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
 
 def _names(image: SiteImage) -> tuple[str, ...]:
     by_mpiexec = (_MPIEXEC,) if image.starter.mpiexec else ()
-    return (*_SCRIPTS, *by_mpiexec, *_MANIFESTS)
+    scripts = tuple(name for name in _SCRIPTS if not (image.binds_cray and name == _BY_CH_RUN))
+    return (*scripts, *by_mpiexec, *_MANIFESTS)
 
 
 def _by_repository(images: Sequence[SiteImage]) -> Mapping[str, list[SiteImage]]:

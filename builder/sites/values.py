@@ -51,7 +51,7 @@ class Place:
 class Starter:
     """How Slurm starts the ranks of an MPI: the command before the runtime's, and why so.
 
-    `mpiexec` is the same by the launcher of the host's MPI, empty where the image has no MPI.
+    `mpiexec` is the same by the launcher of the host's MPI, empty where there is none.
     """
 
     slurm: str
@@ -78,6 +78,11 @@ _PMI2 = Starter(
     slurm="srun --mpi=pmi2",
     mpiexec=_MPIEXEC_HYDRA,
     why="Slurm starts the ranks by PMI, which MPICH and its kin speak.",
+)
+_CRAY = Starter(
+    slurm="srun --mpi=cray_shasta",
+    mpiexec="",
+    why="Slurm starts the ranks by Cray's PMI, which the host's Cray MPICH speaks.",
 )
 _NO_MPI = Starter(
     slurm="srun", mpiexec="", why="The image has no MPI: each task is a process by itself."
@@ -133,6 +138,11 @@ class SiteImage:
     def binds_mpi(self) -> bool:
         """Whether its MPI is the host's, and comes from there."""
         return self.contract.mpi is not None and self.contract.mpi.route == "host"
+
+    @property
+    def binds_cray(self) -> bool:
+        """Whether that is Cray MPICH, which lies in many folders."""
+        return self.contract.mpi is not None and self.contract.mpi.family == "craympich"
 
     @property
     def tasks(self) -> int:
@@ -193,6 +203,8 @@ def site_image(image: PlannedImage, place: Place, digests: Mapping[str, str]) ->
 def _starter(image: PlannedImage) -> Starter:
     if image.mpi is None:
         return _NO_MPI
+    if facts.MPI_FAMILIES[image.mpi.family].slurm == "cray_shasta":
+        return _CRAY
     if facts.MPI_FAMILIES[image.mpi.family].abi != "openmpi":
         return _PMI2
     return _PMIX if image.mpi.pmix else _NO_PMIX

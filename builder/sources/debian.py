@@ -128,7 +128,7 @@ class DebianSources:
         if not self.keyring.exists():
             raise MissingPrerequisite(
                 f"{self.keyring}: Debian's keys are not on this machine",
-                hint="apt-get install debian-archive-keyring, or: make setup",
+                hint="apt-get install debian-archive-keyring, or: build-images setup",
             )
         plain.unlink(missing_ok=True)
         argv = ["gpgv", "--keyring", str(self.keyring), "--output", str(plain), str(signed)]

@@ -135,7 +135,10 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
 
 
 def _downloaded_to(partial: Path, url: str, name: str, locking: Locking) -> LockedSource:
-    places = [url, *(f"{mirror.rstrip('/')}/{name}" for mirror in locking.store.mirrors)]
+    places = [
+        locking.store.origin(url),
+        *(f"{mirror.rstrip('/')}/{name}" for mirror in locking.store.mirrors),
+    ]
     reasons = []
     try:
         for place in places:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.locks import locked
-from builder.model.locked import DEBIAN_SOURCE, LOCK, LockedSource
+from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
 from builder.sources.download import (
     Downloader,
     Fetched,
@@ -37,12 +37,13 @@ class Store:
     """The folder of sources. `mirrors` are URLs of a site's own folders of source files.
 
     `debian` is the URL of a Debian archive, for sources that come from one; empty if none is
-    known.
+    known. `project` is the folder of the project, for files that lie in it.
     """
 
     path: Path
     mirrors: tuple[str, ...] = ()
     debian: str = ""
+    project: Path | None = None
 
     def place(self, sha256: str) -> Path:
         return self.path / "sha256" / sha256
@@ -54,11 +55,18 @@ class Store:
 
     def urls(self, source: LockedSource) -> tuple[str, ...]:
         """Where to look, in order: the site's mirrors, the URL itself, the lock's mirrors."""
-        origin = source.url
+        origin = self.origin(source.url)
         if origin.startswith(DEBIAN_SOURCE):
             origin = f"{self.debian}/{source.path}" if self.debian else ""
         near = tuple(f"{mirror.rstrip('/')}/{source.file}" for mirror in self.mirrors)
         return tuple(dict.fromkeys(url for url in (*near, origin, *source.mirrors) if url))
+
+    def origin(self, url: str) -> str:
+        """The URL that a source is fetched by: a file of the project by its path."""
+        if not url.startswith(LOCAL_SOURCE):
+            return url
+        path = url.removeprefix(LOCAL_SOURCE)
+        return (self.project / path).absolute().as_uri() if self.project else ""
 
     def ensure(
         self,
@@ -76,7 +84,7 @@ class Store:
         place = self.place(source.sha256)
         if _is(place, source):
             return place
-        if offline:
+        if offline and not source.url.startswith(LOCAL_SOURCE):
             raise Unfetched(_missing(source))
         with locked(self.path, source.sha256):
             if not _is(place, source):

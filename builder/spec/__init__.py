@@ -17,6 +17,7 @@ from builder.spec.catalogue import hpccm_version
 from builder.spec.checks import check_files
 from builder.spec.limits import block_limits, limit_reason
 from builder.spec.names import base_archive
+from builder.spec.running import IN_SPEC, has_run_script, run_script
 
 if TYPE_CHECKING:
     from builder.spec.downloads import Downloads
@@ -53,6 +54,7 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
         files={
             **check_files(image, run_checks),
             **project_files(image),
+            **({IN_SPEC: run_script(image)} if has_run_script(image) else {}),
             FILE: as_text(contract_of(image)),
         },
         sources=tuple(one for _, one in sorted(found.copied.items())),

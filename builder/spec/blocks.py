@@ -10,7 +10,7 @@ from builder.spec import catalogue
 from builder.spec.catalogue import Block
 from builder.spec.limits import limit_faults
 from builder.spec.registered import registered_names
-from builder.spec.rules import rule_faults, type_faults
+from builder.spec.rules import NOT_FOR_RECIPES, rule_faults, type_faults
 
 
 def block_faults(use: BlockUse) -> list[Fault]:
@@ -23,7 +23,8 @@ def block_faults(use: BlockUse) -> list[Fault]:
         return []
     block = catalogue.block(use.name)
     if block is None:
-        names = sorted({*catalogue.names(), *TOOLKITS, *registered_names()})
+        usable = {*catalogue.names()} - NOT_FOR_RECIPES.keys()
+        names = sorted({*usable, *TOOLKITS, *registered_names()})
         return [_unknown(use, use.name, "block", names, use.where.line)]
     unknown = _unknown_arguments(use, block)
     strange = {fault.key for fault in unknown}

@@ -9,7 +9,7 @@ SOURCES = f"{IN_IMAGE}/src"
 PROGRAMS = f"{IN_IMAGE}/bin"
 SCRIPTS = f"{IN_IMAGE}/checks"
 RUN_CHECKS = f"{IN_IMAGE}/run-checks"
-EXECUTABLE = ("files/checks/", "files/run-checks")
+EXECUTABLE = ("files/checks/", "files/run")  # run-checks, and what the image runs
 
 
 def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:

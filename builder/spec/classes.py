@@ -8,6 +8,7 @@ import inspect
 import hpccm.building_blocks
 import hpccm.primitives
 
+from builder.spec.copying import copy
 from builder.spec.pip import pip
 from builder.spec.registered import registered_block
 
@@ -23,6 +24,7 @@ def block_classes() -> dict[str, type]:
         if inspect.isclass(value) and not name.startswith("_")
     }
     blocks.update({name: getattr(hpccm.primitives, name) for name in PRIMITIVES})
+    blocks["copy"] = copy
     blocks["pip"] = pip
     return dict(sorted(blocks.items()))
 

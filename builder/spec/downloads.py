@@ -11,7 +11,7 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hpccm.templates
@@ -19,7 +19,16 @@ from hpccm.primitives import copy, shell
 
 from builder.errors import BadInput, Fault
 from builder.model import BlockUse, LockedSource, PlannedImage, StageRecipe
-from builder.model.locked import DEBIAN_SOURCE, LOCK, Lock, locked_url, source_folder
+from builder.model.locked import (
+    DEBIAN_SOURCE,
+    LOCAL_SOURCE,
+    LOCK,
+    Lock,
+    locked_url,
+    source_folder,
+)
+from builder.spec.quirks import WORK_FOLDER
+from builder.spec.rules import LOCAL_FILES
 
 _ORIGINAL = hpccm.templates.wget.download_step
 
@@ -72,16 +81,19 @@ def record() -> Downloads:
 
 
 def with_sources(
-    use: BlockUse, image: PlannedImage, recipe: StageRecipe, make: Callable[[], Any]
+    use: BlockUse, image: PlannedImage, recipe: StageRecipe, make: Callable[[BlockUse], Any]
 ) -> list[Any]:
     """The layers of a block: its locked files copied in, then the block that `make` gives.
+
+    What a block copies by itself, of the project's files, it is given the place of.
 
     Raises `BadInput` when a recipe's block asks for a URL that is not locked, while others of the
     recipe's are, or for one that only the lock can tell where to find.
     """
     step = _Step(use=use, image=image, recipe=recipe, record=record())
+    use = _with_local_files(use, step)
     with _instead(step):
-        block = make()
+        block = make(use)
     commands = _named(use, step)
     text = str(block) if step.files else ""  # a toolchain is made with blocks of earlier layers
     needed = [one for one in step.files if step.place(one) in text]
@@ -124,6 +136,15 @@ class _Step:
             self._check_unlocked(urls)
         return found
 
+    def copied_by_block(self, url: str) -> str:
+        """Where the spec's folder has a file that the block copies itself."""
+        found = self.ask(self.alternatives(url))
+        if found is None:  # it is about to be locked
+            return f"files/sources/{posixpath.basename(url)}"
+        self.files.remove(found)
+        self.record.copied[found.url] = found
+        return found.in_context
+
     def alternatives(self, url: str) -> tuple[str, ...]:
         """The URLs of the recipe's source that a block was given one of, else that URL alone."""
         wanted = locked_url(url)
@@ -133,6 +154,8 @@ class _Step:
         others = [one for one in self.image.sources if self.recipe.name in one.recipes]
         if others:
             self.refuse(f"{urls[0]} is not in {LOCK}, and other sources of the recipe are")
+        if urls[0].startswith(LOCAL_SOURCE):
+            self.refuse(f"{urls[0]} is not in {LOCK}: a file of the project needs its checksum")
         if urls[0].startswith(DEBIAN_SOURCE):
             self.refuse(f"{urls[0]} is not in {LOCK}, and only the lock knows where it is")
 
@@ -184,6 +207,19 @@ def _instead(step: _Step) -> Iterator[None]:
 
 def _verify(source: LockedSource, place: str) -> str:
     return f'echo "{source.sha256}  {place}" | sha256sum -c -'
+
+
+def _with_local_files(use: BlockUse, step: _Step) -> BlockUse:
+    """A block whose own copies are of locked files, by their places in the spec's folder.
+
+    Singularity hides /var/tmp, hpccm's folder for work, while it copies.
+    """
+    local = {name: use.arguments.get(name) for name in LOCAL_FILES.get(use.name, ())}
+    urls = {name: url for name, url in local.items() if str(url).startswith(LOCAL_SOURCE)}
+    if not urls:
+        return use
+    places = {name: step.copied_by_block(str(url)) for name, url in urls.items()}
+    return replace(use, arguments={**use.arguments, **places, "wd": WORK_FOLDER})
 
 
 def _named(use: BlockUse, step: _Step) -> list[str]:

@@ -17,6 +17,7 @@ import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
 
+from builder import scripts
 from builder.contract import FILE as CONTRACT
 from builder.contract import IN_IMAGE as CONTRACT_IN_IMAGE
 from builder.contract import as_labels, contract_of
@@ -44,6 +45,8 @@ from builder.spec.layers import layer
 from builder.spec.making import check, prerequisites, refused, runtime_prerequisites
 from builder.spec.names import base_archive
 from builder.spec.quirks import corrected, step_by_step, target_of
+from builder.spec.running import IN_SPEC as RUN_IN_SPEC
+from builder.spec.running import RUN, docker_lines, has_run_script
 
 SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
 _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
@@ -61,9 +64,9 @@ def dockerfile(image: PlannedImage) -> str:
             stages.append(stage)
             source = stage.name
         final = _final(image, stages, image.runtime_image)
-        if image.cuda and image.cuda.images:  # NVIDIA's prints a banner before every program
-            final += raw(docker="ENTRYPOINT []")
-        final += raw(docker='CMD ["/bin/bash"]')
+        of_nvidia = bool(image.cuda and image.cuda.images)  # prints a banner before every program
+        for line in docker_lines(image, clears_entrypoint=of_nvidia).splitlines():
+            final += raw(docker=line)
         return _text(image, *stages, final)
 
 
@@ -80,7 +83,7 @@ def singularity(image: PlannedImage) -> str:
         else:
             final = _final(image, [stage], archive or image.runtime_image)
             stages = [stage, final]
-        final += raw(singularity=_sections(image))
+        final += raw(singularity="\n\n".join(sections_of(image)))
         return step_by_step(_text(image, *stages))
 
 
@@ -162,6 +165,8 @@ def _finish(final: Any, image: PlannedImage, built: str) -> None:
     if has_files and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
     _add_check_scripts(final, image)  # last: a stage says nothing of its descendants
+    if has_run_script(image):
+        final += copy_files(src=RUN_IN_SPEC, dest=RUN)
     final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)
     final += label(metadata=_labels(image))
 
@@ -184,7 +189,7 @@ def _labels(image: PlannedImage) -> dict[str, str]:
         "org.opencontainers.image.title": recipe.name,
         "org.opencontainers.image.version": recipe.version,
         "org.opencontainers.image.description": recipe.about,
-        "org.opencontainers.image.base.name": image.base_reference,
+        "org.opencontainers.image.base.name": image.final_reference.partition("@")[0],
         "build-images.identifier": image.identifier,
         "build-images.arch": image.cell.arch,
         "build-images.mpi": f"{image.mpi.family} {image.mpi.version}" if image.mpi else NONE,
@@ -199,17 +204,22 @@ def _labels(image: PlannedImage) -> dict[str, str]:
     return labels
 
 
-def _sections(image: PlannedImage) -> str:
-    """The sections that only a Singularity definition has."""
-    return "\n\n".join(singularity_sections(image.stages[-1].about, has_checks=bool(image.checks)))
+def sections_of(image: PlannedImage) -> list[str]:
+    """The sections that only a Singularity definition of an image has."""
+    return singularity_sections(
+        image.stages[-1].about, has_checks=bool(image.checks), runs_own=has_run_script(image)
+    )
 
 
-def singularity_sections(about: str, *, has_checks: bool) -> list[str]:
-    """%test, %runscript and %help, which no OCI image can carry into a SIF."""
-    run = '%runscript\n    if [ $# -gt 0 ]; then exec "$@"; else exec /bin/bash; fi'
-    sections = [run, f"%help\n    {about}"]
+def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
+    """%test, %runscript and %help, which no OCI image can carry into a SIF.
+
+    `runs_own` is for an image whose recipe says what it runs.
+    """
+    run = scripts.OWN_RUNSCRIPT if runs_own else scripts.RUNSCRIPT
+    sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
     if has_checks:
-        sections.insert(0, f"%test\n    {RUN_CHECKS}")
+        sections.insert(0, f"%test\n    {scripts.TEST}")
         sections[-1] += f"\n    The image's checks: {RUN_CHECKS}, or: apptainer test IMAGE"
     return sections
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import hpccm.config
@@ -83,7 +82,7 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
 def _made(block: _Block) -> Layer:
     with complaints() as said, recorded(locking=block.locking) as downloads:
         objects = with_sources(
-            block.use, block.image, block.recipe, partial(made, block.use, block.image)
+            block.use, block.image, block.recipe, lambda use: made(use, block.image)
         )
         text = _SEPARATOR.join(map(str, objects))
         left = _SEPARATOR.join(filter(None, (_left(one, block.stage) for one in objects)))

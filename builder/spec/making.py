@@ -15,6 +15,7 @@ from builder.model import FILE_ARGUMENTS, BlockUse, PlannedImage, StageRecipe
 from builder.spec.blocks import rendered_faults
 from builder.spec.classes import block_class
 from builder.spec.complaints import complaints
+from builder.spec.copying import from_development
 from builder.spec.limits import DEBIAN
 from builder.spec.quirks import adjusted, downloads, fetches, target_of
 from builder.spec.rules import MPIS, fault
@@ -33,6 +34,8 @@ def made(use: BlockUse, image: PlannedImage) -> Any:
     if cls is None:
         raise LookupError(f"there is no block {use.name}")
     given = adjusted(use.name, copy.deepcopy(dict(use.arguments)), target_of(image))
+    if use.name == "copy" and given.get("from"):
+        return from_development(given, image)
     if "toolchain" in given:
         given["toolchain"] = _toolchain(use, given["toolchain"], image)
     return cls(**_with_paths(use.name, given))

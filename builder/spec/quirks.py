@@ -13,18 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.model import EPOCH, NONE, PlannedImage
+from builder.facts import ARCHITECTURES
+from builder.model import EPOCH, PlannedCuda, PlannedImage
 from builder.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
 from builder.versions import version_order
 
 Arguments = dict[str, Any]
+_NVIDIAS_CUDA, _OF_DISTRIBUTION_CUDA = "/usr/local/cuda", "/usr"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """What a quirk looks at: architecture, distribution, and whether there is a CUDA toolkit.
 
-    `release` is the major version of the distribution; `cuda_home` is empty without a toolkit.
+    `release` is the major version of the distribution; `cuda_home` is empty without a toolkit, and
+    `stubs` is the folder of the toolkit's stubs of the driver's libraries.
     """
 
     arch: str
@@ -37,13 +40,29 @@ class Target:
     def is_ubi(self) -> bool:
         return self.distribution.startswith(("ubi", "rhel"))
 
+    @property
+    def stubs(self) -> str:
+        """Debian's packages keep them among the libraries of the architecture.
+
+        https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist
+        """
+        if self.cuda_home != _OF_DISTRIBUTION_CUDA:
+            return f"{self.cuda_home}/lib64/stubs" if self.cuda_home else ""
+        return f"/usr/lib/{ARCHITECTURES[self.arch].triplet}/stubs"
+
 
 def target_of(image: PlannedImage) -> Target:
-    """The target of an image. Debian's own toolkit is in /usr, NVIDIA's in /usr/local/cuda."""
-    home = "/usr" if image.cuda and image.cuda.route == "distribution" else "/usr/local/cuda"
+    """The target of an image."""
     base = image.base
-    cuda_home = home if image.cell.cuda != NONE else ""
+    cuda_home = _toolkit_home(image.cuda) if image.cuda else ""
     return _target(image.cell.arch, base.hpccm_distro, base.distribution, base.version, cuda_home)
+
+
+def _toolkit_home(cuda: PlannedCuda) -> str:
+    """Debian's own toolkit is in /usr, that of an HPC SDK below it, NVIDIA's in /usr/local/cuda."""
+    if cuda.route == "distribution":
+        return _OF_DISTRIBUTION_CUDA
+    return cuda.packages.environment["CUDA_HOME"] if cuda.sdk else _NVIDIAS_CUDA
 
 
 @functools.lru_cache(maxsize=256)
@@ -71,7 +90,7 @@ def adjusted(name: str, arguments: Mapping[str, Any], target: Target) -> Argumen
 
 def corrected(text: str, target: Target) -> str:
     """A spec's text with the lines that hpccm writes for other distributions."""
-    for wrong, right in _repositories(target):
+    for wrong, right in (*_repositories(target), *_stub_folders(target)):
         text = text.replace(wrong, right)
     # What hpccm calls yum is dnf since RHEL 8, and dnf's metadata stay in the layer.
     text = text.replace("rm -rf /var/cache/yum/*", "rm -rf /var/cache/dnf/* /var/cache/yum/*")
@@ -109,14 +128,14 @@ def _names_a_source(value: Any) -> bool:
     return isinstance(value, str) and ("https:" in value or value.startswith("ppa:"))
 
 
-# conda.py copies its environment file to /var/tmp, which Singularity hides while it copies.
-_CONDA_FOLDER = "/usr/local/src"
+# hpccm's blocks copy to /var/tmp, which Singularity hides while it copies.
+WORK_FOLDER = "/usr/local/src"
 
 
 def _conda(given: Arguments, _: Target) -> None:
     """Work where a definition can copy to: https://apptainer.org/docs/user/latest/ (%files)."""
     if given.get("environment"):
-        given.setdefault("wd", _CONDA_FOLDER)
+        given.setdefault("wd", WORK_FOLDER)
 
 
 # Where hpccm downloads by http or ftp, and the same files are served by https.
@@ -150,16 +169,30 @@ def _fftw(given: Arguments, target: Target) -> None:
         given["configure_opts"].append(option)
 
 
-def _openblas(given: Arguments, target: Target) -> None:
-    """openblas.py names no target for x86_64: OpenBLAS then takes the building machine's own.
+# OpenBLAS takes the cores of the building machine for the most threads that it will ever start,
+# unless it is told (https://github.com/OpenMathLib/OpenBLAS/blob/develop/Makefile.rule). A POWER9
+# node of Satori has 176 hardware threads, today's two-socket servers up to 512.
+_MOST_THREADS = "NUM_THREADS=512"
+_OPENBLAS_TARGETS = {X86_64: "DYNAMIC_ARCH=1", PPC64LE: "TARGET=POWER8", AARCH64: "TARGET=ARMV8"}
 
-    DYNAMIC_ARCH builds the kernels of all processors and chooses at run time. On ppc64le and
-    aarch64 hpccm names the least processor.
+
+def _openblas(given: Arguments, target: Target) -> None:
+    """openblas.py names no number of threads, and no target for x86_64.
+
+    OpenBLAS then takes the building machine's own. DYNAMIC_ARCH builds the kernels of all
+    processors and chooses at run time. Elsewhere the least processor is named, as hpccm does.
     """
-    if target.arch == X86_64 and not given.get("make_opts"):
-        toolchain = given.get("toolchain") or {}
-        compilers = [f"{key}={toolchain[key]}" for key in ("CC", "FC") if toolchain.get(key)]
-        given["make_opts"] = [*compilers, "DYNAMIC_ARCH=1", "USE_OPENMP=1"]
+    if given.get("make_opts"):
+        return
+    toolchain = given.get("toolchain") or {}
+    named = toolchain if isinstance(toolchain, Mapping) else {}
+    compilers = [f"{key}={named[key]}" for key in ("CC", "FC") if named.get(key)]
+    given["make_opts"] = [
+        *compilers,
+        _OPENBLAS_TARGETS[target.arch],
+        "USE_OPENMP=1",
+        _MOST_THREADS,
+    ]
 
 
 def _cuda(given: Arguments, target: Target) -> None:
@@ -168,7 +201,10 @@ def _cuda(given: Arguments, target: Target) -> None:
 
 
 def _cuda_path(given: Arguments, target: Target) -> None:
-    """ucx.py takes /usr/local/cuda for true, wherever the toolkit is."""
+    """openmpi.py and ucx.py take /usr/local/cuda for true, wherever the toolkit is.
+
+    openmpi.py leaves that to Open MPI, which looks there alone.
+    """
     given.setdefault("cuda", target.cuda_home or False)
     if given["cuda"] is True and target.cuda_home and not _cuda_home_of(given):
         given["cuda"] = target.cuda_home
@@ -179,14 +215,77 @@ def _cuda_home_of(given: Arguments) -> Any:
     return isinstance(toolchain, Mapping) and toolchain.get("CUDA_HOME")
 
 
+# Those of Open MPI 5 that need the driver's library. Since 5.0.2 they are files of their own by
+# themselves, and passed over where there is no driver:
+# https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/cuda.html
+_DRIVER_COMPONENTS = "accelerator-cuda,btl-smcuda,rcache-gpusm,rcache-rgpusm"
+
+
+def _open_mpi_5_cuda(given: Arguments, target: Target) -> None:
+    """Open MPI 5 links a stub of the driver's library: its first releases would need a driver.
+
+    Its configure searches below the toolkit's folder for a stub, and takes the first of any
+    architecture (https://github.com/open-mpi/ompi/issues/12509).
+    """
+    if not given["cuda"] or not _is_at_least(given, "5.0"):
+        return
+    if not _is_at_least(given, "5.0.2"):
+        given.setdefault("enable_mca_dso", _DRIVER_COMPONENTS)
+    if target.stubs:
+        given.setdefault("with_cuda_libdir", target.stubs)
+
+
+# What ucx.py asks for but --enable-optimizations, by which UCX is compiled for the processor of the
+# building machine: https://github.com/openucx/ucx/blob/master/config/m4/compiler.m4
+_UCX_OPTIONS = (
+    "--disable-logging",
+    "--disable-debug",
+    "--disable-assertions",
+    "--disable-params-check",
+    "--disable-doxygen-doc",
+)
+
+
+def _ucx_options(given: Arguments, target: Target) -> None:
+    """UCX's configure finds the stubs of NVIDIA's toolkit below its folder, and no others."""
+    options = list(given.setdefault("configure_opts", list(_UCX_OPTIONS)))
+    if given["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
+        given["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
+
+
+def _mvapich2(given: Arguments, target: Target) -> None:
+    """mvapich2.py takes /usr/local/cuda unless a toolchain names another folder."""
+    _cuda(given, target)
+    toolchain = given.get("toolchain") or {}
+    if (
+        given["cuda"]
+        and target.cuda_home == _OF_DISTRIBUTION_CUDA
+        and isinstance(toolchain, Mapping)
+    ):
+        given["toolchain"] = {"CUDA_HOME": target.cuda_home, **toolchain}
+
+
+def _stub_folders(target: Target) -> tuple[tuple[str, str], ...]:
+    """mvapich2.py links stubs below lib64, where the distribution's toolkit has none."""
+    if target.cuda_home != _OF_DISTRIBUTION_CUDA:
+        return ()
+    return tuple(
+        (f"{home}/lib64/stubs", target.stubs) for home in (_NVIDIAS_CUDA, _OF_DISTRIBUTION_CUDA)
+    )
+
+
 def _verbs(given: Arguments, _: Target) -> None:
     """openmpi.py asks for verbs, which Open MPI 5 no longer has: InfiniBand comes by UCX there.
 
     https://docs.open-mpi.org/en/v5.0.x/release-notes/networks.html
     """
-    version = str(given.get("version", ""))
-    if version and version_order(version) >= version_order("5.0"):
+    if _is_at_least(given, "5.0"):
         given.setdefault("infiniband", False)
+
+
+def _is_at_least(given: Arguments, version: str) -> bool:
+    named = str(given.get("version", ""))
+    return bool(named) and version_order(named) >= version_order(version)
 
 
 def _kokkos(given: Arguments, target: Target) -> None:
@@ -222,12 +321,12 @@ _QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
     "conda": (_conda,),
     "fftw": (_fftw,),
     "kokkos": (_kokkos,),
-    "mvapich2": (_cuda,),
+    "mvapich2": (_mvapich2,),
     "mvapich2_gdr": (_mvapich2_gdr,),
     "openblas": (_openblas,),
-    "openmpi": (_cuda, _verbs),
+    "openmpi": (_cuda_path, _open_mpi_5_cuda, _verbs),
     "python": (_python,),
-    "ucx": (_cuda_path, _ucx_flags),
+    "ucx": (_cuda_path, _ucx_options, _ucx_flags),
 }
 
 _POWERTOOLS = "yum-config-manager --set-enabled powertools"

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builder.errors import Fault
-from builder.model import BlockUse
+from builder.model import DEVELOPMENT, BlockUse
+from builder.model.locked import LOCAL_SOURCE
 from builder.spec.catalogue import (
     BOOLEAN,
     FLAG,
@@ -18,6 +19,7 @@ from builder.spec.catalogue import (
     TOOLCHAIN,
     Block,
 )
+from builder.versions import version_order
 
 # What stands for a version: whoever names one of these has said which sources are taken.
 _SOURCES = ("version", "url", "repository")
@@ -32,22 +34,29 @@ _VERSIONS_TOO: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "nccl": (("cuda", "build"),),
     "nvhpc": (("cuda",),),
 }
+# Releases before these are named by their version alone: conda.py, hpcx.py.
+_VERSIONS_TOO_SINCE = {"conda": "4.8", "hpcx": "2.10"}
 # They clone the newest commit of a branch where no commit is named.
 _CLONES = frozenset({"amgx", "sensei", "xpmem"})
 
 # What recipes cannot have, most of it because a definition and a Dockerfile have it not both.
-_NOT_FOR_RECIPES = {
+NOT_FOR_RECIPES = {
     "comment": "its text has no name that YAML could give it: write # in the recipe",
     "user": "the user of a SIF is whoever starts it: the Dockerfile alone would have it",
     "workdir": "a definition keeps no working directory: name absolute paths, or cd in shell",
-    "scif": "it holds other blocks, which a recipe cannot give it",
+    "scif": "the formats would have other files by it, and a second image none: copy a SCI-F "
+    "recipe, and run scif install in shell (docs/recipes.md#applications-by-sci-f)",
 }
 PRIMITIVES = frozenset({"copy", "environment", "label", "raw", "shell"})
-# A file beside the recipe: the spec's folder holds texts below the project's files/, and no more.
-_LOCAL_FILES = {
-    **dict.fromkeys(("arm_allinea_studio", "intel_psxe", "pgi"), ("tarball",)),
+# What these copy is a file of the project that lock.yaml has the checksum of: local:PATH.
+LOCAL_FILES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("arm_allinea_studio", "pgi"), ("tarball",)),
+    "intel_psxe": ("tarball", "license"),
     "nsight_compute": ("runfile",),
 }
+# A package stands for the version: of MVAPICH2-GDR by name, of NVSHMEM as a file beside the recipe.
+_BY_PACKAGE = frozenset({"mvapich2_gdr", "nvshmem"})
+_WITH_PACKAGE = frozenset({"generic_build", "nvhpc", "nvshmem"})
 _HIDDEN = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")  # noqa: S108 - paths in the image
 
 TOOLCHAIN_VARIABLES = (
@@ -81,8 +90,8 @@ def type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Faul
 
 def rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     """What is missing, and what only one of the two formats would have."""
-    if use.name in _NOT_FOR_RECIPES:
-        yield fault(use, f"{use.name} is not for recipes: {_NOT_FOR_RECIPES[use.name]}")
+    if use.name in NOT_FOR_RECIPES:
+        yield fault(use, f"{use.name} is not for recipes: {NOT_FOR_RECIPES[use.name]}")
         return
     yield from _version_faults(use, block)
     yield from _format_faults(use)
@@ -98,7 +107,7 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
         problem = f"{use.name} needs a version: hpccm would take {default}"
         sources = [name for name in _SOURCES if name in block.documented]
         yield fault(use, problem, f"valid: one of {', '.join(sources)}")
-    for group in _VERSIONS_TOO.get(use.name, ()):
+    for group in _VERSIONS_TOO.get(use.name, ()) if _names_more_than_its_version(use) else ():
         if not any(given.get(name) for name in group):
             taken = block.defaults.get(group[0])
             would = f": hpccm would take {taken}" if taken else ""
@@ -110,6 +119,14 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
         yield fault(use, problem, "valid: commit, or branch with the name of a tag")
 
 
+def _names_more_than_its_version(use: BlockUse) -> bool:
+    """Whether what a block downloads is called by more than its version, as it is named."""
+    since, version = _VERSIONS_TOO_SINCE.get(use.name), use.arguments.get("version")
+    if since is None or not isinstance(version, str) or _is_template(version):
+        return True
+    return version_order(version) >= version_order(since)
+
+
 def _missing_version(use: BlockUse, block: Block) -> str:
     """The version that hpccm would take by itself; empty where the recipe names one."""
     given = use.arguments
@@ -117,7 +134,7 @@ def _missing_version(use: BlockUse, block: Block) -> str:
         return ""
     if "version" not in block.documented or any(given.get(name) for name in _SOURCES):
         return ""
-    if use.name == "mvapich2_gdr" and given.get("package"):
+    if use.name in _BY_PACKAGE and given.get("package"):
         return ""
     return block.defaults.get("version") or "its newest"
 
@@ -131,14 +148,18 @@ def _format_faults(use: BlockUse) -> Iterator[Fault]:
 
 
 def _file_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    names = list(_LOCAL_FILES.get(use.name, ()))
-    if "branch" in block.documented or use.name in {"generic_build", "nvhpc"}:
-        names.append("package")
-    for argument in names:
+    for argument in LOCAL_FILES.get(use.name, ()):
         value = use.arguments.get(argument)
+        if isinstance(value, str) and not value.startswith(("https://", LOCAL_SOURCE, "{{")):
+            problem = f'"{value}" has no checksum'
+            valid = f"valid: {LOCAL_SOURCE}PATH in the project's folder, which lock.yaml has one of"
+            yield fault(use, problem, valid, argument)
+    if "branch" in block.documented or use.name in _WITH_PACKAGE:
+        value = use.arguments.get("package")
         if isinstance(value, str) and not value.startswith("https://"):
             problem = f'"{value}" is a file beside the recipe, and specs bring no such files'
-            yield fault(use, problem, "valid: url, which builds can fetch", argument)
+            valid = f"valid: url, which builds can fetch, or url: {LOCAL_SOURCE}PATH"
+            yield fault(use, problem, valid, "package")
 
 
 def _raw_faults(use: BlockUse) -> Iterator[Fault]:
@@ -156,6 +177,8 @@ def _shell_faults(use: BlockUse) -> Iterator[Fault]:
 
 def _copy_faults(use: BlockUse) -> Iterator[Fault]:
     given = use.arguments
+    if "from" in given:
+        yield from _copy_from_faults(use)
     if not ("files" in given) ^ ("src" in given and "dest" in given):
         yield fault(use, "copy needs src and dest, or files", "valid: {src: a.conf, dest: /etc/}")
     files = given.get("files")
@@ -166,6 +189,19 @@ def _copy_faults(use: BlockUse) -> Iterator[Fault]:
             elif f"{dest}/".startswith(_HIDDEN):
                 problem = f"Singularity cannot copy files to {dest}: it mounts over it"
                 yield fault(use, problem, "valid: such as /usr/local/src/", "dest")
+
+
+def _copy_from_faults(use: BlockUse) -> Iterator[Fault]:
+    given = use.arguments
+    if given["from"] != DEVELOPMENT:
+        problem = f'there is no stage "{given["from"]}" to copy from'
+        yield fault(use, problem, f"valid: {DEVELOPMENT}", "from")
+    if use.where.key.startswith(f"{DEVELOPMENT}["):
+        yield fault(use, "the development stage cannot copy from itself", argument="from")
+    sources = given.get("src")
+    for source in sources if isinstance(sources, list) else [sources]:
+        if isinstance(source, str) and not source.startswith(("/", "{{")):
+            yield fault(use, f'"{source}" is no absolute path in that stage', argument="src")
 
 
 def _toolchain_problem(value: Any) -> str:
@@ -256,4 +292,52 @@ def _is_template(value: Any) -> bool:
     return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 
-_CHECKED = {"copy": _copy_faults, "raw": _raw_faults, "shell": _shell_faults}
+def _pip_faults(use: BlockUse) -> Iterator[Fault]:
+    """Each argument is quoted, so that a blank in it reaches pip."""
+    for argument in ("args", "install_args"):
+        values = use.arguments.get(argument)
+        for value in values if isinstance(values, list) else ():
+            if isinstance(value, str) and value.startswith("-") and not _is_template(value):
+                option, blank, rest = value.partition(" ")
+                if blank and "=" not in option:
+                    problem = f'"{value}" is one argument with a blank in it'
+                    yield fault(use, problem, f"valid: [{option}, {rest.strip()}]", argument)
+
+
+# Its file names: https://mvapich.cse.ohio-state.edu/downloads/. The folder kept its name.
+_MVAPICH_FOLDER = "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"
+_RENAMED_SINCE = (3,)
+
+
+def _mvapich2_faults(use: BlockUse) -> Iterator[Fault]:
+    """MVAPICH2 is called MVAPICH since 3.0, and hpccm would fetch a file that does not exist."""
+    version = use.arguments.get("version")
+    if not isinstance(version, str) or _is_template(version):
+        return
+    if version_order(version) >= _RENAMED_SINCE:
+        problem = f"hpccm would fetch mvapich2-{version}.tar.gz, and it is mvapich-{version}"
+        url = f"{_MVAPICH_FOLDER}/mvapich-{version}.tar.gz"
+        yield fault(use, problem, f"valid: generic_autotools with url: {url}", "version")
+
+
+_HPCX_IN_FOLDERS_UNTIL = (2, 8)
+
+
+def _hpcx_faults(use: BlockUse) -> Iterator[Fault]:
+    """Up to 2.8, hpcx.py takes the name of a folder from a version of three numbers."""
+    version = use.arguments.get("version")
+    if not isinstance(version, str) or _is_template(version) or version.count(".") > 1:
+        return
+    if version_order(version) <= _HPCX_IN_FOLDERS_UNTIL:
+        problem = f'HPC-X "{version}" has three numbers in its files\' names'
+        yield fault(use, problem, f"valid: such as {version}.0", "version")
+
+
+_CHECKED = {
+    "copy": _copy_faults,
+    "hpcx": _hpcx_faults,
+    "mvapich2": _mvapich2_faults,
+    "pip": _pip_faults,
+    "raw": _raw_faults,
+    "shell": _shell_faults,
+}

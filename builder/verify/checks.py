@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from builder.engines import Tools
 from builder.errors import StepFailed
+from builder.indices import IndexState
 from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
 from builder.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
@@ -51,7 +52,7 @@ class Target:
 
     `directory` is the working directory of its programs, `mpi` the value of its cell. `harness` has
     the SHA-256 of the builder's scripts by their paths in the image; it is empty if these are not
-    known.
+    known. `indices` are the states of package indices that it was made with, where these are known.
     """
 
     identifier: str
@@ -61,6 +62,7 @@ class Target:
     directory: str = "/"
     mpi: str = NONE
     harness: Mapping[str, str] = field(default_factory=dict)
+    indices: tuple[IndexState, ...] = ()
 
     @property
     def needs_gpu(self) -> bool:

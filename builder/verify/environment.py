@@ -19,6 +19,8 @@ _SCRIPT = (
     'if [ "$(pwd -P)" = "$(cd -- "$1" && pwd -P)" ]; then printf "%s\\n" "$1"; else pwd; fi && '
     "exec env -0"
 )
+# A script of a SIF could behave as long as `env` is started: so another program looks once more.
+_SECOND = ("cat", "/proc/self/environ")
 # Shells hand on no other names to what they start: https://pubs.opengroup.org/onlinepubs/9699919799
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Shells set these, and every runner is told HOME, whatever an image says.
@@ -54,6 +56,8 @@ def environment_outcome(
             else []
         ),
     ]
+    if not done.returncode and not wrong:
+        wrong = _changed(found, _pairs(runner.run(_SECOND, timeout_s=_TIMEOUT_S).stdout))
     if done.returncode or wrong:
         if done.returncode:
             wrong = [last_line(done.stderr) or f"{shlex.quote(_TITLE)} did not run"]
@@ -72,8 +76,21 @@ def environment_outcome(
 
 def _parsed(text: str) -> tuple[str, dict[str, str]]:
     directory, _, rest = text.partition("\n")
-    pairs = [pair.partition("=")[::2] for pair in rest.split("\0") if "=" in pair]
-    return directory, dict(pairs)
+    return directory, _pairs(rest)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.partition("=")[::2] for pair in text.split("\0") if "=" in pair)
+
+
+def _changed(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    """What another program is given, where that is not what `env` was."""
+    names = {name for name in {*first, *second} if _SHELL_NAME.fullmatch(name)} - {*_ALWAYS}
+    return [
+        f"{name} depends on the program that is started: {second.get(name)!r} for {_SECOND[0]}"
+        for name in sorted(names)
+        if first.get(name) != second.get(name)
+    ]
 
 
 def _differences(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
+from builder.indices import IndexState
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.predicates import STATEMENT, TEST_RESULT
 from builder.verify.host import HostFacts
@@ -84,7 +85,8 @@ class Setting:
 
     `emulator` is the program that ran a foreign architecture's code, and empty where the code ran
     on the processor. `gpu` says whether the host's GPUs were
-    handed over, and `no_gpu` why not. Times are in UTC, as ISO 8601.
+    handed over, and `no_gpu` why not. `indices` are the states of package indices that the image
+    was made with. Times are in UTC, as ISO 8601.
     """
 
     format: str
@@ -98,6 +100,7 @@ class Setting:
     gpu: bool = False
     no_gpu: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
+    indices: tuple[IndexState, ...] = ()
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -112,6 +115,7 @@ class Setting:
             "finished": self.finished,
             "host": {**asdict(self.host), "gpus": list(self.host.gpus)},
             "tools": dict(self.tools),
+            "indices": [asdict(one) for one in self.indices],
         }
 
 

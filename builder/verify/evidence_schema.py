@@ -14,10 +14,11 @@ _SAID = {"type": "string", "minLength": 1}
 _NAMES = {"type": "array", "items": _SAID, "uniqueItems": True}
 _SOME = {"minItems": 1}
 _NONE = {"maxItems": 0}
+_SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _DIGEST = {
     "type": "object",
     "description": "SHA-256, in hexadecimal",
-    "properties": {"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}},
+    "properties": {"sha256": _SHA256},
     "required": ["sha256"],
     "additionalProperties": False,
 }
@@ -96,6 +97,12 @@ def _run() -> dict[str, Any]:
                 "description": "versions of the programs that had a part in it",
                 "additionalProperties": _TEXT,
             },
+            "indices": {
+                "type": "array",
+                "description": "the states of package indices that the image was made with, "
+                "where these are known",
+                "items": _index(),
+            },
         }
     )
     return _object(
@@ -108,6 +115,26 @@ def _run() -> dict[str, Any]:
                     _when("emulated", True, {"emulator": _SAID}),
                     _when("emulated", False, {"emulator": {"const": ""}}),
                 ],
+            },
+        }
+    )
+
+
+def _index() -> dict[str, Any]:
+    return _object(
+        {
+            "archive": {**_SAID, "description": "the last part of its address: debian-security"},
+            "suite": _SAID,
+            "taken_as": {**_SAID, "description": "the name of the suite that it came by"},
+            "date": {
+                "description": "of its Release file; empty if that has none",
+                "anyOf": [_TIME, {"const": ""}],
+            },
+            "sha256": {**_SHA256, "description": "of its Release file"},
+            "behind_days": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "how much older it is than what the mirror told of",
             },
         }
     )

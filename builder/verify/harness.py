@@ -1,36 +1,56 @@
 """The harness that an image carries, held against the bytes that the builder gave it.
 
 A check is only as good as the scripts that run it: `quiet.sh` without its look at standard error
-passes what complains. Scripts and sources are compared byte for byte. Programs are compiled in the
-image, by its own compiler: the builder never had their bytes, so that their digests are noted as
-evidence, and not compared.
+passes what complains. Scripts and sources are compared byte for byte with what the builder copied
+in. Programs are compiled in the image, by its own compiler: they are compared with those that the
+builder found in the layout that it packed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from builder.model import FAILED, Outcome
+from builder.artifacts.flatten import Node
+from builder.digests import digest_of
+from builder.model import FAILED, SKIPPED, Outcome
 from builder.verify.checks import Target
 from builder.verify.trees import FormatTree
 from builder.verify.wording import LONGEST, one_line
 
 HARNESS_CHECK = "harness"
 _FOLDER = "opt/build-images/"
-_COPIED = ("files/run-checks", "files/checks/", "files/src/", "files/host-contract.json")
-_SCRIPTS = f"{_FOLDER}checks/"
+_COPIED = (
+    *("files/run-checks", "files/checks/", "files/src/", "files/host-contract.json"),
+    "files/bin/",
+)
+_SCRIPTS, _PROGRAMS = f"{_FOLDER}checks/", f"{_FOLDER}bin/"
 
 
 def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
     """The SHA-256 of each file of the harness by its path in the image.
 
-    `specs` are the digests of a spec's files (`sha256:…`) by their names in the spec's folder.
+    `specs` are the digests of a spec's files (`sha256:…`) by their names in the spec's folder, and
+    of compiled programs as `programs_in` has them.
     """
     return {
         name.replace("files/", _FOLDER, 1): str(digest).removeprefix("sha256:")
         for name, digest in specs.items()
         if name.startswith(_COPIED)
     }
+
+
+def programs_in(nodes: Mapping[str, Node]) -> dict[str, str]:
+    """The digests of the checks' programs in a built image, named as if the spec had them."""
+    return {
+        path.replace(_FOLDER, "files/", 1): digest_of(node.read())
+        for path, node in nodes.items()
+        if path.startswith(_PROGRAMS) and node.is_file
+    }
+
+
+def within(harness: Mapping[str, str]) -> dict[str, str]:
+    """A harness by paths below its folder, as evidence has it."""
+    return {path.removeprefix(_FOLDER): digest for path, digest in harness.items()}
 
 
 def carried_harness(tree: FormatTree) -> dict[str, str]:
@@ -43,9 +63,15 @@ def carried_harness(tree: FormatTree) -> dict[str, str]:
 
 
 def altered_harness(target: Target, trees: Mapping[str, FormatTree]) -> tuple[Outcome, ...]:
-    """A failure, where a file of the harness is not the builder's; none for an image without."""
-    if not target.checks or not target.harness:
+    """A failure, where a file of the harness is not the builder's; none for an image without.
+
+    Skipped where nobody says what the builder gave the image, as of one that was pulled.
+    """
+    if not target.checks:
         return ()
+    if not target.harness:
+        reason = "not compared: nothing here says which scripts the builder gave the image"
+        return (Outcome(check=HARNESS_CHECK, outcome=SKIPPED, reason=reason),)
     faults = [fault for name, tree in trees.items() for fault in _altered(target, name, tree)]
     if not faults:
         return ()
@@ -54,8 +80,11 @@ def altered_harness(target: Target, trees: Mapping[str, FormatTree]) -> tuple[Ou
 
 
 def _altered(target: Target, name: str, tree: FormatTree) -> Iterator[str]:
-    scripts = {path for path in tree.entries if path.startswith(_SCRIPTS)}
-    for path in sorted(scripts | target.harness.keys()):
+    folders = [_SCRIPTS]
+    if any(path.startswith(_PROGRAMS) for path in target.harness):  # earlier manifests have none
+        folders.append(_PROGRAMS)
+    files = {path for path in tree.entries if path.startswith(tuple(folders))}
+    for path in sorted(files | target.harness.keys()):
         entry = tree.entries.get(path)
         if entry is None:
             yield f"{name}: /{path} is missing"

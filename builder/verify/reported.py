@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder import facts
+from builder.agreement import wrong_numbers
 
 SINGLETONS = "MPI started singletons"
 _MPI = "mpi"  # the check whose ranks report library, hosts and transport
@@ -69,6 +70,8 @@ def _wrong_count(asked: AskedRanks, ranks: object) -> str:
 
 
 def _wrong_mpi(asked: AskedRanks, data: Mapping[str, Any]) -> str:
+    if numbers := wrong_numbers(data):
+        return f"the ranks are numbered {numbers}, expected each of {data['ranks']} once"
     places = data.get("ranks_by_host")
     if not isinstance(places, dict) or [*places.values()] != [data["ranks"]]:
         return f"the ranks were on {places}, expected all {data['ranks']} on one host"
@@ -77,4 +80,6 @@ def _wrong_mpi(asked: AskedRanks, data: Mapping[str, Any]) -> str:
         return f"the library is {library}, expected {asked.library or 'one with a name'}"
     if not isinstance(data.get("transport"), str):
         return "the ranks did not report their transport"
+    if data.get("within_host") == "TCP":
+        return f"the ranks of one host talk over TCP ({data['transport']}), not over shared memory"
     return ""

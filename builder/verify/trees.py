@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -42,16 +42,23 @@ class FormatTree:
     """The entries of one format that count, and the digest over them.
 
     `artifact` is that of the file which they were read from, `sha256:…`: of a SIF alone, which
-    this reading is the first of. The others were hashed while they were written.
+    this reading is the first of. The others were hashed while they were written. `kept` are the
+    contents of the files that describe the image, by path: variables, labels, scripts.
     """
 
     entries: Mapping[str, Entry]
     digest: str
     artifact: str = ""
+    kept: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entries: Mapping[str, Entry], artifact: str = "") -> FormatTree:
-        return cls(entries=entries, digest=tree_digest(entries), artifact=artifact)
+    def of(
+        cls,
+        entries: Mapping[str, Entry],
+        artifact: str = "",
+        kept: Mapping[str, bytes] | None = None,
+    ) -> FormatTree:
+        return cls(entries=entries, digest=tree_digest(entries), artifact=artifact, kept=kept or {})
 
 
 def trees_of(
@@ -95,13 +102,15 @@ def tree_of_artifact(
 
 
 def _tree(artifact_format: str, artifact: Path, *, work: Path, tools: Tools) -> FormatTree:
+    kept: dict[str, bytes] = {}
     if artifact_format == "oci":
-        return FormatTree.of(comparable(flatten.entries_of_layout(oci.read_layout(artifact))))
+        layout = oci.read_layout(artifact)
+        return FormatTree.of(comparable(flatten.entries_of_layout(layout, kept)), kept=kept)
     whole = hashlib.sha256()
     with _as_tar(artifact_format, artifact, work=work, tools=tools, seen=whole.update) as stream:
-        entries = comparable(entries_of_tar(stream))
+        entries = comparable(entries_of_tar(stream, kept))
     is_sif = artifact_format == "sif"
-    return FormatTree.of(entries, f"sha256:{whole.hexdigest()}" if is_sif else "")
+    return FormatTree.of(entries, f"sha256:{whole.hexdigest()}" if is_sif else "", kept)
 
 
 def _as_tar(

@@ -8,12 +8,12 @@ import gc
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import slurm
 from docker_engine import docker_engine
 from harness import (
     ARCHITECTURES,
@@ -23,11 +23,13 @@ from harness import (
     Ended,
     build_images,
     copy_of_project,
+    home_of_its_own,
     missing,
 )
 from made_releases import make_images, make_project
 from published import RECIPES, Pair, made_key
 from real_registry import RealRegistry, real_registry
+from small_base import add_small_base, store_small_base
 from small_images import Maker, maker_in
 
 from builder.bases import StoredBase, ensure_base, find_mirror
@@ -38,6 +40,10 @@ from builder.load.project import load_project
 from builder.locks import locked
 from builder.process import Processes
 
+# What is tested is how images are built, and not how far behind a mirror is: some have security
+# updates of one architecture alone for weeks. `test_ordinary_user.py` takes them.
+os.environ.setdefault("BUILD_IMAGES_MAX_INDEX_AGE", "365")
+os.environ.setdefault("BUILD_IMAGES_SECURITY_MIRROR", "none")
 # Why tests may be skipped also where BUILD_IMAGES_NO_SKIPS says that everything is to run.
 _OF_THE_MACHINE = (
     *("no GPU here", "there is a GPU here"),
@@ -137,6 +143,15 @@ def unpacked(tools: Tools, hpc_base: dict[str, Path]) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[dict[str, str]]:
+    """A Slurm of two nodes, as the environment in which `srun` finds it."""
+    if why := slurm.why_not():
+        pytest.skip(why)
+    with slurm.two_nodes() as environment:
+        yield environment
+
+
 @contextlib.contextmanager
 def folder_of_the_user(tools: Tools) -> Iterator[Path]:
     tools.home.work.mkdir(parents=True, exist_ok=True)
@@ -210,17 +225,27 @@ def debian13(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> StoredBa
 def home(tools: Tools, debian13: StoredBase) -> Iterator[Path]:
     """A home with this machine's tools and bases, and nothing built."""
     del debian13  # there it is
-    folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))
-    folder.chmod(0o755)  # the ordinary user works in it
-    (folder / "tools").symlink_to(tools.home.path / "tools")
     half_made = shutil.ignore_patterns(".*")  # by other tests, with a /proc mounted in it
-    bases = folder / "bases"
-    shutil.copytree(tools.home.bases, bases, copy_function=link_or_copy, ignore=half_made)
-    yield folder
-    for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
-        if (place := line.split()[4]).startswith(f"{folder}/"):
-            subprocess.run(["umount", "-l", place], check=False)
-    shutil.rmtree(folder, ignore_errors=True)
+    with home_of_its_own(tools) as folder:
+        bases = folder / "bases"
+        shutil.copytree(tools.home.bases, bases, copy_function=link_or_copy, ignore=half_made)
+        yield folder
+
+
+@pytest.fixture
+def small_site(tmp_path: Path) -> Path:
+    """A project whose only base is of 10 MB, and in the store of `small_home`."""
+    site = copy_of_project(tmp_path)
+    add_small_base(site)
+    return site
+
+
+@pytest.fixture
+def small_home(tools: Tools, small_site: Path) -> Iterator[Path]:
+    """A home with this machine's tools and the base of `small_site`, and nothing built."""
+    with home_of_its_own(tools) as folder:
+        store_small_base(small_site, folder)
+        yield folder
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from builder.cli.workspace import link_or_copy
+from builder.engines import Tools
 from builder.home import Home
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -111,3 +113,18 @@ def copy_of_project(folder: Path) -> Path:
         shutil.copytree(PROJECT / name, folder / name)
     shutil.copy(PROJECT / "matrix.yaml", folder)
     return folder
+
+
+@contextlib.contextmanager
+def home_of_its_own(tools: Tools) -> Iterator[Path]:
+    """A home with this machine's tools and nothing else."""
+    folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))
+    folder.chmod(0o755)  # the ordinary user works in it
+    (folder / "tools").symlink_to(tools.home.path / "tools")
+    try:
+        yield folder
+    finally:
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
+            if (place := line.split()[4]).startswith(f"{folder}/"):
+                subprocess.run(["umount", "-l", place], check=False)
+        shutil.rmtree(folder, ignore_errors=True)

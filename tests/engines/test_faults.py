@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness import PROJECT, build_images, manifest_of, sample
+from small_base import MATRIX
 
 from builder.descendants import end_tree
 from builder.engines import Buildah, Tools
@@ -19,7 +20,7 @@ from builder.mounts import mounted_below
 
 pytestmark = pytest.mark.engines
 
-IMAGE = "tiny-1.0-debian13-x86_64"
+IMAGE = "tiny-1.0-small-x86_64"
 TINY = """\
 recipe: tiny
 version: "1.0"
@@ -30,20 +31,29 @@ runtime:
 """
 
 
-def write_tiny(site: Path, commands: str, *, name: str = "tiny") -> None:
+@pytest.fixture(name="site")
+def site_with_a_small_base(small_site: Path) -> Path:
+    return small_site
+
+
+@pytest.fixture(name="home")
+def home_with_the_small_base(small_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(small_home))
+    return small_home
+
+
+def write_tiny(site: Path, commands: str, *, name: str = "tiny", base: str = "small") -> None:
     """Make the project one of tiny recipes, without MPI, for x86_64."""
     for recipe in (site / "recipes").glob("*.yaml"):
-        if "shell: {commands:" not in recipe.read_text():  # not of an earlier call
+        if "about: a few commands" not in recipe.read_text():  # not of an earlier call
             recipe.unlink()
     text = TINY.format(commands=commands).replace("recipe: tiny", f"recipe: {name}")
     (site / f"recipes/{name}.yaml").write_text(text)
-    (site / "matrix.yaml").write_text(
-        "axes:\n  arch: [x86_64]\n  base: [debian13]\n  cuda: [none]\n  mpi: [none]\n"
-    )
+    (site / "matrix.yaml").write_text(MATRIX.replace("small", base))
 
 
-def test_a_failing_step_is_named_and_the_other_images_go_on(tools: Tools, site: Path) -> None:
-    del tools
+def test_a_failing_step_is_named_and_the_other_images_go_on(home: Path, site: Path) -> None:
+    del home  # in the environment
     write_tiny(site, '"echo all is well"', name="sound")
     write_tiny(site, '"seq 100", "exit 7"')
     done = build_images("--project", site, "--all", "--format", "oci")
@@ -53,7 +63,7 @@ def test_a_failing_step_is_named_and_the_other_images_go_on(tools: Tools, site: 
     assert f"log: {site}/out/{IMAGE}/build.log" in done.stderr
     assert (site / "out" / IMAGE / "build.log").exists()
     assert not (site / "out" / IMAGE / "manifest.json").exists()
-    assert manifest_of(site / "out/sound-1.0-debian13-x86_64")["outcome"] == "verified"
+    assert manifest_of(site / "out/sound-1.0-small-x86_64")["outcome"] == "verified"
     assert "the build failed" in (site / "out/report.html").read_text()
 
 
@@ -62,7 +72,6 @@ def test_a_failing_step_is_named_and_the_other_images_go_on(tools: Tools, site: 
 def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
     tools: Tools, site: Path, home: Path, number: signal.Signals
 ) -> None:
-    own = {"BUILD_IMAGES_HOME": str(home)}  # no other builder uses it: nothing there is theirs
     marker = f"sleep {3600 + int(number)}"
     write_tiny(site, f'"test -e /tmp/never || {marker}"')
     # A shell's background jobs, CI among them, ignore SIGINT, and so would what they start.
@@ -70,7 +79,6 @@ def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
     with subprocess.Popen(
         [*command, "--project", str(site), "--all", "--format=oci"],
         cwd=PROJECT,
-        env={**os.environ, **own},
         stderr=subprocess.PIPE,
         text=True,
     ) as child:
@@ -90,7 +98,7 @@ def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
     assert not listed.stdout.strip()
     assert not (site / "out" / IMAGE / "manifest.json").exists()
     write_tiny(site, '"echo done"')
-    assert build_images("--project", site, "--all", "--format=oci", env=own).status == 0
+    assert build_images("--project", site, "--all", "--format=oci").status == 0
 
 
 def running(marker: str) -> bool:

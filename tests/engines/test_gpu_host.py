@@ -21,7 +21,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 from harness import PROJECT, manifest_of
-from small_images import Check, Maker, Thing, sound
+from made_formats import Node
+from small_images import Check, Maker, sound
 
 from builder.engines import Tools
 from builder.schema import schema
@@ -54,10 +55,10 @@ class Host:
         """An image with these checks; `programs` are further scripts, by their names."""
         source = PROJECT / "tests/images/gpu-control.sh"
         things = {
-            PROGRAM.lstrip("/"): Thing(data=(self.folder / "gpu").read_bytes(), mode=0o755),
-            "opt/build-images/src/gpu-control.sh": Thing(data=source.read_bytes()),
+            PROGRAM.lstrip("/"): Node(data=(self.folder / "gpu").read_bytes(), mode=0o755),
+            "opt/build-images/src/gpu-control.sh": Node(data=source.read_bytes()),
             **{
-                f"opt/build-images/bin/{name}": Thing(data=text.encode(), mode=0o755)
+                f"opt/build-images/bin/{name}": Node(data=text.encode(), mode=0o755)
                 for name, text in programs.items()
             },
         }

@@ -15,23 +15,23 @@ from killing import Case, Commands, kill
 
 pytestmark = pytest.mark.engines
 Cases: TypeAlias = "tuple[Commands, dict[str, Case]]"
-EVERY = {
-    "pull --format oci": 39,
-    "pull --format sif": 19,
-    "pull --format charliecloud": 29,
-    "pull --format directory": 39,
-    "publish": 53,
-    "publish --from": 48,
-    "bundle": 5,
-    "bundle, an older one there": 5,
-    "bundle --from": 36,
-    "load --to": 73,
-    "load --output --format oci": 29,
-    "load --output --format sif": 19,
-    "load --output --format directory": 29,
-    "load --home": 15,
-    "load --home, an older one there": 15,
-}
+COMMANDS = (
+    "pull --format oci",
+    "pull --format sif",
+    "pull --format charliecloud",
+    "pull --format directory",
+    "publish",
+    "publish --from",
+    "bundle",
+    "bundle, an older one there",
+    "bundle --from",
+    "load --to",
+    "load --output --format oci",
+    "load --output --format sif",
+    "load --output --format directory",
+    "load --home",
+    "load --home, an older one there",
+)
 
 
 @pytest.fixture(scope="module", name="cases")
@@ -44,13 +44,13 @@ def made_cases(
         yield run, {one.name: one for one in some}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_what_is_killed_leaves_nothing_half_made(cases: Cases, name: str) -> None:
     run, known = cases
-    kills, wrong = kill(run, known[name], every=EVERY[name])
+    kills, wrong = kill(run, known[name], at_most=2)
     assert wrong == []
-    assert kills > 1
+    assert kills == 2
 
 
 def test_no_command_is_left_out(cases: Cases) -> None:
-    assert cases[1].keys() == EVERY.keys()
+    assert sorted(cases[1]) == sorted(COMMANDS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
 import time
@@ -26,12 +25,12 @@ from harness import (
     ARCHITECTURES,
     LONG,
     PROJECT,
-    Ended,
     build_images,
-    copy_of,
     manifest_of,
-    missing,
+    sample,
 )
+from host_images import rank_image
+from launching import launched, need_open_mpi_4, only, verify
 from planted_ranks import RankDefect, plant
 
 from builder.engines import Tools
@@ -61,21 +60,27 @@ OVER_LIBFABRIC = {
 }
 
 
-def need_open_mpi_4() -> None:
-    if absent := missing(["mpirun.openmpi", "mpicc.openmpi"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)} (make setup-test)")
-    told = subprocess.run(
-        ["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True
-    ).stdout
-    if " 4.1." not in told:
-        pytest.skip(f"the host's Open MPI is not the images' 4.1: {told.splitlines()[0]}")
-
-
 @pytest.fixture(scope="module")
-def images(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders of images with nothing but an MPI, by architecture."""
+def images(
+    out: Path, tools: Tools, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Path]]:
+    """The folders of images with nothing but an MPI, by architecture.
+
+    Copied out of this host, which has the library that its launcher wants; in `make test-long`
+    built for both architectures.
+    """
     need_open_mpi_4()
-    site = tmp_path_factory.mktemp("launchers")
+    if LONG:
+        yield built(out, tmp_path_factory.mktemp("launchers"))
+        return
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="ranks-") as name:
+        Path(name).chmod(0o755)
+        arch = os.uname().machine
+        yield {arch: rank_image(Path(name), tools, arch)}
+
+
+def built(out: Path, site: Path) -> dict[str, Path]:
+    """Images of both architectures, by the whole way from a recipe."""
     for name in ("base-images", "tests/images"):
         shutil.copytree(PROJECT / name, site / name)
     matrix = yaml.safe_load((PROJECT / "matrix.yaml").read_text())
@@ -85,35 +90,10 @@ def images(out: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     (site / "recipes").mkdir()
     (site / "recipes/ranks.yaml").write_text(RECIPE)
     selection = ["--recipe=ranks", "--base=debian12", "--mpi=openmpi4.1"]
-    built = ARCHITECTURES if LONG else ("x86_64",)
-    archs = [f"--arch={arch}" for arch in built]
+    archs = [f"--arch={arch}" for arch in ARCHITECTURES]
     done = build_images("--project", site, *selection, *archs, "--no-verify", "--output", out)
     assert done.status == 0, done.stderr
-    return {arch: out / f"ranks-1.0-debian12-openmpi4.1-{arch}" for arch in built}
-
-
-@pytest.fixture(scope="module")
-def two_nodes() -> Iterator[dict[str, str]]:
-    """A Slurm of two nodes, as the environment in which `srun` finds it."""
-    if why := slurm.why_not():
-        pytest.skip(why)
-    with slurm.two_nodes() as environment:
-        yield environment
-
-
-def launched(folder: Path, check: str) -> dict[str, dict[str, Any]]:
-    """The outcomes of one name in the manifest, by format."""
-    found = {
-        name: [one for one in outcomes if one["check"] == check]
-        for name, outcomes in manifest_of(folder)["launched"].items()
-    }
-    return {name: some[0] for name, some in found.items() if some}
-
-
-def only(folder: Path, check: str) -> tuple[str, str]:
-    """The outcome in Charliecloud, and its reason."""
-    found = launched(folder, check)["charliecloud"]
-    return found["outcome"], found["reason"]
+    return {arch: out / f"ranks-1.0-debian12-openmpi4.1-{arch}" for arch in ARCHITECTURES}
 
 
 def predicate(folder: Path, name: str) -> dict[str, Any]:
@@ -142,8 +122,9 @@ def test_slurm_starts_the_ranks_on_two_nodes(
     arch: str, images: dict[str, Path], two_nodes: dict[str, str]
 ) -> None:
     emulated = arch != os.uname().machine
-    tuning = OVER_LIBFABRIC if emulated else {}
-    words = ["--launcher", "srun", "--ranks", "4", "--nodes", "2", "--timeout", "120"]
+    # Four ranks that wait by spinning keep two processors from the rank that they wait for.
+    tuning = OVER_LIBFABRIC if emulated else {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    words = ["--launcher", "srun", "--ranks", "4", "--nodes", "2", "--timeout", "300"]
     bind = [] if emulated else ["--bind-mpi", "auto"]
     done = build_images("verify", images[arch], *words, *bind, env={**two_nodes, **tuning})
     assert done.status == 0, done.stdout + done.stderr
@@ -152,7 +133,7 @@ def test_slurm_starts_the_ranks_on_two_nodes(
     assert sorted(found) == ["charliecloud", "sif"]
     for name, one in found.items():
         assert one["outcome"] == "passed"
-        assert one["reason"].startswith("4 ranks on 2 hosts: messages and collectives of 1 B to 16")
+        assert one["reason"].startswith("4 ranks on 2 hosts: messages and collectives of 1 B to 8")
         assert "started by srun of Slurm 2" in one["reason"]
         assert sorted(one["data"]["ranks_by_host"]) == ["n1", "n2"]
         assert one["data"]["transport"].startswith("cm (ofi)" if emulated else "ob1 (")
@@ -179,7 +160,7 @@ def is_bound_on_two_nodes(folder: Path, name: str) -> None:
     """Its ranks loaded the host's library; the image's own is of the same version."""
     one = launched(folder, "mpi-bind-srun")[name]
     assert one["outcome"] == "passed"
-    assert one["reason"].startswith("4 ranks on 2 hosts: messages and collectives of 1 B to 16")
+    assert one["reason"].startswith("4 ranks on 2 hosts: messages and collectives of 1 B to 8")
     assert sorted(one["data"]["ranks_by_host"]) == ["n1", "n2"]
     assert one["data"]["library_file"].startswith("/host-mpi/mpi/libmpi.so.40.")
     assert f"the host's {one['data']['host_library']} is loaded" in one["reason"]
@@ -199,39 +180,14 @@ def test_mpirun_starts_the_ranks(arch: str, images: dict[str, Path]) -> None:
         assert "vader" in one["data"]["transport"]
 
 
-@pytest.fixture
-def own_image(hpc_base: dict[str, Path], tools: Tools) -> Iterator[Path]:
-    """The x86_64 image, for a test to verify: others read it meanwhile, or publish it."""
-    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="own-") as name:
-        Path(name).chmod(0o755)
-        yield copy_of(hpc_base["x86_64"], Path(name) / "image")
-
-
-def test_the_hosts_library_is_loaded_in_the_place_of_the_images(own_image: Path) -> None:
-    """The image has Open MPI 5.0, the host 4.1: the version tells as much as the file does."""
-    need_open_mpi_4()
-    done = build_images("verify", own_image, "--launcher", "mpirun", "--bind-mpi", "auto")
-    assert done.status == 0, done.stdout + done.stderr
-    found = launched(own_image, "mpi-bind-mpirun")
-    assert sorted(found) == ["charliecloud", "sif"]
-    for name, one in found.items():
-        assert one["outcome"] == "passed"
-        assert one["data"]["library"].startswith("Open MPI v4.1.")
-        assert one["data"]["library_file"].startswith("/host-mpi/mpi/libmpi.so.40.")
-        assert f"the host's {one['data']['host_library']} is loaded" in one["reason"]
-        own = launched(own_image, "mpi-hybrid-mpirun")[name]["data"]
-        assert own["library"].startswith("Open MPI v5.0.")
-        assert not own["library_file"].startswith("/host-mpi")
-
-
 def test_without_a_controller_nothing_is_passed(images: dict[str, Path]) -> None:
     image = images["x86_64"]
     environment = {"SLURM_CONF": "/nonexistent/slurm.conf"}
+    before = manifest_of(image)
     done = build_images("verify", image, "--launcher", "srun", env=environment)
     assert done.status == 4, done.stdout
-    for one in launched(image, "mpi-hybrid-srun").values():
-        assert one["outcome"] == "skipped"
-        assert "Slurm" in one["reason"] or "srun" in one["reason"]
+    assert "Slurm" in done.stderr or "srun" in done.stderr
+    assert manifest_of(image).get("launched") == before.get("launched")
 
 
 @EMULATED
@@ -249,10 +205,10 @@ def test_an_mpi_of_another_architecture_is_not_bound(images: dict[str, Path]) ->
 
 DEFECTS = {
     "singletons": RankDefect(kind="singletons"),
-    "sum": RankDefect(kind="sum", rank=2, size=1000, place=17),
+    "sum": RankDefect(kind="sum", rank=2, place=0),
     "noise": RankDefect(kind="noise"),
-    "lose": RankDefect(kind="lose", rank=3, size=65536),
-    "hang": RankDefect(kind="hang", rank=2, size=65536),
+    "lose": RankDefect(kind="lose", rank=3),
+    "hang": RankDefect(kind="hang", rank=2),
 }
 
 
@@ -262,26 +218,23 @@ def planted(images: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     return plant(images["x86_64"], tmp_path_factory.mktemp("planted"))
 
 
-def verify(
-    folder: Path, launcher: str, *words: str, runner: str = "charliecloud", **environment: str
-) -> Ended:
-    chosen = ("--launcher", launcher, "--runner", runner)
-    return build_images("verify", folder, *chosen, *words, env=environment)
-
-
 def test_an_image_without_a_defect_passes_and_so_will_the_next(planted: Path) -> None:
     done = verify(planted, "mpirun")
     assert done.status == 0, done.stdout + done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("defect", "reason"),
-    [
-        ("singletons", "MPI started singletons: this process is rank 0 of 1, expected 4 ranks"),
-        ("sum", "rank 2: allreduce SUM (double) of 1000 values: value 17 is 46, expected 45"),
-        ("lose", "exited on signal 9"),
-        ("noise", "standard error is not empty: WARNING: no fabric was found"),
-    ],
+    sample(
+        [
+            ("singletons", "MPI started singletons: this process is rank 0 of 1, expected 4 ranks"),
+            ("sum", "rank 2: allreduce SUM (double) of "),
+            ("lose", "exited on signal 9"),
+            ("noise", "standard error is not empty: WARNING: no fabric was found"),
+        ],
+        2,
+    ),
 )
 def test_a_defect_is_caught_under_mpirun(defect: str, reason: str, planted: Path) -> None:
     done = verify(planted, "mpirun", **DEFECTS[defect].environment)
@@ -289,17 +242,6 @@ def test_a_defect_is_caught_under_mpirun(defect: str, reason: str, planted: Path
     outcome, found = only(planted, "mpi-hybrid-mpirun")
     assert outcome == "failed"
     assert reason in found
-
-
-def test_a_launcher_that_is_not_told_of_mpi_starts_singletons(
-    own_image: Path, two_nodes: dict[str, str]
-) -> None:
-    """`srun --mpi=none`, and Open MPI 5.0, which then takes itself to be alone."""
-    done = verify(own_image, "srun", "--launcher-option=--mpi=none", **two_nodes)
-    assert done.status == 1
-    outcome, reason = only(own_image, "mpi-hybrid-srun")
-    assert outcome == "failed"
-    assert "MPI started singletons: this process is rank 0 of 1" in reason
 
 
 def test_a_rank_that_slurm_loses(planted: Path, two_nodes: dict[str, str]) -> None:
@@ -331,13 +273,13 @@ def planted_sif(images: dict[str, Path], planted: Path, tools: Tools) -> Iterato
     [
         ("singletons", "MPI started singletons: this process is rank 0 of 1, expected 4 ranks"),
         ("lose", "exited on signal 9"),
-        ("hang", "no result after 15 s: rank"),
+        ("hang", "no result after 8 s: rank"),
     ],
 )
 def test_a_defect_is_caught_in_apptainer(defect: str, reason: str, planted_sif: Path) -> None:
     shown = {"APPTAINER_BIND": f"{planted_sif}/opt/build-images/bin:/opt/build-images/bin"}
     given = {**shown, **DEFECTS[defect].environment}
-    done = verify(planted_sif, "mpirun", "--timeout", "15", runner="apptainer", **given)
+    done = verify(planted_sif, "mpirun", "--timeout", "8", runner="apptainer", **given)
     assert done.status == 1, done.stdout + done.stderr
     one = launched(planted_sif, "mpi-hybrid-mpirun")["sif"]
     assert one["outcome"] == "failed"
@@ -350,12 +292,12 @@ def test_ranks_that_hang_are_ended_and_say_what_they_waited_for(
 ) -> None:
     for launcher, environment in (("mpirun", {}), ("srun", two_nodes)):
         done = verify(
-            planted, launcher, "--timeout", "15", **DEFECTS["hang"].environment, **environment
+            planted, launcher, "--timeout", "8", **DEFECTS["hang"].environment, **environment
         )
         assert done.status == 1
         outcome, reason = only(planted, f"mpi-hybrid-{launcher}")
         assert outcome == "failed"
-        assert reason.startswith("no result after 15 s: rank")
+        assert reason.startswith("no result after 8 s: rank")
         assert "in MPI_Bcast of 65536 bytes from rank 0" in reason
         assert still_there("/bin/mpi.real") == []
     assert slurm.jobs(two_nodes) == []

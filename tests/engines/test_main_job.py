@@ -48,7 +48,7 @@ class TestDefaultSelection:
             assert outcomes(manifest, name) == dict.fromkeys(
                 [
                     *("formats-equal", "environment", "architecture", "mpi", "libraries"),
-                    "host-contract",
+                    *("python3", "verbs", "host-contract"),
                 ],
                 "passed",
             )

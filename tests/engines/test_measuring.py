@@ -14,8 +14,9 @@ from typing import Any
 import jsonschema
 import pytest
 from harness import FORMATS, LONG, PROJECT, Ended, build_images, manifest_of
+from made_formats import Node
 from prometheus_client.parser import text_string_to_metric_families
-from small_images import Maker, Thing, sound
+from small_images import Maker, sound
 
 from builder import schema
 from builder.engines import Tools
@@ -51,9 +52,9 @@ def small_with_memory_speed(small_images: Maker, folder: Path) -> Path:
     compiler = shutil.which("cc") or pytest.skip("cc is not installed (Debian: gcc)")
     options = ["-std=c99", "-O2", "-fopenmp", "-static", "-o", str(program)]
     subprocess.run([compiler, *options, str(PROJECT / "tests/images/memory-speed.c")], check=True)
-    thing = Thing(data=program.read_bytes(), mode=0o755)
+    thing = Node(data=program.read_bytes(), mode=0o755)
     small = sound("x86_64", 5, random.Random(5)).with_everywhere(
-        {"usr/local/bin/memory-speed": thing, "mnt": Thing(kind=tarfile.DIRTYPE, mode=0o755)}
+        {"usr/local/bin/memory-speed": thing, "mnt": Node(kind=tarfile.DIRTYPE, mode=0o755)}
     )
     image = small_images.make(dataclasses.replace(small, identifier="measured", directory="/"))
     done = build_images("verify", image)

@@ -127,7 +127,7 @@ def test_a_rebuild_from_the_archive_alone_is_the_same(
     homes: tuple[Path, Path], site: Path, tmp_path: Path
 ) -> None:
     here, there = homes
-    write_tiny(site, STEPS, name="packaged")
+    write_tiny(site, STEPS, name="packaged", base="debian13")
     before = built(site, here, IMAGE)
     inputs, policy = carried(homes, site, tmp_path)
     assert inputs["bases"] == 1
@@ -150,9 +150,8 @@ def test_a_base_of_a_registry_is_carried(
 ) -> None:
     """Over there, neither the registry nor the mirror for it is known."""
     here, there = homes
-    write_tiny(site, '"echo made on a base of a registry > /etc/v"', name="packaged")
-    matrix = (site / "matrix.yaml").read_text()
-    (site / "matrix.yaml").write_text(matrix.replace("debian13", "sample"))
+    commands = '"echo made on a base of a registry > /etc/v"'
+    write_tiny(site, commands, name="packaged", base="sample")
     (site / "base-images" / "sample.yaml").write_text(SAMPLE)
     with running_registry(tmp_path / "registry") as registry:
         (site / "site.yaml").write_text(f'registries: {{docker.io: "{registry.host}"}}\n')
@@ -175,7 +174,7 @@ def test_the_native_tools_of_an_emulated_build_are_carried(
     if not door.is_open("ppc64le"):
         pytest.skip("the kernel's handler of ppc64le is not that of 'make setup'")
     here, there = homes
-    write_tiny(site, '"echo made with native tools > /etc/v"', name="packaged")
+    write_tiny(site, '"echo made with native tools > /etc/v"', name="packaged", base="debian13")
     matrix = (site / "matrix.yaml").read_text()
     (site / "matrix.yaml").write_text(matrix.replace("x86_64", "ppc64le"))
     for one in (*tools.home.bases.glob("debian13-ppc64le-*"), *tools.home.native.glob("trixie-*")):

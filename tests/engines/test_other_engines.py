@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import LONG, build_images, copy_of_project, manifest_of, missing
+from harness import LONG, build_images, copy_of_project, home_of_its_own, manifest_of, missing
+from small_base import LEAN, add_small_base, store_small_base
 
 from builder.artifacts.oci import read_layout
 from builder.engines import Tools, apptainer
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
 
-IMAGE = "lean-1.0-debian13-openmpi5.0-x86_64" if LONG else "lean-1.0-debian13-x86_64"
 # What engines differ in: stages, copied files, an environment, checks. In `make test-long`
 # three engines install a compiler and an MPI, too, and compile a check.
-LEAN = """\
-recipe: lean
-version: "1.0"
-about: A check that is a script
-development:
-  - shell: {commands: ["echo a step of the development stage"]}
-runtime:
-  - shell: {commands: ["mkdir -p /opt/lean", "seq 9 > /opt/lean/numbers"]}
-environment:
-  LEAN: "an image's own"
-checks: [numbers]
-"""
-NUMBERS = """\
-
-  numbers:
-    about: what a step of the run-time stage wrote is there
-    run: test -s /opt/lean/numbers && echo the numbers are there
-    timeout: 60
-"""
+IMAGE = "lean-1.0-debian13-openmpi5.0-x86_64" if LONG else LEAN
 WITH_MPI = """\
 recipe: lean
 version: "1.0"
@@ -52,25 +35,23 @@ CHECKS = ("architecture", "mpi") if LONG else ("numbers",)
 
 
 @pytest.fixture(scope="module")
-def lean(docker_host: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lean(
+    docker_host: str, tools: Tools, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """The folder of a lean image that Docker has built and whose checks have run."""
     site = copy_of_project(tmp_path_factory.mktemp("lean"))
-    (site / "recipes/lean.yaml").write_text(WITH_MPI if LONG else LEAN)
-    checks = site / "tests/images/checks.yaml"
-    checks.write_text(checks.read_text() + NUMBERS)
-    words: list[str | Path] = [
-        "--project",
-        site,
-        "--engine",
-        "docker",
-        "--image",
-        IMAGE,
-        "--format",
-        "oci",
-    ]
-    done = build_images(*words, env={"DOCKER_HOST": docker_host})
-    assert done.status == 0, done.stderr
-    return site / "out" / IMAGE
+    env = {"DOCKER_HOST": docker_host}
+    words: list[str | Path] = ["--project", site, "--engine", "docker", "--image", IMAGE]
+    with home_of_its_own(tools) as home:
+        if LONG:
+            (site / "recipes/lean.yaml").write_text(WITH_MPI)
+        else:
+            add_small_base(site)
+            store_small_base(site, home)
+            env["BUILD_IMAGES_HOME"] = str(home)
+        done = build_images(*words, "--format", "oci", env=env)
+        assert done.status == 0, done.stderr
+        yield site / "out" / IMAGE
 
 
 def test_docker_builds_an_image_that_is_proven(lean: Path) -> None:

@@ -236,6 +236,7 @@ def test_a_build_whose_packages_are_damaged_here_fails_once(site: Path, home: Pa
         write_tiny(
             site,
             f'"true {number}", "apt-get update", "apt-get install -y --no-install-recommends tree"',
+            base="debian13",
         )
         if number == 1:
             [package] = (home / "packages").rglob("*-tree_*.deb")

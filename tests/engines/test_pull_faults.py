@@ -179,12 +179,12 @@ def test_a_check_that_failed_is_refused(site: Site) -> None:
 
 
 def test_a_skipped_check_is_not_passed(site: Site) -> None:
-    outcomes = {"formats-equal": "passed", "environment": "passed", "gpu": "skipped"}
+    outcomes = {"formats-equal": "passed", "environment": "passed", "gpu-compute": "skipped"}
     site.publish(Content(outcomes=outcomes))
-    wanting = site.policy("gpu.yaml", evidence={"required": ["gpu"]})
+    wanting = site.policy("gpu.yaml", evidence={"required": ["gpu-compute"]})
     done = pull(site, "directory", policy=wanting)
     assert_refused(done, site)
-    assert "skipped, which is not passed: gpu" in done.stderr
+    assert "skipped, which is not passed: gpu-compute" in done.stderr
     assert pull(site, "directory").status == 0
 
 

@@ -26,11 +26,11 @@ IMAGES = {name: f"{name}-1.0-debian13-x86_64" for name in ("steady", "unsteady")
 def built_site(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
     del tools
     site = copy_of_project(tmp_path_factory.mktemp("site"))
-    write_tiny(site, STEADY, name="steady")
+    write_tiny(site, STEADY, name="steady", base="debian13")
     recipe = site / "recipes/steady.yaml"  # what pip installs is copied into the last stage
     pip = "development:\n  - pip: {packages: [six], venv: /opt/venv}\n"
     recipe.write_text(recipe.read_text().replace("development:\n", pip))
-    write_tiny(site, UNSTEADY, name="unsteady")
+    write_tiny(site, UNSTEADY, name="unsteady", base="debian13")
     done = build_images("--project", site, "--all", "--format", "charliecloud", "--no-verify")
     assert done.status == 0, done.stderr
     return site

@@ -16,11 +16,13 @@ import yaml
 from harness import PROJECT, tool_of_tests
 from site_schemas import kubernetes_faults, openshift_faults
 
+CRAY = "hpc-base-1.0-rockylinux9-craympich8.1-x86_64"
 # One of each kind of script: Open MPI with and without PMIx, MPICH, an MPI of the host's; GPUs.
 IMAGES = (
     "hpc-base-1.0-debian13-openmpi5.0-x86_64",
     "hpc-base-1.0-debian13-mpich4.2-x86_64",
     "hpc-base-1.0-rockylinux9-intelmpi2021.13-x86_64",
+    CRAY,
     "hpc-base-1.0-centos7-openmpi1.10-ppc64le",
     "cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le",
 )
@@ -66,7 +68,7 @@ def manifests(site: Path, kind: str) -> Iterator[Any]:
 
 def test_shellcheck_finds_nothing(site: Path) -> None:
     scripts = sorted(map(str, site.glob("*/*.sh")))
-    assert len(scripts) == 4 * len(IMAGES)
+    assert len(scripts) == 4 * len(IMAGES) - 2  # Charliecloud binds no single files
     done = subprocess.run(
         [tool_of_tests("shellcheck"), f"--enable={RULES}", *scripts],
         capture_output=True,
@@ -75,6 +77,49 @@ def test_shellcheck_finds_nothing(site: Path) -> None:
     )
     assert done.stdout == ""
     assert done.returncode == 0
+
+
+def test_cray_mpich_comes_with_what_it_is_linked_to_but_the_c_library(
+    site: Path, tmp_path: Path
+) -> None:
+    """ldd, srun and apptainer stand in: no Cray was at hand."""
+    for name, body in (
+        ("ldd", f"cat {tmp_path}/linked"),
+        ("srun", 'printf "%s\\n" "$@"; env | grep ^APPTAINER'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "linked").write_text(
+        "\tlinux-vdso.so.1 (0x1)\n"
+        "\tlibfabric.so.1 => /opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1 (0x1)\n"
+        "\tlibpmi.so.0 => /opt/cray/pe/lib64/libpmi.so.0 (0x1)\n"
+        "\tlibcxi.so.1 => /usr/lib64/libcxi.so.1 (0x1)\n"
+        "\tlibjson-c.so.3 => /usr/lib64/libjson-c.so.3 (0x1)\n"
+        "\tlibm.so.6 => /lib64/libm.so.6 (0x1)\n\tlibc.so.6 => /lib64/libc.so.6 (0x1)\n"
+    )
+    mpi = tmp_path / "mpich/lib-abi-mpich"
+    mpi.mkdir(parents=True)
+    (mpi / "libmpi.so.12").touch()
+    (tmp_path / "image.sif").touch()
+    variables = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "IMAGE": str(tmp_path / "image.sif"),
+        "CRAY_MPICH_DIR": str(mpi.parent),
+    }
+    script = str(site / CRAY / "slurm-apptainer.sh")
+    command = ["bash", script, "./program"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()
+    assert said[:3] == ["--mpi=cray_shasta", "apptainer", "exec"]
+    assert said[said.index("--bind") + 1] == "/opt/cray"
+    folders = "/opt/cray/libfabric/1.15.2.0/lib64:/opt/cray/pe/lib64"
+    assert f"APPTAINERENV_LD_LIBRARY_PATH={mpi}:{folders}:/.singularity.d/libs" in said
+    files = "/usr/lib64/libcxi.so.1,/usr/lib64/libjson-c.so.3"
+    assert f"APPTAINER_CONTAINLIBS={files}" in said
+    without = {**variables, "CRAY_MPICH_DIR": ""}
+    done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "load the module cray-mpich-abi" in done.stderr
 
 
 # Kubernetes and OpenShift

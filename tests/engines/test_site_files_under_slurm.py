@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import slurm
 from harness import PROJECT
 
 from builder.engines import Tools
 
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
-slurm = pytest.importorskip("slurm", reason="there is no Slurm for tests here")
+pytestmark = pytest.mark.engines
 
-
-@pytest.fixture(scope="module", name="cluster")
-def _cluster() -> Iterator[dict[str, str]]:
-    """The environment in which a Slurm of two nodes is found."""
-    if why := slurm.why_not():
-        pytest.skip(why)
-    with slurm.two_nodes() as environment:
-        yield environment
+# Open MPI 5.0 crashes now and then where a message comes while MPI_Init waits in a fence that other
+# nodes have left: https://github.com/open-mpi/ompi/issues/12495 (docs/sites.md tells users).
+CRASH_IN_INIT = re.compile(r"mca_pml_ob1_recv_frag_callback_match.*ompi_mpi_init", re.DOTALL)
+MOST_CRASHES = 2
 
 
 @pytest.fixture(name="scripts")
@@ -36,7 +33,18 @@ def _scripts(shared_folder: Path) -> Path:
 
 
 def sbatch(
-    script: Path, *words: str, tools: Tools, cluster: dict[str, str], image: Path, **more: str
+    script: Path, *words: str, tools: Tools, cluster: dict[str, str], image: Path
+) -> tuple[int, str]:
+    """Submit a script until it does not end in Open MPI's known crash: exit code and output."""
+    for _ in range(MOST_CRASHES):
+        code, printed = submit(script, *words, tools=tools, cluster=cluster, image=image)
+        if not (code and CRASH_IN_INIT.search(printed)):
+            return code, printed
+    return submit(script, *words, tools=tools, cluster=cluster, image=image)
+
+
+def submit(
+    script: Path, *words: str, tools: Tools, cluster: dict[str, str], image: Path
 ) -> tuple[int, str]:
     """Submit a script as the ordinary user, and wait: its exit code, and what it printed."""
     folder = script.parent.parent
@@ -47,7 +55,7 @@ def sbatch(
         f"--output={folder}/printed",
     ]
     as_user = ["runuser", "-u", tools.ordinary_user, "--"] if tools.ordinary_user else []
-    environment = {**os.environ, **tools.environment, **cluster, "IMAGE": str(image), **more}
+    environment = {**os.environ, **tools.environment, **cluster, "IMAGE": str(image)}
     submitted = subprocess.run(
         [*as_user, "sbatch", *options, f"--chdir={folder}", str(script), *words],
         env={**environment, "USER": tools.ordinary_user or environment.get("USER", "user")},
@@ -66,41 +74,43 @@ def test_apptainer(
     shared_folder: Path,
     hpc_base: dict[str, Path],
     tools: Tools,
-    cluster: dict[str, str],
+    two_nodes: dict[str, str],
 ) -> None:
     sif = shared_folder / f"{IMAGE}.sif"
     sif.symlink_to(hpc_base["x86_64"] / "image.sif")
     script = scripts / "slurm-apptainer.sh"
-    code, printed = sbatch(script, tools=tools, cluster=cluster, image=sif)
+    code, printed = sbatch(script, tools=tools, cluster=two_nodes, image=sif)
     assert code == 0, printed
     assert "4 ranks on 2 hosts" in printed
 
 
-def test_charliecloud(scripts: Path, unpacked: Path, tools: Tools, cluster: dict[str, str]) -> None:
+def test_charliecloud(
+    scripts: Path, unpacked: Path, tools: Tools, two_nodes: dict[str, str]
+) -> None:
     script = scripts / "slurm-charliecloud.sh"
-    code, printed = sbatch(script, tools=tools, cluster=cluster, image=unpacked)
+    code, printed = sbatch(script, tools=tools, cluster=two_nodes, image=unpacked)
     assert code == 0, printed
     assert "4 ranks on 2 hosts" in printed
-    code, printed = sbatch(script, "false", tools=tools, cluster=cluster, image=unpacked)
+    code, printed = sbatch(script, "false", tools=tools, cluster=two_nodes, image=unpacked)
     assert code == 1, "what fails in the image fails the job"
 
 
 def test_charliecloud_by_the_hosts_mpiexec(
-    scripts: Path, unpacked: Path, tools: Tools, cluster: dict[str, str]
+    scripts: Path, unpacked: Path, tools: Tools, two_nodes: dict[str, str]
 ) -> None:
     script = scripts / "mpiexec-charliecloud.sh"
-    code, printed = sbatch(script, tools=tools, cluster=cluster, image=unpacked)
+    code, printed = sbatch(script, tools=tools, cluster=two_nodes, image=unpacked)
     assert code == 0, printed
     assert "4 ranks on 2 hosts" in printed
 
 
 @pytest.mark.parametrize("kind", ["apptainer", "charliecloud"])
 def test_an_image_that_is_not_there_is_named(
-    kind: str, scripts: Path, tools: Tools, cluster: dict[str, str]
+    kind: str, scripts: Path, tools: Tools, two_nodes: dict[str, str]
 ) -> None:
     absent = scripts.parent / "absent"
     script = scripts / f"slurm-{kind}.sh"
-    code, printed = sbatch(script, tools=tools, cluster=cluster, image=absent)
+    code, printed = sbatch(script, tools=tools, cluster=two_nodes, image=absent)
     assert code == 1
     assert f"no image {absent} on " in printed
     assert "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0" in printed

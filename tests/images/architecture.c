@@ -1,7 +1,7 @@
 /*
  * architecture EXPECTED [ROOT]
  *
- * Every ELF file of the root file system is made for the expected architecture, spelled as
+ * Every ELF file of the root file system is whole, and made for the expected architecture, spelled as
  * `uname -m` does. An image of mixed architectures works until somebody calls the wrong file: a
  * base image that resolved to the builder's own architecture, an installer that fetched x86_64
  * binaries (https://github.com/conda-forge/docker-images/issues/185), a borrowed tool that stayed.
@@ -29,7 +29,11 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-enum { SHOWN = 5, HEADER = 64, LONGEST_PATH = 8192 };
+#include "image-mounts.h"
+#include "elf-whole.h"
+#include "architecture-elf.h"
+
+enum { SHOWN = 5 };
 
 /* Machines, https://www.sco.com/developers/gabi/latest/ch4.eheader.html */
 enum {
@@ -57,19 +61,6 @@ static const struct architecture ARCHITECTURES[] = {
     {"x86_64", EM_X86_64_}, {"ppc64le", EM_PPC64_}, {"aarch64", EM_AARCH64_}};
 enum { N_ARCHITECTURES = sizeof ARCHITECTURES / sizeof *ARCHITECTURES };
 
-struct elf {
-    int bits;       /* 32 or 64; 0 if the header says neither */
-    int endian;     /* 1 little, 2 big; 0 if the header says neither */
-    int machine;
-    unsigned flags;
-};
-
-struct mount {
-    char *point;  /* where it is mounted */
-    char *device; /* major:minor */
-    char *root;   /* the part of its file system that is seen there */
-};
-
 struct inode {
     dev_t device;
     ino_t number;
@@ -78,133 +69,13 @@ struct inode {
 static struct {
     const struct architecture *expected;
     const char *top; /* where the walk began, without a final slash: "" for / */
-    struct mount *mounts;
-    size_t n_mounts;
     struct inode *linked; /* open addressing; slots with number 0 are free */
     size_t n_linked, linked_slots;
     long files, elf, foreign, other_processor, unreadable_files, unreadable_directories, mounted;
     char *shown[SHOWN];
+    long cut_off;
+    char *shown_cut_off[SHOWN];
 } walk;
-
-static void *checked(void *memory)
-{
-    if (memory == NULL) {
-        puts("out of memory");
-        exit(1);
-    }
-    return memory;
-}
-
-static char *copy_of(const char *text)
-{
-    return strcpy(checked(malloc(strlen(text) + 1)), text);
-}
-
-/* ---- What is mounted into the image ---- */
-
-/* The kernel writes blanks and backslashes of the mount table as \ooo. */
-static void unescape(char *text)
-{
-    char *out = text;
-    for (const char *in = text; *in != '\0'; out++) {
-        if (in[0] == '\\' && in[1] >= '0' && in[1] <= '3' && in[2] >= '0' && in[2] <= '7' &&
-            in[3] >= '0' && in[3] <= '7') {
-            *out = (char)((in[1] - '0') * 64 + (in[2] - '0') * 8 + (in[3] - '0'));
-            in += 4;
-        } else {
-            *out = *in++;
-        }
-    }
-    *out = '\0';
-}
-
-/* proc(5), /proc/self/mountinfo: "36 35 98:0 /root /mount/point options ..." */
-static void read_mounts(void)
-{
-    FILE *table = fopen("/proc/self/mountinfo", "r");
-    char *line = NULL;
-    size_t size = 0;
-    if (table == NULL)
-        return;
-    while (getline(&line, &size, table) > 0) {
-        char *field[5];
-        int n = 0;
-        for (char *word = strtok(line, " \n"); word != NULL && n < 5; word = strtok(NULL, " \n"))
-            field[n++] = word;
-        if (n < 5)
-            continue;
-        unescape(field[3]);
-        unescape(field[4]);
-        walk.mounts = checked(realloc(walk.mounts, (walk.n_mounts + 1) * sizeof *walk.mounts));
-        walk.mounts[walk.n_mounts].device = copy_of(field[2]);
-        walk.mounts[walk.n_mounts].root = copy_of(field[3]);
-        walk.mounts[walk.n_mounts++].point = copy_of(field[4]);
-    }
-    free(line);
-    fclose(table);
-}
-
-/* Is `path` at or below `directory`? */
-static int below(const char *path, const char *directory)
-{
-    size_t length = strcmp(directory, "/") == 0 ? 0 : strlen(directory);
-    return strncmp(path, directory, length) == 0 && (path[length] == '/' || path[length] == '\0');
-}
-
-/* The mount that shows `path`: the deepest, and the latest of several at one place. */
-static const struct mount *mount_of(const char *path)
-{
-    const struct mount *found = NULL;
-    for (size_t i = 0; i < walk.n_mounts; i++) {
-        const struct mount *m = &walk.mounts[i];
-        if (below(path, m->point) &&
-            (found == NULL || strlen(m->point) >= strlen(found->point)))
-            found = m;
-    }
-    return found;
-}
-
-static int is_mount_point(const char *path)
-{
-    for (size_t i = 0; i < walk.n_mounts; i++)
-        if (strcmp(walk.mounts[i].point, path) == 0)
-            return 1;
-    return 0;
-}
-
-/*
- * Is something foreign mounted at `path`?
- *
- * The device number cannot tell: an overlay reports several for the image itself, and a directory
- * that is bound into a Charliecloud image lies on the same disk as the image. A mount is the
- * image's own when it shows at its place what the image's file system has at that place, as when
- * Apptainer assembles the root from one mount per top directory ("underlay"). The image's file
- * system is the one that shows ROOT/usr.
- */
-static int foreign_mount(const char *path)
-{
-    char usr[LONGEST_PATH];
-    const struct mount *here, *image;
-    size_t end, root_end;
-
-    if (!is_mount_point(path))
-        return 0;
-    snprintf(usr, sizeof usr, "%s/usr", walk.top);
-    here = mount_of(path);
-    image = mount_of(usr);
-    if (image == NULL || strcmp(here->device, image->device) != 0)
-        return 1;
-    if (here == image)
-        return 0;
-    /* The image's mount shows <prefix><point>; a piece of it shows <prefix><its point>. */
-    end = strcmp(image->point, "/") == 0 ? 0 : strlen(image->point);
-    root_end = strcmp(image->root, "/") == 0 ? 0 : strlen(image->root);
-    if (end > root_end || strncmp(image->root + root_end - end, image->point, end) != 0)
-        return 1;
-    root_end -= end;
-    return strncmp(here->root, image->root, root_end) != 0 ||
-           strcmp(here->root + root_end, path) != 0;
-}
 
 /* ---- Files with several names ---- */
 
@@ -245,24 +116,6 @@ static int first_name(const struct stat *status)
 }
 
 /* ---- ELF ---- */
-
-static unsigned number(const unsigned char *bytes, int n, int endian)
-{
-    unsigned value = 0;
-    for (int i = 0; i < n; i++)
-        value = value << 8 | bytes[endian == 2 ? i : n - 1 - i];
-    return value;
-}
-
-static struct elf decode(const unsigned char header[HEADER])
-{
-    struct elf elf;
-    elf.bits = header[4] == 1 ? 32 : header[4] == 2 ? 64 : 0;
-    elf.endian = header[5] == 1 || header[5] == 2 ? header[5] : 0;
-    elf.machine = (int)number(header + 18, 2, elf.endian);
-    elf.flags = number(header + (elf.bits == 32 ? 36 : 48), 4, elf.endian);
-    return elf;
-}
 
 static int is_expected(const struct elf *elf)
 {
@@ -310,30 +163,49 @@ static const char *machine_name(const struct elf *elf)
     return unknown;
 }
 
-/* "PATH (x86_64 64-bit little-endian)", for the finding: one line, whatever the path holds. */
+/* A path for the finding, which is one line, with place for what else is to be said. */
+static char *printable(const char *path)
+{
+    char *text = checked(malloc(strlen(path) + 128));
+    strcpy(text, path);
+    for (char *c = text; *c != '\0'; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?';
+    return text;
+}
+
+/* "PATH (x86_64 64-bit little-endian)" */
 static void show(const struct elf *elf, const char *path)
 {
     static const char *const ENDIAN[] = {"unknown byte order", "little-endian", "big-endian"};
-    char *text = checked(malloc(strlen(path) + 128));
+    char *text = printable(path);
     char bits[16] = "unknown class";
     char abi[16] = "";
-    int n = sprintf(text, "%s", path);
-    for (int i = 0; i < n; i++)
-        if ((unsigned char)text[i] < ' ' || text[i] == 127)
-            text[i] = '?';
     if (elf->bits != 0)
         sprintf(bits, "%d-bit", elf->bits);
     if (elf->machine == EM_PPC64_ && (elf->flags & 3) != 0)
         sprintf(abi, ", ELF ABI %u", elf->flags & 3);
-    sprintf(text + n, " (%s %s %s%s)", machine_name(elf), bits, ENDIAN[elf->endian], abi);
+    sprintf(text + strlen(text), " (%s %s %s%s)", machine_name(elf), bits, ENDIAN[elf->endian], abi);
     walk.shown[walk.foreign] = text;
 }
 
-static void judge(const unsigned char header[HEADER], const char *path)
+static void note_cut_off(const char *path)
+{
+    if (walk.cut_off < SHOWN)
+        walk.shown_cut_off[walk.cut_off] = printable(path);
+    walk.elf++;
+    walk.cut_off++;
+}
+
+static void judge(const unsigned char header[HEADER], int file, const char *path)
 {
     struct elf elf = decode(header);
+    struct stat status;
     if (is_expected(&elf)) {
-        walk.elf++;
+        if (fstat(file, &status) == 0 && is_cut_off(header, file, (uint64_t)status.st_size))
+            note_cut_off(path);
+        else
+            walk.elf++;
     } else if (for_other_processor(&elf, path)) {
         walk.other_processor++;
     } else {
@@ -372,10 +244,11 @@ static void visit_file(const char *path)
     if (n < 0)
         walk.unreadable_files++;
     else if (n == HEADER && memcmp(header, "\177ELF", 4) == 0)
-        judge(header, path);
+        judge(header, file, path);
     else if (n >= 52 && memcmp(header, "\177ELF\1", 5) == 0) /* a 32-bit header is 52 bytes */
-        judge(header, path);
-    /* What is shorter than its header is no program: kernel and loader refuse it. */
+        judge(header, file, path);
+    else if (n >= 4 && memcmp(header, "\177ELF", 4) == 0)
+        note_cut_off(path);
     if (file >= 0)
         close(file);
 }
@@ -390,7 +263,7 @@ static void visit(const char *path)
             walk.unreadable_files++;
     } else if (!S_ISDIR(status.st_mode) && !S_ISREG(status.st_mode)) {
         return;
-    } else if (foreign_mount(path)) {
+    } else if (foreign_mount(path, walk.top)) {
         walk.mounted++;
     } else if (S_ISDIR(status.st_mode)) {
         visit_directory(path);
@@ -435,20 +308,19 @@ static void visit_directory(const char *path)
 static void print_data(const char *machine)
 {
     printf("data: {\"architecture\": \"%s\", \"uname\": \"%s\", \"files\": %ld, \"elf\": %ld, "
-           "\"foreign\": %ld, \"other_processor\": %ld, \"unreadable_files\": %ld, "
+           "\"foreign\": %ld, \"cut_off\": %ld, \"other_processor\": %ld, \"unreadable_files\": %ld, "
            "\"unreadable_directories\": %ld, \"mounts_left_out\": %ld}\n",
-           walk.expected->name, machine, walk.files, walk.elf, walk.foreign, walk.other_processor,
-           walk.unreadable_files, walk.unreadable_directories, walk.mounted);
+           walk.expected->name, machine, walk.files, walk.elf, walk.foreign, walk.cut_off,
+           walk.other_processor, walk.unreadable_files, walk.unreadable_directories, walk.mounted);
 }
 
-static int foreign_verdict(void)
+static int fail(long n, const char *what, const char *name, char *const *shown)
 {
-    printf("%ld of %ld ELF files %s not for %s: ", walk.foreign, walk.elf,
-           walk.foreign == 1 ? "is" : "are", walk.expected->name);
-    for (long i = 0; i < walk.foreign && i < SHOWN; i++)
-        printf("%s%s", i == 0 ? "" : ", ", walk.shown[i]);
-    if (walk.foreign > SHOWN)
-        printf(" and %ld more", walk.foreign - SHOWN);
+    printf("%ld of %ld ELF files %s %s%s: ", n, walk.elf, n == 1 ? "is" : "are", what, name);
+    for (long i = 0; i < n && i < SHOWN; i++)
+        printf("%s%s", i == 0 ? "" : ", ", shown[i]);
+    if (n > SHOWN)
+        printf(" and %ld more", n - SHOWN);
     putchar('\n');
     return 1;
 }
@@ -456,7 +328,9 @@ static int foreign_verdict(void)
 static int verdict(void)
 {
     if (walk.foreign > 0)
-        return foreign_verdict();
+        return fail(walk.foreign, "not for ", walk.expected->name, walk.shown);
+    if (walk.cut_off > 0)
+        return fail(walk.cut_off, "cut off", "", walk.shown_cut_off);
     if (walk.elf == 0) {
         printf("no ELF file among %ld files under %s/ (%ld files and %ld directories could not be "
                "read)\n", walk.files, walk.top, walk.unreadable_files, walk.unreadable_directories);

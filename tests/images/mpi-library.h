@@ -13,34 +13,41 @@ static void plain(char *text)
 static char library[MPI_MAX_LIBRARY_VERSION_STRING + 1]; /* "Open MPI v4.1.4", "MPICH 4.2.1" */
 static char transport[LINE + 8];                         /* "ob1 (self, vader)", "ch4:ofi" */
 
+/* What stands after a word and a colon, with blanks around that; NULL if they are not there. */
+static const char *after(const char *text, const char *word)
+{
+    const char *rest = strstr(text, word);
+    if (rest == NULL)
+        return NULL;
+    rest += strlen(word);
+    rest += strspn(rest, " \t");
+    return *rest == ':' ? rest + 1 + strspn(rest + 1, " \t") : NULL;
+}
+
 /* MPICH and its kin say in a line of its own: "MPICH Device:    ch4:ofi" */
 static void read_device(const char *text)
 {
-    static const char WORD[] = " Device:";
-    const char *word = strstr(text, WORD);
-    if (word != NULL && strchr(text, '\n') != NULL) {
-        word += strlen(WORD) + strspn(word + strlen(WORD), " \t");
-        snprintf(transport, sizeof transport, "%.*s", (int)strcspn(word, " \t\r\n"), word);
-    }
+    const char *device = after(text, " Device");
+    if (device != NULL && strchr(text, '\n') != NULL)
+        snprintf(transport, sizeof transport, "%.*s", (int)strcspn(device, " \t\r\n"), device);
 }
 
-/* "Open MPI v4.1.4, package: ..." → "Open MPI v4.1.4"; "MPICH Version:  4.2.1" → "MPICH 4.2.1" */
+/*
+ * "Open MPI v4.1.4, package: ..." → "Open MPI v4.1.4"; "MPICH Version:  4.2.1" → "MPICH 4.2.1";
+ * "MVAPICH2 Version      :  2.3.7" → "MVAPICH2 2.3.7"
+ */
 static void read_library(void)
 {
-    static const char WORD[] = " Version:";
-    char *word;
+    static const char WORD[] = " Version";
+    const char *version;
     int length;
     MUST(MPI_Get_library_version(library, &length));
     read_device(library);
     first_line(library);
     library[strcspn(library, ",")] = '\0';
-    word = strstr(library, WORD);
-    if (word != NULL) {
-        const char *rest = word + strlen(WORD);
-        rest += strspn(rest, " \t");
-        word[0] = ' ';
-        memmove(word + 1, rest, strlen(rest) + 1);
-    }
+    version = after(library, WORD);
+    if (version != NULL)
+        memmove(strstr(library, WORD) + 1, version, strlen(version) + 1);
     plain(library);
 }
 
@@ -55,7 +62,10 @@ static void check_library(const char *wanted)
 
 /* ---- The transport ---- */
 
-/* The component in the name of a control variable: of "btl_tcp_links" it is "tcp". */
+/*
+ * The component in the name of a control variable: of "btl_tcp_links" it is "tcp". Names of whole
+ * frameworks are none; `pml_wrapper` is one of Open MPI 5.0's.
+ */
 static int component(const char *variable, const char *framework, char *name, size_t room)
 {
     size_t length = strlen(framework);
@@ -63,13 +73,30 @@ static int component(const char *variable, const char *framework, char *name, si
         return 0;
     variable += length + 1;
     snprintf(name, room, "%.*s", (int)strcspn(variable, "_"), variable);
-    return strcmp(name, "base") != 0;
+    return strcmp(name, "base") != 0 && strcmp(name, "wrapper") != 0;
+}
+
+/* Numbers for which there is no room are left out. */
+static void add_number(char *list, size_t capacity, int number)
+{
+    const size_t length = strlen(list);
+    if (length + 16 < capacity)
+        snprintf(list + length, capacity - length, "%s%d", length == 0 ? "" : ", ", number);
 }
 
 static void add_word(char *list, size_t room, const char *word)
 {
     size_t length = strlen(list);
     snprintf(list + length, room - length, "%s%s", length == 0 ? "" : ", ", word);
+}
+
+/* In Open MPI 5.0 `vader` is another name of `sm`. */
+static void drop_alias(char *list)
+{
+    static const char ALIAS[] = ", vader";
+    char *alias = strstr(list, ALIAS);
+    if (alias != NULL && strstr(list, "sm") != NULL)
+        memmove(alias, alias + strlen(ALIAS), strlen(alias + strlen(ALIAS)) + 1);
 }
 
 /*
@@ -104,6 +131,7 @@ static void read_components(void)
             }
     }
     MPI_T_finalize();
+    drop_alias(names[BTL]);
     below = strcmp(names[PML], "ob1") == 0 ? BTL : strcmp(names[PML], "cm") == 0 ? MTL : PML;
     if (below == PML)
         snprintf(transport, sizeof transport, "%s", names[PML]);

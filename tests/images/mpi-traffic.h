@@ -1,126 +1,38 @@
 /*
- * Part of mpi.c: messages and collectives, whose results are compared with closed forms.
+ * Part of mpi.c: messages, and the collectives that move data without computing on them.
  */
-enum { GUARD = 16, KIB = 1024, LARGEST = 16 * KIB * KIB, MOST = 65536, EXCHANGE = 1000 };
-
 static const int MESSAGES[] = {1, 7, 64, 1000, 4096, 65536, 65537, KIB *KIB, LARGEST};
-static const int BLOCKS[] = {1, 1000, 65537, LARGEST};
-static const int COUNTS[] = {1, 7, 1000, MOST};
+static const int SHARES[] = {1, 1000, 65537, KIB *KIB + 8, LARGEST}; /* of all that a rank gets */
 enum {
     N_MESSAGES = sizeof MESSAGES / sizeof *MESSAGES,
-    N_BLOCKS = sizeof BLOCKS / sizeof *BLOCKS,
-    N_COUNTS = sizeof COUNTS / sizeof *COUNTS
+    N_SHARES = sizeof SHARES / sizeof *SHARES,
+    EXCHANGE = 1000
 };
 
-static long messages, values;
-
-/* ---- Patterns ---- */
-
-/*
- * What a buffer is to hold, 8 bytes at a time, since every byte costs dearly under emulation. A
- * pattern depends on who sends what to whom, and each word of it on where it stands.
- */
-struct pattern {
-    uint64_t seed, mask, key;
+struct type {
+    MPI_Datatype type;
+    int width; /* bytes of one */
 };
 
-static uint64_t scrambled(uint64_t x)
+enum { N_TYPES = 4 };
+static struct type types[N_TYPES];
+static unsigned char *outgoing, *incoming; /* each LARGEST bytes, and a guard behind every part */
+
+static void make_types(void)
 {
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
+    MPI_Datatype triple;
+    MUST(MPI_Type_contiguous(3, MPI_DOUBLE, &triple));
+    MUST(MPI_Type_commit(&triple));
+    types[0] = (struct type){MPI_BYTE, 1};
+    types[1] = (struct type){MPI_INT32_T, 4};
+    types[2] = (struct type){MPI_DOUBLE, 8};
+    types[3] = (struct type){triple, 24};
 }
 
-static struct pattern pattern(int source, int target, int bytes)
+/* The largest number of bytes up to `bytes` that is made of whole values of a type. */
+static int whole(int bytes, const struct type *type)
 {
-    struct pattern made = {scrambled((uint64_t)(source + 1) << 40 ^ (uint64_t)(target + 1) << 20 ^
-                                     (uint64_t)bytes << 4),
-                           ~UINT64_C(0), 0};
-    return made;
-}
-
-static uint64_t word_of(struct pattern made, int index)
-{
-    uint64_t x = made.seed + (uint64_t)index * UINT64_C(0x9E3779B97F4A7C15);
-    return ((x ^ x >> 29) & made.mask) ^ made.key;
-}
-
-static void fill(unsigned char *buffer, struct pattern made, int bytes)
-{
-    const int whole = bytes / 8;
-    uint64_t word;
-    for (int i = 0; i < whole; i++) {
-        word = word_of(made, i);
-        memcpy(buffer + 8 * i, &word, 8);
-    }
-    word = word_of(made, whole);
-    memcpy(buffer + 8 * whole, &word, (size_t)(bytes % 8));
-}
-
-/* Poison: what is not written stays wrong, and what is written beyond the end shows. */
-static void spoil(unsigned char *buffer, struct pattern made, int bytes)
-{
-    made.key = ~made.key;
-    if (bytes <= MOST)
-        fill(buffer, made, bytes);
-    else
-        memset(buffer, 0xA5, (size_t)bytes);
-    memset(buffer + bytes, 0x5A, GUARD);
-}
-
-/* The offset of the first byte that is wrong, or `bytes`. */
-static int first_difference(const unsigned char *buffer, struct pattern made, int bytes)
-{
-    unsigned char expected[8];
-    uint64_t word, got;
-    int i = 0;
-    for (; i < bytes / 8; i++) {
-        word = word_of(made, i);
-        memcpy(&got, buffer + 8 * i, 8);
-        if (got != word)
-            break;
-    }
-    word = word_of(made, i);
-    memcpy(expected, &word, 8);
-    for (int j = 8 * i; j < bytes && j < 8 * i + 8; j++)
-        if (buffer[j] != expected[j % 8])
-            return j;
-    return bytes;
-}
-
-static unsigned char byte_of(struct pattern made, int offset)
-{
-    unsigned char bytes[8];
-    uint64_t word = word_of(made, offset / 8);
-    memcpy(bytes, &word, 8);
-    return bytes[offset % 8];
-}
-
-static const char *party(int whose, char text[32])
-{
-    if (whose < 0)
-        return "all ranks";
-    snprintf(text, 32, "rank %d", whose);
-    return text;
-}
-
-/* Compares a buffer; a negative source or target stands for all ranks. */
-static void check(const unsigned char *buffer, struct pattern made, const char *what, int source,
-                  int target, int bytes)
-{
-    const int wrong = first_difference(buffer, made, bytes);
-    char from[32], to[32];
-    messages++;
-    if (wrong < bytes)
-        found("%s of %d bytes from %s to %s: byte %d is 0x%02x, expected 0x%02x", what, bytes,
-              party(source, from), party(target, to), wrong, buffer[wrong], byte_of(made, wrong));
-}
-
-static void check_guard(const unsigned char *end, const char *what, int bytes)
-{
-    for (int i = 0; i < GUARD; i++)
-        if (end[i] != 0x5A)
-            found("%s of %d bytes: written beyond its end", what, bytes);
+    return bytes / type->width * type->width;
 }
 
 /* ---- Point to point ---- */
@@ -135,213 +47,296 @@ static void check_status(MPI_Status *status, int source, int tag, int bytes)
 }
 
 /* Around the ring: `to` and `from` are this rank's neighbours. */
-static void ring(int to, int from, int bytes, unsigned char *out, unsigned char *in)
+static void ring(int to, int from, int bytes, const struct type *type)
 {
-    const int tag = 1 + bytes % 1000;
-    const struct pattern expected = pattern(from, rank, bytes);
+    const int count = bytes / type->width, tag = 1 + bytes % 1000;
+    const unsigned char *expected = stretch(from, rank, bytes);
     MPI_Status status;
-    fill(out, pattern(rank, to, bytes), bytes);
-    spoil(in, expected, bytes);
-    MUST(MPI_Sendrecv(out, bytes, MPI_BYTE, to, tag, in, bytes, MPI_BYTE, from, tag,
-                      MPI_COMM_WORLD, &status));
+    poison(incoming, expected, bytes);
+    set_guard(incoming + bytes);
+    MUST(MPI_Sendrecv(stretch(rank, to, bytes), count, type->type, to, tag, incoming, count,
+                      type->type, from, tag, MPI_COMM_WORLD, &status));
     check_status(&status, from, tag, bytes);
-    check(in, expected, "message", from, rank, bytes);
-    check_guard(in + bytes, "message", bytes);
+    check(incoming, expected, "message", from, rank, bytes);
+    check_guard(incoming + bytes, "message", bytes);
+}
+
+/* Every other double of what is sent: as a column of a matrix. */
+static void strided(int to, int from, int count)
+{
+    const int bytes = 8 * count;
+    const unsigned char *expected = stretch(from, rank, 2 * bytes);
+    MPI_Datatype column;
+    MUST(MPI_Type_vector(count, 1, 2, MPI_DOUBLE, &column));
+    MUST(MPI_Type_commit(&column));
+    set_guard(incoming + bytes);
+    MUST(MPI_Sendrecv(stretch(rank, to, 2 * bytes), 1, column, to, 2, incoming, count, MPI_DOUBLE,
+                      from, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    MUST(MPI_Type_free(&column));
+    for (int i = 0; i < count; i++)
+        if (memcmp(incoming + 8 * (size_t)i, expected + 16 * (size_t)i, 8) != 0)
+            found("message of a column of %d doubles from rank %d to rank %d: value %d is wrong",
+                  count, from, rank, i);
+    check_guard(incoming + bytes, "message of a column", bytes);
+    messages++;
 }
 
 /* Between every two ranks, both ways at once. */
 static void everyone(void)
 {
     const size_t slot = EXCHANGE + GUARD;
-    unsigned char *out = room((size_t)size * slot), *in = room((size_t)size * slot);
+    unsigned char *in = room((size_t)size * slot);
     MPI_Request *requests = room(2 * (size_t)size * sizeof *requests);
     MPI_Status *statuses = room(2 * (size_t)size * sizeof *statuses);
     for (int i = 0; i < size; i++) {
-        fill(out + (size_t)i * slot, pattern(rank, i, EXCHANGE), EXCHANGE);
-        spoil(in + (size_t)i * slot, pattern(i, rank, EXCHANGE), EXCHANGE);
+        poison(in + (size_t)i * slot, stretch(i, rank, EXCHANGE), EXCHANGE);
+        set_guard(in + (size_t)i * slot + EXCHANGE);
         MUST(MPI_Irecv(in + (size_t)i * slot, EXCHANGE, MPI_BYTE, i, 0, MPI_COMM_WORLD,
                        &requests[2 * i]));
-        MUST(MPI_Isend(out + (size_t)i * slot, EXCHANGE, MPI_BYTE, i, 0, MPI_COMM_WORLD,
+        MUST(MPI_Isend(stretch(rank, i, EXCHANGE), EXCHANGE, MPI_BYTE, i, 0, MPI_COMM_WORLD,
                        &requests[2 * i + 1]));
     }
     MUST(MPI_Waitall(2 * size, requests, statuses));
     for (int i = 0; i < size; i++) {
         check_status(&statuses[2 * i], i, 0, EXCHANGE);
-        check(in + (size_t)i * slot, pattern(i, rank, EXCHANGE), "message", i, rank, EXCHANGE);
+        check(in + (size_t)i * slot, stretch(i, rank, EXCHANGE), "message", i, rank, EXCHANGE);
         check_guard(in + (size_t)i * slot + EXCHANGE, "message", EXCHANGE);
     }
     free(statuses);
     free(requests);
     free(in);
-    free(out);
 }
 
-static void check_point_to_point(unsigned char *out, unsigned char *in)
+static void check_point_to_point(void)
 {
     const int right = (rank + 1) % size, left = (rank + size - 1) % size;
-    for (int i = 0; i < N_MESSAGES; i++) {
-        step("MPI_Sendrecv of %d bytes around the ring", MESSAGES[i]);
-        ring(right, left, MESSAGES[i], out, in);
-        if (MESSAGES[i] < LARGEST)
-            ring(left, right, MESSAGES[i], out, in);
-    }
+    for (int i = 0; i < N_MESSAGES; i++)
+        for (int t = 0; t < N_TYPES; t++) {
+            const int bytes = whole(MESSAGES[i], &types[t]);
+            if (bytes == 0 || (t != i % N_TYPES && (bytes > SMALL + 1 || thrifty)))
+                continue;
+            next_call();
+            step("MPI_Sendrecv of %d bytes around the ring", bytes);
+            ring(t % 2 == 0 ? right : left, t % 2 == 0 ? left : right, bytes, &types[t]);
+        }
+    next_call();
+    step("MPI_Sendrecv of columns around the ring");
+    strided(right, left, 1);
+    strided(left, right, 10000);
+    next_call();
     step("MPI_Isend and MPI_Irecv between all ranks");
     everyone();
 }
 
-/* ---- Collectives on bytes ---- */
+/* ---- Collectives that move data ---- */
 
-static void broadcast(int root, int bytes, unsigned char *buffer)
+enum call { BCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, N_CALLS };
+
+/* How a call moves data: the variants with counts of their own for each part are `varying`. */
+struct move {
+    const struct group *group;
+    const struct type *type;
+    enum call call;
+    int varying, root, share;
+};
+
+/* Where the parts of a buffer lie, in values of the type. */
+struct parts {
+    int *counts, *starts, bytes;
+};
+
+static struct parts in_parts, out_parts;
+
+static const char *name_of(const struct move *move)
 {
-    const struct pattern expected = pattern(root, -1, bytes);
-    step("MPI_Bcast of %d bytes from rank %d", bytes, root);
-    spoil(buffer, expected, bytes);
-    if (rank == root)
-        fill(buffer, expected, bytes);
-    MUST(MPI_Bcast(buffer, bytes, MPI_BYTE, root, MPI_COMM_WORLD));
-    check(buffer, expected, "bcast", root, -1, bytes);
-    check_guard(buffer + bytes, "bcast", bytes);
+    static const char *const NAMES[2][N_CALLS] = {
+        {"bcast", "gather", "scatter", "allgather", "alltoall"},
+        {"bcast", "gatherv", "scatterv", "allgatherv", "alltoallv"}};
+    return NAMES[move->varying][move->call];
 }
 
-/*
- * One rank gives a pattern, the others a constant each; the exclusive or of all is the pattern with
- * all constants in it. `target` is the rank that has the result, or -1 for all of them.
- */
-static void exclusive_or(int target, int bytes, unsigned char *out, unsigned char *in)
+/* What a member of the group gives another in values; of varying parts some are empty. */
+static int count_between(const struct move *move, int source, int target)
 {
-    const char *what = target < 0 ? "allreduce BXOR" : "reduce BXOR";
-    struct pattern mine = pattern(0, target, bytes), expected = mine;
-    if (rank != 0)
-        mine.mask = 0;
-    mine.key = scrambled((uint64_t)rank);
-    for (int i = 0; i < size; i++)
-        expected.key ^= scrambled((uint64_t)i);
-    fill(out, mine, bytes);
-    spoil(in, expected, bytes);
-    if (target < 0) {
-        step("MPI_Allreduce of %d bytes", bytes);
-        MUST(MPI_Allreduce(out, in, bytes, MPI_UNSIGNED_CHAR, MPI_BXOR, MPI_COMM_WORLD));
-    } else {
-        step("MPI_Reduce of %d bytes to rank %d", bytes, target);
-        MUST(MPI_Reduce(out, in, bytes, MPI_UNSIGNED_CHAR, MPI_BXOR, target, MPI_COMM_WORLD));
+    const int count = move->share / move->type->width;
+    const int which = move->call == GATHER || move->call == ALLGATHER ? source
+                      : move->call == SCATTER                         ? target
+                                                                      : source + target;
+    return move->varying ? count * ((which + 1) % 3) / 2 : count;
+}
+
+/* What it is; a gathering to all has no target of its own. */
+static const unsigned char *given(const struct move *move, int source, int target, int bytes)
+{
+    const int *members = move->group->members;
+    return stretch(members[source], move->call == ALLGATHER ? -1 : members[target], bytes);
+}
+
+/* Parts of this rank's with each of `n` others; `to` says whether they are sent. */
+static void lay_out(struct parts *parts, const struct move *move, int n, int is_sent)
+{
+    const int me = move->group->rank, gap = move->varying ? GUARD / move->type->width : 0;
+    int at = 0;
+    for (int i = 0; i < n; i++) {
+        const int other = n == 1 && move->group->size > 1 ? move->root : i;
+        parts->counts[i] = is_sent ? count_between(move, me, other) : count_between(move, other, me);
+        parts->starts[i] = at;
+        at += parts->counts[i] + gap;
     }
-    if (target < 0 || rank == target) {
-        check(in, expected, what, -1, target, bytes);
-        check_guard(in + bytes, what, bytes);
+    parts->bytes = at * move->type->width;
+}
+
+/* What is sent to one rank, or is the same for all, is sent from the store itself. */
+static const unsigned char *outgoing_of(const struct move *move, int n)
+{
+    const int width = move->type->width, me = move->group->rank;
+    if (n == 1)
+        return given(move, me, move->root, out_parts.counts[0] * width);
+    for (int i = 0; i < n; i++) {
+        const int bytes = out_parts.counts[i] * width;
+        memcpy(outgoing + (size_t)out_parts.starts[i] * (size_t)width, given(move, me, i, bytes),
+               (size_t)bytes);
     }
+    return outgoing;
 }
 
-static void gather_to_all(int bytes, unsigned char *out, unsigned char *in)
+/* Before the call what comes in is poisoned, after it compared. */
+static void look_at_incoming(const struct move *move, int n, int is_after)
 {
-    step("MPI_Allgather of %d bytes from each rank", bytes);
-    fill(out, pattern(rank, -1, bytes), bytes);
-    memset(in, 0xA5, (size_t)size * (size_t)bytes);
-    memset(in + (size_t)size * (size_t)bytes, 0x5A, GUARD);
-    MUST(MPI_Allgather(out, bytes, MPI_BYTE, in, bytes, MPI_BYTE, MPI_COMM_WORLD));
-    for (int i = 0; i < size; i++)
-        check(in + (size_t)i * (size_t)bytes, pattern(i, -1, bytes), "allgather", i, rank, bytes);
-    check_guard(in + (size_t)size * (size_t)bytes, "allgather", bytes);
-}
-
-static void all_to_all(int bytes, unsigned char *out, unsigned char *in)
-{
-    step("MPI_Alltoall of %d bytes between each two ranks", bytes);
-    for (int i = 0; i < size; i++)
-        fill(out + (size_t)i * (size_t)bytes, pattern(rank, i, bytes), bytes);
-    memset(in, 0xA5, (size_t)size * (size_t)bytes);
-    memset(in + (size_t)size * (size_t)bytes, 0x5A, GUARD);
-    MUST(MPI_Alltoall(out, bytes, MPI_BYTE, in, bytes, MPI_BYTE, MPI_COMM_WORLD));
-    for (int i = 0; i < size; i++)
-        check(in + (size_t)i * (size_t)bytes, pattern(i, rank, bytes), "alltoall", i, rank, bytes);
-    check_guard(in + (size_t)size * (size_t)bytes, "alltoall", bytes);
-}
-
-/* Each size once; what all ranks together give one of them is at most LARGEST bytes. */
-static void check_collectives(unsigned char *out, unsigned char *in)
-{
-    const int last = size - 1, share = LARGEST / size;
-    for (int root = 0; root < size; root += 1 + size / 64) /* of many ranks, some */
-        broadcast(root, MOST, in);
-    for (int i = 0; i < N_BLOCKS; i++) {
-        broadcast(last, BLOCKS[i], in);
-        exclusive_or(-1, BLOCKS[i], out, in);
-        exclusive_or(last, BLOCKS[i], out, in);
-        if (BLOCKS[i] < share || i == N_BLOCKS - 1) {
-            gather_to_all(BLOCKS[i] < share ? BLOCKS[i] : share, out, in);
-            all_to_all(BLOCKS[i] < share ? BLOCKS[i] : share, out, in);
+    const int width = move->type->width;
+    for (int i = 0; i < n; i++) {
+        const int source = n == 1 && move->group->size > 1 ? move->root : i;
+        const int bytes = in_parts.counts[i] * width;
+        const unsigned char *expected = given(move, source, move->group->rank, bytes);
+        unsigned char *part = incoming + (size_t)in_parts.starts[i] * (size_t)width;
+        if (is_after)
+            check(part, expected, name_of(move), move->group->members[source], rank, bytes);
+        else
+            poison(part, expected, bytes);
+        if (move->varying || i == n - 1) {
+            if (is_after)
+                check_guard(part + bytes, name_of(move), bytes);
+            else
+                set_guard(part + bytes);
         }
     }
 }
 
-/* ---- Sums and largest values ---- */
-
-/* Sums over the ranks: (r+1)·(i+1)·unit. The doubles are exact, the integers need 64 bits. */
-static int64_t unit_sum(int64_t unit, int i)
+static void call(const struct move *move, const unsigned char *sent)
 {
-    return (int64_t)size * (size + 1) / 2 * (i + 1) * unit;
+    const MPI_Datatype type = move->type->type;
+    const MPI_Comm comm = move->group->comm;
+    int *out = out_parts.counts, *from = out_parts.starts, *in = in_parts.counts,
+        *to = in_parts.starts;
+    if (!move->varying && move->call == GATHER)
+        MUST(MPI_Gather(sent, *out, type, incoming, *in, type, move->root, comm));
+    else if (!move->varying && move->call == SCATTER)
+        MUST(MPI_Scatter(sent, *out, type, incoming, *in, type, move->root, comm));
+    else if (!move->varying && move->call == ALLGATHER)
+        MUST(MPI_Allgather(sent, *out, type, incoming, *in, type, comm));
+    else if (!move->varying)
+        MUST(MPI_Alltoall(sent, *out, type, incoming, *in, type, comm));
+    else if (move->call == GATHER)
+        MUST(MPI_Gatherv(sent, *out, type, incoming, in, to, type, move->root, comm));
+    else if (move->call == SCATTER)
+        MUST(MPI_Scatterv(sent, out, from, type, incoming, *in, type, move->root, comm));
+    else if (move->call == ALLGATHER)
+        MUST(MPI_Allgatherv(sent, *out, type, incoming, in, to, type, comm));
+    else
+        MUST(MPI_Alltoallv(sent, out, from, type, incoming, in, to, type, comm));
 }
 
-/* The largest comes from another rank for each i. */
-static double for_max(int r, int i)
+static void check_move(const struct move *move)
 {
-    return -1e6 + (r + i) % size * 1000.0 + i % 1000;
+    const struct group *group = move->group;
+    const int is_root = group->rank == move->root;
+    const int n_out = move->call == ALLTOALL || (move->call == SCATTER && is_root) ? group->size
+                      : move->call == SCATTER                                      ? 0
+                                                                                   : 1;
+    const int n_in = move->call == GATHER ? (is_root ? group->size : 0)
+                     : move->call == SCATTER ? 1
+                                             : group->size;
+    next_call();
+    step("MPI_%s of %d bytes from each of %d ranks", name_of(move), move->share, group->size);
+    lay_out(&out_parts, move, n_out, 1);
+    lay_out(&in_parts, move, n_in, 0);
+    look_at_incoming(move, n_in, 0);
+    call(move, outgoing_of(move, n_out));
+    look_at_incoming(move, n_in, 1);
 }
 
-static void compare(double got, double expected, const char *what, int count, int i)
+static void broadcast(const struct group *group, int root, int bytes, const struct type *type)
 {
-    values++;
-    if (got != expected)
-        found("allreduce %s of %d values: value %d is %.17g, expected %.17g", what, count, i, got,
-              expected);
+    const int source = group->members[root];
+    const unsigned char *expected;
+    next_call();
+    expected = stretch(source, -1, bytes);
+    step("MPI_Bcast of %d bytes from rank %d to %d ranks", bytes, source, group->size);
+    poison(incoming, expected, bytes);
+    set_guard(incoming + bytes);
+    if (group->rank == root)
+        memcpy(incoming, expected, (size_t)bytes);
+    MUST(MPI_Bcast(incoming, bytes / type->width, type->type, root, group->comm));
+    check(incoming, expected, "bcast", source, -1, bytes);
+    check_guard(incoming + bytes, "bcast", bytes);
 }
 
-static void check_double(int count, double *in, double *out)
+static void check_bytes(enum call call, int varying, const struct group *group, int root,
+                        const struct type *type, int share)
 {
-    for (int i = 0; i < count; i++) {
-        in[i] = (rank + 1) * (i + 1.0) * 0.25;
-        out[i] = -1;
-    }
-    MUST(MPI_Allreduce(in, out, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
-    for (int i = 0; i < count; i++)
-        compare(out[i], (double)unit_sum(1, i) * 0.25, "SUM (double)", count, i);
-    for (int i = 0; i < count; i++) {
-        in[i] = for_max(rank, i);
-        out[i] = 0;
-    }
-    MUST(MPI_Allreduce(in, out, count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
-    for (int i = 0; i < count; i++)
-        compare(out[i], -1e6 + (size - 1) * 1000.0 + i % 1000, "MAX (double)", count, i);
+    const int most = call == BCAST ? LARGEST : LARGEST / group->size;
+    const int bytes = whole(share < most ? share : most, type);
+    const struct move move = {group, type, call, varying, root, bytes};
+    if (bytes > 0 && call == BCAST)
+        broadcast(group, root, bytes, type);
+    else if (bytes > 0)
+        check_move(&move);
 }
 
-static void check_int64(int count, int64_t *in, int64_t *out)
+/*
+ * One call of one size in all groups: with all types if it is small and the group is the world,
+ * else with one by turns. The largest is for one group by turns, and so is each where calls are
+ * dear: still each call is tried in all groups and with all sizes.
+ */
+static void check_call(enum call call, int varying, int size_index)
 {
-    const int64_t unit = INT64_C(1) << 20; /* no sum of 65536 of them fits into 32 bits */
-    for (int i = 0; i < count; i++) {
-        in[i] = (rank + 1) * (i + 1) * unit + (rank == 0);
-        out[i] = -1;
-    }
-    MUST(MPI_Allreduce(in, out, count, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD));
-    for (int i = 0; i < count; i++, values++)
-        if (out[i] != unit_sum(unit, i) + 1)
-            found("allreduce SUM (int64) of %d values: value %d is %lld, expected %lld", count, i,
-                  (long long)out[i], (long long)unit_sum(unit, i) + 1);
+    const int share = SHARES[size_index], turn = size_index + 2 * (int)call + varying;
+    const int is_small = share <= SMALL + 1, is_dear = thrifty || share == LARGEST;
+    for (int g = 0; g < n_groups; g++)
+        for (int t = 0; t < N_TYPES; t++) {
+            const int is_turn = t == (turn + g) % N_TYPES;
+            if ((is_dear && g != turn % n_groups) || (!is_turn && (g > 0 || !is_small || thrifty)))
+                continue;
+            check_bytes(call, varying, &groups[g], turn % groups[g].size, &types[t], share);
+        }
 }
 
-static void check_reductions(void *in, void *out)
+static void check_collectives(void)
 {
-    for (int i = 0; i < N_COUNTS; i++) {
-        step("MPI_Allreduce of %d values", COUNTS[i]);
-        check_double(COUNTS[i], in, out);
-        check_int64(COUNTS[i], in, out);
-    }
+    for (int root = 0; root < size; root += 1 + size / 64) /* of many ranks, some */
+        broadcast(&groups[0], root, SMALL, &types[root % (N_TYPES - 1)]);
+    for (int i = 0; i < N_SHARES; i++)
+        for (int call = 0; call < N_CALLS; call++)
+            for (int varying = 0; varying < 1 + (call != BCAST); varying++)
+                check_call((enum call)call, varying, i);
 }
 
-static void check_traffic(void)
+static void make_buffers(void)
 {
-    unsigned char *out = room(LARGEST + GUARD), *in = room(LARGEST + GUARD);
-    check_point_to_point(out, in);
-    check_reductions(out, in);
-    check_collectives(out, in);
-    free(in);
-    free(out);
+    const size_t capacity = LARGEST + ((size_t)size + 1) * GUARD;
+    outgoing = room(capacity);
+    incoming = room(capacity);
+    in_parts.counts = room(4 * (size_t)size * sizeof(int));
+    in_parts.starts = in_parts.counts + size;
+    out_parts.counts = in_parts.starts + size;
+    out_parts.starts = out_parts.counts + size;
+    make_types();
+}
+
+static void free_buffers(void)
+{
+    MUST(MPI_Type_free(&types[N_TYPES - 1].type));
+    free(in_parts.counts);
+    free(incoming);
+    free(outgoing);
 }

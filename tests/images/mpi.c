@@ -2,8 +2,9 @@
  * mpi [-t SECONDS] RANKS LEVEL [LIBRARY]
  *
  * RANKS processes find each other, and what they send and reduce arrives whole, from 1 byte to
- * 16 MiB. LEVEL is the least thread level that MPI has to grant: single, funneled, serialized or
- * multiple. LIBRARY is how the library has to begin its name, for example "Open MPI v5.0".
+ * 8 MiB, also in groups of 1 to 5 ranks; those of one host share memory. LEVEL is the least thread
+ * level that MPI has to grant: single, funneled, serialized or multiple. LIBRARY is how the library
+ * has to begin its name, for example "Open MPI v5.0".
  *
  * The number of ranks is an argument because a launcher of another MPI starts RANKS programs that
  * each are "rank 0 of 1", and all of them end well.
@@ -11,7 +12,8 @@
  * Exit status: 0 on every rank passed, else failed, on every rank. The last line of standard
  * output is the finding, printed by rank 0; a line `data: {JSON}` stands before it. A rank that is
  * ended says on standard error what it was doing: "rank 2 of 4 was ended during: MPI_Bcast". One that
- * takes more than SECONDS ends itself: "rank 2 of 4 waited too long in: MPI_Bcast".
+ * takes more than SECONDS ends itself: "rank 2 of 4 waited too long in: MPI_Bcast". With SECONDS, which
+ * launchers of a host give, variables that tell MPI how to talk are theirs: no fallback is a fault.
  */
 #define _XOPEN_SOURCE 700
 
@@ -25,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LINE = 240 };
@@ -40,17 +43,8 @@ static const struct level LEVELS[] = {{"single", MPI_THREAD_SINGLE},
                                       {"multiple", MPI_THREAD_MULTIPLE}};
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
 
-/* What tells processes apart: the number alone does not if each rank has its own container. */
-struct process {
-    char host[128];
-    uint64_t pid_namespace;
-    int64_t pid;
-};
-
 static int rank = -1, size = 0;
 static char fault[LINE]; /* the first fault that this rank found, or "" */
-static int hosts;
-static char places[8 * LINE]; /* how many ranks each host has, as JSON */
 
 /* ---- Faults ---- */
 
@@ -150,7 +144,12 @@ static void *room(size_t bytes)
 }
 
 #include "mpi-library.h"
+#include "mpi-processes.h"
+#include "mpi-patterns.h"
+#include "mpi-groups.h"
 #include "mpi-traffic.h"
+#include "mpi-reductions.h"
+#include "mpi-node.h"
 
 /* ---- Thread levels ---- */
 
@@ -179,67 +178,6 @@ static void check_threads(int granted, const struct level *required)
     else if (now != granted)
         found("MPI_Init_thread granted thread level %s, MPI_Query_thread says %s",
               level_name(granted), level_name(now));
-}
-
-/* ---- Who is there ---- */
-
-static struct process myself(void)
-{
-    struct process me;
-    struct stat status;
-    memset(&me, 0, sizeof me);
-    gethostname(me.host, sizeof me.host - 1);
-    plain(me.host);
-    if (stat("/proc/self/ns/pid", &status) == 0)
-        me.pid_namespace = status.st_ino;
-    me.pid = getpid();
-    return me;
-}
-
-/* "n1": 2, "n2": 2; hosts for which there is no room are left out. */
-static void add_place(const struct process *all, int first)
-{
-    char text[sizeof all->host + 32];
-    size_t length = strlen(places);
-    int count = 0;
-    for (int i = first; i < size; i++)
-        count += strcmp(all[i].host, all[first].host) == 0;
-    snprintf(text, sizeof text, "%s\"%s\": %d", length == 0 ? "" : ", ", all[first].host, count);
-    if (length + strlen(text) < sizeof places)
-        memcpy(places + length, text, strlen(text) + 1);
-}
-
-/*
- * Each rank once, each in a process of its own; if not, all ranks see it, and none goes on to wait
- * for messages that nobody sends. Counts the hosts.
- */
-static int check_processes(void)
-{
-    struct process me = myself();
-    struct process *all = room((size_t)size * sizeof me);
-    int *ranks = room((size_t)size * sizeof *ranks);
-
-    step("MPI_Allgather of the processes");
-    MUST(MPI_Allgather(&rank, 1, MPI_INT, ranks, 1, MPI_INT, MPI_COMM_WORLD));
-    MUST(MPI_Allgather(&me, sizeof me, MPI_BYTE, all, sizeof me, MPI_BYTE, MPI_COMM_WORLD));
-    for (int i = 0; i < size; i++) {
-        int new_host = 1;
-        if (ranks[i] != i)
-            found("rank %d says that it is rank %d", i, ranks[i]);
-        for (int j = 0; j < i; j++) {
-            if (memcmp(&all[i], &all[j], sizeof me) == 0)
-                found("ranks %d and %d are one process, %ld on %s", j, i, (long)all[i].pid,
-                      all[i].host);
-            if (strcmp(all[i].host, all[j].host) == 0)
-                new_host = 0;
-        }
-        hosts += new_host;
-        if (new_host)
-            add_place(all, i);
-    }
-    free(ranks);
-    free(all);
-    return fault[0] == '\0';
 }
 
 /* ---- The verdict ---- */
@@ -275,12 +213,15 @@ static void report(int faults, const char *text, int granted, double seconds)
     const struct file file = library_file();
     int version, subversion;
     MUST(MPI_Get_version(&version, &subversion));
-    printf("data: {\"ranks\": %d, \"hosts\": %d, \"ranks_by_host\": {%s}, "
+    printf("data: {\"ranks\": %d, \"rank_numbers\": [%s], \"hosts\": %d, \"ranks_by_host\": {%s}, "
            "\"thread_level\": \"%s\", \"library\": \"%s\", \"library_file\": \"%s\", "
-           "\"library_inode\": %" PRIu64 ", \"transport\": \"%s\", \"mpi_standard\": \"%d.%d\", "
-           "\"messages_per_rank\": %ld, \"values_per_rank\": %ld, \"seconds\": %.3f}\n",
-           size, hosts, places, level_name(granted), library, file.path, file.inode, transport,
-           version, subversion, messages, values, seconds);
+           "\"library_inode\": %" PRIu64 ", \"transport\": \"%s\", \"within_host\": \"%s\", "
+           "\"files\": \"%s\", \"mpi_standard\": \"%d.%d\", \"group_sizes\": [%s], "
+           "\"combinations\": \"%s\", \"calls\": %ld, \"messages_per_rank\": %ld, "
+           "\"values_per_rank\": %ld, \"seconds\": %.3f}\n",
+           size, numbers, hosts, places, level_name(granted), library, file.path, file.inode,
+           transport, within_host, files, version, subversion, group_sizes,
+           thrifty ? "by turns" : "all", calls, messages, values, seconds);
     if (faults > 1)
         printf("%s (and faults on %d more ranks)\n", text, faults - 1);
     else if (faults == 1)
@@ -288,7 +229,8 @@ static void report(int faults, const char *text, int granted, double seconds)
     else
         printf("%d rank%s on %d host%s: messages and collectives of 1 B to %d MiB are whole, thread "
                "level %s, over %s (%s)\n",
-               size, size == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", LARGEST / KIB / KIB, level_name(granted),
+               size, size == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", LARGEST / KIB / KIB,
+               level_name(granted),
                transport[0] == '\0' ? "a transport that it does not tell" : transport, library);
     fflush(stdout);
 }
@@ -313,7 +255,25 @@ static void explain(int number, void (*handler)(int))
     sigaction(number, &action, NULL);
 }
 
-static int all_checks(int granted, const struct level *required, const char *wanted_library)
+static void check_all_calls(int is_launched)
+{
+    count_cores();
+    make_store();
+    make_buffers();
+    for (int i = 0; i < n_groups; i++)
+        check_barrier(&groups[i]);
+    check_point_to_point();
+    check_collectives();
+    check_reductions();
+    step("MPI_T, which tells the transport");
+    read_components();
+    check_node(is_launched);
+    free_buffers();
+    free(store);
+}
+
+static int all_checks(int granted, const struct level *required, const char *wanted_library,
+                      int is_launched)
 {
     const double start = MPI_Wtime();
     char text[LINE + 32] = "";
@@ -323,15 +283,13 @@ static int all_checks(int granted, const struct level *required, const char *wan
         check_threads(granted, required);
         if (wanted_library != NULL)
             check_library(wanted_library);
-        check_traffic();
+        if (make_groups())
+            check_all_calls(is_launched);
+        free_groups();
     }
     faults = agree(text);
-    if (rank == 0) {
-        const double seconds = MPI_Wtime() - start;
-        step("MPI_T, which tells the transport");
-        read_components();
-        report(faults, text, granted, seconds);
-    }
+    if (rank == 0)
+        report(faults, text, granted, MPI_Wtime() - start);
     return faults != 0;
 }
 
@@ -366,8 +324,9 @@ int main(int argc, char **argv)
     MUST(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     name_myself();
     read_library();
-    failed = size == expected ? all_checks(granted, required, argc == 4 ? argv[3] : NULL)
-                              : wrong_size(expected);
+    failed = size == expected
+                 ? all_checks(granted, required, argc == 4 ? argv[3] : NULL, seconds > 0)
+                 : wrong_size(expected);
     step("MPI_Finalize");
     MPI_Finalize();
     return failed;

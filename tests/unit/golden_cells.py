@@ -31,6 +31,7 @@ SHIPPED = (
     "python-mpi-1.0-debian12-openmpi4.1-ppc64le",
     "python-mpi-1.0-debian13-openmpi5.0-x86_64",
     "cuda-base-1.0-debian12-cuda11.8-openmpi4.1-x86_64",
+    "cuda-base-1.0-debian12-cuda12.9-openmpi4.1-x86_64",
     "cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le",
     "cuda-base-1.0-ubuntu18.04-cuda10.1-openmpi2.1-ppc64le",
     "cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le",
@@ -38,6 +39,14 @@ SHIPPED = (
     "cuda-base-1.0-ubuntu24.04-cuda12.9-openmpi4.1-aarch64",
     "cuda-base-1.0-rockylinux8-cuda11.8-openmpi4.1-x86_64",
     "cuda-base-1.0-rockylinux9-cuda13.0-openmpi4.1-x86_64",
+    "cuda-base-1.0-almalinux8-cuda12.4-openmpi4.1-ppc64le",
+    "mpi-release-1.0-debian13-cuda12.4-openmpi4.1.8-ppc64le",
+    "mpi-release-1.0-almalinux8-mvapich2-2.3.7-ppc64le",
+    "hpc-base-1.0-almalinux9-mpich4.1-ppc64le",
+    "hpc-base-1.0-rockylinux9-craympich8.1-aarch64",
+    "hpc-sdk-1.0-almalinux8-cuda11.8-openmpi4.1-ppc64le",
+    "hpc-sdk-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64",
+    "hpc-sdk-1.0-ubuntu22.04-cuda13.0-openmpi4.1-aarch64",
 )
 # Of recipes that have a toolkit and nothing else: UBI packages no MPI for the shipped ones.
 ALONE = (

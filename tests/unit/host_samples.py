@@ -35,6 +35,7 @@ MPICH = NeededMpi(
     family="mpich", version="4.1.1", route="package", library="libmpi.so.12", abi="mpich"
 )
 DEBIANS_MPICH = dataclasses.replace(MPICH, version="4.0.2", library="libmpich.so.12")
+CRAY_MPICH = dataclasses.replace(MPICH, family="craympich", version="8.1", route="host")
 INTEL_MPI = dataclasses.replace(MPICH, family="intelmpi", version="2021.13", route="host")
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from samples import ROOT
+from samples import ROOT, private_file
 
 from builder.digests import digest_of
 from builder.predicates import TEST_RESULT
@@ -45,7 +45,7 @@ RESULT = {
 @functools.cache
 def our_key() -> PrivateKey:
     """The key that cosign made for these tests."""
-    return private_key(str(VECTORS / "cosign.key"), {"COSIGN_PASSWORD": PASSWORD})
+    return private_key(str(private_file("cosign")), {"COSIGN_PASSWORD": PASSWORD})
 
 
 @functools.cache

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import hashlib
 import io
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -35,11 +38,23 @@ from builder.model import (
 from builder.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
+PROOF = ROOT / "tests" / "data" / "proof"
 GOLDEN = ROOT / "tests" / "golden"
 EVERYTHING = Selection(everything=True)
 MPI = PackagedMpi(
     family="openmpi", version="5.0.7", development=("libmpi-dev",), runtime=("mpi-bin",)
 )
+
+
+@functools.cache
+def private_file(name: str) -> Path:
+    """A key of the test data in a file that is this user's alone, which git cannot say of it."""
+    folder = Path(tempfile.mkdtemp(prefix="build-images-keys."))
+    atexit.register(shutil.rmtree, folder)
+    file = folder / f"{name}.key"
+    shutil.copyfile(PROOF / file.name, file)
+    file.chmod(0o600)
+    return file
 
 
 def cuda_release(version: str = "12.4", **changes: Any) -> CudaRelease:
@@ -73,6 +88,13 @@ def shipped_project() -> Project:
 @functools.cache
 def shipped_plan() -> Plan:
     return make_plan(shipped_project(), EVERYTHING, compiler=spec.COMPILER)
+
+
+@functools.cache
+def plan_of(recipe: str) -> Plan:
+    """The plan of one shipped recipe's cells: a part of the matrix is planned sooner than all."""
+    selection = Selection(patterns={"recipe": (recipe,)})
+    return make_plan(shipped_project(), selection, compiler=spec.COMPILER)
 
 
 def where(file: str, line: int = 1, key: str = "") -> Where:

@@ -61,10 +61,16 @@ def test_what_another_runner_found_stays() -> None:
     second = merged(first, part("oci-docker", "failed"))
     assert second["checks"].keys() == {"oci", "oci-docker"}
     assert second["evidence"] == ["evidence/oci-docker.json", "evidence/oci.json"]
-    assert second["outcome"] == "failed"
-    third = merged(second, part("oci", "passed"))
+    assert second["outcome"] == "verified", "a further runner is optional"
+    third = merged(second, part("oci", "failed"))
     assert third["outcome"] == "failed"
-    assert merged(third, part("oci-docker", "skipped"))["outcome"] == "verified"
+    assert merged(third, part("oci", "passed"))["outcome"] == "verified", "a later pass counts"
+
+
+def test_without_the_usual_runner_any_other_decides() -> None:
+    first = merged({**MANIFEST, "evidence": []}, part("oci-podman", "failed"))
+    assert first["outcome"] == "failed"
+    assert merged(first, part("oci", "passed"))["outcome"] == "verified"
 
 
 def test_forged_outcomes_of_another_runner_are_not_repeated() -> None:

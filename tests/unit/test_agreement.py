@@ -150,6 +150,14 @@ FORGED: dict[str, tuple[Callable[[Forged], object], str]] = {
         lambda f: f.manifest.update(emulated_runs=[] if f.manifest["emulated"] else ["sif"]),
         "by its evidence the emulated runs are",
     ),
+    "newer package indices": (
+        lambda f: run_of(f).update(indices=[{"suite": "trixie", "date": "2026-01-01"}]),
+        "it names other states of package indices than the manifest",
+    ),
+    "ranks of one number": (
+        lambda f: detail(f).update(data={"ranks": 2, "rank_numbers": [0, 0]}),
+        "the ranks of architecture are numbered [0, 0], and it passed",
+    ),
     "another architecture was seen": (
         lambda f: detail(f).update(data={"uname": "s390x"}),
         "architecture saw s390x",
@@ -192,6 +200,16 @@ def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
     assert found["checks"]["sif"][-1]["check"] == CHECK
 
 
+def test_no_path_of_a_manifest_leads_out_of_its_folder(project: Path) -> None:
+    image, out = image_of(project, "x86_64"), project / "out"
+    folder = out / image.identifier
+    (folder / "image.sif").rename(out / "image.sif")
+    edit(folder / "manifest.json", lambda one: one["artifacts"]["sif"].update(path="../image.sif"))
+    manifest, _ = loaded(folder)
+    with pytest.raises(NotReady, match=r"it is not whole: .*image\.sif"):
+        ready(image, folder, manifest)
+
+
 def images_plan(project: Path) -> Any:
     from builder.load.project import load_project  # noqa: PLC0415
     from builder.model import Selection  # noqa: PLC0415
@@ -200,7 +218,7 @@ def images_plan(project: Path) -> Any:
     return make_plan(load_project(project), Selection(everything=True), compiler="hpccm 1")
 
 
-@pytest.mark.parametrize("file", ["image.sif", "image.tar.gz", "a layer"])
+@pytest.mark.parametrize("file", ["image.sif", "image.tar.gz", "sbom.cdx.json", "a layer"])
 def test_one_flipped_bit_is_not_unchanged(file: str, project: Path) -> None:
     image, out = image_of(project, "x86_64"), project / "out"
     folder = out / image.identifier
@@ -218,10 +236,59 @@ def test_one_flipped_bit_is_not_unchanged(file: str, project: Path) -> None:
     assert (state.work, state.text.endswith("is not what was made")) == ("build", True)
 
 
+def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
+    image, out = image_of(project, "x86_64"), project / "out"
+    folder = out / image.identifier
+    edit(folder / "manifest.json", lambda one: one["inputs"].update(native_tools=[]))
+    (folder / NAME).write_bytes((folder / NAME).read_bytes() + b"\n")
+    state = proven_state(out, image, Wanted())
+    assert state.work == "verify"
+    assert state.text.endswith(f"{NAME}: not the file that manifest.json names")
+
+
 def test_a_project_demands_its_own_checks(made: Path) -> None:
     manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
     found = faults_of(manifest, statements, required=["mpi"])
     assert {fault.partition(": ")[2] for fault in found} == {"it has no outcome of mpi"}
+
+
+HARNESS = {"run-checks": "1" * 64, "checks/10-mpi": "2" * 64}
+
+
+@pytest.mark.parametrize(
+    ("noted", "fault"),
+    [
+        (HARNESS | {"bin/mpi": "3" * 64}, ""),
+        (HARNESS | {"checks/10-mpi": "4" * 64}, "is not the builder's: checks/10-mpi"),
+        ({"run-checks": "1" * 64}, "is not the builder's: checks/10-mpi"),
+        (None, "it does not say which scripts ran the checks"),
+    ],
+)
+def test_it_has_to_be_the_builders_scripts_that_ran(
+    noted: Json | None, fault: str, made: Path
+) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    for statement in statements.values():
+        assert statement is not None
+        for check in statement["predicate"]["configuration"][1:]:
+            check["annotations"]["data"] = {"harness": noted} if noted else {}
+    found = faults_of(manifest, statements, harness=HARNESS)
+    assert fault in "; ".join(found)
+    assert bool(found) is bool(fault)
+    manifest["inputs"]["programs"] = {"files/bin/mpi": f"sha256:{'5' * 64}"}
+    assert "builder's: bin/mpi" in "; ".join(faults_of(manifest, statements)) or not noted
+
+
+def test_proven_on_a_gpu_is_not_believed(made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    manifest["in_image_checks"] = [
+        {"name": "architecture", "script": "/s", "needs": ["gpu"], "timeout_s": 1}
+    ]
+    manifest["proven_on_gpu"] = True
+    assert faults_of(manifest, statements) == []
+    manifest["in_image_checks"][0]["name"] = "gpu-found"
+    found = "; ".join(faults_of(manifest, statements))
+    assert "it is said to be proven on a GPU, and gpu-found did not pass" in found
 
 
 def test_a_measurement_has_no_outcomes_in_the_manifest(made: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import hpccm
+import hpccm.config
+import hpccm.primitives
 import pytest
 from hpccm.toolchain import toolchain
 
@@ -271,6 +275,80 @@ def test_what_else_decides_on_a_version_is_asked_for(
     assert any(fault.problem.startswith(problem) for fault in block_faults(use(name, **given)))
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "asks"),
+    [
+        ("conda", "4.7.12", False),
+        ("conda", "4.8.3", True),
+        ("hpcx", "2.5.0", False),
+        ("hpcx", "2.17", True),
+    ],
+)
+def test_old_releases_are_named_by_their_version_alone(name: str, version: str, asks: bool) -> None:
+    given = {"version": version, **({"eula": True} if name == "conda" else {})}
+    assert bool(block_faults(use(name, **given))) is asks
+
+
+def test_a_package_beside_the_recipe_is_told_in_one_line() -> None:
+    for given in ({}, {"version": "2.10.1-3"}):
+        [fault] = block_faults(use("nvshmem", package="nvshmem.tar.gz", **given))
+        assert fault.problem.startswith('"nvshmem.tar.gz" is a file beside the recipe')
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"from": "elsewhere", "src": "/a", "dest": "/a"}, 'there is no stage "elsewhere"'),
+        (
+            {"from": "development", "src": "a", "dest": "/a"},
+            '"a" is no absolute path in that stage',
+        ),
+        ({"from": "development", "dest": "/a"}, "copy needs src and dest, or files"),
+        ({"from": "development", "src": "/a", "dest": "/a"}, "the development stage cannot copy"),
+    ],
+)
+def test_a_copy_is_from_the_development_stage_alone(given: dict[str, str], problem: str) -> None:
+    found = [fault.problem for fault in block_faults(use("copy", **given))]
+    assert any(text.startswith(problem) for text in found)
+    at_run_time = dataclasses.replace(
+        use("copy", **{"from": "development", "src": "/a", "dest": "/b"}),
+        where=Where(file="recipes/core.yaml", line=3, key="runtime[0].copy"),
+    )
+    assert block_faults(at_run_time) == []
+
+
+def test_what_is_valid_is_what_a_recipe_can_name() -> None:
+    [fault] = block_faults(use("nothing-of-the-kind"))
+    listed = fault.valid.removeprefix("valid: ").split(", ")
+    assert {"gnu", "cuda", "mpi", "shell"} <= {*listed}
+    assert not {"comment", "user", "workdir", "scif"} & {*listed}
+
+
+def test_an_argument_of_pip_with_a_blank_is_two() -> None:
+    """Each is quoted: pip would look for an option of that name."""
+    [fault] = block_faults(use("pip", install_args=["--index-url https://a.example"]))
+    assert fault.problem == '"--index-url https://a.example" is one argument with a blank in it'
+    assert fault.valid == "valid: [--index-url, https://a.example]"
+    fine = ["--index-url=https://a.example", "--index-url", "https://a.example", "{{ a }} b"]
+    assert block_faults(use("pip", install_args=fine)) == []
+
+
+def test_why_scif_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each of docs/recipes.md's reasons: where one no longer holds, it may be for recipes."""
+    monkeypatch.chdir(tmp_path)
+    texts, copies = {}, []
+    for container_format in ("docker", "singularity"):
+        hpccm.config.set_container_format(container_format)
+        app = block_classes()["scif"](name="hello")
+        app += hpccm.primitives.shell(commands=["make"])
+        texts[container_format] = str(app)
+        copies.append(app.runtime())
+    assert "RUN scif install" in texts["docker"]
+    assert texts["singularity"].startswith("%appinstall hello")
+    assert (tmp_path / "hello.scif").exists()
+    assert copies[-1] == ""
+
+
 @pytest.mark.parametrize("name", ["gnu", "llvm", "python", "packages", "pip"])
 def test_packages_of_the_distribution_need_no_version(name: str) -> None:
     assert block_faults(use(name)) == []
@@ -291,9 +369,15 @@ def test_packages_of_the_distribution_need_no_version(name: str) -> None:
         ("copy", {"src": "a", "dest": "b"}, '"b" is no absolute path'),
         ("user", {"user": "me"}, "user is not for recipes"),
         ("workdir", {"directory": "/x"}, "workdir is not for recipes"),
-        ("scif", {"name": "x"}, "scif is not for recipes"),
+        ("scif", {"name": "x"}, "scif is not for recipes: the formats would have other files"),
         ("generic_build", {"package": "a.tar.gz"}, '"a.tar.gz" is a file beside the recipe'),
-        ("pgi", {"tarball": "pgi.tar.gz"}, '"pgi.tar.gz" is a file beside the recipe'),
+        (
+            "mvapich2",
+            {"version": "4.0"},
+            "hpccm would fetch mvapich2-4.0.tar.gz, and it is mvapich",
+        ),
+        ("pgi", {"tarball": "pgi.tar.gz"}, '"pgi.tar.gz" has no checksum'),
+        ("hpcx", {"version": "2.5"}, 'HPC-X "2.5" has three numbers in its files\' names'),
     ],
 )
 def test_what_the_two_formats_would_not_have_both_is_a_fault(

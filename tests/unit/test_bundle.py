@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -15,12 +16,14 @@ from typing import Any
 import pytest
 from fake_registry import Fake, fake_registry
 from made_releases import correct_evidence, make_images, make_project
-from samples import ROOT
+from samples import ROOT, private_file
 
 from builder.bundle import archive as archives
-from builder.bundle import writing
+from builder.bundle import layout, writing
 from builder.cli import main
+from builder.cli.loading import _fixed_here
 from builder.digests import HashedWriter
+from builder.policy.outcomes import refused
 
 PROOF = ROOT / "tests/data/proof"
 HOST = str(ROOT / "tests/data/hosts/dgx.json")  # asking this machine takes longer
@@ -74,7 +77,7 @@ def registry_in_memory() -> Iterator[Fake]:
 
 def bundled(project: Path, target: Path, *more: str) -> int:
     words = ["bundle", "--project", str(project), "--output", str(target), "--no-inputs", "-q"]
-    return main([*words, "--key", str(PROOF / "cosign.key"), *more])
+    return main([*words, "--key", str(private_file("cosign")), *more])
 
 
 def loaded(archive: Path, policy: Path, fake: Fake, *more: str) -> int:
@@ -111,7 +114,7 @@ def test_what_is_loaded_is_what_is_published(
     assert loaded(whole, policy, fake) == 0, capsys.readouterr().err
     with fake_registry() as other:
         words = ["publish", "--project", str(made), "--to", f"{other.host}/site", "-q"]
-        assert main([*words, "--key", str(PROOF / "cosign.key")]) == 0
+        assert main([*words, "--key", str(private_file("cosign"))]) == 0
         images = {key for key in other.manifests if key[1].startswith("sha256:")}
         tags = {key for key in other.manifests if "latest" in key[1] or TAG in key[1]}
         assert tags <= fake.manifests.keys()
@@ -283,10 +286,28 @@ def _nowhere(files: Files) -> None:
     files.replace("index.json", json.dumps(index).encode())
 
 
+def _listed_twice(files: Files) -> None:
+    index = json.loads(files.named("index.json"))
+    files.replace("index.json", json.dumps({**index, "manifests": index["manifests"] * 2}).encode())
+
+
+def _tagged_often(files: Files) -> None:
+    """Each tag would be judged, in each format."""
+    index = json.loads(files.named("index.json"))
+    release = next(one for one in index["manifests"] if "index" in one["mediaType"])
+    name = release["annotations"]["build-images.repository"]
+    for number in range(101):
+        notes = {**release["annotations"], layout.REF_NAME: f"{name}:x{number}"}
+        index["manifests"].append({**release, "annotations": notes})
+    files.replace("index.json", json.dumps(index).encode())
+
+
 FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     "a wrong byte": (_wrong_byte, "holds sha256:"),
     "a blob is missing": (_missing, "it lacks the blob sha256:"),
     "a name twice": (_twice, "is in it twice"),
+    "a manifest twice": (_listed_twice, "is in it twice"),
+    "a hundred tags": (_tagged_often, "has more than 100 tags"),
     "a shorter blob": (_shorter, "bytes, not"),
     "a path that leads out": (
         lambda files: files.add("../../etc/cron.d/x", b"x"),
@@ -335,10 +356,40 @@ def test_a_damaged_archive_is_refused_in_one_error(
     assert fake.tags("site/tools") == set()
     assert loaded(archive, policy, fake, "--dry-run") == 5
     words = ["load", str(archive), "--policy", str(policy), "--output", str(tmp_path / "out")]
-    if main([*words, "--format", "oci", "--arch", "x86_64", "--host", HOST]) == 0:
-        assert name == "a wrong byte"  # of what this folder does not need
-    else:
-        assert [one for one in tmp_path.glob("out/*") if one.name.endswith("-oci")] == []
+    assert main([*words, "--format", "oci", "--arch", "x86_64", "--host", HOST]) == 5
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("after", [b"x", bytes(5000) + b"x", bytes(2 << 20)])
+def test_what_stands_after_the_end_is_refused(
+    after: bytes,
+    whole: Path,
+    policy: Path,
+    fake: Fake,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    longer = tmp_path / "longer.tar"
+    longer.write_bytes(whole.read_bytes() + after)
+    assert loaded(longer, policy, fake) == 5
+    assert "something stands after its end" in capsys.readouterr().err
+    longer.write_bytes(whole.read_bytes() + bytes(10240))
+    assert loaded(longer, policy, fake, "--dry-run") == 0
+
+
+def test_a_manifest_that_is_listed_often_is_read_once(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+    small = layout.small
+
+    def noted(archive: archives.Archive, digest: str) -> bytes:
+        read.append(digest)
+        return small(archive, digest)
+
+    monkeypatch.setattr(layout, "small", noted)
+    layout.opened(changed(whole, tmp_path / "often.tar", _tagged_often))
+    assert len(read) == len(set(read))
 
 
 @pytest.mark.parametrize("kept", [0.2, 0.9, 0.999])
@@ -374,7 +425,17 @@ def test_what_is_no_archive(
     assert loaded(tmp_path / "x.tar", policy, fake) == 2
     assert "this is no" in capsys.readouterr().err
     assert loaded(tmp_path / "absent.tar", policy, fake) == 2
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path / "pipe", Path("/dev/zero")):
+        assert loaded(other, policy, fake) == 2
     assert loaded(tmp_path, policy, fake) == 2
+
+
+def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
+    older = refused("rollback", "older than at the last pull", "name it by digest, or ...")
+    assert _fixed_here(older).fix == "say rollback: accepted in the policy, if it is meant"
+    other = refused("age", "too old", "verify it again")
+    assert _fixed_here(other) == other
 
 
 def test_another_layout_is_no_bundle(

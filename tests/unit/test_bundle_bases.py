@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fake_registry import Fake
 from made_releases import correct_evidence, make_images, make_project
+from samples import private_file
 from test_bundle import (  # noqa: F401 - fixtures
     HOST,
     POLICY,
@@ -85,7 +86,7 @@ def project_on(folder: Path, fake: Fake, digest: str) -> Path:
 
 def bundled(project: Path, target: Path, *more: str) -> int:
     words = ["bundle", "--project", str(project), "--output", str(target), *more]
-    return main([*words, "--key", str(PROOF / "cosign.key")])
+    return main([*words, "--key", str(private_file("cosign"))])
 
 
 def into_home(archive: Path, policy: Path, *more: str) -> int:
@@ -254,7 +255,7 @@ def test_a_damaged_base_is_refused_in_one_error(
         assert expected in error
         assert error.count("build-images: ") == 1
         assert list(home.bases.glob("[!.]*")) == []
-    assert read_storage(home.storage).images == {}
+    assert read_storage(home.storage, "overlay").images == {}
     assert into_home(archive, policy) == 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from samples import private_file
 from test_bundle import (  # noqa: F401 - fixtures
     HOST,
     PROOF,
@@ -136,7 +137,7 @@ def signed_archive(folder: Path) -> Path:
     contents = Contents()
     index = add_inputs(contents, Inputs(project=project, sources={SHA256: folder / "source"}))
     image = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
-    key = private_key(str(PROOF / "cosign.key"), os.environ)
+    key = private_key(str(private_file("cosign")), os.environ)
     time = "2026-01-01T00:00:00Z"
     add_proof(contents, proofs(image, (), key, reference="inputs", created=time))
     write_archive(folder / "inputs.tar", contents)

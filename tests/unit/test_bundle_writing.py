@@ -57,6 +57,12 @@ def test_a_file_of_another_user_is_not_written_to(
     assert (tmp_path / ".site.tar.partial").read_text() == SECRET
 
 
+@pytest.mark.parametrize("folder", ["/proc", "/sys"])
+def test_where_no_file_can_be_made_is_no_full_disk(folder: str) -> None:
+    with pytest.raises(BadInput, match=f"{folder}/x.tar: no file can be made there"):
+        write_archive(Path(folder) / "x.tar", Contents())
+
+
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
 def test_what_a_killed_one_left_is_begun_anew(umask: int, mode: int, tmp_path: Path) -> None:
     partial = tmp_path / ".site.tar.partial"

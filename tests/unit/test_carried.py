@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from made_releases import images_of, make_images, make_project
-from samples import a_file, tar_bytes
+from samples import ROOT, a_file, shipped_plan, tar_bytes
 from test_check_outcomes import a_check
 
+from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
 from builder.cli import main
-from builder.cli.proving import seen_arch
+from builder.cli.again import check_cell
+from builder.cli.expected import expected_target
+from builder.cli.proving import emulator_of, seen_arch
+from builder.errors import BadInput
 from builder.model import FAILED, PASSED, Outcome
 from builder.spec.checks import SCRIPTS
 from builder.verify import FormatTree, Target
 from builder.verify.carried import lacking_mpi, with_carried
+
+SHIPPED = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 
 
 def tree_of(*scripts: str) -> FormatTree:
@@ -62,6 +69,11 @@ def test_emulated_is_what_was_seen() -> None:
     seen = Outcome(check="architecture", outcome=PASSED, reason="", data={"uname": "ppc64le"})
     assert seen_arch([seen], "x86_64") == "ppc64le"
     assert seen_arch([], "x86_64") == "x86_64"
+    run: Any = SimpleNamespace(host=SimpleNamespace(arch="x86_64"), versions={"qemu": "9"})
+    assert emulator_of(run, "x86_64", "x86_64") == ""
+    assert (
+        emulator_of(run, "ppc64le", "x86_64") == emulator_of(run, "x86_64", "ppc64le") == "qemu 9"
+    )
 
 
 def test_a_manifest_of_another_architecture_than_its_image_is_refused(
@@ -76,4 +88,36 @@ def test_a_manifest_of_another_architecture_than_its_image_is_refused(
     manifest["cell"]["arch"] = "x86_64"
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert main(["verify", str(folder)]) == 2
-    assert "the image is for ppc64le, and manifest.json says x86_64" in capsys.readouterr().err
+    assert (
+        "the image's architecture is ppc64le, and manifest.json says x86_64"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_manifest_of_another_image_than_its_own_is_refused() -> None:
+    labels = {"build-images.identifier": "x-1.0", "build-images.mpi": "openmpi 5.0.7"}
+    config = {"architecture": "amd64", "config": {"Labels": labels}}
+    layout = Layout(path=Path(), digest="", config=config, layers=())
+    cell = {"arch": "x86_64", "mpi": "openmpi5.0"}
+    check_cell({"image": "x-1.0", "cell": cell}, layout)
+    for name, mpi, said in (
+        ("x-1.0", "none", "the image's MPI is openmpi, and manifest.json says none"),
+        ("x-2.0", "openmpi5.0", "the image's identifier is x-1.0, and manifest.json says x-2.0"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            check_cell({"image": name, "cell": {**cell, "mpi": mpi}}, layout)
+
+
+def test_the_project_says_which_checks_and_scripts_an_image_has() -> None:
+    """As long as it would build the very same image: then no manifest can take one away."""
+    [image] = [one for one in shipped_plan().images if one.identifier == SHIPPED]
+    cell = {name: getattr(image.cell, name) for name in image.cell.__slots__}
+    manifest = {"image": SHIPPED, "content_key": image.content_key, "cell": cell}
+    found = expected_target(ROOT, {**manifest, "in_image_checks": []})
+    assert found is not None
+    assert [check.name for check in found.checks] == [check.name for check in image.checks]
+    assert found.mpi == "openmpi5.0"
+    assert found.harness.keys() >= {"opt/build-images/run-checks", "opt/build-images/src/quiet.sh"}
+    assert expected_target(ROOT, {**manifest, "content_key": "another"}) is None
+    assert expected_target(ROOT / "docs", manifest) is None
+    assert expected_target(ROOT, {**manifest, "cell": {}}) is None

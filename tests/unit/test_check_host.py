@@ -204,7 +204,7 @@ OUTCOMES = (
         answer=NO,
         rule="driver",
         says="no driver of NVIDIA's is loaded",
-        fix="a host with a GPU; programs of the image that use none run all the same",
+        fix="a host with a GPU of NVIDIA's; programs of the image that use none run all the same",
     ),
     Outcome(
         name="a driver that shows no GPU",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,9 @@ class FakeRunner:
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
         self.calls.append((tuple(argv), timeout_s))
+        if argv[0] == "cat" and "cat" not in self.results:  # sees the variables that `env` saw
+            first = self.results["sh"]
+            return dataclasses.replace(first, stdout=first.stdout.partition("\n")[2])
         return self.results[argv[0]]
 
 
@@ -77,7 +81,7 @@ def verifying() -> Verify:
 
         target = Target(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
         found = outcomes_in(target, RUNNERS["charliecloud"], runner, gpu=gpu)
-        assert [call for call in runner.calls if call[0][0] != "sh"] == [
+        assert [call for call in runner.calls if call[0][0] not in {"sh", "cat"}] == [
             ((check.script,), 60) for check in checks
         ]
         return found
@@ -345,3 +349,14 @@ def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> N
     )
     assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
     assert found[1].reason == "a GPU disappeared; the check said: because"
+
+
+def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> None:
+    """A script of a SIF may behave as long as it is `env` that looks."""
+    for other in (["PATH=/usr/bin:/bin", "MODE=other"], ["PATH=/usr/bin:/bin"]):
+        results = {"sh": done(ENV_OUTPUT), "cat": done("\0".join([*other, "CH_RUNNING=x"]))}
+        outcome = environment_outcome(
+            FakeRunner(results), ENVIRONMENT, directory="/", own=("CH_RUNNING",)
+        )
+        assert outcome.outcome == FAILED
+        assert "MODE depends on the program that is started: " in outcome.reason

@@ -36,6 +36,7 @@ trap 'touch "heard-$$"; sleep 0.5; echo ended >> ended; exit 2' INT
 touch "up-$$"
 while :; do sleep 0.1; done
 """
+MYPY = "#!/bin/sh\necho 'builder/x.py:1: error: a wrong type'; exit \"${MYPY_STATUS:-0}\"\n"
 FILES = {
     "tests/unit/test_one.py": "",
     "tests/unit/test_two.py": "",
@@ -69,7 +70,11 @@ def project(folder: Path, pytest_program: str) -> dict[str, str]:
     """Make a folder a project with these test files; the environment to run its tests in."""
     (folder / "ci").mkdir()
     shutil.copy(RUNNER, folder / "ci")
-    programs = {".venv/bin/python": PYTHON.format(home=folder), ".venv/bin/pytest": pytest_program}
+    programs = {
+        ".venv/bin/python": PYTHON.format(home=folder),
+        ".venv/bin/pytest": pytest_program,
+        ".venv/bin/mypy": MYPY,
+    }
     texts = {**FILES, **programs, "tests/durations.json": json.dumps(SECONDS)}
     for name, text in texts.items():
         path = folder / name
@@ -79,9 +84,11 @@ def project(folder: Path, pytest_program: str) -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
 
 
-def run(folder: Path, *, bad: str = "nothing") -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *, bad: str = "nothing", mypy_status: int = 0
+) -> subprocess.CompletedProcess[str]:
     """The runner in such a project, run to its end; the pytest of the file `bad` fails."""
-    env = project(folder, PYTEST.format(bad=bad))
+    env = {**project(folder, PYTEST.format(bad=bad)), "MYPY_STATUS": str(mypy_status)}
     return subprocess.run(
         [sys.executable, folder / "ci/tests.py"],
         env=env,
@@ -143,6 +150,13 @@ def test_a_job_that_failed_is_shown_whole_and_fails_the_run(tmp_path: Path) -> N
     assert done.returncode == 1
     assert "FAIL" in done.stdout
     assert "this is what pytest printed of tests/engines/test_long.py" in done.stdout
+    assert done.stdout.splitlines()[-1] == "6 passed, 1 failed, 6 skipped"
+
+
+def test_wrong_types_are_shown_and_fail_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, mypy_status=1)
+    assert done.returncode == 1
+    assert "builder/x.py:1: error: a wrong type" in done.stdout
     assert done.stdout.splitlines()[-1] == "6 passed, 1 failed, 6 skipped"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from golden_cells import SHIPPED
-from samples import GOLDEN, ROOT, shipped_plan, shipped_project
+from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 
 from builder.cli import building, main
 from builder.cli.dispatch import COMMANDS, function_of
@@ -95,10 +95,10 @@ def test_plan_says_what_will_happen_to_each_stage(capsys: Capture, project: Path
 
 
 def test_the_stages_of_many_images_are_shown_when_asked_for(capsys: Capture) -> None:
-    said = Said(capsys, "plan", PROJECT, "--all")
+    said = Said(capsys, "plan", PROJECT, "--recipe=cuda-base")
     assert "-development " not in said.out
-    said = Said(capsys, "plan", PROJECT, "--all", "--stages")
-    assert said.out.count("-development ") > len(shipped_plan().images)
+    said = Said(capsys, "plan", PROJECT, "--recipe=cuda-base", "--stages")
+    assert said.out.count("-development ") > len(plan_of("cuda-base").images)
 
 
 def test_plan_says_what_will_happen(project: Path, capsys: Capture) -> None:
@@ -108,16 +108,15 @@ def test_plan_says_what_will_happen(project: Path, capsys: Capture) -> None:
 
 
 def test_plan_as_json(capsys: Capture) -> None:
-    found = Said(capsys, "plan", PROJECT, "--all", "--json").json
+    plan = plan_of("hpc-base")
+    found = Said(capsys, "plan", PROJECT, "--recipe=hpc-base", "--json").json
     assert found["schema"] == "build-images/plan/v1"
-    assert [one["image"] for one in found["images"]] == [
-        image.identifier for image in shipped_plan().images
-    ]
-    assert len(found["left_out"]) == len(shipped_plan().left_out)
+    assert [row["image"] for row in found["images"]] == [image.identifier for image in plan.images]
+    assert len(found["left_out"]) == len(plan.left_out)
     first = found["images"][0]
     assert [one["stage"] for one in first["stage_states"]] == ["hpc-base-development", "runtime"]
     assert {one["state"] for one in first["stage_states"]} == {"to build"}
-    assert first["content_key"] == shipped_plan().images[0].content_key
+    assert first["content_key"] == plan.images[0].content_key
     assert first["cell"]["arch"] == "x86_64"
     assert all(one["reasons"] for one in found["left_out"])
 
@@ -144,10 +143,11 @@ def test_explain_says_why(capsys: Capture) -> None:
 
 
 def test_explain_as_json(capsys: Capture) -> None:
-    found = Said(capsys, "explain", PROJECT, "--all", "--json").json
+    plan = plan_of("hpc-base")
+    found = Said(capsys, "explain", PROJECT, "--recipe=hpc-base", "--json").json
     assert found["schema"] == "build-images/explanation/v1"
-    assert len(found["in"]) == len(shipped_plan().images)
-    assert len(found["out"]) == len(shipped_plan().left_out)
+    assert len(found["in"]) == len(plan.images)
+    assert len(found["out"]) == len(plan.left_out)
 
 
 def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, capsys: Capture) -> None:
@@ -261,12 +261,12 @@ def test_what_the_machine_lacks_is_told_before_anything_is_built(
     project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lacks(*_: Any, **__: Any) -> None:
-        raise MissingPrerequisite("no buildah here", hint="make setup")
+        raise MissingPrerequisite("no buildah here", hint="build-images setup")
 
     monkeypatch.setattr("builder.doctor.examine", lacks)
     said = Said(capsys, f"--project={project}")
     assert (said.code, said.out) == (4, "")
-    assert said.err.endswith("build-images: no buildah here\n  hint: make setup\n")
+    assert said.err.endswith("build-images: no buildah here\n  hint: build-images setup\n")
 
 
 @pytest.mark.parametrize("argv", [["--engine=docker"], ["--no-cache"], ["--refresh"]])
@@ -293,6 +293,7 @@ def test_what_was_done_another_way_is_still_to_do(
                 name: {"format": name, "path": "empty", "size": 0, "digest": "sha256:"}
                 for name in formats
             },
+            "digests": {"sbom.cdx.json": "sha256:1"},
         }
         (folder / "manifest.json").write_text(json.dumps(manifest))
 

@@ -12,6 +12,7 @@ import pytest
 from samples import ROOT
 
 from builder.cli import dispatch, main
+from builder.cli.os_errors import told
 from builder.terminal import in_colour, printable, printable_lines
 
 PROJECT = f"--project={ROOT}"
@@ -117,6 +118,27 @@ def test_what_a_full_or_closed_disk_needs(
     assert hint in second
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_home_that_cannot_be_written_to_is_what_the_machine_lacks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "none/home"
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(home))
+    for place, code in ((home / "work", 4), (tmp_path / "none", 4), (tmp_path / "out", 2)):
+        assert told(OSError(number, os.strerror(number), str(place)))[1] == code
+
+
+def test_what_needs_more_memory_than_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(dispatch, "run", fails)
+    assert main(["plan"]) == 4
+    assert capsys.readouterr().err == "build-images: there is not enough memory for this\n"
+
+
 def test_a_user_without_a_home(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,3 +211,23 @@ def test_a_locale_without_our_marks() -> None:
     done = run("policy", "test", cases, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(r"\u2713 ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (["load", "x.tar", "--output", "y"], "--output needs --format"),
+        (["load", "x.tar", "--home", "--arch", "x86_64"], "--arch goes with --output"),
+        (["verify", "x", "--repeats", "3"], "--repeats goes with --bench"),
+        (["verify", "x", "--bench", "--launcher", "srun"], "one of them"),
+    ],
+)
+def test_options_that_do_not_go_together_show_their_own_command(
+    argv: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: build-images {argv[0]} ")
+    assert error in said
+    assert f"hint: build-images {argv[0]} --help" in said

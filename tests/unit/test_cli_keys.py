@@ -34,6 +34,20 @@ def test_a_pair_is_made(prefix: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "correct horse" not in out + private.read_text()
 
 
+@pytest.mark.parametrize("named", ["/", "//", ".", "..", "../.."])
+def test_a_folder_is_no_prefix(
+    named: str,
+    prefix: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`/` had a traceback, and with `.` the files were beside the folder, not in it."""
+    monkeypatch.chdir(prefix.parent)
+    assert main(["keys", "generate", "--output", named]) == 2
+    assert "this names a folder, and no files in it" in capsys.readouterr().err
+    assert list(prefix.parent.parent.glob("*.key")) == []
+
+
 @pytest.mark.parametrize("there", ["site.key", "site.pub"])
 def test_nothing_is_written_over(
     prefix: Path, there: str, capsys: pytest.CaptureFixture[str]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import platform
 import re
 import shutil
 import stat
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder import door
 from builder.doctor import Diagnosis, Roots, as_json, as_text, examine, require
+from builder.engines.drivers import Driver
+from builder.engines.trial import StorageTrial
 from builder.errors import MissingPrerequisite
-from builder.process import Processes
+from builder.process import Completed, Processes
 
 MAGIC = {"ppc64le": "1500", "aarch64": "b700"}
 ALL = ("oci", "sif", "charliecloud")
@@ -42,6 +48,8 @@ class Machine:
     root: Path
     user: str = "root"
     arch: str = "x86_64"
+    driver: str = "overlay"
+    problem: str = ""  # of the store
 
     @property
     def bin(self) -> Path:
@@ -103,10 +111,11 @@ class Machine:
             roots=roots,
             arch=self.arch,
             user=self.user,
+            stored=StorageTrial(driver=Driver(name=self.driver), problem=self.problem),
         )
 
     def require(
-        self, *, need_bytes: int = 0, engine: str = "buildah", lent: tuple[str, ...] = ()
+        self, *, images: int = 1, engine: str = "buildah", lent: tuple[str, ...] = ()
     ) -> None:
         require(
             self.examine(),
@@ -115,7 +124,7 @@ class Machine:
             engine=engine,
             home=self.home,
             out=self.root / "out",
-            need_bytes=need_bytes,
+            images=images,
             lent=lent,
         )
 
@@ -148,9 +157,9 @@ def lacking(diagnosis: Diagnosis, title: str) -> set[str]:
     return {item.key for item in ability.missing}
 
 
-def refusal(machine: Machine, *, need_bytes: int = 0, engine: str = "buildah") -> str:
+def refusal(machine: Machine, *, images: int = 1, engine: str = "buildah") -> str:
     with pytest.raises(MissingPrerequisite) as caught:
-        machine.require(need_bytes=need_bytes, engine=engine)
+        machine.require(images=images, engine=engine)
     assert caught.value.exit_code == 4
     return str(caught.value)
 
@@ -206,7 +215,7 @@ def test_a_missing_program_takes_its_abilities_away(
     diagnosis = machine.examine()
     assert lacking(diagnosis, unable) == {name}
     assert "not found" in diagnosis.items[name].text
-    assert "make setup" in diagnosis.items[name].remedy
+    assert "build-images setup" in diagnosis.items[name].remedy
     assert name in refusal(machine)
 
 
@@ -277,8 +286,8 @@ def test_emulation_tells_handler_flags_and_version(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem", "remedy"),
     [
-        ({"version": "7.2.11"}, "QEMU 7.2.11, which hangs", "make setup"),
-        ({"flags": "OC"}, "lacks the flag F", "make setup"),
+        ({"version": "7.2.11"}, "QEMU 7.2.11, which hangs", "build-images setup"),
+        ({"flags": "OC"}, "lacks the flag F", "build-images setup"),
         ({"state": "disabled"}, "handler qemu-ppc64le is disabled", "echo 1 > "),
     ],
 )
@@ -398,7 +407,7 @@ def test_root_needs_the_ordinary_user(machine: Machine) -> None:
     machine.write("etc/passwd", "root:x:0:0::/root:/bin/sh\nnot-build-images:x:1:1::/:\n")
     diagnosis = machine.examine()
     assert lacking(diagnosis, "run and verify SIF images for x86_64") == {"user"}
-    assert diagnosis.items["user"].remedy == "make setup"
+    assert diagnosis.items["user"].remedy == "build-images setup"
 
 
 def test_root_needs_a_home_that_the_ordinary_user_reaches(machine: Machine) -> None:
@@ -417,7 +426,17 @@ def test_an_ordinary_user_needs_no_other_and_a_range_of_ids(machine: Machine) ->
     machine.write("etc/subuid", "build-images:100000:65536\n")
     diagnosis = machine.examine()
     assert lacking(diagnosis, "build x86_64 images") == {"subuid"}
-    assert "usermod --add-subuids" in diagnosis.items["subuid"].remedy
+    assert "165536:65536" in diagnosis.items["subuid"].remedy, "which nobody has"
+
+
+def test_a_store_that_fails_for_want_of_sub_ids_says_so(machine: Machine) -> None:
+    machine.user, machine.problem = "alice", "Error: writing blob: adding layer"
+    machine.write("etc/passwd", "")
+    assert machine.examine().items["store"].text == machine.problem
+    machine.write("etc/subuid", "")
+    assert machine.examine().items["store"].text == "takes no layer without sub-user ids"
+    machine.user = "root"
+    assert machine.examine().items["store"].text == machine.problem
 
 
 def test_root_builds_without_a_range_of_ids(machine: Machine) -> None:
@@ -498,10 +517,10 @@ def test_a_refusal_names_all_that_is_missing_with_the_way_out(machine: Machine) 
     (machine.bin / "apptainer").unlink()
     (machine.bin / "mmdebstrap").unlink()
     (machine.binfmt / "qemu-ppc64le").unlink()
-    text = refusal(machine, need_bytes=1 << 62)
+    text = refusal(machine, images=1 << 32)
     assert text.startswith("this machine lacks 4 things for this run; nothing was built.")
     assert "apptainer: not found" in text
-    assert "apt-get install mmdebstrap, or make setup" in text
+    assert "apt-get install mmdebstrap, or build-images setup" in text
     assert "ppc64le: no handler" in text
     assert "GB free, and " in text
     assert "build-images doctor" in text
@@ -517,7 +536,6 @@ def test_only_what_the_run_needs_is_asked_for(machine: Machine) -> None:
         engine="buildah",
         home=machine.home,
         out=machine.root / "not/yet/there",
-        need_bytes=1,
     )
 
 
@@ -528,19 +546,66 @@ class Usage:
 
 def test_each_full_disk_is_told_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(free=1_500_000_000))
-    text = refusal(machine, need_bytes=3_000_000_000)
-    assert text.count("1.5 GB free, and 3.0 GB may be needed") == 1
-    machine.require(need_bytes=1_500_000_000)
+    text = refusal(machine, images=2)
+    assert text.count("1.5 GB free, and 3.2 GB may be needed") == 1, "what one image needs"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(free=4_000_000_000))
+    assert refusal(machine, images=2).count("4.0 GB free, and 6.4 GB may be needed") == 1
+    machine.require(images=1)
 
 
+def test_vfs_needs_more_room(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(free=4_000_000_000))
+    machine.driver = "vfs"
+    assert "4.0 GB free, and 12.9 GB may be needed" in refusal(machine)
+    assert "Each layer is copied whole" in machine.examine().items["store"].text
+
+
+def test_a_store_in_which_no_layer_can_be_unpacked_builds_nothing(machine: Machine) -> None:
+    machine.problem = "potentially insufficient UIDs or GIDs"
+    assert "the store: potentially insufficient UIDs or GIDs" in refusal(machine)
+    assert lacking(machine.examine(), "build x86_64 images") == {"store"}
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES])
 def test_a_folder_that_cannot_be_written_to(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr("os.access", lambda path, _mode: "home" not in str(path))
+    """Modes do not tell of a file system that is read-only, nor of a quota."""
+    there = tempfile.mkdtemp
+
+    def refused(suffix: Any, prefix: Any, folder: Path) -> str:
+        if folder == machine.home:
+            raise OSError(number, os.strerror(number))
+        return there(suffix, prefix, folder)
+
+    monkeypatch.setattr("tempfile.mkdtemp", refused)
     text = refusal(machine)
-    assert f"{machine.home}: cannot be written to" in text
+    assert f"{machine.home}: cannot be written to: {os.strerror(number)}" in text
     assert "BUILD_IMAGES_HOME" in text
     assert "--output" not in text
+
+
+def test_a_program_that_is_not_started_from_the_home(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that is mounted noexec."""
+
+    def capture(self: Processes, argv: Sequence[Any], **options: Any) -> Completed:
+        if Path(argv[0]).parent.parent == machine.home:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return started(self, argv, **options)
+
+    started = Processes.capture
+    monkeypatch.setattr(Processes, "capture", capture)
+    assert "mounted noexec" in machine.examine().items["home"].text
+
+
+def test_a_folder_for_temporary_files_that_is_not_there(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(machine.root / "gone"))
+    assert "temporary files: " in refusal(machine)
+    assert machine.examine().items["temporary"].text.endswith("gone: not there")
 
 
 def test_programs_are_asked_at_once(machine: Machine) -> None:
@@ -572,7 +637,7 @@ def test_text_says_each_thing_in_words(machine: Machine) -> None:
     end = text[text.index("what this machine can do") :]
     assert "✓ yes  build x86_64 images" in end
     assert "✗ no   pack SIF images\n         lacks apptainer" in end
-    assert re.search(r"how to get the rest\n  apptainer +make setup", end)
+    assert re.search(r"how to get the rest\n  apptainer +build-images setup", end)
 
 
 def test_the_columns_of_the_text_line_up(machine: Machine) -> None:
@@ -600,6 +665,6 @@ def test_json_holds_everything(machine: Machine) -> None:
     assert list(items) == list(diagnosis.items)
     assert items["buildah"]["data"] == {"path": str(machine.bin / "buildah"), "version": "1.28.2"}
     packing = next(one for one in found["abilities"] if one["title"].startswith("pack Charlie"))
-    remedy = "apt-get install pigz, or make setup"
+    remedy = "apt-get install pigz, or build-images setup"
     assert packing["able"] is False
     assert packing["missing"] == [{"key": "pigz", "remedy": remedy}]

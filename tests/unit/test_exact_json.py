@@ -31,6 +31,14 @@ def test_what_is_refused(text: str) -> None:
             parsed(one)
 
 
+@pytest.mark.parametrize("text", ["[[],[],[]]", '{"a":1,"b":{}}', '["a,b{"]', "[1,2,3,4]"])
+def test_at_most_so_many_values(text: str) -> None:
+    for one in (text, text.encode()):
+        assert parsed(one, most=7) == parsed(one, most=None)
+        with pytest.raises(ValueError, match="more than 2 values"):
+            parsed(one, most=2)
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32-be", "latin-1"])
 def test_other_encodings_are_refused(encoding: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - a decoder's or a reader's

@@ -186,6 +186,8 @@ def test_no_library_where_there_is_none(known: Facts) -> None:
         ("mpich", "4.0.2", "libmpi.so.12", ""),
         ("mvapich2", "2.3.7", "libmpi.so.12", ""),
         ("intelmpi", "2021.10", "libmpi.so.12", ""),
+        ("craympich", "8.1.28", "libmpi.so.12", ""),
+        ("spectrummpi", "10.3.1", "libmpi_ibm.so.3", "3.1"),
     ],
 )
 def test_mpi_series(known: Facts, family: str, version: str, soname: str, pmix: str) -> None:
@@ -201,8 +203,9 @@ def test_an_unknown_series_is_none(known: Facts) -> None:
 
 def test_every_mpi_family_has_a_series_and_an_abi(known: Facts) -> None:
     assert {one.family for one in known.mpi} == set(facts.MPI_FAMILIES)
-    assert {one.abi for one in facts.MPI_FAMILIES.values()} == {"openmpi", "mpich"}
-    assert [one.name for one in facts.MPI_FAMILIES.values() if one.host_only] == ["intelmpi"]
+    assert {one.abi for one in facts.MPI_FAMILIES.values()} == {"openmpi", "mpich", "spectrummpi"}
+    of_hosts = [one.name for one in facts.MPI_FAMILIES.values() if one.host_only]
+    assert of_hosts == ["intelmpi", "craympich", "spectrummpi"]
 
 
 def test_a_library_name_does_not_tell_an_abi(known: Facts) -> None:

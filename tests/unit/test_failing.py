@@ -12,10 +12,11 @@ import pytest
 from fake_registry import Fake, Fault, fake_registry
 from made_releases import make_images, make_project
 from proof_samples import NOW
-from samples import ROOT
+from samples import ROOT, private_file
 
 from builder.artifacts.oci import read_layout
 from builder.cli import main
+from builder.cli.manifests import write_manifest
 from builder.proof import Attachment, TrustedKey, Verdict, public_key, verified
 from builder.proof.keys import boxed, generated
 from builder.registry import Credentials, Reference, Registry, connect
@@ -51,7 +52,7 @@ def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def publish(fake: Fake, project: Path, *more: str) -> int:
     words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
-    return main([*words, *more])
+    return main([*words, "--attach-failures", *more])
 
 
 def image_of(project: Path) -> Path:
@@ -108,7 +109,7 @@ def test_a_later_failure_is_attached_and_nothing_else_is_touched(
     listed: bool, project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.referrers = listed
-    key = ("--key", str(DATA / "cosign.key"))
+    key = ("--key", str(private_file("cosign")))
     assert publish(fake, project, *key) == 0
     before = dict(fake.manifests)
     digest = fail(project, "oci", "sif")
@@ -132,13 +133,65 @@ def test_a_later_failure_is_attached_and_nothing_else_is_touched(
     assert fake.manifests == last, "the same again adds nothing"
 
 
+def test_what_failed_on_one_machine_makes_no_published_image_worse_unasked(
+    project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
+    assert main(words) == 0
+    before = dict(fake.manifests)
+    fail(project, "oci")
+    assert main(words) == 5
+    said = capsys.readouterr().err
+    assert f"{WHERE}it is not verified: failed\n" in said
+    assert "--attach-failures tells those who pull" in said
+    assert fake.manifests == before
+
+
+RESULTS = {"passed": "PASSED", "warned": "WARNED", "failed": "FAILED"}
+OUTCOMES = {"passed": "passed", "warned": "skipped", "failed": "failed"}
+
+
+def add_optional_run(project: Path, run: str, how: str) -> None:
+    """Add evidence of a run that an image need not have, made of that of its OCI layout."""
+    folder = image_of(project)
+    statement = json.loads((folder / "evidence/oci.json").read_text())
+    predicate = statement["predicate"]
+    checks = predicate["configuration"][1:]
+    names = [one["name"] for one in checks]
+    predicate |= {f"{one}Tests": names if one == how else [] for one in RESULTS}
+    predicate["result"] = RESULTS[how]
+    for one in checks:
+        one["annotations"]["outcome"] = OUTCOMES[how]
+    name = f"evidence/{run}.json"
+    (folder / name).write_text(json.dumps(statement))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    write_manifest(folder, {**manifest, "evidence": sorted([*manifest["evidence"], name])}, [name])
+
+
+@pytest.mark.parametrize("how", RESULTS)
+def test_optional_runs_neither_stop_a_publication_nor_spoil_what_is_published(
+    how: str, project: Path, fake: Fake
+) -> None:
+    """Those of a disturbed measurement, and of ranks that no Slurm started, stood in its way."""
+    add_optional_run(project, "oci-bench", how)
+    words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
+    assert main(words) == 0
+    digest = read_layout(image_of(project) / "image.oci").digest
+    published = 3 + (how == "passed")
+    assert len(repository(fake).referrers(digest, STATEMENT)) == published
+    assert main([*words, "--attach-failures"]) == 0
+    published += how == "failed"
+    assert len(repository(fake).referrers(digest, STATEMENT)) == published
+
+
 def test_who_tells_of_a_failure_does_not_sign_the_image(
     project: Path, fake: Fake, tmp_path: Path
 ) -> None:
-    assert publish(fake, project, "--key", str(DATA / "cosign.key")) == 0
+    assert publish(fake, project, "--key", str(private_file("cosign"))) == 0
     digest = fail(project, "oci")
     other = generated()
     (tmp_path / "other.key").write_bytes(boxed(other, b"correct horse"))
+    (tmp_path / "other.key").chmod(0o600)
     (tmp_path / "other.pub").write_bytes(other.public.pem)
     assert publish(fake, project, "--key", str(tmp_path / "other.key")) == 5
     verdict = said_of(fake, digest, tmp_path / "other.pub")
@@ -223,7 +276,7 @@ def test_a_key_that_cannot_be_read_hides_no_reason(
     assert publish(fake, project) == 0
     fail(project, "oci")
     monkeypatch.delenv("COSIGN_PASSWORD")
-    assert publish(fake, project, "--key", str(DATA / "cosign.key")) == 5
+    assert publish(fake, project, "--key", str(private_file("cosign"))) == 5
     said = capsys.readouterr().err
     assert f"{WHERE}it is not verified: failed\n" in said
     assert "COSIGN_PASSWORD is not set" in said

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import hashlib
 import io
+import shutil
+import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, member, tar_bytes
@@ -19,6 +23,7 @@ from builder.artifacts.repack import Plain
 from builder.artifacts.tree import comparable, entries_of_tar, tree_digest
 from builder.engines import charliecloud
 from builder.errors import StepFailed
+from builder.inflating import DAMAGED
 
 Member = tuple[tarfile.TarInfo, bytes]
 Layer = Sequence[Member]
@@ -30,7 +35,14 @@ def layout(folder: Path, *layers: Layer, compressed: bool = False) -> Layout:
     for layer in layers:
         data = tar_bytes(*layer)
         paths.append(blob(folder, gzip.compress(data) if compressed else data))
-    return Layout(path=folder, digest="sha256:0", config={}, layers=tuple(paths))
+    config = configured(*(tar_bytes(*layer) for layer in layers))
+    return Layout(path=folder, digest="sha256:0", config=config, layers=tuple(paths))
+
+
+def configured(*tars: bytes) -> dict[str, Any]:
+    """The configuration of an image with these layers."""
+    diff_ids = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in tars]
+    return {"rootfs": {"type": "layers", "diff_ids": diff_ids}}
 
 
 @contextlib.contextmanager
@@ -73,15 +85,57 @@ def test_layers_are_streamed_compressed_or_not(compressed: bool, tmp_path: Path)
 def test_a_layer_of_several_gzip_members(tmp_path: Path) -> None:
     data = tar_bytes(*LOWER)
     path = blob(tmp_path, gzip.compress(data[:700]) + gzip.compress(data[700:]))
-    given = Layout(path=tmp_path, digest="", config={}, layers=(path,))
+    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
     assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
 
 
 def test_a_layer_that_breaks_off_is_refused(tmp_path: Path) -> None:
     path = blob(tmp_path, gzip.compress(tar_bytes(*LOWER))[:-9])
-    given = Layout(path=tmp_path, digest="", config={}, layers=(path,))
+    config = configured(tar_bytes(*LOWER))
+    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
     with pytest.raises((EOFError, tarfile.ReadError)):
         list(entries_of_layout(given))
+
+
+def zstd(data: bytes) -> bytes:
+    program = shutil.which("zstd")
+    if program is None:
+        pytest.skip("zstd is not on this machine")
+    return subprocess.run([program, "-q", "-c"], input=data, check=True, stdout=-1).stdout
+
+
+def test_layers_may_be_packed_with_zstandard(tmp_path: Path) -> None:
+    data = tar_bytes(*LOWER)
+    path = blob(tmp_path, zstd(data[:700]) + zstd(data[700:]))
+    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
+    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
+
+
+@pytest.mark.parametrize("end", [-9, 40])
+def test_a_layer_of_zstandard_that_breaks_off_is_refused(end: int, tmp_path: Path) -> None:
+    path = blob(tmp_path, zstd(tar_bytes(*LOWER))[:end])
+    config = configured(tar_bytes(*LOWER))
+    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
+    with pytest.raises((EOFError, tarfile.ReadError, *DAMAGED)):
+        list(entries_of_layout(given))
+
+
+def test_a_layer_that_is_not_the_configurations_is_refused(tmp_path: Path) -> None:
+    made = layout(tmp_path, LOWER, compressed=True)
+    other = dataclasses.replace(made, config=configured(tar_bytes(*LOWER[:1])))
+    with pytest.raises(StepFailed, match=r"this layer is not the sha256:\w+ of the image's config"):
+        list(entries_of_layout(other))
+    none = dataclasses.replace(made, config={})
+    with pytest.raises(StepFailed, match="1 layers, and 0 diff_ids of them"):
+        list(entries_of_layout(none))
+
+
+def test_what_describes_an_image_is_kept(tmp_path: Path) -> None:
+    lower = [a_file("opt/build-images/host-contract.json", "old"), a_file("ch/environment", "A=1")]
+    kept: dict[str, bytes] = {}
+    upper = [a_file("opt/build-images/host-contract.json", "new"), a_file("etc/passwd", "x")]
+    list(entries_of_layout(layout(tmp_path, lower, upper), kept))
+    assert kept == {"opt/build-images/host-contract.json": b"new", "ch/environment": b"A=1"}
 
 
 def test_whiteout_removes_one_file(tmp_path: Path) -> None:

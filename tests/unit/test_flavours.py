@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import EVERYTHING, block, project, recipe
+from samples import EVERYTHING, block, project, recipe, where
 
 from builder.errors import EmptySelection
-from builder.model import Plan, Selection, Spec
+from builder.model import BlockUse, Plan, Selection, Spec
 from builder.plan import make_plan
 from builder.spec import compile_spec
 
@@ -102,3 +102,25 @@ def test_a_target_gets_into_what_is_built_from_source(
     parts = {"recipes": [with_fftw], "arch": (arch,)}
     assert flag in compiled(tmp_path, variant(cpu=cpu), **parts).dockerfile
     assert flag not in compiled(tmp_path, variant(), **parts).dockerfile
+
+
+def test_a_copy_from_the_development_stage(tmp_path: Path) -> None:
+    """Both formats name the stage as it is called there; one flavour has a single stage."""
+    taken = BlockUse(
+        name="copy",
+        arguments={"from": "development", "src": ["/opt/a", "/opt/b"], "dest": "/usr/local/"},
+        where=where("recipes/core.yaml", 9, "runtime[0].copy"),
+    )
+    made = recipe(development=(block("shell", commands=["make"]),), runtime=(taken,))
+    spec = compiled(tmp_path / "a", variant(), recipes=[made])
+    assert "COPY --from=core-development /opt/a \\\n    /opt/b \\\n    /usr/local/" in (
+        spec.dockerfile
+    )
+    assert "%files from development\n    /opt/a /usr/local/\n    /opt/b /usr/local/" in (
+        spec.singularity
+    )
+    whole = compiled(tmp_path / "b", variant(flavour="development"), recipes=[made])
+    for text in (whole.dockerfile, whole.singularity):
+        assert "mkdir -p /usr/local/ && cp -r /opt/a /opt/b /usr/local/" in text.replace(
+            " && \\\n   ", " &&"
+        ).replace("\n    cp -r", " && cp -r")

@@ -41,6 +41,7 @@ Capture = pytest.CaptureFixture[str]
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     home = Home(path=tmp_path / "home")
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(home.path))
+    monkeypatch.setenv("STORAGE_DRIVER", "overlay")
     monkeypatch.setattr(collecting, "find_mirror", lambda: MIRROR)
     return home
 
@@ -182,6 +183,12 @@ def test_what_pulls_keep(home: Home, project: Path, capsys: Capture) -> None:
     assert record.exists()
 
 
+def test_rehearsals_of_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+    put(home.rehearsals / f"{'a' * 64}.json")
+    put(home.rehearsals / f"{'b' * 64}.json", old=False)
+    assert found(capsys, project)["rehearsal"] == ["1 record"]
+
+
 IMAGES = [
     {"id": "1", "names": ["base"], "layer": "a", "created": "1970"},
     {"id": "2", "names": None, "layer": "b", "created": "2020"},
@@ -204,7 +211,7 @@ LAYERS = [
 def storage_of_a_home(home: Home) -> Storage:
     put(home.storage / "overlay-images/images.json", json.dumps(IMAGES))
     put(home.storage / "overlay-layers/layers.json", json.dumps(LAYERS))
-    return read_storage(home.storage)
+    return read_storage(home.storage, "overlay")
 
 
 def ids(images: Sequence[StoredImage]) -> list[str]:
@@ -220,7 +227,47 @@ def test_images_that_nothing_needs(storage: Storage) -> None:
 
 
 def test_no_storage_no_images(tmp_path: Path) -> None:
-    assert read_storage(tmp_path).images == {}
+    assert read_storage(tmp_path, "overlay").images == {}
+
+
+def test_layers_of_vfs_are_copies_of_those_below(home: Home, storage: Storage) -> None:
+    for name in ("images", "layers"):
+        text = (home.storage / f"overlay-{name}/{name}.json").read_text()
+        put(home.storage / f"vfs-{name}/{name}.json", text)
+    copied = read_storage(home.storage, "vfs")
+    unneeded = copied.garbage({"base", "stage"}, before="2021")
+    assert storage.bytes_of(unneeded) < copied.bytes_of(unneeded) == 12022  # e, d and what is below
+
+
+def test_layers_are_freed_when_asked_for(
+    home: Home, storage: Storage, project: Path, capsys: Capture
+) -> None:
+    """Of the project's present images, too: they lie in the output folder."""
+    del storage
+    record = {"parts": {}, "tag": "stage", "key": "k"}
+    put(home.stages / "core/0123456789ab.json", json.dumps(record), old=False)
+    _, out, _ = said(capsys, f"--project={project}")
+    assert "core 0123456789ab" not in out
+    _, out, _ = said(capsys, f"--project={project}", "--layers", "--json")
+    found = [(one["kind"], one["name"]) for one in json.loads(out)["garbage"]]
+    assert ("stage", "core 0123456789ab") in found
+    assert {name for kind, name in found if kind == "image"} >= {"stage"}
+
+
+def test_what_vfs_left_goes_where_overlay_is_in_use(
+    home: Home, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(home.storage / "vfs/dir/layer/file")
+    put(home.storage / "vfs-images/images.json")
+    os.utime(home.storage / "vfs-images")
+    _, out, _ = said(capsys, f"--project={project}")
+    assert "storage" not in out, "it may be in use on another host today"
+    os.utime(home.storage / "vfs-images", (OLD, OLD))
+    _, out, _ = said(capsys, f"--project={project}")
+    assert "the driver in use is overlay" in out
+    monkeypatch.setenv("STORAGE_DRIVER", "vfs")
+    _, out, _ = said(capsys, f"--project={project}")
+    assert "storage" not in out
 
 
 class FakeProcesses(Processes):

@@ -6,16 +6,19 @@ import dataclasses
 import hashlib
 import io
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from samples import a_file, tar_bytes
 from test_check_outcomes import a_check
 
+from builder.artifacts.flatten import flattened
+from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
 from builder.digests import digest_of
-from builder.model import FAILED
+from builder.model import FAILED, SKIPPED
 from builder.verify import FormatTree, Target
-from builder.verify.harness import altered_harness, carried_harness, harness_of
+from builder.verify.harness import altered_harness, carried_harness, harness_of, programs_in
 
 FILES = {
     "files/checks/10-mpi": "#!/bin/sh\nsh $SRC/quiet.sh mpi\n",
@@ -65,10 +68,35 @@ def test_other_bytes_in_one_format_fail(changes: Mapping[str, str | None], fault
     assert outcome.reason == f"sif: /opt/build-images/{fault}"
 
 
-def test_what_is_not_known_is_not_judged() -> None:
+def test_what_is_not_known_is_not_judged_and_said_to_be() -> None:
     other = {"oci": tree({"files/run-checks": "other"})}
-    assert altered_harness(dataclasses.replace(TARGET, harness={}), other) == ()
+    [outcome] = altered_harness(dataclasses.replace(TARGET, harness={}), other)
+    assert (outcome.check, outcome.outcome) == ("harness", SKIPPED)
+    assert outcome.reason.startswith("not compared: nothing here says which scripts")
     assert altered_harness(dataclasses.replace(TARGET, checks=()), other) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"files/bin/mpi": "prints 4 ranks"}, "bin/mpi is not the builder's"),
+        ({"files/bin/mpi": None}, "bin/mpi is missing"),
+        ({"files/bin/more": "x"}, "bin/more is not the builder's"),
+    ],
+)
+def test_programs_are_those_that_were_found_in_the_image_that_was_packed(
+    changes: Mapping[str, str | None], fault: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(tar_bytes(a_file("opt/build-images/bin/mpi", "a program")))
+    layout = Layout(path=tmp_path, digest="", config={}, layers=(path,))
+    programs = programs_in(flattened(layout))
+    assert programs == {"files/bin/mpi": digest_of(b"a program")}
+    harness = {**TARGET.harness, **harness_of(programs)}
+    target = dataclasses.replace(TARGET, harness=harness)
+    assert altered_harness(target, {"oci": tree({})}) == ()
+    [outcome] = altered_harness(target, {"oci": tree(changes)})
+    assert outcome.reason == f"oci: /opt/build-images/{fault}"
 
 
 def test_programs_are_noted_with_the_scripts() -> None:

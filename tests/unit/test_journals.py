@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -181,6 +182,25 @@ def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: ThreadingH
             assert session.get(url, proxies=proxies, timeout=10).status_code == 407
         assert cache.journals.of(ONE)
         assert not cache.journals.of(OTHER)
+
+
+def test_an_answer_is_noted_before_it_has_ended(
+    tmp_path: Path, mirror: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that ends with its last download is noted in full, on a slow disk, too."""
+    note = Journals.note
+
+    def slowly(journals: Journals, who: str, given: Iterable[Given]) -> None:
+        time.sleep(0.2)
+        note(journals, who, given)
+
+    monkeypatch.setattr(Journals, "note", slowly)
+    monkeypatch.setattr(Mirror, "content", b"content")
+    with package_cache(tmp_path) as cache:
+        for who in (ONE, OTHER):  # from the mirror, and from the cache
+            assert get(cache, mirror, "/a.deb", who).content == b"content"
+            assert cache.journals.of(who)
+    assert cache.fetched == 1
 
 
 def test_what_is_replaced_stays_until_the_new_is_whole(

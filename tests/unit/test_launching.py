@@ -147,6 +147,7 @@ def test_the_evidence_says_what_started_the_ranks(folder: Path, asked: Asked) ->
 def test_the_evidence_names_the_program_that_ran(
     folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    del asked
     looked: list[str] = []
 
     def digest_of(name: str, artifact: Path, path: str, **_: Any) -> str:
@@ -162,10 +163,18 @@ def test_the_evidence_names_the_program_that_ran(
     assert verify(folder, "--launcher=srun", "--bind-mpi=auto") == 0
     assert looked == ["sif:/opt/build-images/bin/mpi"]  # once for all outcomes
     assert descriptor()["digest"] == {"sha256": "c3" * 32}
+
+
+def test_what_could_not_be_tried_leaves_everything_as_it_was(
+    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No Slurm runs, say: that is nothing of the image's, and no evidence of anything."""
+    assert verify(folder, "--launcher=srun") == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     answer_with(monkeypatch, asked, lambda _: SKIPPED)
-    assert verify(folder, "--launcher=srun") == 4
-    assert "digest" not in descriptor()  # none ran
-    assert len(looked) == 1
+    assert verify(folder, "--launcher=srun", "--launcher=mpirun") == 4
+    assert "mpi-hybrid-srun  skipped  because" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def a_machine(name: str, arch: str) -> Machine:
@@ -275,7 +284,7 @@ def test_an_emulated_launch_of_an_image_that_was_checked_natively(
     assert (found["emulated"], found["emulated_runs"]) == (True, ["sif-mpi-hybrid-mpirun"])
     answer_with(monkeypatch, asked, lambda _: SKIPPED)
     assert verify(folder, "--launcher=mpirun") == 4
-    assert manifest_of(folder)["emulated"] is False
+    assert manifest_of(folder)["emulated"] is True, "as it was"
 
 
 def test_a_native_launch_of_an_image_that_was_checked_emulated(
@@ -291,7 +300,8 @@ def test_a_native_launch_of_an_image_that_was_checked_emulated(
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [
-        ({"mpirun": PASSED, "srun": SKIPPED}, 0),
+        ({"mpirun": PASSED, "srun": PASSED}, 0),
+        ({"mpirun": PASSED, "srun": SKIPPED}, 4),
         ({"mpirun": SKIPPED, "srun": SKIPPED}, 4),
         ({"mpirun": FAILED, "srun": SKIPPED}, 1),
     ],

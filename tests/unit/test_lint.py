@@ -79,8 +79,8 @@ FINE = (
     "wget -qO - https://example.org/key.pub | gpg --dearmor -o /k.gpg",
     "wget https://example.org/x || true",
     "dnf install -y gcc && dnf clean all",
-    "pip3 install --no-cache-dir numpy",
-    "pip --no-cache-dir install numpy",
+    "pip3 install --no-cache-dir --target /src/a numpy",
+    "pip --no-cache-dir install --target /src/a numpy",
     "chmod 1777 /scratch",
     "chmod -R a+rX /opt",
     "LIBRARY_PATH=/usr/local/cuda/lib64/stubs make",
@@ -279,8 +279,44 @@ def test_spython_reads_what_we_read(
     assert "only docker is supported" in problem.text
 
 
+@pytest.mark.parametrize(
+    ("command", "lost"),
+    [
+        ("pip3 install a==1", "/usr/lib/python3"),
+        ("/opt/venv/bin/pip install a==1", "/opt/venv"),
+        ("pip3 install --target /opt/a a==1", "/opt/a"),
+        ("cd /var/tmp/x && make install", "/usr/local"),
+        ("cd /var/tmp/x && ./configure --prefix=/opt/x && make -j4 install", "/opt/x"),
+        ("/opt/scif/bin/scif install /src/a.scif", "/scif"),
+        ("cp -r build /usr/local/bin/tool", "/usr/local/bin/tool"),
+        ("cp -r build /src/more", ""),
+        ("pip3 install --target /src/python a==1", ""),
+        ("cd /var/tmp/x && make", ""),
+        ("cp -r a /var/tmp/b", ""),
+        ("mv a b", ""),
+    ],
+)
+def test_what_no_copy_takes_over_is_lost(
+    command: str, lost: str, sample: Callable[..., Spec]
+) -> None:
+    found = [
+        problem
+        for problem in problems(sample(run=command))
+        if problem.rule == "lost-between-stages"
+    ]
+    assert [problem.text.partition(": ")[0].rpartition(" ")[2] for problem in found] == (
+        [lost] if lost else []
+    )
+
+
+def test_what_both_stages_do_is_not_lost(sample: Callable[..., Spec]) -> None:
+    command = "ln -sfn cuda-10.1 /usr/local/cuda"
+    assert "lost-between-stages" in rules(sample(run=command))
+    assert "lost-between-stages" not in rules(sample(run=command, end=command))
+
+
 def test_every_rule_is_seen_to_fire() -> None:
     fired = {*BOTH.values(), *(case[-1] for case in SYNTAX.values())}
     fired |= {"remote-add", "unpinned-base", "secret", "missing-file", "read-by-spython"}
-    fired |= {"missing-from-definition", "missing-from-dockerfile"}
+    fired |= {"missing-from-definition", "missing-from-dockerfile", "lost-between-stages"}
     assert fired == {rule.name for rule in RULES}

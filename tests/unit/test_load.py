@@ -47,6 +47,12 @@ def good_with(root: Path, file: str, old: str, new: str) -> Path:
     return root
 
 
+def good_when(root: Path, when: str) -> Path:
+    """The good project in `root`, with one block more that has a condition."""
+    block = f"  - packages: {{ospackages: [make]}}\n    when: {{{when}}}\n"
+    return good_with(root, "recipes/core.yaml", "development:\n", f"development:\n{block}")
+
+
 @pytest.fixture(name="good")
 def good_project() -> Project:
     return load_project(GOOD)
@@ -168,6 +174,36 @@ def test_base_from_a_registry_is_read(tmp_path: Path) -> None:
     base = load_project(root).bases["debian13"]
     assert base.references == dict.fromkeys(("x86_64", "ppc64le"), "docker.io/library/debian:13")
     assert base.bootstrap is None
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "mpi: openmpi9",
+        "mpi: [mpich, intelmpi2021.13]",
+        "base: [debian12, 'ubuntu*', ubi9]",
+        "cuda: ['9.2', '10.*']",
+        "arch: aarch64",
+        "recipe: elsewhere",
+    ],
+)
+def test_a_condition_may_name_what_is_on_no_axis_here(when: str, tmp_path: Path) -> None:
+    """A recipe of many bases is taken into a project that has one of them."""
+    assert load_project(good_when(tmp_path / "p", when))
+
+
+def test_a_recipe_may_be_for_more_than_is_on_the_axes_here(tmp_path: Path) -> None:
+    new = "axes:\n  base: [debian13, ubuntu24.04, ubi9]\n"
+    root = good_with(tmp_path / "p", "recipes/app.yaml", "axes:\n", new)
+    assert load_project(root)
+
+
+@pytest.mark.parametrize(
+    "when", ["base: debain13", "mpi: opnempi5.0", "cuda: twelve", "arch: x86", "recipe: cor"]
+)
+def test_a_slip_of_the_pen_in_a_condition_is_a_fault(when: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="matches no value of the axis"):
+        load_project(good_when(tmp_path / "p", when))
 
 
 def test_check_is_read(good: Project) -> None:

@@ -36,6 +36,36 @@ def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert order == ["first", "second"]
 
 
+def test_no_lock_is_left(tmp_path: Path) -> None:
+    with locked(tmp_path, "x"):
+        assert [one.name for one in tmp_path.iterdir()] == [".x.lock"]
+    with pytest.raises(ValueError, match="x"), locked(tmp_path, "x"):
+        raise ValueError("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_is_held_by_one_although_its_file_comes_and_goes(tmp_path: Path) -> None:
+    holders, most, lock = [0], [0], threading.Lock()
+
+    def work() -> None:
+        for _ in range(50):
+            with locked(tmp_path, "x"):
+                with lock:
+                    holders[0] += 1
+                    most[0] = max(most[0], holders[0])
+                time.sleep(0.0005)
+                with lock:
+                    holders[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert most == [1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
     with (
         locked(tmp_path, "x"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from samples import image
 
-from builder.cli.manifests import SCHEMA, Wanted, read_manifest, size_of, state_of
+from builder.cli.manifests import SCHEMA, Wanted, read_manifest, size_of, state_of, why_none
 from builder.model import PlannedImage
 
 FORMATS = ("oci", "sif")
@@ -44,6 +45,7 @@ def output_folder(tmp_path: Path, planned: PlannedImage) -> Path:
             "engine": "buildah",
             "outcome": "verified",
             "inputs": INPUTS,
+            "digests": {"sbom.cdx.json": "sha256:3"},
             "artifacts": {
                 "oci": {"format": "oci", "path": "image.oci", "size": 5, "digest": "sha256:1"},
                 "sif": {"format": "sif", "path": "image.sif", "size": 3, "digest": "sha256:2"},
@@ -70,6 +72,15 @@ def state(out: Path, planned: PlannedImage, **wanted: Any) -> tuple[str, str]:
 
 def test_what_is_done_is_done(out: Path, planned: PlannedImage) -> None:
     assert state(out, planned) == ("none", "verified, unchanged")
+
+
+def test_what_an_earlier_version_made_has_no_digest_of_its_bill(
+    out: Path, planned: PlannedImage
+) -> None:
+    change(out, planned, digests={})
+    work, text = state(out, planned)
+    assert work == "build"
+    assert "did not note the digest of its bill of materials" in text
 
 
 def test_what_other_runners_ran_is_kept(out: Path, planned: PlannedImage) -> None:
@@ -197,3 +208,25 @@ def test_what_does_not_say_what_it_was_made_from_is_made_again(
     change(out, planned, inputs={name: one for name, one in INPUTS.items() if name != absent})
     work, text = state(out, planned)
     assert (work, "an earlier version made it" in text) == ("build", True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 200_000,
+        '{"schema": "a", "schema": "b"}',
+        '\ufeff{"schema": "a"}',
+    ],
+)
+def test_a_damaged_manifest_is_none_and_why_is_said(text: str, tmp_path: Path) -> None:
+    assert why_none(tmp_path).endswith("no manifest.json here, so this is no finished image")
+    (tmp_path / "manifest.json").write_text(text)
+    assert read_manifest(tmp_path) is None
+    assert why_none(tmp_path).endswith("damaged or another version's, so this is no finished image")
+
+
+def test_no_pipe_is_waited_for(out: Path, planned: PlannedImage) -> None:
+    file = out / planned.identifier / "manifest.json"
+    file.unlink()
+    os.mkfifo(file)
+    assert read_manifest(file.parent) is None

@@ -146,11 +146,20 @@ def test_machines_without_apt_have_no_mirror(tmp_path: Path) -> None:
 
 
 def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does not name is still apt's: a base takes security updates."""
     monkeypatch.setenv(VARIABLE, "http://ours.example.org/debian/")
     line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n"
     assert found(tmp_path, sources_list=line) == Mirror(
-        main="http://ours.example.org/debian", security=None
+        main="http://ours.example.org/debian", security=SECURITY
     )
+
+
+def test_security_updates_are_left_out_by_a_word_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECURITY_VARIABLE, "none")
+    line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n"
+    assert found(tmp_path, sources_list=line).security == ""
 
 
 def test_the_environment_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

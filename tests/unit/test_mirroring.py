@@ -152,6 +152,23 @@ def test_proof_that_another_wrote_over_sets_no_tag(fake: Fake) -> None:
     assert "1.0" not in fake.tags("site/copy")
 
 
+def test_proof_that_another_has_added_to_is_no_loss(fake: Fake) -> None:
+    source, target = repository(fake), repository(fake, "site/copy")
+    _, tag = signed(source)
+
+    def add(request: str) -> None:
+        if re.fullmatch(f"GET /v2/site/copy/manifests/{tag}", request) and fake.requests(
+            f"PUT /v2/site/copy/manifests/{tag}"
+        ):
+            parsed = json.loads(fake.manifests["site/a", tag][0])
+            parsed["layers"] += [{"mediaType": "x", "digest": f"sha256:{'0' * 64}", "size": 1}]
+            fake.manifests["site/copy", tag] = (json.dumps(parsed).encode(), MANIFEST)
+
+    fake.before = add
+    mirror_to(source, target)
+    assert "1.0" in fake.tags("site/copy")
+
+
 def test_a_blob_on_its_way_has_no_name(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

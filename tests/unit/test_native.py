@@ -148,7 +148,8 @@ def test_the_kernel_s_handler_is_known_by_its_version(tmp_path: Path) -> None:
 
 def test_ci_setup_names_the_interpreter_alike() -> None:
     script = (
-        "source ci/lib/emulation.sh; ARCH=x86_64 TOOLS=/tools PROJECT=$PWD; interpreter ppc64le"
+        "source builder/setup/emulation.sh; ARCH=x86_64 TOOLS=/tools PACKAGE=$PWD/builder; "
+        "interpreter ppc64le"
     )
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True

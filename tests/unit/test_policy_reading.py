@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 import lzma
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from samples import ROOT
 
 from builder.cli import main
 from builder.errors import BadInput
+from builder.policy.check_names import CHECK_NAMES
 from builder.policy.reading import read_policy
 from builder.policy.values import (
     MAX_AGE,
@@ -24,6 +27,11 @@ from builder.policy.values import (
     WantedProvenance,
 )
 from builder.proof.keys import generated
+from builder.verify.control import WITHHELD_CHECK
+from builder.verify.environment import ENVIRONMENT_CHECK
+from builder.verify.harness import HARNESS_CHECK
+from builder.verify.ranks.launchers import LAUNCHERS
+from builder.verify.trees import EQUALITY_CHECK
 
 POLICIES = ROOT / "tests/data/policy/policies"
 FAULTS = """\
@@ -65,6 +73,39 @@ SAID = (
 )
 
 
+@pytest.mark.parametrize(
+    ("required", "said"),
+    [
+        ("[formats-equals]", 'did you mean "formats-equal"?'),
+        ("[formats-equal, enviroment]", 'did you mean "environment"?'),
+        ("[mpj]", 'did you mean "mpi"?'),
+        ("[gpu-computes, mpi]", 'did you mean "gpu-compute"?'),
+        ("[my-check]", "a check of your own is named under own_checks, too"),
+    ],
+)
+def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
+    required: str, said: str, tmp_path: Path
+) -> None:
+    """Every image would be refused, as one in which it was never run."""
+    (tmp_path / "site.pub").write_bytes(generated().public.pem)
+    policy = tmp_path / "policy.yaml"
+    text = f"schema: build-images/policy/v1\nkeys: [site.pub]\nevidence:\n  required: {required}\n"
+    policy.write_text(text)
+    with pytest.raises(BadInput, match=re.escape(said)) as caught:
+        read_policy(policy)
+    assert f"{policy}:4: evidence.required[" in str(caught.value)
+    own = "[my-check, enviroment, mpj, formats-equals, gpu-computes]"
+    policy.write_text(f"{text}  own_checks: {own}\n")
+    assert read_policy(policy).evidence.required
+
+
+def test_the_checks_that_are_known_are_those_that_there_are() -> None:
+    shipped = {*yaml.safe_load((ROOT / "tests/images/checks.yaml").read_text())["checks"]}
+    launched = {f"mpi-{way}-{one}" for way in ("hybrid", "bind") for one in LAUNCHERS}
+    harness = {EQUALITY_CHECK, ENVIRONMENT_CHECK, HARNESS_CHECK, WITHHELD_CHECK}
+    assert {*CHECK_NAMES} == shipped | launched | harness
+
+
 def test_a_key_alone_is_a_policy() -> None:
     policy = read_policy(POLICIES / "key-alone.yaml")
     assert policy == Policy(keys=(Key(name="site.pub", file=POLICIES / "site.pub"),))
@@ -83,7 +124,7 @@ def test_everything_is_read() -> None:
         dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc
     )
     assert policy.evidence == WantedEvidence(
-        required=("formats-equal", "environment", "mpi", "gpu"),
+        required=("formats-equal", "environment", "mpi", "gpu-compute"),
         max_age=dt.timedelta(weeks=26),
         hosts=WantedHosts(
             architectures=("x86_64",),

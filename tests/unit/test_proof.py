@@ -41,6 +41,7 @@ from builder.proof import (
     proofs,
     public_key,
     signature_tag,
+    strict,
     values,
     verified,
 )
@@ -393,6 +394,35 @@ def test_of_too_many_attachments_the_rest_is_not_read() -> None:
     assert verdict.signatures == ()
     assert "the rest was not read" in verdict.rejected[-1].reason
     assert kinds(verdict) == [values.MALFORMED, values.TOO_LARGE]
+
+
+def test_of_too_many_claims_the_rest_is_not_read() -> None:
+    """Each may take the checks of 16 signatures by every key."""
+    manifest = json.loads(attached()[0].manifest)
+    layers = manifest["layers"] * (values.MAX_LAYERS // len(manifest["layers"]))
+    many = rebuilt(attached()[0], {"layers": layers})
+    verdict = judged([many] * (values.MAX_CLAIMS // len(layers) + 1))
+    assert len(verdict.signatures) == values.MAX_CLAIMS
+    assert [one.kind for one in verdict.rejected] == [values.TOO_LARGE]
+
+
+@pytest.mark.parametrize("filler", ["[]", "{}", "0"])
+def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """31 MiB of `[],` took 900 MB of memory before a signature was looked for."""
+    envelope = envelopes.sealed(evidence(), our_key())
+    sound = json.loads(bundled(envelope, our_key().public))
+    text = ",".join([filler] * 5 * strict.MOST_VALUES)
+    content = json.dumps({**sound, "more": 0}).replace('"more": 0', f'"more": [{text}]').encode()
+    made = bundle(IMAGE, content, TEST_RESULT, created="")
+    loads = json.loads
+
+    def only_small(given: str, **more: Any) -> Any:
+        assert len(given) < len(text)
+        return loads(given, **more)
+
+    monkeypatch.setattr("builder.exact_json.json.loads", only_small)
+    verdict = judged([made])
+    assert (verdict.attestations, kinds(verdict)) == ((), [values.MALFORMED])
 
 
 def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:

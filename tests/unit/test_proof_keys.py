@@ -6,6 +6,7 @@ import base64
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from proof_samples import IMAGE, OTHER, PASSWORD, VECTORS, evidence, our_key
+from samples import private_file
 
 from builder.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.process import Completed, Processes
@@ -41,7 +43,7 @@ def pem(key: Key, password: bytes = b"") -> str:
 
 @pytest.mark.parametrize("name", ["cosign", "ed25519"])
 def test_cosigns_own_pair(name: str) -> None:
-    private = private_key(str(VECTORS / f"{name}.key"), SECRET)
+    private = private_key(str(private_file(name)), SECRET)
     public = public_key(str(VECTORS / f"{name}.pub"), {})
     assert private.public.pem == public.pem == (VECTORS / f"{name}.pub").read_bytes()
     assert public.verifies(private.sign(b"data"), b"data")
@@ -80,7 +82,7 @@ def test_what_we_encrypt_we_read() -> None:
 
 
 def test_a_key_is_never_shown() -> None:
-    assert repr(our_key()) == f"PrivateKey({str(VECTORS / 'cosign.key')!r})"
+    assert repr(our_key()) == f"PrivateKey({str(private_file('cosign'))!r})"
 
 
 def damaged(**changes: object) -> str:
@@ -124,11 +126,37 @@ def test_a_private_key_that_is_refused(text: str, said: str) -> None:
 
 
 def test_a_wrong_password_and_none() -> None:
-    name = str(VECTORS / "cosign.key")
+    name = str(private_file("cosign"))
     with pytest.raises(BadInput, match="cannot be decrypted with this password"):
         private_key(name, {"COSIGN_PASSWORD": "wrong"})
     with pytest.raises(BadInput, match="the key is encrypted, and COSIGN_PASSWORD is not set"):
         private_key(name, {})
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601])
+def test_a_key_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> None:
+    """ssh does the same; a public key, and what a variable holds, may be known to all."""
+    file = tmp_path / "site.key"
+    file.write_bytes(private_file("cosign").read_bytes())
+    file.chmod(mode)
+    with pytest.raises(BadInput, match=f"its mode is {mode:04o}") as caught:
+        private_key(str(file), SECRET)
+    assert f"chmod 600 {file}" in caught.value.hint
+    assert "env://NAME" in caught.value.hint
+    for good in (0o600, 0o400):
+        file.chmod(good)
+        assert private_key(str(file), SECRET)
+
+
+def test_a_key_out_of_a_pipe_has_no_mode() -> None:
+    """`--key <(pass show site)`"""
+    reading, writing = os.pipe()
+    os.write(writing, private_file("cosign").read_bytes())
+    os.close(writing)
+    try:
+        assert private_key(f"/proc/self/fd/{reading}", SECRET)
+    finally:
+        os.close(reading)
 
 
 PUBLIC = {
@@ -162,6 +190,7 @@ def test_a_key_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the environment variable NONE is not set, or empty"):
         private_key("env://NONE", {"NONE": ""})
     (tmp_path / "large").write_bytes(b"x" * 70_000)
+    (tmp_path / "large").chmod(0o600)
     with pytest.raises(BadInput, match="too large for a key"):
         private_key(str(tmp_path / "large"), {})
 
@@ -243,7 +272,7 @@ def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
 
 
 def test_a_local_key_needs_no_program() -> None:
-    found = signer_of(str(VECTORS / "cosign.key"), SECRET, Processes(), path="/nowhere")
+    found = signer_of(str(private_file("cosign")), SECRET, Processes(), path="/nowhere")
     assert found.public.pem == our_key().public.pem
 
 

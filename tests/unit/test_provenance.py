@@ -12,6 +12,7 @@ import pytest
 from proof_samples import VECTORS, evidence
 
 from builder import __version__, predicates
+from builder.bound_files import bound_names, with_digests
 from builder.cli.declared import files_of, program_digest, project_digests
 from builder.errors import BadInput
 from builder.proof import envelopes
@@ -204,7 +205,8 @@ def folder_of(tmp_path: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     (tmp_path / "evidence" / "oci.json").write_bytes(evidence(digest("oci")))
     (tmp_path / "sbom.cdx.json").write_text('{"bomFormat": "CycloneDX"}')
     files = {"evidence": ["evidence/oci.json"], "sbom": "sbom.cdx.json"}
-    return tmp_path, {**MANIFEST, **files, **changes}
+    manifest = {**MANIFEST, **files, **changes}
+    return tmp_path, with_digests(tmp_path, manifest, bound_names(manifest))
 
 
 def test_the_statements_of_a_folder(tmp_path: Path) -> None:
@@ -221,12 +223,25 @@ def test_without_evidence_there_is_nothing_to_sign(tmp_path: Path) -> None:
         statements_of(folder, manifest, builder_id="x:y")
 
 
+@pytest.mark.parametrize("name", ["sbom.cdx.json", "evidence/oci.json"])
+def test_what_lies_there_of_another_image_is_not_signed(tmp_path: Path, name: str) -> None:
+    folder, manifest = folder_of(tmp_path)
+    statements_of(folder, manifest, builder_id="x:y")
+    (folder / name).write_bytes((folder / name).read_bytes() + b" ")
+    with pytest.raises(BadInput, match=f"{name}: not the file that manifest.json names"):
+        statements_of(folder, manifest, builder_id="x:y")
+    earlier = {**manifest, "digests": {}}
+    with pytest.raises(BadInput, match=r"manifest\.json has no digest of it"):
+        statements_of(folder, earlier, builder_id="x:y")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "\xff"])
 def test_a_file_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     folder, manifest = folder_of(tmp_path)
     (folder / "sbom.cdx.json").write_text(text, encoding="latin-1")
-    with pytest.raises(BadInput, match=r"sbom\.cdx\.json: "):
-        statements_of(folder, manifest, builder_id="x:y")
+    bound = with_digests(folder, manifest, ["sbom.cdx.json"])
+    with pytest.raises(BadInput, match=r"sbom\.cdx\.json: (cannot be read as JSON|not a JSON)"):
+        statements_of(folder, bound, builder_id="x:y")
     (folder / "evidence" / "oci.json").unlink()
     with pytest.raises(BadInput, match=r"oci\.json: cannot be read"):
         statements_of(folder, manifest, builder_id="x:y")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_registry import Fake, Fault, fake_registry
+from fake_registry import Fake, Fault, digest, fake_registry
 from made_releases import make_images, make_project
-from samples import ROOT
+from samples import private_file
 
 from builder.cli import signing
 from builder.cli.publishing import namespace
@@ -25,12 +27,13 @@ from builder.process import Processes
 from builder.proof import Attachment
 from builder.proof import Descriptor as Subject
 from builder.publish import Prove, Publisher, Release
+from builder.publish.pushing import index_of
 from builder.publish.threads import in_threads
 from builder.publish.unsigned import unsigned
 from builder.registry import RegistryFailed
 from builder.registry.kinds import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 
-KEY = ROOT / "tests/data/proof/cosign.key"
+KEY = private_file("cosign")
 TAG = "1.0-sample"
 
 
@@ -51,14 +54,16 @@ def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def releases_of(project: Path) -> list[Release]:
     declared = declared_releases(load_project(project), Selection())
-    releases, reasons = ready_releases(declared, project / "out")
+    releases, reasons = ready_releases(declared, project / "out", project)
     assert reasons == []
     return releases
 
 
-def publish(fake: Fake, releases: Sequence[Release], prove: Prove = unsigned) -> None:
+def publish(
+    fake: Fake, releases: Sequence[Release], prove: Prove = unsigned, jobs: int = 4
+) -> None:
     to = namespace(f"{fake.host}/site", ())
-    Publisher(to, prove, jobs=4).publish(releases)
+    Publisher(to, prove, jobs=jobs).publish(releases)
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -76,6 +81,26 @@ def test_tags_come_after_everything_else(listed: bool, made: Path, fake: Fake) -
     to = namespace(f"{fake.host}/site", ())
     kinds = [one.artifact_type for one in to("app").referrers(image)]
     assert sorted(kinds) == sorted([SIF, TARBALL, CYCLONEDX, STATEMENT, STATEMENT, STATEMENT])
+
+
+def test_an_index_has_the_annotations_that_all_its_images_have(made: Path) -> None:
+    release = releases_of(made)[0]
+    assert "annotations" not in json.loads(index_of(release))
+    notes = {"org.opencontainers.image.title": "tools", "build-images.host.kernel": "3.2.0"}
+    images = [
+        replace(
+            one,
+            manifest=json.dumps(
+                {
+                    **json.loads(one.manifest),
+                    "annotations": {**notes, "org.opencontainers.image.base.digest": one.arch},
+                }
+            ).encode(),
+        )
+        for one in release.images
+    ]
+    index = json.loads(index_of(replace(release, images=tuple(images))))
+    assert index["annotations"] == {"org.opencontainers.image.title": "tools"}
 
 
 def test_a_registry_that_forgets_what_was_attached_gets_no_tag(made: Path, fake: Fake) -> None:
@@ -148,7 +173,79 @@ def test_what_is_at_the_tags_of_proof_already_stays(made: Path, fake: Fake) -> N
     assert len(layers) == 2
 
 
-def test_proof_that_another_wrote_over_sets_no_tag(made: Path, fake: Fake) -> None:
+def of_another(name: str) -> dict[str, object]:
+    """A layer of somebody else's proof."""
+    notes = {"dev.cosignproject.cosign/signature": base64.b64encode(name.encode()).decode()}
+    kind = "application/vnd.dev.cosign.simplesigning.v1+json"
+    return {"mediaType": kind, "digest": digest(name.encode()), "size": 1, "annotations": notes}
+
+
+def classic(*layers: dict[str, object]) -> tuple[bytes, str]:
+    return json.dumps({"schemaVersion": 2, "layers": layers}).encode(), MANIFEST
+
+
+def layers_at(fake: Fake, place: tuple[str, str]) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(fake.manifests[place][0])["layers"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("when", "after"),
+    [
+        (r"(PUT|HEAD) /v2/site/tools/(blobs|manifests)/.*", "GET"),  # between reading and writing
+        (
+            r"GET /v2/site/tools/manifests/sha256-\w+\.\w+",
+            "PUT",
+        ),  # when we look whether ours is there
+        (r"PUT /v2/site/app/manifests/sha256:\w+", "PUT"),  # when all of the image is attached
+    ],
+)
+@pytest.mark.parametrize("listed", [True, False])
+def test_proof_of_two_machines_at_once_is_merged(
+    when: str, after: str, listed: bool, made: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client writes its own in the place of ours, at some moments, as if it was there
+    alone; in the end both are there."""
+    monkeypatch.setattr("builder.registry.patience._FIRST_S", 0.01)
+    fake.referrers = listed
+    releases = releases_of(made)
+    places = {
+        ("site/tools", f"{one.image.digest.replace(':', '-')}{end}")
+        for one in releases[0].images
+        for end in (".sig", ".att")
+    }
+    others = {place: of_another(place[1]) for place in places}
+    left = dict.fromkeys(places, 3)
+
+    def write_over(request: str) -> None:
+        with fake.lock:
+            for place in places if re.fullmatch(when, request) else ():
+                if left[place] and fake.requests(f"{after} .*{place[1]}"):
+                    left[place] -= 1
+                    fake.manifests[place] = classic(others[place])
+                    if not listed:
+                        fake.manifests.pop((place[0], place[1].partition(".")[0]), None)
+
+    fake.before = write_over
+    # One after the other, or the last of these writes may come between our reading and writing,
+    # where the other client would look again, and merge.
+    jobs = 1 if "/app/" in when else 4
+    publish(fake, releases, signed(str(KEY), releases, Processes()), jobs)
+    assert {TAG, "latest"} <= fake.tags("site/tools")
+    assert all(number < 3 for number in left.values())
+    to = namespace(f"{fake.host}/site", ())
+    for place in places:
+        layers = layers_at(fake, place)
+        assert others[place] in layers
+        assert len(layers) == (2 if place[1].endswith(".sig") else 6)
+    for one in releases[0].images:
+        assert len(to("tools").referrers(one.image.digest)) == 8
+
+
+def test_proof_that_another_writes_over_again_and_again_sets_no_tag(
+    made: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.registry.patience._FIRST_S", 0.01)
     releases = releases_of(made)
     prove = signed(str(KEY), releases, Processes())
 
@@ -156,7 +253,7 @@ def test_proof_that_another_wrote_over_sets_no_tag(made: Path, fake: Fake) -> No
         if found := re.fullmatch(r"GET /v2/(.+)/manifests/(sha256-\w+\.sig)", request):
             there = (found[1], found[2])
             if there in fake.manifests:
-                fake.manifests[there] = (b'{"layers": []}', MANIFEST)
+                fake.manifests[there] = classic(of_another("x"))
 
     fake.before = write_over
     with pytest.raises(RegistryFailed, match="another client wrote over this proof"):
@@ -180,7 +277,7 @@ def test_evidence_that_changed_meanwhile_is_not_signed(made: Path) -> None:
     content = file.read_bytes()
     try:
         file.write_bytes(content + b"\n")
-        with pytest.raises(Refused, match="its evidence changed"):
+        with pytest.raises(BadInput, match=r"oci\.json: not the file that manifest\.json names"):
             signed(str(KEY), releases, Processes())
     finally:
         file.write_bytes(content)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from test_pull_unpacking import GOOD, HOSTILE, M, layer
 from builder.errors import Interrupted, Refused
 from builder.pull.contents import Contents, noted
 from builder.pull.limits import LIMITS
-from builder.pull.unpacking import unpack
+from builder.pull.unpacking import read, unpack
 
 MEMBERS = [M("a", b"1"), M("b", b"22", mode=0o755)]
 
@@ -38,6 +41,32 @@ def test_what_is_refused_is_refused_by_its_note_too(
     made, digest = layer(tmp_path, members)
     with pytest.raises(Refused, match=reason):
         unpack([(contents.note(made, digest), digest)], None, reader=noted)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_plain_bytes_are_those_that_the_configuration_names(
+    packed: bool, tmp_path: Path, contents: Contents
+) -> None:
+    """Podman and Skopeo compare them when they take an image."""
+    made, digest = layer(tmp_path, MEMBERS, packed=packed)
+    data = gzip.decompress(made.read_bytes()) if packed else made.read_bytes()
+    good = {digest: f"sha256:{hashlib.sha256(data).hexdigest()}"}
+    note = contents.note(made, digest, hashed=True)
+    for blob, reader in ((made, read), (note, noted)):
+        expected = unpack([(blob, digest)], None, reader=partial(reader, diff_ids=good))
+        assert expected == unpack([(made, digest)], None)
+        wrong = {digest: "sha256:" + "00" * 32}
+        with pytest.raises(Refused, match="and the configuration says sha256:0000"):
+            unpack([(blob, digest)], None, reader=partial(reader, diff_ids=wrong))
+
+
+def test_a_note_without_the_digest_of_plain_bytes_is_made_anew(
+    tmp_path: Path, contents: Contents
+) -> None:
+    made, digest = layer(tmp_path, MEMBERS)
+    first = contents.note(made, digest).read_bytes()
+    assert contents.note(made, digest, hashed=True).read_bytes() != first
+    assert b"diff_id" in contents.note(made, digest, hashed=True).read_bytes().splitlines()[-2]
 
 
 def test_a_layer_is_read_once(tmp_path: Path, contents: Contents) -> None:

@@ -50,6 +50,13 @@ def test_a_folder_gets_its_name_at_the_end(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.parametrize("target", ["/proc/x", "/proc/self/fd/x", "/", "//", "/usr/.."])
+def test_where_no_folder_can_be_made(target: str) -> None:
+    """In /proc it was tried for ever; a path without a name had a traceback."""
+    with pytest.raises(BadInput, match=r"no folder can be made there|a folder is there"):
+        make(Path(target))
+
+
 def test_who_was_killed_after_the_name_leaves_no_lock(tmp_path: Path) -> None:
     lock = tmp_path / ".a.lock"
     (tmp_path / "a").mkdir()

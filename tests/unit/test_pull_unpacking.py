@@ -8,6 +8,7 @@ import io
 import random
 import stat
 import tarfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,7 +65,13 @@ def blob(folder: Path, data: bytes) -> tuple[Path, str]:
 
 
 def by_flatten(layers: Sequence[tuple[Path, str]]) -> str:
-    layout = Layout(path=Path(), digest="", config={}, layers=tuple(one for one, _ in layers))
+    diff_ids = []
+    for path, _ in layers:
+        data = path.read_bytes()
+        tar = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        diff_ids.append(f"sha256:{hashlib.sha256(tar).hexdigest()}")
+    config = {"rootfs": {"diff_ids": diff_ids}}
+    layout = Layout(path=Path(), digest="", config=config, layers=tuple(one for one, _ in layers))
     return tree_digest(comparable(flatten.entries_of_layout(layout)))
 
 
@@ -270,6 +277,34 @@ def test_every_byte_of_a_small_layer_counts(blobs: Path) -> None:
             unpack([(made, digest)], None)
 
 
+PLAIN_TAR = tarfile.TarInfo("f").tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+PACKED = gzip.compress(PLAIN_TAR, 1, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    {
+        "no checksum": (PACKED[:-8], "break off"),
+        "half a checksum": (PACKED[:-3], "break off"),
+        "another checksum": (PACKED[:-8] + b"1234" + PACKED[-4:], "damaged"),
+        "another length": (PACKED[:-4] + b"1234", "damaged"),
+        "bytes after it": (PACKED + b"rest", "damaged"),
+        "zeros after it": (PACKED + bytes(512), "damaged"),
+        "the beginning of a member": (PACKED + PACKED[:10], "break off"),
+        "a second tar": (PACKED + gzip.compress(PLAIN_TAR), "after the end of the tar"),
+        "zstd": (b"\x28\xb5\x2f\xfd" + PACKED, "it is compressed by zstd; gzip is read"),
+        "xz": (b"\xfd7zXZ\0" + PACKED, "it is compressed by xz"),
+        "bzip2": (b"BZh9" + PACKED, "it is compressed by bzip2"),
+    }.values(),
+)
+def test_what_other_readers_refuse(data: bytes, reason: str, blobs: Path) -> None:
+    assert unpack([blob(blobs, PACKED)], None).paths == 1
+    for one in (PACKED + gzip.compress(bytes(512)), PACKED + gzip.compress(b"")):
+        assert unpack([blob(blobs, one)], None).paths == 1
+    with pytest.raises(Refused, match=reason):
+        unpack([blob(blobs, data)], None)
+
+
 def few(**more: int) -> Limits:
     return replace(LIMITS, **more)
 
@@ -291,11 +326,22 @@ def test_bombs_are_refused(blobs: Path, target: Path) -> None:
 
 def test_a_whiteout_bomb_takes_no_longer_than_it_has_entries(blobs: Path) -> None:
     """Each whiteout would look at every path, were they not kept by folder."""
-    number = 20_000
+    number = 8_000
     some = layer(blobs, [d("a"), *(M(f"a/f{n}") for n in range(number))])
     gone = layer(blobs, [M(f"a/.wh.f{n}") for n in range(number)])
     opaque = layer(blobs, [M("a/.wh..wh..opq") for _ in range(number)])
     assert unpack([some, gone, opaque], None).paths == 1
+
+
+@pytest.mark.parametrize("whiteout", ["a/.wh..wh..opq", ".wh.a"])
+def test_whiteouts_of_what_their_own_layer_has_take_no_longer(blobs: Path, whiteout: str) -> None:
+    """Each would look at every path of the layer once more, and hide none."""
+    number = 10_000
+    files = [M(f"a/f{n}") for n in range(number)]
+    start = time.process_time()
+    made = layer(blobs, [*files, *(M(whiteout) for _ in range(number))])
+    assert unpack([made], None).paths == number
+    assert time.process_time() - start < 10
 
 
 def test_an_extended_header_of_a_gigabyte_is_refused(blobs: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from every_block import ARCHS, EVERY, FAMILIES, both, planned
-from samples import base, block, image, recipe
+from samples import base, block, image, recipe, shipped_project
 
 from builder.errors import BadInput
-from builder.model import BlockUse
+from builder.model import BlockUse, Selection
+from builder.plan import make_plan
 from builder.spec.classes import block_classes
 from builder.spec.driver import dockerfile, singularity
 from builder.spec.quirks import step_by_step
@@ -125,9 +128,103 @@ def test_without_a_toolkit_nothing_is_built_for_cuda(name: str, tmp_path: Path) 
     assert "VOLTA" not in text
 
 
+# CUDA-aware MPI: where the toolkit is.
+
+
+def with_toolkit(cell: str, *blocks: BlockUse) -> str:
+    """Both specs of a cell of the shipped bases whose recipe has a CUDA toolkit and some blocks."""
+    made = recipe("aware", development=(block("cuda", line=4), *blocks))
+    project = dataclasses.replace(shipped_project(), recipes={"aware": made})
+    [one] = make_plan(project, Selection(images=(f"aware-1.0-{cell}",)), compiler="").images
+    return dockerfile(one) + singularity(one)
+
+
+DEBIANS = ("debian13-cuda12.4-x86_64", "debian12-cuda11.8-ppc64le")
+
+
+@pytest.mark.parametrize("cell", DEBIANS)
+@pytest.mark.parametrize("version", ["4.1.8", "5.0.7"])
+def test_open_mpi_finds_the_distributions_toolkit(cell: str, version: str) -> None:
+    """A bare --with-cuda looks for /usr/local/cuda/include/cuda.h, and ends the build."""
+    text = with_toolkit(cell, block("openmpi", version=version))
+    assert text.count("--with-cuda=/usr ") == 2
+    assert not re.search(r"--with-cuda(?![=-])", text)
+
+
+def test_open_mpi_5_links_the_toolkits_stub() -> None:
+    mpi = block("openmpi", version="5.0.7")
+    for cell, folder in (
+        ("debian12-cuda11.8-ppc64le", "/usr/lib/powerpc64le-linux-gnu/stubs"),
+        ("ubuntu22.04-cuda12.4-x86_64", "/usr/local/cuda/lib64/stubs"),
+    ):
+        assert f"--with-cuda-libdir={folder}" in with_toolkit(cell, mpi)
+    old = block("openmpi", version="4.1.8")
+    assert "libdir" not in with_toolkit("debian12-cuda11.8-ppc64le", old)
+
+
+def test_the_first_open_mpi_5_starts_without_a_driver() -> None:
+    for version, has in (("5.0.1", True), ("5.0.2", False), ("4.1.8", False)):
+        text = with_toolkit(DEBIANS[0], block("openmpi", version=version))
+        assert ("--enable-mca-dso=accelerator-cuda," in text) is has
+
+
+@pytest.mark.parametrize("cell", DEBIANS)
+def test_mvapich2_links_the_distributions_stubs(cell: str) -> None:
+    text = with_toolkit(cell, block("mvapich2", version="2.3.7"))
+    triplet = "x86_64" if cell.endswith("x86_64") else "powerpc64le"
+    stubs = f"/usr/lib/{triplet}-linux-gnu/stubs"
+    assert "--enable-cuda --with-cuda=/usr " in text
+    assert f"ln -s {stubs}/libcuda.so {stubs}/libcuda.so.1" in text
+    assert f"-L{stubs} -lnvidia-ml -lcuda" in text
+    assert "lib64" not in text
+
+
+@pytest.mark.parametrize("cell", DEBIANS)
+def test_ucx_finds_the_distributions_stubs(cell: str) -> None:
+    """Its configure looks below /usr/lib64/stubs, which no package of Debian's has."""
+    text = with_toolkit(cell, block("ucx", version="1.18.0"))
+    triplet = "x86_64" if cell.endswith("x86_64") else "powerpc64le"
+    assert text.count(f"LDFLAGS=-L/usr/lib/{triplet}-linux-gnu/stubs") == 2
+    assert text.count("--with-cuda=/usr ") == 2
+
+
+@pytest.mark.parametrize("name", ["mvapich2", "openmpi", "ucx"])
+def test_nvidias_toolkit_is_where_it_was(name: str) -> None:
+    text = with_toolkit("ubuntu22.04-cuda12.4-x86_64", block(name, version="4.1.8"))
+    assert "--with-cuda=/usr/local/cuda" in text
+    assert "x86_64-linux-gnu/stubs" not in text
+
+
+def test_a_toolkit_that_a_recipe_names_is_kept() -> None:
+    given: dict[str, Any] = {"version": "5.0.7", "cuda": "/opt/cuda"}
+    text = with_toolkit(DEBIANS[0], block("openmpi", with_cuda_libdir="/opt/stubs", **given))
+    assert "--with-cuda=/opt/cuda" in text
+    assert "--with-cuda-libdir=/opt/stubs" in text
+
+
+def test_ucx_is_for_any_processor(tmp_path: Path) -> None:
+    """--enable-optimizations compiles for the processor of the building machine."""
+    text = both(tmp_path, block("ucx", version="1.18.0"))
+    assert "--enable-optimizations" not in text
+    assert text.count("--disable-logging") == 2
+    assert text.count("--disable-debug") == 2
+
+
 def test_open_mpi_5_has_no_verbs(tmp_path: Path) -> None:
     assert "--without-verbs" in both(tmp_path, block("openmpi", version="5.0.7"))
     assert "--with-verbs" in both(tmp_path, block("openmpi", version="4.1.8"))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_openblas_starts_more_threads_than_the_building_machine_has(
+    arch: str, tmp_path: Path
+) -> None:
+    text = both(tmp_path, block("openblas", version="0.3.29"), arch=arch)
+    threads = re.findall(r"make [^\n]*NUM_THREADS=(\d+)", text)
+    assert len(threads) == 2
+    assert all(int(number) >= 176 for number in threads)  # a node of Satori
+    kept = block("openblas", version="0.3.29", make_opts=["NUM_THREADS=8"])
+    assert "NUM_THREADS=8" in both(tmp_path, kept, arch=arch)
 
 
 def test_openblas_is_not_for_the_building_machine(tmp_path: Path) -> None:

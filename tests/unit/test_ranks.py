@@ -86,7 +86,9 @@ def words(found: Launcher | Unfit) -> list[str]:
 # ---- Which launcher ----
 
 
-def test_mpirun_of_the_images_family_is_taken(host: Callable[..., Tools]) -> None:
+def test_mpirun_of_the_images_family_is_taken(
+    host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
     found = launchers.find(start(), OPEN_MPI, tools, job="j")
     assert words(found) == [
@@ -99,6 +101,7 @@ def test_mpirun_of_the_images_family_is_taken(host: Callable[..., Tools]) -> Non
     assert isinstance(found, Launcher)
     assert (found.name, found.title) == ("mpirun", "Open MPI 4.1.4")
     assert (found.product, found.version) == ("Open MPI", "4.1.4")
+    monkeypatch.setenv("SLURM_NNODES", "3")
     other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools, job="j")
     assert words(other) == ["mpirun", "-ppn", "1", "-n", "4", "-v"]
 
@@ -109,13 +112,53 @@ def test_mpirun_of_the_images_family_is_taken(host: Callable[..., Tools]) -> Non
      (4, 3, "node", "1"), (10, 4, "ppr:3:node", "3"), (9, 4, "node", "2"), (2, 4, "node", "1")],
 )  # fmt: skip
 def test_ranks_are_on_as_many_nodes_in_an_allocation_of_more(
-    ranks: int, nodes: int, ppr: str, ppn: str, host: Callable[..., Tools]
+    ranks: int,
+    nodes: int,
+    ppr: str,
+    ppn: str,
+    host: Callable[..., Tools],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "8")
     tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
     asked = start(ranks=ranks, nodes=nodes)
     found = words(launchers.find(asked, OPEN_MPI, tools, job="j"))
     assert found[:3] == ["mpirun.openmpi", "--map-by", ppr]
     assert words(launchers.find(asked, MPICH, tools, job="j"))[:3] == ["mpirun", "-ppn", ppn]
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "fits"),
+    [
+        ({}, (), False),
+        ({"SLURM_NNODES": "1"}, (), False),
+        ({"SLURM_JOB_NUM_NODES": "2"}, (), True),
+        ({}, ("--host", "a,b"), True),
+        ({}, ("-H", "a,b"), True),
+        ({}, ("--hostfile=nodes",), True),
+        ({}, ("-machinefile", "nodes"), True),
+        ({}, ("--map-by", "node"), False),
+        ({"PBS_NODEFILE": "nodes"}, (), True),
+        ({"OMPI_MCA_orte_default_hostfile": "nodes"}, (), True),
+    ],
+)
+def test_more_nodes_than_mpirun_has_say_nothing_of_the_image(
+    environment: dict[str, str],
+    options: tuple[str, ...],
+    fits: bool,
+    host: Callable[..., Tools],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "PBS_NODEFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    tools = host(**{"mpirun.openmpi": ORTE})
+    found = launchers.find(start(nodes=2, options=options), OPEN_MPI, tools, job="j")
+    if fits:
+        assert isinstance(found, Launcher)
+    else:
+        assert found == Unfit(reason="mpirun has this node alone here, and 2 are asked for")
 
 
 def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> None:
@@ -263,7 +306,7 @@ def test_the_complaint_that_tells_most(text: str, told: str) -> None:
 
 # ---- The verdict ----
 
-FINDING = "4 ranks on 2 hosts: messages and collectives of 1 B to 16 MiB are whole"
+FINDING = "4 ranks on 2 hosts: messages and collectives of 1 B to 8 MiB are whole"
 MPIRUN = "mpirun of Open MPI 4.1.4"
 NO_RESULT = "no result after 195 s, and no rank says what it waits for; last was said:"
 ALONE = "MPI started singletons: this process is rank 0 of 1, expected 4 ranks\n"
@@ -294,8 +337,9 @@ Judge = Callable[..., tuple[Outcome, StartedBy]]
 
 
 @pytest.fixture(name="judge")
-def judging(host: Callable[..., Tools], tmp_path: Path) -> Judge:
-    """The outcome of ranks that end in a given way."""
+def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """The outcome of ranks that end in a given way, in an allocation of two nodes."""
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
 
     def run(*, image: Mapping[str, Any] | None = None, **done: Any) -> tuple[Outcome, StartedBy]:
         runners: list[Said] = []
@@ -432,6 +476,25 @@ def test_a_full_partition_says_nothing_of_the_image(
     done = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
     outcome, _ = judge(stderr=stderr, **done)
     assert (outcome.outcome, outcome.reason) == (result, reason)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unable to allocate resources: Requested node configuration is not available",
+        "Unable to create step for job 8: More processors requested than permitted",
+    ],
+)
+def test_nodes_that_were_refused_say_nothing_of_the_image(said: str, judge: Judge) -> None:
+    outcome, _ = judge(stderr=f"srun: error: {said}\n", stdout="", returncode=1)
+    assert outcome.outcome == SKIPPED
+    assert "was refused the nodes, and no rank was started; it said: " in outcome.reason
+
+
+def test_ranks_that_started_and_complain_of_nodes_fail(judge: Judge) -> None:
+    said = "srun: error: Unable to create step for job 8\n"
+    outcome, _ = judge(stderr=said, stdout="0 ranks\n", returncode=1)
+    assert outcome.outcome == FAILED
 
 
 def test_ranks_that_waited_for_nodes_and_got_them_pass(judge: Judge) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from samples import shipped_plan, shipped_project
+from samples import plan_of, shipped_plan, shipped_project
 
 from builder import spec
 from builder.model import BlockUse, PlannedImage
@@ -17,7 +17,7 @@ PROMISED = (
     *("biggan", "mlperf-maskrcnn", "mlperf-ssd", "mlperf-gnmt", "mlperf-transformer"),
     *("hpc-bench", "mpi-source"),
 )
-RED_HAT = ("ubi", "rocky", "centos")
+RED_HAT = ("ubi", "rocky", "alma", "centos")
 
 
 def samples() -> Iterator[PlannedImage]:
@@ -127,3 +127,23 @@ def test_a_clone_is_of_a_commit_or_a_tag() -> None:
             if "repository" in use.arguments and str(use.arguments["repository"]).endswith(".git"):
                 named = use.arguments.get("commit") or use.arguments.get("branch", "")
                 assert re.fullmatch(r"[0-9a-f]{40}|v?\d[\d.]*", named), use.where
+
+
+def run_of(check: str, image: PlannedImage) -> str:
+    return next(one.run for one in image.checks if one.name == check)
+
+
+def test_grace_has_pytorch_with_cuda_and_tensorflow_without() -> None:
+    """TensorFlow's wheels for aarch64 have no CUDA."""
+    arm = [image for image in shipped_plan().images if image.cell.arch == "aarch64"]
+    [pytorch] = [image for image in arm if image.cell.recipe == "pytorch-grace"]
+    assert pytorch.cell.cuda == "13.0"
+    assert "pytorch-gpu-check.py 90 --" in run_of("pytorch-gpu", pytorch)
+    tensorflow = [image for image in arm if image.cell.recipe == "tensorflow"]
+    assert tensorflow
+    for image in tensorflow:
+        packages = [text for use in blocks(image) for text in use.arguments.get("packages", ())]
+        assert "tensorflow-cpu-aws==2.12.1" in packages
+        assert image.cuda is None
+    power = next(image for image in plan_of("pytorch").images if image.cell.cuda == "12.4")
+    assert "pytorch-gpu-check.py 70 --" in run_of("pytorch-gpu", power)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
+from test_deadlines import serving
 
 from builder.bundle.filling import inputs_of
 from builder.errors import Refused
@@ -27,7 +30,7 @@ from builder.registry import (
     WrongContent,
     connect,
 )
-from builder.registry.addresses import joined, origin
+from builder.registry.addresses import joined, next_page, origin
 from builder.sources.registry import Registries, RegistryFails
 
 CONTENT = b"some bytes"
@@ -95,6 +98,23 @@ def test_an_address_that_can_be_read_in_two_ways_is_none(given: str) -> None:
 def test_addresses_of_the_registry_itself(given: str, expected: str) -> None:
     assert joined("https://registry.example/v2/", given) == expected
     assert origin(expected) == ("https", "registry.example", 443)
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ('<https://registry.example/v2/_catalog?n=5&last=b>; rel="next"', "?n=5&last=b"),
+        ("</v2/?last=b>;rel=next", "?last=b"),
+        ('</v2/?last=a>; rel="prev", </v2/?last=b>; title="on"; Rel = "next"', "?last=b"),
+        ('</v2/?last=a>; rel="prev"', ""),
+        ("</v2/?last=b>; rel=nextish", ""),
+        ("", ""),
+        ("nothing", ""),
+    ],
+)
+def test_the_next_page_of_a_list(link: str, expected: str) -> None:
+    assert next_page(link).endswith(expected)
+    assert bool(next_page(link)) == bool(expected)
 
 
 def test_an_ipv6_address_is_one() -> None:
@@ -189,6 +209,66 @@ def test_lists_of_tags_that_are_none(link: str, body: bytes, fake: Fake) -> None
         client(fake).tags()
 
 
+@pytest.mark.parametrize("link", ["<" * 60_000, "<a>;" * 15_000, "<a>; rel=next" + " " * 60_000])
+def test_a_link_header_takes_no_time(link: str, fake: Fake) -> None:
+    """It took 25 s, in which Ctrl-C was not heard: each `<` was read to the end of the header."""
+    fake.faults = [Fault(pattern="tags/list", status=200, headers={"Link": link}, body=b"{}")]
+    start = time.process_time()
+    with pytest.raises(RegistryFailed, match=r"site/a: tags/list: .* cannot be understood"):
+        client(fake).tags()
+    assert time.process_time() - start < 1
+
+
+def test_a_challenge_of_any_length_is_not_taken_apart(fake: Fake) -> None:
+    challenge = {"WWW-Authenticate": 'Bearer realm="' + 'x="' * 20_000}
+    fake.faults = [Fault(pattern="manifests", status=401, headers=challenge)]
+    with pytest.raises(Denied, match=r"it asks who we are in 60\d\d\d characters"):
+        client(fake).resolve("1.0")
+
+
+def test_an_address_of_any_length_is_none(fake: Fake) -> None:
+    where = {"Location": "/v2/" + "../" * 20_000}
+    fake.faults = [Fault(pattern="manifests", status=307, headers=where)]
+    with pytest.raises(RegistryFailed, match="an address that is none"):
+        client(fake).resolve("1.0")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "reason"),
+    [((2, 3), r"contradict each other: .* \(2, 3\)"), ((2, 2), "")],
+)
+def test_two_lengths_of_one_answer(lengths: tuple[int, int], reason: str) -> None:
+    """The second one was told of as an address that is none; the same one twice says one thing."""
+    head = b"".join(b"Content-Length: %d\r\n" % one for one in lengths)
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n{}")
+
+    with serving(answer) as host:
+        registry = connect(Reference.parse(f"{host}/site/a"), Credentials(files=()))
+        if not reason:
+            assert registry.resolve("1.0").size == 2
+            return
+        with pytest.raises(RegistryFailed, match=reason):
+            registry.resolve("1.0")
+
+
+def test_a_list_whose_pages_never_end_is_none(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.registry.client._MOST_PAGES", 3)
+    link = {"Link": '</v2/site/a/tags/list?n=1>; rel="next"'}
+    fake.faults = [Fault(pattern="tags", status=200, headers=link, body=b"{}", times=99)]
+    with pytest.raises(WrongContent, match="a list of more than 3 pages"):
+        client(fake).tags()
+
+
+def test_a_place_for_uploads_of_any_length_is_not_repeated(fake: Fake) -> None:
+    where = {"Location": "/" + "a" * 60_000}
+    fake.faults = [Fault(pattern="POST", status=202, headers=where)]
+    with pytest.raises(RegistryFailed) as caught:
+        client(fake).write_blob(CONTENT, media_type="x")
+    assert len(str(caught.value)) < 500
+
+
 def test_an_upload_whose_progress_is_no_number(fake: Fake) -> None:
     fake.faults = [
         Fault(pattern="PUT .*uploads", after=3),
@@ -235,6 +315,31 @@ def test_a_configuration_that_two_would_read_differently_is_refused(
     asked = Registries(credentials=Credentials(files=()))
     with pytest.raises(RegistryFails, match="cannot be pinned"):
         asked.digest(f"{fake.host}/site/a:1.0", "x86_64")
+
+
+DIFF_ID = "sha256:" + "00" * 32
+
+
+@pytest.mark.parametrize(
+    ("rootfs", "reason"),
+    [
+        ({}, "diff_ids"),
+        ({"diff_ids": [DIFF_ID]}, "other diff_ids than of 2 layers"),
+        ({"diff_ids": [DIFF_ID, "x"]}, "other diff_ids than of 2 layers"),
+        ({"diff_ids": [DIFF_ID, DIFF_ID.replace("0", "1")]}, "two diff_ids of one layer"),
+        (["diff_ids"], "TypeError|indices"),
+    ],
+)
+def test_a_configuration_names_what_layers_unpack_to(
+    rootfs: object, reason: str, fake: Fake
+) -> None:
+    registry = client(fake)
+    about = json.dumps({"architecture": "amd64", "config": {}, "rootfs": rootfs}).encode()
+    blob = registry.write_blob(about, media_type="application/vnd.oci.image.config.v1+json")
+    content = {"mediaType": MANIFEST, "config": blob.as_json(), "layers": [BLOB.as_json()] * 2}
+    registry.write_manifest(json.dumps(content).encode(), MANIFEST, "1.0")
+    with pytest.raises(Refused, match=reason):
+        find(registry, "1.0", "x86_64")
 
 
 @pytest.mark.parametrize("about", [b"?", b"[]", b'{"name": "a", "name": "b"}', b'{"a": 1e999}'])

@@ -63,7 +63,7 @@ def test_a_floating_tag_of_a_cell_that_is_left_out_is_a_fault(project: Project) 
 
 
 def test_what_is_not_built_is_said_for_each_architecture(project: Project, tmp_path: Path) -> None:
-    _, reasons = ready_releases(declared_releases(project, Selection()), tmp_path)
+    _, reasons = ready_releases(declared_releases(project, Selection()), tmp_path, ROOT)
     assert reasons == [
         f"hpc-base:1.0-debian13-openmpi5.0: {arch}: "
         "it is not built: its folder has no manifest.json"

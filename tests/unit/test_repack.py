@@ -55,7 +55,8 @@ def at(time: int, layer: Layer) -> Layer:
 
 
 def base() -> Layer:
-    return [a_folder("etc"), a_file("etc/hosts", "base"), a_file("etc/old", "o")]
+    etc = [a_folder("etc"), a_file("etc/hosts", "base"), a_file("etc/old", "o")]
+    return [*etc, a_folder("usr", mode=0o700), a_file("usr/gone", "g")]
 
 
 def layer() -> Layer:
@@ -73,11 +74,17 @@ def layer() -> Layer:
 
 
 def repacked(
-    folder: Path, *layers: Layer, shared: SharedLayers | None = None, **more: Any
+    folder: Path,
+    *layers: Layer,
+    shared: SharedLayers | None = None,
+    notes: dict[str, str] | None = None,
+    **more: Any,
 ) -> Plain:
     folder.mkdir()
     given, plain = exported(folder / "in", *layers, **more), folder / "plain.oci"
-    return repack(given, folder / "image.oci", plain=plain, epoch=EPOCH, shared=shared)
+    return repack(
+        given, folder / "image.oci", plain=plain, epoch=EPOCH, shared=shared, notes=notes or {}
+    )
 
 
 def members(layer: Path) -> dict[str, tarfile.TarInfo]:
@@ -124,7 +131,7 @@ def test_images_do_not_tell_with_which_native_tools_they_were_built(tmp_path: Pa
 def test_a_layer_is_sorted_with_what_it_removes_first(tmp_path: Path) -> None:
     plain = repacked(tmp_path / "x", base(), layer())
     found = members(plain.layout.layers[1])
-    expected = ["bin", "bin2", "etc/.wh.old", "usr", "usr/.wh.gone", "usr/a", "usr/large"]
+    expected = ["bin", "bin2", "etc", "etc/.wh.old", "usr", "usr/.wh.gone", "usr/a", "usr/large"]
     assert list(found) == expected
     assert (found["usr/a"].isreg(), found["usr/large"].linkname) == (True, "usr/a")
     assert found["bin2"].linkname == "usr"
@@ -154,16 +161,26 @@ def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
 
 def test_labels_that_say_what_an_image_is_and_needs_are_annotations(tmp_path: Path) -> None:
     about = {"org.opencontainers.image.title": "t", "build-images.host.kernel": "3.2.0"}
-    plain = repacked(tmp_path / "x", base(), config={"Labels": {**about, "a": "b"}})
+    notes = {"org.opencontainers.image.base.digest": "sha256:1"}
+    labels = {"Labels": {**about, "a": "b"}}
+    plain = repacked(tmp_path / "x", base(), config=labels, notes=notes)
     for layout in (read_layout(tmp_path / "x/image.oci"), plain.layout):
         manifest = json.loads(blob_path(layout.path, layout.digest).read_bytes())
-        assert manifest["annotations"] == about
+        assert manifest["annotations"] == {**about, **notes}
+        assert notes.keys().isdisjoint(layout.config["config"]["Labels"])
 
 
-def test_a_hard_link_into_a_lower_layer_stays_one(tmp_path: Path) -> None:
+def test_a_hard_link_into_a_lower_layer_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """As drivers have it that copy the file up."""
     plain = repacked(tmp_path / "x", base(), [a_hard_link("again", "./etc/old")])
-    assert members(plain.layout.layers[1])["again"].linkname == "etc/old"
+    assert members(plain.layout.layers[1])["again"].isreg()
     assert flattened(plain.layout)["again"].read() == b"o"
+
+
+def test_two_steps_that_change_the_same_are_one_blob(tmp_path: Path) -> None:
+    plain = repacked(tmp_path / "x", base(), [a_file("etc/old", "n")], [a_file("etc/old", "n")])
+    assert len(plain.layout.layers) == 3
+    assert list(members(plain.layout.layers[2])) == []
 
 
 def test_attributes_and_odd_names_are_kept(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ DATA = {
     "library": "Open MPI v5.0.7",
     "transport": "ob1 (self, sm)",
 }
-FINDING = "4 ranks on 1 host: messages and collectives of 1 B to 16 MiB are whole"
+FINDING = "4 ranks on 1 host: messages and collectives of 1 B to 8 MiB are whole"
 
 
 def result_of(stdout: str, *, name: str = "mpi", asked: AskedRanks = ASKED) -> tuple[str, str]:
@@ -40,6 +40,8 @@ def printed(**changes: Any) -> str:
 
 def test_the_ranks_that_were_asked_for_pass() -> None:
     assert result_of(printed()) == (PASSED, FINDING)
+    whole = printed(rank_numbers=[0, 1, 2, 3], within_host="memory")
+    assert result_of(whole) == (PASSED, FINDING)
     assert result_of(printed(library="MPICH 4.2.1"), asked=AskedRanks())[0] == PASSED
 
 
@@ -55,6 +57,8 @@ def test_the_ranks_that_were_asked_for_pass() -> None:
         (printed(library="Open MPI v5.01"), "the library is Open MPI v5.01"),
         (printed(library="MPICH 4.2.1"), "expected Open MPI v5.0"),
         (printed(transport=None), "did not report their transport"),
+        (printed(rank_numbers=[0, 1, 1, 3]), "numbered [0, 1, 1, 3], expected each of 4 once"),
+        (printed(within_host="TCP"), "over TCP (ob1 (self, sm)), not over shared memory"),
         (f"FAILED: sums differ\n{printed()}", "it printed: FAILED: sums differ"),
     ],
 )
@@ -83,5 +87,5 @@ def test_each_image_that_brings_an_mpi_knows_what_its_checks_ask_for() -> None:
     for image in shipped_plan().images:
         if image.mpi and image.mpi.route != "host":
             checks = {one.name: one.asked for one in target_of(image, {}).checks}
-            assert checks["mpi"].count == 4
+            assert checks["mpi"].count == 5
             assert checks["mpi"].library

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from golden_cells import CELLS, REFUSED, golden_images, golden_project
-from samples import GOLDEN, block, recipe
+from samples import GOLDEN, block, recipe, shipped_project
 
 from builder import spec
 from builder.cli.show import explanation
+from builder.contract import contract_of
 from builder.model import LeftOut, Plan, PlannedImage, Project, Selection, Site
 from builder.model.inputs import at_mirror
 from builder.plan import make_plan
@@ -99,9 +100,9 @@ def test_golden_cells_cover_the_whole_house() -> None:
         missing = {"12.5"} if axis == "cuda" else set()  # among the refused
         assert {cell.axis(axis) for cell in cells} == set(axes[axis]) - missing
     families = {image.mpi.family for image in golden_images().values() if image.mpi}
-    assert families == {"openmpi", "mpich", "mvapich2", "intelmpi"}
+    assert families == {"openmpi", "mpich", "mvapich2", "intelmpi", "craympich"}
     routes = {image.cuda.route for image in golden_images().values() if image.cuda}
-    assert routes == {"image", "repository", "distribution"}
+    assert routes == {"image", "repository", "distribution", "sdk"}
 
 
 def test_no_toolkit_for_the_architecture_since_12_5() -> None:
@@ -205,6 +206,59 @@ def test_deleted_tags_are_no_route_and_explain_says_so() -> None:
     assert f"cuda: {note}" in image.decided
 
 
+def test_images_that_go_next_come_after_packages() -> None:
+    """NVIDIA deletes the images of 11.8 next: a build would break on the day."""
+    for identifier, route in (
+        ("cuda-alone-1.0-ubuntu20.04-cuda11.8-aarch64", "repository"),
+        ("cuda-alone-1.0-ubi8-cuda12.4-ppc64le", "image"),
+    ):
+        image = one(golden_project(), identifier)
+        assert image.cuda is not None
+        assert image.cuda.route == route
+    site = Site(cuda_routes=("image", "repository", "distribution"))
+    asked = one(at(site), "cuda-alone-1.0-ubuntu20.04-cuda11.8-aarch64")
+    assert asked.cuda is not None
+    assert asked.cuda.route == "image"
+
+
+def test_what_is_deleted_is_in_the_table_of_facts() -> None:
+    known = shipped_project().facts.cuda
+    assert all(
+        release.deleted_by("ubi7") for v, release in known.items() if int(v.split(".")[0]) < 11
+    )
+    assert known["11.8"].deleted_by("centos7")
+    assert not known["11.8"].deleted_by("ubuntu22.04")
+    assert known["11.8"].leaving
+    assert not known["12.4"].leaving
+
+
+def test_tags_are_those_of_a_lines_newest_update() -> None:
+    """NVIDIA replaces them: of 13.0 it made 13.0.0 to 13.0.3, and the last alone stays."""
+    known = shipped_project().facts.cuda
+    found = {version: known[version].image_tag for version in ("12.8", "12.9", "13.0", "13.2")}
+    assert found == {"12.8": "12.8.1", "12.9": "12.9.1", "13.0": "13.0.3", "13.2": "13.2.1"}
+
+
+@pytest.mark.parametrize(
+    ("identifier", "update"),
+    [
+        ("cuda-base-1.0-ubuntu24.04-cuda12.9-openmpi4.1-x86_64", "12.9.1"),
+        ("cuda-base-1.0-debian12-cuda12.9-openmpi4.1-x86_64", "12.9.2"),
+        ("cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64", "12.4.1"),
+    ],
+)
+def test_the_update_is_that_of_the_images_where_the_cell_starts_from_them(
+    identifier: str, update: str
+) -> None:
+    """The table of facts lists packages of 12.9.2, and images of 12.9.1."""
+    image = one(shipped_project(), identifier)
+    assert image.cuda
+    assert image.cuda.update == update
+    needed = contract_of(image).cuda
+    assert needed
+    assert needed.update == update
+
+
 def test_a_mirror_of_the_whole_registry_brings_no_deleted_tag_back() -> None:
     image = one(at(Site(registries=MIRROR)), DELETED)
     assert image.cuda is not None
@@ -270,6 +324,18 @@ def test_debian_13_has_a_key_of_its_own() -> None:
 def test_intel_mpi_is_for_x86_64_alone() -> None:
     [out] = planned(golden_project(), "hpc-base-1.0-rockylinux9-intelmpi2021.13-ppc64le").left_out
     assert [str(one) for one in out.reasons] == ["world: Intel MPI is for x86_64 only, not ppc64le"]
+
+
+def test_cray_mpich_is_bound_into_what_is_made_with_mpich() -> None:
+    image = one(golden_project(), "hpc-base-1.0-rockylinux9-craympich8.1-aarch64")
+    mpi = contract_of(image).mpi
+    assert mpi is not None
+    assert (mpi.route, mpi.library, mpi.abi) == ("host", "libmpi.so.12", "mpich")
+    _, final = compiled(image).dockerfile.split(" AS runtime")
+    assert "        mpich" not in final.partition("LABEL")[0]  # no package of it
+    [left] = planned(golden_project(), "hpc-base-1.0-rockylinux9-craympich8.1-ppc64le").left_out
+    [reason] = left.reasons
+    assert str(reason) == "world: Cray MPICH is for x86_64, aarch64 only, not ppc64le"
 
 
 def test_what_a_recipe_insists_on_must_be_there() -> None:

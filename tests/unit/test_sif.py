@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from builder.artifacts.oci import finish_layout, start_layout
 from builder.artifacts.sif import PARTITION, root_file_system
-from builder.engines.apptainer import _copy_squashfs
+from builder.engines import Tools
+from builder.engines.apptainer import _copy_squashfs, pack
 from builder.errors import StepFailed
+from builder.home import Home
+from builder.process import Completed, Processes
 
 SQUASHFS, EXT3 = 1, 2
 SYSTEM, PRIMARY, DATA, OVERLAY = 1, 2, 3, 4
@@ -70,3 +77,30 @@ def test_a_file_system_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     image = sif(tmp_path / "image.sif", (SQUASHFS, PRIMARY, TREE * 200), cut=1000)
     with pytest.raises(StepFailed, match="it ends within its file system"):
         root_file_system(image)
+
+
+class _Noted(Processes):
+    """Notes the definition that Apptainer would build."""
+
+    definition = ""
+
+    def logged(self, argv: Sequence[Any], **named: Any) -> Completed:
+        self.definition = Path(argv[-1]).read_text()
+        assert (named["cwd"] / re.findall("From: (.*)", self.definition)[0]).is_dir()
+        return Completed(argv=(), returncode=0)
+
+
+def test_the_definition_in_a_sif_does_not_name_the_home(tmp_path: Path) -> None:
+    program = tmp_path / "home/tools/bin/apptainer"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    work = tmp_path / "home/work"
+    start_layout(work / "layout")
+    config = {"architecture": "amd64", "os": "linux", "config": {"Env": ["A=1"]}}
+    finish_layout(work / "layout", {**config, "rootfs": {"type": "layers", "diff_ids": []}}, [])
+    processes = _Noted()
+    tools = Tools(processes=processes, home=Home(path=tmp_path / "home"))
+    log = work / "log"
+    pack(work / "layout", work / "image.sif", ["%help\n  x"], arch="x86_64", tools=tools, log=log)
+    assert "From: layout\n" in processes.definition
+    assert str(tmp_path) not in processes.definition

@@ -70,7 +70,8 @@ def test_every_shipped_image_gets_all_files() -> None:
     images = [site_image(one, PLACE, {}) for one in planned().values()]
     files = site_files(images)
     with_mpi = sum(one.contract.mpi is not None for one in images)
-    assert len(files) == len(images) * 7 + with_mpi
+    of_cray = sum(one.binds_cray for one in images)  # without Charliecloud's two scripts
+    assert len(files) == len(images) * 7 + with_mpi - 2 * of_cray
     assert files == site_files(images)
     for path, text in files.items():
         assert text.endswith("\n"), path
@@ -136,6 +137,14 @@ def test_ranks_are_started_as_their_mpi_can_be(mpi: str, slurm: str, mpiexec: st
     assert f'exec mpiexec -n "$SLURM_NTASKS" {mpiexec}' in files["mpiexec-charliecloud.sh"]
     assert 'ch-run "${options[@]}" -w "$image" -- "$@"' in files["mpiexec-charliecloud.sh"]
     assert ("PMIX_MCA_gds" in files["slurm-charliecloud.sh"]) == (slurm == "srun --mpi=pmix")
+
+
+def test_cray_mpich_is_started_by_its_own_kind_of_pmi() -> None:
+    files = texts(first(mpi="craympich"))
+    script = files["slurm-apptainer.sh"]
+    assert script.splitlines()[-1].startswith("exec srun --mpi=cray_shasta apptainer exec")
+    assert "#SBATCH --nodes=2\n" in script
+    assert not [name for name in files if "charliecloud" in name]
 
 
 def test_an_mpi_of_the_hosts_is_bound_in() -> None:

@@ -201,6 +201,27 @@ def test_a_shared_stage_is_built_once(site: Site) -> None:
     assert site.built() == ALL
 
 
+def test_a_base_names_no_indices_of_the_base_before_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is made anew: that one's package index may have been months behind."""
+    ensured: Callable[..., StoredBase] = vars(stages_module)["ensure_base"]
+    asked = set[tuple[str, bool]]()
+
+    def made(*words: Any, told: Callable[[], object], **named: Any) -> StoredBase:
+        told()
+        return ensured(*words, **named)
+
+    def told(_run: Run, image: PlannedImage, name: str, **named: Any) -> tuple[()]:
+        asked.add(("base" if name == image.base_image else "stage", named.get("earlier", True)))
+        return ()
+
+    monkeypatch.setattr(stages_module, "ensure_base", made)
+    monkeypatch.setattr(stages_module, "told", told)
+    assert site.job().exit_code == 0
+    assert asked == {("base", False), ("stage", True)}
+
+
 def test_a_runtime_stage_comes_after_that_of_its_nearest_ancestor(site: Site) -> None:
     site.recipes = [CORE, ONE, recipe("a-leaf", parent="one")]
     site.job(jobs=1)

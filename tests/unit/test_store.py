@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from samples import a_file, base, tar_bytes
 from builder.bases import Mirror, StoredBase, ensure_base, store
 from builder.bases.store import base_key
 from builder.errors import MissingPrerequisite, StepFailed
+from builder.indices import IndexState
 from builder.model import Bootstrap
 from builder.process import Completed, Processes
 
@@ -158,9 +159,8 @@ def test_a_store_can_be_moved(processes: FakeProcesses, tmp_path: Path) -> None:
 def test_command_line(processes: FakeProcesses, tmp_path: Path) -> None:
     ensured(processes, tmp_path, base=base(bootstrap=BOOTSTRAP), mirror=BOTH)
     [command] = processes.commands
-    assert command[: command.index("--variant=minbase")] in (
-        ["unshare", "--mount", "mmdebstrap"] if os.geteuid() == 0 else ["mmdebstrap"],
-    )
+    before = command[: command.index("--variant=minbase")]
+    assert before[-2:] == ["mmdebstrap", "--mode=root"]
     assert "--architectures=ppc64el" in command
     assert "--include=ca-certificates,less" in command
     assert "--variant=minbase" in command
@@ -178,11 +178,38 @@ def test_command_line(processes: FakeProcesses, tmp_path: Path) -> None:
     assert processes.environments[0]["SOURCE_DATE_EPOCH"] == "1"
 
 
+def test_a_base_without_further_packages_includes_none(
+    processes: FakeProcesses, tmp_path: Path
+) -> None:
+    """mmdebstrap ends with its usage on an empty list."""
+    bare = base(bootstrap=dataclasses.replace(BOOTSTRAP, packages=()))
+    ensured(processes, tmp_path, base=bare, mirror=BOTH)
+    assert not [word for word in processes.commands[0] if word.startswith("--include")]
+
+
 def test_a_base_without_pockets_has_one_line(processes: FakeProcesses, tmp_path: Path) -> None:
     ensured(processes, tmp_path)
     assert [word for word in processes.commands[0] if word.startswith("deb ")] == [
         f"deb [signed-by={store.KEYRINGS / 'sample-keyring.gpg'}] {MIRROR.main} trixie main"
     ]
+
+
+def test_security_updates_can_be_left_out(processes: FakeProcesses, tmp_path: Path) -> None:
+    without = Mirror(main=MIRROR.main, security="")
+    ensured(processes, tmp_path, base=base(bootstrap=BOOTSTRAP), mirror=without)
+    lines = [word for word in processes.commands[0] if word.startswith("deb ")]
+    assert [line.split()[3] for line in lines] == ["trixie", "trixie-updates"]
+
+
+def test_a_base_says_which_package_indices_it_was_made_with(
+    processes: FakeProcesses, tmp_path: Path
+) -> None:
+    state = IndexState(
+        archive="debian", suite="trixie", taken_as="stable", date="", sha256="a" * 64, behind_days=3
+    )
+    made = ensured(processes, tmp_path, told=lambda: (state,))
+    assert made.indices == (state,)
+    assert ensured(processes, tmp_path).indices == (state,), "kept with it"
 
 
 def test_a_missing_security_archive_is_named(processes: FakeProcesses, tmp_path: Path) -> None:
@@ -192,12 +219,16 @@ def test_a_missing_security_archive_is_named(processes: FakeProcesses, tmp_path:
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_root_is_not_unshared(
+def test_whoever_bootstraps_is_root_of_the_folder(
     root: bool, processes: FakeProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another user could not go through a home that is closed to others."""
     monkeypatch.setattr("os.geteuid", lambda: 0 if root else 1000)
     ensured(processes, tmp_path)
-    assert f"--mode={'root' if root else 'unshare'}" in processes.commands[0]
+    expected = ["unshare", "--mount"] if root else ["buildah", "unshare"]
+    assert processes.commands[0][:2] == expected
+    scratch = next(word for word in processes.commands[0] if word.startswith("TMPDIR="))
+    assert scratch.startswith(f"TMPDIR={tmp_path}/")
 
 
 def test_a_missing_keyring_is_named(processes: FakeProcesses, tmp_path: Path) -> None:

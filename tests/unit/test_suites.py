@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import hashlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 
+from builder.errors import StepFailed
+from builder.journals import as_build, who_of
 from builder.packages import PackageCache
 from builder.proxy import package_cache
-from builder.suites import Suites
+from builder.suites import Suites, state_beside
 
 OLD, NEW = b"Package: tree\nVersion: 1\n", b"Package: tree\nVersion: 1.1\n"
 PATH = "main/binary-ppc64el/Packages.xz"
@@ -96,7 +100,11 @@ def said() -> list[str]:
 
 @pytest.fixture
 def suites(said: list[str]) -> Suites:
-    return Suites(architectures=frozenset({"amd64", "ppc64el"}), say=said.append)
+    return Suites(
+        architectures=frozenset({"amd64", "ppc64el"}),
+        say=said.append,
+        most_behind=dt.timedelta(days=70),
+    )
 
 
 @pytest.fixture
@@ -144,6 +152,82 @@ def test_of_a_torn_suite_all_is_taken_from_its_whole_state(
     assert f"amid a sync of trixie: {PATH} is not there yet; " in line
     assert line.endswith(f"taken is its stable, of {BEFORE}")
     assert sum(one.startswith("HEAD") for one in mirror.asked) <= 6, "found out once"
+
+
+def test_a_state_that_is_too_old_is_not_taken(
+    mirror: Site, get: Get, suites: Suites, cache: PackageCache, said: list[str]
+) -> None:
+    """The step that then fails, as apt finds no index, says what would have been taken, and how."""
+    suites.most_behind = dt.timedelta(days=69)
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+    [line] = said
+    assert "not taken: is 70 days behind it; --max-index-age 70 takes it" in line
+    with pytest.raises(StepFailed) as failed, cache.step():
+        raise StepFailed("the build failed at: RUN apt-get update", hint="ask for the log")
+    assert "--max-index-age 70 takes it" in failed.value.hint
+    assert failed.value.hint.endswith("ask for the log")
+    with pytest.raises(StepFailed) as failed, cache.step():
+        raise StepFailed("the build failed at: RUN make")
+    assert failed.value.hint == ""
+
+
+@pytest.mark.parametrize(("until", "taken"), [(-60, False), (60, True)])
+def test_a_state_that_apt_would_refuse_is_not_taken(
+    until: int, taken: bool, mirror: Site, get: Get, suites: Suites
+) -> None:
+    """Archives of security updates say how long a state is good."""
+    end = format_datetime(dt.datetime.now(tz=dt.timezone.utc) + dt.timedelta(minutes=until))
+    dated = WHOLE.replace(b"Codename:", f"Valid-Until: {end}\nCodename:".encode())
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", dated, OLD)
+    assert (get("dists/trixie/InRelease").content == dated) is taken
+    assert ["BUILD_IMAGES_SECURITY_MIRROR=none" in one for one in suites.refused] == (
+        [] if taken else [True]
+    )
+
+
+def test_the_security_archive_names_its_components_otherwise(
+    mirror: Site, get: Get, said: list[str]
+) -> None:
+    torn = TORN.replace(b"Components: main", b"Components: updates/main updates")
+    mirror.has("trixie", torn, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == WHOLE
+    assert len(said) == 1
+
+
+def test_which_state_a_build_was_told_of_is_known(
+    mirror: Site, cache: PackageCache, tmp_path: Path
+) -> None:
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    who = who_of("localhost/build-images/stage:1")
+    session = requests.Session()
+    session.trust_env = False
+    proxies = {"http": as_build(cache.url, who)}
+    for path in ("dists/trixie/InRelease", f"dists/trixie/{PATH}"):
+        session.get(f"{mirror.url}/{path}", proxies=proxies, timeout=10)
+    [state] = cache.told(who)
+    assert (state.archive, state.suite, state.taken_as) == ("debian", "trixie", "stable")
+    assert state.date == "2026-09-12T07:55:41+00:00"
+    assert state.sha256 == hashlib.sha256(WHOLE).hexdigest()
+    assert state.behind_days == 70
+    assert cache.journals.states(who) == (state,)
+    with package_cache(tmp_path / "packages", offline=True) as again:
+        url, proxies = f"{mirror.url}/dists/trixie/InRelease", {"http": as_build(again.url, who)}
+        assert session.get(url, proxies=proxies, timeout=10).content == WHOLE
+        assert [one.sha256 for one in again.told(who)] == [state.sha256]
+
+
+def test_what_is_asked_past_the_proxy_is_asked_again(mirror: Site) -> None:
+    mirror.has("trixie", WHOLE, OLD)
+    state = state_beside(mirror.url, "trixie")
+    assert state
+    assert state.sha256 == hashlib.sha256(WHOLE).hexdigest()
+    assert state_beside(mirror.url, "forky") is None
+    assert state_beside("http://127.0.0.1:9/debian", "trixie") is None
 
 
 def test_a_suite_that_is_asked_for_as_stable_is_found_by_its_codename(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,10 +57,17 @@ class Machine:
         body = f'#!/bin/sh\ncase "$1" in\n{cases}*) exit 1 ;;\nesac\n'
         self.write(f"bin/{name}", body).chmod(0o755)
 
-    def look(self, reading: NvmlReading = NO_LIBRARY) -> Host:
-        roots = Roots(top=self.root, proc=self.root / "proc", etc=self.root / "etc")
+    def look(
+        self, reading: NvmlReading = NO_LIBRARY, variables: Mapping[str, str] | None = None
+    ) -> Host:
+        top = self.root
+        roots = Roots(top=top, proc=top / "proc", etc=top / "etc", dev=top / "dev")
         return this_host(
-            Processes(), search_path=str(self.root / "bin"), roots=roots, ask=lambda _: reading
+            Processes(),
+            search_path=str(self.root / "bin"),
+            roots=roots,
+            ask=lambda _: reading,
+            variables=variables,
         )
 
 
@@ -124,6 +132,7 @@ def test_a_processor_that_says_nothing_is_not_known() -> None:
         ("mpirun (Open MPI) 5.0.7", "openmpi", "5.0.7"),
         (HYDRA, "mpich", "4.0.2"),
         (INTEL, "intelmpi", "2021.10"),
+        ("mpirun (IBM Spectrum MPI) 10.3.1.02rtm0", "spectrummpi", "10.3.1.02"),
     ],
 )
 def test_mpis(said: str, family: str, version: str, machine: Machine) -> None:
@@ -143,10 +152,33 @@ def test_mvapich2_tells_by_a_program_of_its_own(machine: Machine) -> None:
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_launcher_of_another_kind_is_not_known(code: int, machine: Machine) -> None:
-    machine.program("mpirun", "mpirun (IBM Spectrum MPI) 10.3.1.02rtm0", code=code)
+    machine.program("mpirun", "mpirun (Some Other MPI) 1.0", code=code)
     assert machine.look().mpi is None
     machine.program("mpiexec", OPEN_MPI)
     assert [one.family for one in machine.look().mpi or ()] == ["openmpi"]
+
+
+def test_a_cray_mpich_is_told_by_its_module(machine: Machine) -> None:
+    for name in ("lib/libmpi_gnu_123.so.12", "lib-abi-mpich/libmpi.so.12", "lib/libmpifort.so.12"):
+        machine.write(f"cray/{name}", "GLIBC_2.17\0")
+    machine.program("ldd", "\tlinux-vdso.so.1 (0x1)")
+    loaded = {"CRAY_MPICH_DIR": str(machine.root / "cray"), "CRAY_MPICH_VERSION": "8.1.28"}
+    assert machine.look(variables=loaded).mpi == (
+        HostMpi(
+            family="craympich",
+            version="8.1.28",
+            libraries=("libmpi.so.12", "libmpi_gnu_123.so.12"),
+            glibc="2.17",
+        ),
+    )
+    assert machine.look(variables={}).mpi == ()
+
+
+def test_spectrum_mpis_library_has_a_name_of_its_own(machine: Machine) -> None:
+    machine.program("mpirun", "mpirun (IBM Spectrum MPI) 10.3.1.02rtm0")
+    machine.write("lib/libmpi_ibm.so.3", "ompi_mpi_comm_world\0")
+    [found] = machine.look().mpi or ()
+    assert found.libraries == ("libmpi_ibm.so.3",)
 
 
 def test_the_libraries_of_an_mpi_and_the_c_library_that_they_need(machine: Machine) -> None:

@@ -248,3 +248,14 @@ def test_a_large_tar_is_read_as_a_stream() -> None:
     given = tar_bytes(*whole())
     found = comparable(entries_of_tar(Stream(given)))  # type: ignore[arg-type]
     assert tree_digest(found) == digest(*whole())
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_link_in_place_of_what_describes_an_image_is_not_left_out(kind: bytes) -> None:
+    """Apptainer would run it as any other script of a SIF."""
+    path = ".singularity.d/env/91-more.sh"
+    link = a_link(path, "f") if kind == tarfile.SYMTYPE else a_hard_link(path, "f")
+    kept: dict[str, bytes] = {}
+    entries = list(entries_of_tar(io.BytesIO(tar_bytes(a_file("f"), link)), kept))
+    assert len(entries) == 2
+    assert kept == {path: b"\0"}

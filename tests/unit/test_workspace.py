@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 from samples import check, image, recipe
 
-from builder.cli.workspace import FILES, Workspace, workspace, write_spec
+from builder.cli.at_work import using
+from builder.cli.workspace import FILES, Workspace, output_folder, workspace, write_spec
 from builder.home import Home
 from builder.model import PlannedImage
 from builder.spec import compile_spec
@@ -242,3 +244,21 @@ def test_what_was_made_from_another_base_is_not_taken_up(work: Workspace) -> Non
     assert len(calls) == 2
     work.start_from("sha256:new")
     assert work.artifact("oci", writes("new", calls)).path.read_text() == "new"
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_files_have_the_same_modes_whatever_the_umask(mask: int, tmp_path: Path) -> None:
+    """Copies of them get into images; the output is as open as the folder that the user made."""
+    (tmp_path / "out").mkdir(mode=0o700)
+    before = os.umask(mask)
+    try:
+        with using(Home(path=tmp_path / "home"), tmp_path, lambda _: None):
+            (tmp_path / "home/some").mkdir()
+            (tmp_path / "home/file").touch()
+            output_folder(tmp_path / "out/image")
+        assert os.umask(mask) == mask, "as the user has it"
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "home/some").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "home/file").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "out/image").stat().st_mode) == 0o700

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder.artifacts.sbom.components import component, purl
 from builder.model import LockedSource
-from builder.model.locked import DEBIAN_SOURCE
+from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE
 
 _ENDINGS = re.compile(
     r"(?:\.orig)?\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz|zip|whl|run|sh|deb|rpm|gz|xz|bz2|py)$"
@@ -22,9 +22,8 @@ def packages(sources: Iterable[LockedSource]) -> Iterator[dict[str, Any]]:
     for source in sources:
         name, version = _named(source)
         url = _public(source.url)
-        links = (
-            [] if source.url.startswith(DEBIAN_SOURCE) else [{"type": "distribution", "url": url}]
-        )
+        nowhere = source.url.startswith((DEBIAN_SOURCE, LOCAL_SOURCE))  # no URL to fetch it by
+        links = [] if nowhere else [{"type": "distribution", "url": url}]
         where = purl(
             "generic",
             name,

@@ -8,6 +8,7 @@ from typing import Any
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.process import Completed
+from builder.verify.ranks.hosts import was_refused
 from builder.verify.ranks.launchers import Launcher, Start
 from builder.verify.ranks.library import HostMpi
 from builder.verify.ranks.saying import complaint, hang, noise, only_queued
@@ -32,7 +33,8 @@ def judged(
     `tuning` are the variables that changed how they talk. Where Slurm gave no nodes, no rank was
     started, and nothing is said of the image: skipped.
     """
-    if only_queued(done.stderr) and not lines_of(done.stdout):
+    nothing = not lines_of(done.stdout)
+    if nothing and (only_queued(done.stderr) or was_refused(done.stderr)):
         return _not_begun(check, launcher, done)
     found = all_data_of(done.stdout)
     data = {**(found[0] if found else {}), "tuning": dict(tuning)}
@@ -60,10 +62,11 @@ def judged(
 
 def _not_begun(check: str, launcher: Launcher, done: Completed) -> Outcome:
     said = complaint(done.stderr)
-    reason = (
-        f"{launcher.name} of {launcher.title} only queued the job: it was given no nodes in "
-        f"{done.duration_s:.0f} s, and no rank was started{f'; it said: {said}' if said else ''}"
-    )
+    how = f"only queued the job: it was given no nodes in {done.duration_s:.0f} s"
+    if was_refused(done.stderr):
+        how = "was refused the nodes"
+    told = f"; it said: {said}" if said else ""
+    reason = f"{launcher.name} of {launcher.title} {how}, and no rank was started{told}"
     return Outcome(
         check=check,
         outcome=SKIPPED,

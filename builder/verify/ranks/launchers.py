@@ -18,6 +18,7 @@ from builder.facts import MPI_FAMILIES, MpiFamily
 from builder.facts.mpi import launcher_family
 from builder.home import Home
 from builder.process import Completed, Processes
+from builder.verify.ranks.hosts import nodes_of
 from builder.versions import first_version
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
@@ -134,6 +135,10 @@ def tuning(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher | Unfit:
+    has = nodes_of(os.environ, start.options)
+    if 0 < has < start.nodes:
+        nodes = "this node alone" if has == 1 else f"{has} nodes"
+        return Unfit(reason=f"mpirun has {nodes} here, and {start.nodes} are asked for")
     others = []
     for name in _NAMES[mpi.family.abi]:
         program = tools.which(name)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from builder.descendants import waiting, waiting_below
 from builder.engines import Buildah
 from builder.engines.buildah import limits
 from builder.locks import locked
+from builder.namespaces import remove_tree
 from builder.process import Completed, Processes
 from builder.verify.runners import commands
 from builder.verify.runners.protocol import NOBODY, Container, Prefixed, Runner, scratch
@@ -83,7 +85,9 @@ def buildah_runner(container: Container) -> Iterator[Runner]:
             )
         )
     finally:
-        with contextlib.suppress(Exception):  # an interrupted run cleans the whole storage
+        # An interrupted run cleans the whole storage. Under the lock, since what is removed may be
+        # a layer that another image shares, and is just adding: "layer not known".
+        with contextlib.suppress(Exception), locked(tools.home.path, "oci-runner"):
             capture(buildah.command("rm", name), check=False)
             capture(buildah.command("rmi", inspected.stdout.strip()), check=False)
 
@@ -152,27 +156,48 @@ class _Named:
 
 @contextlib.contextmanager
 def podman_runner(container: Container) -> Iterator[Runner]:
-    """Podman on a storage of the builder's own."""
+    """Podman on a storage of the builder's own; an ordinary user's is for this run alone."""
     tools = container.tools
-    place = tools.home.path / "podman"
-    engine = (
-        tools.program("podman"),
-        *(f"--{name}={place / name}" for name in ("root", "runroot", "tmpdir")),
-    )
     artifact, env = container.artifact, Buildah(tools).environment
     capture = tools.processes.capture
-    with locked(tools.home.path, "oci-runner"):
-        made = capture(
-            [*engine, "pull", "--quiet", f"oci:{artifact.name}"],
-            env=env,
-            cwd=artifact.parent,
-        )
-    image = made.stdout.split()[-1]
-    try:
-        yield _Named(engine=engine, container=container, image=image, env=env)
-    finally:
-        with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
-            Processes().capture([*engine, "rmi", "--force", image], env=env, check=False)
+    with _podman_storage(container) as options:
+        engine = (tools.program("podman"), *options)
+        with locked(tools.home.path, "oci-runner"):
+            made = capture(
+                [*engine, "pull", "--quiet", f"oci:{artifact.name}"],
+                env=env,
+                cwd=artifact.parent,
+            )
+        image = made.stdout.split()[-1]
+        try:
+            yield _Named(engine=engine, container=container, image=image, env=env)
+        finally:
+            with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
+                Processes().capture([*engine, "rmi", "--force", image], env=env, check=False)
+
+
+@contextlib.contextmanager
+def _podman_storage(container: Container) -> Iterator[tuple[str, ...]]:
+    """Options that name a storage, and what is at work in it.
+
+    Podman refuses a runroot with a path of more than 50 characters, as those of users' homes are.
+    """
+    if os.geteuid() == 0:
+        place = container.tools.home.path / "podman"
+        yield tuple(f"--{name}={place / name}" for name in ("root", "runroot", "tmpdir"))
+        return
+    root = Path(tempfile.mkdtemp(dir=container.work, prefix="podman-"))
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="podman-") as short:
+        try:
+            places = {"root": root, "runroot": f"{short}/run", "tmpdir": f"{short}/libpod"}
+            named = [f"--{name}={place}" for name, place in places.items()]
+            options = (*named, *Buildah(container.tools).driver.options)
+            yield options
+        finally:
+            with contextlib.suppress(Exception):  # ends what keeps the namespace of its own open
+                ending = [container.tools.program("podman"), *options, "system", "migrate"]
+                Processes().capture(ending, env=container.tools.environment, check=False)
+            remove_tree(root)
 
 
 @contextlib.contextmanager

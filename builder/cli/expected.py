@@ -1,0 +1,65 @@
+"""What a project says of an image that was built: its checks, and the bytes of its harness.
+
+A manifest says the same, and anyone can edit it. Where the project would build the very same image,
+the project is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from builder.contract import FILE, as_text, contract_of
+from builder.digests import digest_of
+from builder.errors import BuildImagesError
+from builder.load.project import load_project
+from builder.model import AXES, PlannedImage, Selection
+from builder.plan import make_plan
+from builder.spec import COMPILER, block_faults, limit_reason
+from builder.spec.checks import check_files
+from builder.verify import Target
+
+RUN_CHECKS = "tests/images/run-checks"
+
+
+def expected_target(project: Path, manifest: Mapping[str, Any]) -> Target | None:
+    """What has to be proven of an image, as its project says; None if it would build another."""
+    from builder.cli.cell import target_of  # noqa: PLC0415 - it imports hpccm, which publish does not
+
+    image = _planned(project, manifest)
+    if image is None:
+        return None
+    return target_of(image, {}, specs=harness_digests(image, project))
+
+
+def harness_digests(image: PlannedImage, project: Path) -> dict[str, str]:
+    """The digests of the files of an image's harness, by their names in its spec."""
+    if not image.checks:
+        return {}
+    files = check_files(image, (project / RUN_CHECKS).read_text())
+    files[FILE] = as_text(contract_of(image))
+    return {name: digest_of(text.encode()) for name, text in files.items()}
+
+
+def _planned(project: Path, manifest: Mapping[str, Any]) -> PlannedImage | None:
+    try:
+        plan = make_plan(
+            load_project(project, block_faults=block_faults),
+            _selection(manifest["cell"]),
+            compiler=COMPILER,
+            limit_reason=limit_reason,
+        )
+    except (BuildImagesError, OSError, LookupError, TypeError):
+        return None  # there is no project here, or none with such an image
+    wanted = (manifest["image"], manifest["content_key"])
+    return next((one for one in plan.images if (one.identifier, one.content_key) == wanted), None)
+
+
+def _selection(cell: Mapping[str, Any]) -> Selection:
+    """What selects the one cell of a manifest."""
+    return Selection(
+        patterns={axis: (str(cell[axis]),) for axis in ("recipe", *AXES)},
+        flavours=(str(cell["flavour"]),),
+        cpu_targets=(str(cell["cpu"]),),
+    )

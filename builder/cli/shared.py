@@ -1,0 +1,43 @@
+"""What a site's administrator shares with all users: named by `site.yaml`, and taken as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from builder.home import SHARED_VARIABLE, Home
+
+SITE, VARIABLE = "site.yaml", "BUILD_IMAGES_SITE"  # as builder.load.site has them
+_LINKED = ("bases", "native", "sources/sha256")  # folders of things that are whole and never change
+
+
+def name_shared(project: Path) -> None:
+    """Have the folder that a site names for all that follows, unless the environment names one."""
+    is_there = (project / SITE).exists() or VARIABLE in os.environ
+    if SHARED_VARIABLE in os.environ or not is_there:
+        return
+    from builder.load.faults import Faults  # noqa: PLC0415 - most projects have no site.yaml
+    from builder.load.site import read_site  # noqa: PLC0415
+
+    faults = Faults()
+    shared = read_site(project, faults).shared
+    if shared and not faults.found:  # whoever reads the site for its own sake tells the faults
+        os.environ[SHARED_VARIABLE] = shared
+
+
+def link_shared(home: Home) -> None:
+    """Have what is shared in a home, too, as links: what the home has of its own stays."""
+    if home.shared is None:
+        return
+    for name in _LINKED:
+        theirs, own = home.shared / name, home.path / name
+        if not theirs.is_dir():
+            continue
+        own.mkdir(parents=True, exist_ok=True)
+        for link in [one for one in own.iterdir() if one.is_symlink() and not one.exists()]:
+            link.unlink(missing_ok=True)  # it was shared once
+        for one in theirs.iterdir():
+            if not one.name.startswith(".") and not os.path.lexists(own / one.name):
+                with contextlib.suppress(FileExistsError):  # another builder was faster
+                    (own / one.name).symlink_to(one)

@@ -1,0 +1,214 @@
+"""How long a request may take: its silence, its least rate, and its total time.
+
+A timeout of `requests` is of the silence between two bytes alone. A server that sends a byte now
+and then, a header without an end or one `100 Continue` after the other would never meet it. So the
+connections of this package look at a `Watch` whenever bytes went or came, and a few times a second
+while none do, so that they hear of an interruption as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+LEAST_RATE = 1 << 10  # bytes a second, in each minute
+MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
+LEAST_GAIN = 64 << 10  # bytes of an attempt that broke off, for which it was not in vain
+ANY_S = 300.0  # for all that has no size, and beside what a size takes
+TOO_LONG = "it takes longer than it may in all"
+_POLL_S = 0.2
+_RATED_S = 60.0
+_TOLD_S = 5.0  # of silence, after which somebody is told
+_LARGEST_HEAD = (
+    1 << 20
+)  # bytes; a hundred headers are read, and http.client has no limit of its own
+_COOKIES = ("Set-Cookie", "Set-Cookie2")  # none is kept; taking long ones apart takes seconds
+_FRAMING = 16 << 20  # bytes beside a body: of chunks, of what comes after them
+
+
+def total_s(size: int) -> float:
+    """The seconds that a body of some bytes may take in all."""
+    return ANY_S + size / MEAN_RATE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BodyLimits:
+    """How many bytes a body has at most, and when the last attempt at it has to be over.
+
+    `until` is a time of `time.monotonic`.
+    """
+
+    size: int
+    until: float = math.inf
+
+    @classmethod
+    def from_now(cls, size: int) -> BodyLimits:
+        """The limits of all attempts at a body, from now on."""
+        return cls(size=size, until=time.monotonic() + total_s(size))
+
+
+SMALL_BODY = BodyLimits(size=4 << 20)
+
+
+@dataclass(kw_only=True, slots=True)
+class Watch:
+    """One request: when it has to be over, and what is heard of meanwhile.
+
+    `what` it asks for. `check` raises what is to end it; `tell` is told of a silence. `until` is
+    a time of `time.monotonic`; a body has at most `size` bytes.
+    """
+
+    what: str
+    check: Callable[[], object]
+    tell: Callable[[str], object]
+    silence_s: float
+    until: float
+    size: int
+    _waited_s: float = 0.0
+    _rated: int = 0
+    _came: int = 0
+    _is_told: bool = False
+    _head_until: float = 0.0
+
+    def send(self, sock: Any, data: bytes | bytearray) -> None:
+        """Send all of some bytes; raises `TimeoutError` when that takes too long."""
+        self.check()  # to connect has taken its time
+        sock.settimeout(_POLL_S)
+        left = memoryview(data)
+        while left:
+            left = left[self._wait(partial(sock.send, left)) :]
+
+    def receive(self, sock: Any, buffer: Any) -> int:
+        """Read some bytes, 0 at the end; raises `TimeoutError` when that takes too long."""
+        size = self._wait(partial(sock.recv_into, buffer))
+        self._came += size
+        most = _LARGEST_HEAD + (0 if self._head_until else 2 * self.size + _FRAMING)
+        if self._came > most:
+            raise ConnectionError(f"more than {most} bytes came")
+        return size
+
+    def begin_head(self) -> None:
+        """From now on an answer is waited for, which may not be there at once."""
+        self._came = self._rated = 0
+        self._waited_s = 0.0
+        self._head_until = time.monotonic() + self.silence_s
+
+    def end_head(self) -> None:
+        """The head of an answer is there; its body follows."""
+        self._head_until = self._waited_s = 0.0
+        self._rated = 0
+
+    def _wait(self, transfer: Callable[[], int]) -> int:
+        """Wait until some bytes went or came; what this machine does in between does not count."""
+        start = time.monotonic()
+        while True:
+            with contextlib.suppress(TimeoutError):  # of a poll
+                size = transfer()
+                break
+            self._check(silent_s=time.monotonic() - start)
+        self._rated += size
+        self._waited_s += time.monotonic() - start
+        self._check(silent_s=0.0)
+        return size
+
+    def _check(self, *, silent_s: float) -> None:
+        self.check()
+        now = time.monotonic()
+        if now > self.until:
+            raise TimeoutError(TOO_LONG)
+        if self._head_until and now > self._head_until:
+            raise TimeoutError(f"no whole answer within {self.silence_s:g} s")
+        if silent_s > self.silence_s:
+            raise TimeoutError(f"silent for {self.silence_s:g} s")
+        head_s = now - self._head_until + self.silence_s if self._head_until else 0.0
+        if max(silent_s, head_s) > _TOLD_S and not self._is_told:
+            self._is_told = True
+            what = "answer" if self._head_until else "byte"
+            self.tell(f"{self.what}: no {what} for {_TOLD_S:g} s; {self.silence_s:g} s at most")
+        if self._waited_s > _RATED_S and not self._head_until:
+            self._check_rate()
+
+    def _check_rate(self) -> None:
+        if self._rated < LEAST_RATE * self._waited_s:
+            raise TimeoutError(f"fewer than {LEAST_RATE} bytes a second")
+        self._waited_s, self._rated = 0.0, 0
+
+
+_CURRENT: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextlib.contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """The time in which this thread's request is made; its answer keeps the watch."""
+    token = _CURRENT.set(watch)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+class WatchedResponse(http.client.HTTPResponse):
+    """An answer that is read under the watch of its request."""
+
+    def __init__(self, sock: Any, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self._watch = _CURRENT.get()
+        if self._watch:
+            self._watch.begin_head()
+            raw = _Raw(sock, self.fp.detach(), self._watch)
+            self.fp = io.BufferedReader(raw)
+
+    def begin(self) -> None:
+        super().begin()
+        for name in _COOKIES:
+            del self.headers[name]
+        if self._watch:
+            self._watch.end_head()
+
+
+class WatchedSending:
+    """For connections of `http.client`: what they send goes under the watch of its request."""
+
+    response_class: Any = WatchedResponse
+    sock: Any
+
+    def send(self, data: Any) -> None:
+        """Send bytes, or what `http.client` makes of anything else; it may connect first."""
+        watch = _CURRENT.get()
+        if watch is None or not isinstance(data, bytes | bytearray):
+            super().send(data)  # type: ignore[misc]
+            return
+        if self.sock is None:
+            self.connect()  # type: ignore[attr-defined]
+        watch.send(self.sock, data)
+
+
+class _Raw(io.RawIOBase):
+    """What comes of a socket; `raw` is the file of it, which holds it open until it is closed."""
+
+    def __init__(self, sock: Any, raw: io.RawIOBase, watch: Watch) -> None:
+        super().__init__()
+        self._sock, self._raw, self._watch = sock, raw, watch
+        self._timeout_s = sock.gettimeout()
+        sock.settimeout(_POLL_S)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._watch.receive(self._sock, buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            with contextlib.suppress(OSError):  # TLS may begin on it, behind a proxy
+                self._sock.settimeout(self._timeout_s)
+            self._raw.close()
+        super().close()

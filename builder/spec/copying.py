@@ -1,0 +1,53 @@
+"""The block `copy`: hpccm's own, and from the development stage as a recipe can name that."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from typing import Any
+
+import hpccm.config
+import hpccm.primitives
+from hpccm.primitives import shell
+
+from builder.model import DEVELOPMENT, PlannedImage
+
+
+class copy(hpccm.primitives.copy):  # type: ignore[misc]  # noqa: N801 - hpccm has no types
+    """The `copy` block copies files of the project, or of the development stage.
+
+    # Parameters
+
+    dest: Path in the image.
+
+    files: Dictionary of files of the project, each with its path in
+    the image.
+
+    from: `development` copies from the development stage, in
+    `runtime` alone.
+
+    src: File of the project, or a path in the development stage.
+
+    # Examples
+    """
+
+
+def from_development(given: dict[str, Any], image: PlannedImage) -> Any:
+    """The object of hpccm's that copies paths of the development stage into the last one."""
+    sources = given["src"] if isinstance(given["src"], list) else [given["src"]]
+    if image.cell.flavour == DEVELOPMENT:  # the stages are one
+        return shell(commands=[_copied(given["dest"], sources)])
+    is_docker = hpccm.config.get_format() == "docker"
+    stage = f"{image.stages[-1].name}-{DEVELOPMENT}" if is_docker else DEVELOPMENT
+    return hpccm.primitives.copy(_from=stage, src=given["src"], dest=given["dest"])
+
+
+def _copied(dest: str, sources: list[str]) -> str:
+    """A command that leaves a path alone which is copied to itself."""
+    folder = dest if dest.endswith("/") else posixpath.dirname(dest)
+    others = [
+        source for source in sources if posixpath.normpath(source) != posixpath.normpath(dest)
+    ]
+    if not others:
+        return "true"
+    return f"mkdir -p {shlex.quote(folder)} && cp -r {shlex.join(others)} {shlex.quote(dest)}"

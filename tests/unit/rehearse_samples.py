@@ -1,0 +1,252 @@
+"""Small answers of an index, source distributions, and steps of specs for rehearsals."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import json
+import struct
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+from samples import a_file, shipped_project, tar_bytes
+
+from builder import spec
+from builder.model import PlannedImage, Selection
+from builder.plan import make_plan
+from builder.process import Completed, Processes
+from builder.rehearse.index import Index, OutOfReach
+from builder.rehearse.python_pins import PythonTrials
+from builder.rehearse.resolution import Resolver
+from builder.rehearse.servers import Answer
+from builder.rehearse.steps import Step
+from builder.rehearse.targets import Target
+from builder.rehearse.trees import FilesTree, Tree
+from builder.rehearse.workspace import Workspace
+
+BIONIC = Target(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
+CENTOS = Target(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")
+OLD_PYTHONS = ">=2.7, !=3.0.*, !=3.1.*, !=3.2.*, !=3.3.*, !=3.4.*, !=3.5.*"
+
+# What the index answered for these, of which the files for other Pythons are left out.
+PAGES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "cffi": [
+        ("cffi-1.15.1-cp36-cp36m-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
+        ("cffi-1.15.1-cp36-cp36m-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
+        ("cffi-1.15.1.tar.gz", ""),
+    ],
+    "cmake": [
+        ("cmake-3.20.5-py2.py3-none-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
+        ("cmake-3.20.5-py2.py3-none-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
+        ("cmake-3.20.5.tar.gz", ""),
+    ],
+    "cython": [("Cython-0.29.36-py2.py3-none-any.whl", ""), ("Cython-0.29.36.tar.gz", "")],
+    "ninja": [
+        ("ninja-1.10.2.4-py2.py3-none-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
+        ("ninja-1.10.2.4-py2.py3-none-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
+        ("ninja-1.10.2.4.tar.gz", ""),
+    ],
+    "numpy": [
+        ("numpy-1.19.5-cp36-cp36m-manylinux2010_x86_64.whl", ">=3.6"),
+        ("numpy-1.19.5-cp36-cp36m-manylinux2014_aarch64.whl", ">=3.6"),
+        ("numpy-1.19.5.zip", ">=3.6"),
+    ],
+    "pip": [("pip-21.3.1-py3-none-any.whl", ">=3.6"), ("pip-25.3-py3-none-any.whl", ">=3.9")],
+    "pyyaml": [
+        ("PyYAML-5.4.1-cp36-cp36m-manylinux1_x86_64.whl", OLD_PYTHONS),
+        ("PyYAML-5.4.1-cp36-cp36m-manylinux2014_aarch64.whl", OLD_PYTHONS),
+        ("PyYAML-5.4.1.tar.gz", OLD_PYTHONS),
+    ],
+    "setuptools": [("setuptools-49.1.3-py3-none-any.whl", ">=3.5")],
+    "six": [("six-1.16.0-py2.py3-none-any.whl", ""), ("six-1.17.0-py2.py3-none-any.whl", "")],
+    "wheel": [("wheel-0.35.1-py2.py3-none-any.whl", "")],
+    "plain": [("plain-1.0.tar.gz", ""), ("plain-0.9-py3-none-any.whl", "")],
+}
+# The files of source distributions that say what they need.
+SOURCES: Mapping[str, Mapping[str, str]] = {
+    "PyYAML-5.4.1.tar.gz": {
+        "pyproject.toml": '[build-system]\nrequires = ["setuptools", "wheel", "Cython"]\n',
+        "PKG-INFO": "Metadata-Version: 1.2\nName: PyYAML\nVersion: 5.4.1\n",
+    },
+    "numpy-1.19.5.zip": {
+        "pyproject.toml": """[build-system]
+requires = ["wheel<=0.35.1", "setuptools<49.2.0", "Cython>=0.29.21,<3.0"]
+""",
+        "PKG-INFO": "Metadata-Version: 1.2\nName: numpy\nVersion: 1.19.5\n",
+    },
+    "plain-1.0.tar.gz": {
+        "setup.py": "",
+        "PKG-INFO": "Metadata-Version: 1.1\nName: plain\nVersion: 1.0\n",
+        "plain.egg-info/requires.txt": "six\n\n[extra]\nnothing\n",
+    },
+}
+
+
+def sample_index(pages: Mapping[str, Sequence[tuple[str, str]]] = PAGES) -> Index:
+    """An index with recorded pages; it cannot be reached for a project named `silent`."""
+
+    def read_page(project: str) -> dict[str, Any] | None:
+        if project == "silent":
+            raise OutOfReach("index.example cannot be reached: no route")
+        if project not in pages:
+            return None
+        rows = [
+            {"filename": name, "url": f"https://index.example/{name}", "requires-python": python}
+            for name, python in pages[project]
+        ]
+        return {"files": rows}
+
+    def read_file(url: str) -> bytes:
+        return source_archive(url.rpartition("/")[2])
+
+    return Index(read_page, read_file)
+
+
+def source_archive(name: str) -> bytes:
+    folder = name.removesuffix(".tar.gz").removesuffix(".zip")
+    return tar_bytes(*(a_file(f"{folder}/{path}", text) for path, text in SOURCES[name].items()))
+
+
+def sample_pip(index: Index) -> Any:
+    """What pip does of its resolutions, for packages without conflicts: the newest of each."""
+
+    def run(arguments: Sequence[str], report: Path) -> Completed:
+        folder = Path(arguments[arguments.index("--find-links") + 1])
+        platforms = {
+            following for word, following in itertools.pairwise(arguments) if word == "--platform"
+        }
+        after = len(arguments) - [*reversed(arguments)].index(str(report))
+        waiting = [word for word in arguments[after:] if not word.startswith("-")]
+        install: dict[str, dict[str, Any]] = {}
+        for text in waiting:
+            requirement = Requirement(text)
+            found = _newest(index, requirement, folder, platforms)
+            if found is None:
+                error = f"ERROR: No matching distribution found for {requirement}\n"
+                return Completed(argv=(), returncode=1, stderr=error)
+            name, version, url, requires = found
+            metadata = {"name": name, "version": version, "requires_dist": requires}
+            install[name] = {"metadata": metadata, "download_info": {"url": url}}
+            waiting += [text for text in requires if Requirement(text).name not in install]
+        report.write_text(json.dumps({"install": [*install.values()]}))
+        return Completed(argv=(), returncode=0)
+
+    return run
+
+
+def _newest(
+    index: Index, requirement: Requirement, folder: Path, platforms: set[str]
+) -> tuple[str, str, str, list[str]] | None:
+    stand_ins = {path.name: path for path in folder.glob("*.whl")}
+    usable = [
+        (version, name, str(stand_ins.get(name, f"https://index.example/{name}")))
+        for name in [*stand_ins, *(file.name for file in index.files(requirement.name.lower()))]
+        if name.endswith(".whl")
+        for project, version, _, tags in [parse_wheel_filename(name)]
+        if project == requirement.name.lower() and requirement.specifier.contains(version)
+        if any(tag.platform in {*platforms, "any"} for tag in tags)
+    ]
+    if not usable:
+        return None
+    version, name, url = max(usable)
+    requires = _required(stand_ins[name]) if name in stand_ins else []
+    return requirement.name.lower(), str(version), url, requires
+
+
+def _required(stand_in: Path) -> list[str]:
+    with zipfile.ZipFile(stand_in) as wheel:
+        [path] = [name for name in wheel.namelist() if name.endswith("METADATA")]
+        lines = wheel.read(path).decode().splitlines()
+    marker = "Requires-Dist: "
+    return [line.removeprefix(marker) for line in lines if line.startswith(marker)]
+
+
+def python_trials(silent: str = "developer.example") -> PythonTrials:
+    """Trials against the sample index; the server named `silent` does not answer."""
+    index = sample_index()
+
+    def ask(url: str) -> Answer:
+        if silent in url:
+            return Answer(has=None, text=f"{silent} cannot be reached: no route")
+        return Answer(has=True)
+
+    return PythonTrials(Resolver(index=index, run_pip=sample_pip(index)), ask)
+
+
+@functools.cache
+def shipped(identifier: str) -> PlannedImage:
+    """A cell of the shipped recipes."""
+    selection = Selection(images=(identifier,))
+    return make_plan(shipped_project(), selection, compiler=spec.COMPILER).images[0]
+
+
+def outcomes(trials: object) -> list[str]:
+    return [trial.outcome for trial in trials]  # type: ignore[attr-defined]
+
+
+def step(command: str, *, folder: str = "/", line: int = 1, final: bool = False) -> Step:
+    """One command without assignments before it."""
+    return Step(
+        argv=tuple(command.split()),
+        variables={},
+        folder=folder,
+        line=line,
+        layer=line,
+        stage=0,
+        final=final,
+    )
+
+
+def workspace(**repositories: Mapping[str, str]) -> Workspace:
+    """A workspace where clones have files: repositories by their names."""
+
+    def clones(url: str, _: str) -> Tree | str:
+        name = url.rpartition("/")[2].removesuffix(".git")
+        return FilesTree(dict(repositories[name])) if name in repositories else "no copy of it"
+
+    return Workspace(clones=clones, archives=lambda _: None, processes=Processes())
+
+
+def library(*needed: str) -> bytes:
+    """An ELF file for x86_64 whose dynamic section names libraries, and nothing else."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in needed)
+    offsets = [names.index(b"\0" + name.encode() + b"\0") + 1 for name in needed]
+    dynamic = b"".join(struct.pack("<qQ", 1, offset) for offset in offsets)
+    dynamic += struct.pack("<qQ", 5, 64) + struct.pack("<qQ", 0, 0)
+    titles = b"\0.dynstr\0.dynamic\0.shstrtab\0"
+    start = 64
+    places = [start, start + len(names), start + len(names) + len(dynamic)]
+    end = places[2] + len(titles)
+    header = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, end, 0, 64, 0, 0, 64, 4, 3)
+
+    def section(name: int, kind: int, place: int, size: int, link: int = 0, each: int = 0) -> bytes:
+        return struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, place, size, link, 0, 1, each)
+
+    sections = section(0, 0, 0, 0) + section(1, 3, places[0], len(names))
+    sections += section(9, 6, places[1], len(dynamic), link=1, each=16)
+    sections += section(18, 3, places[2], len(titles))
+    return header + names + dynamic + titles + sections
+
+
+def wheel(**libraries: bytes) -> bytes:
+    """A wheel with libraries, by the first part of their names."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as zipped:
+        zipped.writestr("sample/__init__.py", "")
+        for name, data in libraries.items():
+            zipped.writestr(f"sample/{name}.so", data)
+    return buffer.getvalue()
+
+
+def tar_of(path: Path, files: Mapping[str, str]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            info, data = a_file(name, text)
+            tar.addfile(info, io.BytesIO(data))

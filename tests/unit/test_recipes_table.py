@@ -1,0 +1,43 @@
+"""The README's table of recipes says what was seen, and no more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from recipes_table import ARCHS, RECORD, REHEARSED, first_images, table
+from samples import ROOT
+from test_rehearse_recipes import rehearsed
+
+KNOWN: dict[str, Any] = json.loads(RECORD.read_text())
+
+
+def test_the_readme_has_the_table() -> None:
+    """python bench/recipes_table.py prints it."""
+    assert "\n".join(table(KNOWN, first_images())) in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("key", sorted(KNOWN["rehearsed"]))
+def test_what_was_rehearsed_is_what_the_recipe_asks_for(key: str) -> None:
+    """If this fails: build-images rehearse --image ... --json, then bench/recipes_table.py."""
+    noted = KNOWN["rehearsed"][key]
+    assert rehearsed(noted["image"]).asked == noted["asked"]
+
+
+def test_a_rehearsal_that_failed_is_none() -> None:
+    images = {(("a", False), "x86_64"): "a-1.0-x86_64", (("a", False), "ppc64le"): "a-1.0-ppc64le"}
+    rehearsals = {
+        f"a {arch}": {"passed": 7, "failed": failed, "not_tried": 2}
+        for arch, failed in (("x86_64", 1), ("ppc64le", 0))
+    }
+    [_, _, line] = table({"built": {}, "rehearsed": rehearsals}, images)
+    assert line == f"| `a` | compiled only | {REHEARSED}: 7 of 9 |"
+    [_, _, line] = table({"built": {"a x86_64": "yes"}, "rehearsed": rehearsals}, images)
+    assert line == f"| `a` | built and proven | {REHEARSED}: 7 of 9 |"
+
+
+def test_every_image_that_is_named_is_one() -> None:
+    images = {*first_images().values()}
+    assert {noted["image"] for noted in KNOWN["rehearsed"].values()} <= images
+    assert {key.rpartition(" ")[2] for key in KNOWN["built"]} <= {*ARCHS}
