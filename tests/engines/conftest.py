@@ -79,7 +79,9 @@ def tools() -> Tools:
     """This machine's programs; skips, with their names, where engines are missing."""
     if absent := missing(NEEDED):
         pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    return Tools(processes=Processes(), home=Home.of_environment())
+    home = Home.of_environment()
+    home.work.mkdir(parents=True, exist_ok=True)  # on a new machine nothing has been built yet
+    return Tools(processes=Processes(), home=home)
 
 
 @pytest.fixture(scope="session")
