@@ -8,7 +8,7 @@ BENCHES := plan specs compile many formats packing native emulated cells verify 
 	registry pulls family pull_faults publish_faults kills mutants
 
 .DEFAULT_GOAL := help
-.PHONY: help images test test-long setup setup-test lint bench clean
+.PHONY: help images test test-long setup setup-test lint structure bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,6 +38,9 @@ lint: setup-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
+
+structure: setup-test  ## Print the rooms of builder/, what they import, and the figures that may not grow
+	@$(BIN)/python bench/structure.py
 
 bench: setup-test images  ## Print the figures of the benchmarks; takes hours
 	@for name in $(BENCHES); do echo "== bench/$$name.py" && $(BIN)/python bench/$$name.py || exit 1; done

@@ -28,11 +28,11 @@ from pathlib import Path
 
 from timing import environment, machine, seconds
 
-from builder.bases.store import StoredBase
-from builder.descendants import end_tree
-from builder.engines import Docker, Tools
-from builder.home import ORDINARY_USER, Home
-from builder.process import Processes
+from builder.build.bases.store import StoredBase
+from builder.build.engines import Docker, Tools
+from builder.system.descendants import end_tree
+from builder.system.home import ORDINARY_USER, Home
+from builder.system.process import Processes
 
 PROJECT = Path(__file__).resolve().parents[1]
 RECIPES = ("hpc-base", "python-mpi", "hpc-bench")

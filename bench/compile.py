@@ -25,10 +25,10 @@ from projects import write_project
 from specs import FORMATS, hpccm_recipe
 from timing import interleaved, report
 
+from builder.compile.spec import COMPILER, block_faults, compile_spec, layers
 from builder.load.project import load_project
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
-from builder.spec import COMPILER, block_faults, compile_spec, layers
 
 RECIPES, BASES = 25, 10
 COMMANDS = 10  # cells that the hpccm command compiles in each run

@@ -27,13 +27,13 @@ from made_formats import Node
 from small_images import PROJECT, Base, Check, Maker, Small, artifact_of, maker_in
 from small_images import sound as sound_image
 
+from builder.build.engines import Tools
 from builder.cli import main as build_images
 from builder.cli.manifests import MANIFEST
 from builder.cli.workspace import FILES
-from builder.engines import Tools
-from builder.home import Home
 from builder.model import FORMATS
-from builder.process import Processes
+from builder.system.home import Home
+from builder.system.process import Processes
 
 ARCHITECTURES = ("x86_64", "ppc64le")
 OTHER = {"x86_64": "ppc64le", "ppc64le": "x86_64"}

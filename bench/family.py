@@ -28,7 +28,7 @@ from published import SIGNING, made_key
 from real_registry import PASSWORD, USER, RealRegistry, real_registry
 from timing import environment, machine
 
-from builder.home import Home
+from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[1]
 CELL = "debian13-openmpi5.0"

@@ -27,11 +27,11 @@ sys.path[:0] = [str(PROJECT)]
 
 from toolkit import Toolkit, find_toolkit  # noqa: E402
 
-from builder.doctor import gpus  # noqa: E402 - the project is found by the line above
+from builder.host.doctor import gpus  # noqa: E402 - the project is found by the line above
 from builder.load.project import load_project  # noqa: E402
+from builder.load.templates import CudaNames, MpiNames, render, sample_names  # noqa: E402
 from builder.model import FAILED, SKIPPED, Check, Outcome, Project  # noqa: E402
-from builder.process import Completed, Processes  # noqa: E402
-from builder.templates import CudaNames, MpiNames, render, sample_names  # noqa: E402
+from builder.system.process import Completed, Processes  # noqa: E402
 from builder.verify import host_facts  # noqa: E402
 from builder.verify.checks import InImageCheck, outcome_of  # noqa: E402
 

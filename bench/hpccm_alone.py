@@ -17,11 +17,11 @@ from unittest import mock
 import hpccm
 import hpccm.config
 
+from builder.compile.spec.classes import block_classes
+from builder.compile.spec.downloads import with_sources
+from builder.compile.spec.driver import SINGULARITY_VERSION, dockerfile, singularity
+from builder.compile.spec.making import made
 from builder.model import BlockUse, PlannedImage, StageRecipe
-from builder.spec.classes import block_classes
-from builder.spec.downloads import with_sources
-from builder.spec.driver import SINGULARITY_VERSION, dockerfile, singularity
-from builder.spec.making import made
 
 FORMATS: dict[str, Callable[[PlannedImage], str]] = {
     "docker": dockerfile,
@@ -92,7 +92,7 @@ def _noted(script: Script) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch("hpccm.Stage", Stage))
-        stack.enter_context(mock.patch("builder.spec.driver.layer", _objects))
+        stack.enter_context(mock.patch("builder.compile.spec.driver.layer", _objects))
         for cls in {*block_classes().values(), hpccm.primitives.baseimage}:
             stack.enter_context(mock.patch.object(cls, "__init__", _noting(cls.__init__)))
         yield

@@ -18,13 +18,13 @@ from real_registry import real_registry
 from registry_site import Published, Site
 
 from builder.artifacts.oci import read_layout
-from builder.bundle import Contents, write_archive
-from builder.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
-from builder.digests import sha256_of_file
-from builder.home import Home
-from builder.journals import Given, Journals
-from builder.proof import Descriptor, PrivateKey, proofs
-from builder.pull.receipts import read_receipt
+from builder.distribute.bundle import Contents, write_archive
+from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
+from builder.distribute.pull.receipts import read_receipt
+from builder.model.digests import sha256_of_file
+from builder.sources.journals import Given, Journals
+from builder.system.home import Home
+from builder.trust.proof import Descriptor, PrivateKey, proofs
 
 OLDER = b"an older archive"
 WHO = "0" * 32

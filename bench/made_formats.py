@@ -21,12 +21,12 @@ from typing import Any
 
 from builder.artifacts.oci import Layer, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
-from builder.digests import digest_of
-from builder.engines import Tools, charliecloud, sif_environment
-from builder.home import Home
+from builder.build.engines import Tools, charliecloud, sif_environment
 from builder.model import PASSED
-from builder.process import Processes
-from builder.scripts import RUNSCRIPT, TEST
+from builder.model.digests import digest_of
+from builder.model.scripts import RUNSCRIPT, TEST
+from builder.system.home import Home
+from builder.system.process import Processes
 from builder.verify.checks import InImageCheck, Target
 from builder.verify.harness import altered_harness
 from builder.verify.metadata import compared

@@ -21,11 +21,11 @@ from builder import __version__, facts
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.cli.manifests import SCHEMA, size_of, write_manifest
 from builder.cli.packing import file_digest
+from builder.compile.spec import COMPILER, block_faults, limit_reason
+from builder.distribute.pull.unpacking import unpack
 from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.plan import make_plan
-from builder.pull.unpacking import unpack
-from builder.spec import COMPILER, block_faults, limit_reason
 from builder.verify import Setting, host_facts, write_evidence
 
 PROJECT = Path(__file__).resolve().parents[1]

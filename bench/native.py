@@ -18,15 +18,15 @@ from pathlib import Path
 
 from timing import interleaved, print_ratio, report
 
-from builder import native
-from builder.bases import ensure_base, find_mirror
-from builder.engines import Buildah, Tools
-from builder.home import LENT_AT, Home
+from builder.build import native
+from builder.build.bases import ensure_base, find_mirror
+from builder.build.engines import Buildah, Tools
 from builder.load.project import load_project
-from builder.process import Processes
 from builder.sources import Store
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
+from builder.system.home import LENT_AT, Home
+from builder.system.process import Processes
 
 PROJECT = Path(__file__).resolve().parents[1]
 BASE, SOURCE = "debian12", "debian-source:hwloc/2.9.0"

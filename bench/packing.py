@@ -25,10 +25,10 @@ from timing import interleaved, report, seconds
 
 from builder.artifacts import flatten, gzips, oci
 from builder.artifacts.repack import Plain, repack, unpack
-from builder.engines import Tools, apptainer, charliecloud
-from builder.home import Home
+from builder.build.engines import Tools, apptainer, charliecloud
 from builder.model import EPOCH
-from builder.process import Processes
+from builder.system.home import Home
+from builder.system.process import Processes
 
 PROJECT = Path(__file__).resolve().parents[1]
 IMAGE = f"hpc-base-1.0-debian13-openmpi5.0-{platform.machine()}"

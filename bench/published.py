@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.predicates import CYCLONEDX as BILL
-from builder.predicates import SLSA, TEST_RESULT
-from builder.proof import (
+from builder.model.predicates import CYCLONEDX as BILL
+from builder.model.predicates import SLSA, TEST_RESULT
+from builder.registry import Credentials, NotThere, Reference, Registry, connect
+from builder.registry import source as manifests
+from builder.registry.kinds import CYCLONEDX, SIF, STATEMENT, TARBALL
+from builder.trust.proof import (
     Attachment,
     PublicKey,
     TrustedKey,
@@ -20,11 +23,8 @@ from builder.proof import (
     signature_tag,
     verified,
 )
-from builder.proof.keys import boxed, generated
-from builder.proof.values import BUNDLE
-from builder.registry import Credentials, NotThere, Reference, Registry, connect
-from builder.registry import source as manifests
-from builder.registry.kinds import CYCLONEDX, SIF, STATEMENT, TARBALL
+from builder.trust.proof.keys import boxed, generated
+from builder.trust.proof.values import BUNDLE
 
 RECIPES = ("tools", "app")
 TAG = "1.0-sample"

@@ -28,10 +28,10 @@ from timing import machine
 
 from builder.artifacts.oci import read_layout
 from builder.cli import main as build_images
-from builder.digests import sha256_of_file
-from builder.pull.disk import tree_on_disk
-from builder.pull.receipts import read_receipt
-from builder.pull.unpacking import unpack
+from builder.distribute.pull.disk import tree_on_disk
+from builder.distribute.pull.receipts import read_receipt
+from builder.distribute.pull.unpacking import unpack
+from builder.model.digests import sha256_of_file
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 STATUSES = (401, 403, 404, 429, 500, 502, 503)

@@ -34,9 +34,9 @@ from real_registry import PASSWORD, USER, RealRegistry, real_registry
 from registry_site import HERE, Content, Site, file, layer_of
 from timing import environment, machine, processor_seconds
 
-from builder.engines import Tools, apptainer
-from builder.home import Home
-from builder.process import Processes
+from builder.build.engines import Tools, apptainer
+from builder.system.home import Home
+from builder.system.process import Processes
 
 PROJECT = Path(__file__).resolve().parents[1]
 LAYERS = ((0, 1), (0, 1, 2), (0, 1, 3, 4), (0, 1, 5), (0, 1, 6, 7))

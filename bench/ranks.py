@@ -30,8 +30,8 @@ from timing import machine
 from builder.cli import main as build_images
 from builder.cli.manifests import MANIFEST
 from builder.cli.workspace import FILES
-from builder.errors import Interrupted
-from builder.home import Home
+from builder.model.errors import Interrupted
+from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[1]
 SECONDS = 30

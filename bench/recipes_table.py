@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.load.project import load_project
 from builder.model import Selection
 from builder.plan import make_plan
-from builder.spec import COMPILER, block_faults, limit_reason
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/evidence/recipes.json"

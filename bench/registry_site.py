@@ -19,14 +19,14 @@ from builder import facts
 from builder.artifacts import flatten
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, tree_digest
-from builder.contract import HostContract, NeededCpu, as_labels
-from builder.errors import StepFailed
-from builder.proof import Descriptor as Described
-from builder.proof import PrivateKey, proofs
-from builder.proof.envelopes import statement
-from builder.proof.keys import generated
+from builder.model.contract import HostContract, NeededCpu, as_labels
+from builder.model.errors import StepFailed
 from builder.registry import INDEX, MANIFEST, Descriptor, Reference, Registry, connect
 from builder.registry.kinds import ARTIFACT_TYPES, EMPTY_CONTENT, referrer
+from builder.trust.proof import Descriptor as Described
+from builder.trust.proof import PrivateKey, proofs
+from builder.trust.proof.envelopes import statement
+from builder.trust.proof.keys import generated
 
 HERE = platform.machine()
 CONFIG = "application/vnd.oci.image.config.v1+json"

@@ -33,12 +33,12 @@ from builder.artifacts.oci import (
     start_layout,
 )
 from builder.artifacts.repack import Plain, unpack
+from builder.build.engines import Tools, apptainer, charliecloud
 from builder.cli.manifests import MANIFEST, SCHEMA, size_of
 from builder.cli.packing import file_digest
 from builder.cli.workspace import FILES
-from builder.engines import Tools, apptainer, charliecloud
+from builder.compile.spec.driver import singularity_sections
 from builder.model import FORMATS
-from builder.spec.driver import singularity_sections
 
 PROJECT = Path(__file__).resolve().parents[1]
 CHECKS = "opt/build-images/checks"

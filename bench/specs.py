@@ -14,10 +14,10 @@ from pathlib import Path
 
 from timing import interleaved, report
 
+from builder.compile.spec import COMPILER, block_faults, compile_spec
 from builder.load.project import load_project
 from builder.model import BlockUse, PlannedImage, Selection
 from builder.plan import make_plan
-from builder.spec import COMPILER, block_faults, compile_spec
 
 PROJECT = Path(__file__).resolve().parents[1]
 FORMATS = ("docker", "singularity")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from builder.engines import Tools
-from builder.home import Home
-from builder.process import Processes
+from builder.build.engines import Tools
+from builder.system.home import Home
+from builder.system.process import Processes
 
 _PROGRAMS = ("buildah", "docker", "apptainer", "ch-convert", "skopeo", "qemu-ppc64le")
 

@@ -25,13 +25,13 @@ from pathlib import Path
 
 from timing import interleaved, machine, print_medians
 
+from builder.build.engines import Tools
 from builder.cli import main as build_images
 from builder.cli.again import OpenImage, opened
 from builder.cli.at_work import at_work
 from builder.cli.manifests import MANIFEST
-from builder.engines import Tools
-from builder.home import Home
-from builder.process import Processes
+from builder.system.home import Home
+from builder.system.process import Processes
 from builder.verify import DEFAULTS, RUNNERS
 from builder.verify.runners import Container
 

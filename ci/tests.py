@@ -348,7 +348,7 @@ def untried(cases: Iterable[Case]) -> list[str]:
 
 def free_gb() -> tuple[str, int]:
     """The builder's home, and the gigabytes that are free there."""
-    program = "from builder.home import Home; print(Home.of_environment().path)"
+    program = "from builder.system.home import Home; print(Home.of_environment().path)"
     words = [str(PROJECT / ".venv/bin/python"), "-c", program]
     home = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     folder = Path(home.strip())

@@ -20,8 +20,8 @@ from typing import IO
 from builder.artifacts import settled
 from builder.artifacts.flatten import OPAQUE, WHITEOUT, Node
 from builder.artifacts.tree import clean
-from builder.errors import StepFailed
-from builder.home import LENT_AT, PIP_AT
+from builder.model.errors import StepFailed
+from builder.system.home import LENT_AT, PIP_AT
 
 _SHOWN = {path.lstrip("/") for path in (LENT_AT, PIP_AT)}  # to build steps, from this machine
 _CHUNK = 1 << 20

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from builder.artifacts.oci import Layout, opened_layer
 from builder.artifacts.tree import clean
-from builder.digests import sha256_of
+from builder.model.digests import sha256_of
 
 CONTENT, MODE, MTIME, OWNER, MISSING = "content", "mode", "mtime", "owner", "missing"
 KIND, LINK, ATTRIBUTES = "type", "link", "attributes"

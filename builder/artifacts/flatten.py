@@ -21,8 +21,8 @@ from typing import IO, cast
 from builder.artifacts.attributes import users_attributes
 from builder.artifacts.oci import Layout, opened_layer
 from builder.artifacts.tree import Entry, clean, entry_of_special, hashed, owner_of
-from builder.digests import sha256_of
-from builder.errors import StepFailed
+from builder.model.digests import sha256_of
+from builder.model.errors import StepFailed
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"

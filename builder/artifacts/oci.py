@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from builder.artifacts.gzips import Gzip, threads
-from builder.digests import HashedReader, digest_of
-from builder.errors import StepFailed
-from builder.exact_json import parsed
-from builder.inflating import stream_inflater
-from builder.regular_files import read_regular
-from builder.zstd import MAGIC as ZSTD_MAGIC
+from builder.model.digests import HashedReader, digest_of
+from builder.model.errors import StepFailed
+from builder.model.exact_json import parsed
+from builder.system.inflating import stream_inflater
+from builder.system.regular_files import read_regular
+from builder.system.zstd import MAGIC as ZSTD_MAGIC
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"

@@ -34,10 +34,10 @@ from builder.artifacts.oci import (
 )
 from builder.artifacts.sharing import SharedLayers, Written
 from builder.artifacts.tars import GzippedTar
-from builder.contract import LABEL
-from builder.digests import HashedWriter
-from builder.errors import StepFailed
-from builder.home import NATIVE_LABEL
+from builder.model.contract import LABEL
+from builder.model.digests import HashedWriter
+from builder.model.errors import StepFailed
+from builder.system.home import NATIVE_LABEL
 
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
 _NO_NOTES: Mapping[str, str] = MappingProxyType({})

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from builder.artifacts.attributes import as_headers, attributes_of
-from builder.errors import BadInput
 from builder.model import EPOCH
+from builder.model.errors import BadInput
 
 VARIABLE = "SOURCE_DATE_EPOCH"
 _LATEST = 1 << 32  # a .pyc holds its source's time in 32 bits

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from builder.errors import StepFailed
+from builder.model.errors import StepFailed
 
 _MAGIC_AT, _MAGIC = 32, b"SIF_MAGIC"
 # launch script, magic, version, architecture, id, times, then six numbers

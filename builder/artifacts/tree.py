@@ -22,8 +22,8 @@ from itertools import chain
 from typing import IO
 
 from builder.artifacts.attributes import Attributes, roots_attributes, users_attributes
-from builder.digests import sha256_of
-from builder.errors import StepFailed
+from builder.model.digests import sha256_of
+from builder.model.errors import StepFailed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

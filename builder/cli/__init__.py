@@ -14,8 +14,8 @@ from typing import NoReturn
 from builder.cli import dispatch
 from builder.cli.options import parse
 from builder.cli.os_errors import told
-from builder.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
-from builder.terminal import printable_lines
+from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
+from builder.system.terminal import printable_lines
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
 

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
-from builder.agreement import Statement, checked_outcomes, formats_not_run, read_statements
 from builder.artifacts.described import labels_of
 from builder.artifacts.oci import Layout, read_layout
+from builder.build.engines import Tools
 from builder.cli.manifests import MANIFEST, read_manifest, why_none, write_manifest
 from builder.cli.packing import file_digest
 from builder.cli.proving import manifest_part, prove, proven_on_gpu
 from builder.cli.run import Run, now
 from builder.cli.workspace import FILES, link_or_copy
-from builder.engines import Tools
-from builder.errors import BadInput
-from builder.indices import states_in
+from builder.facts.versions import split_mpi
 from builder.model import FAILED, NONE, Artifact, Outcome
-from builder.regular_files import irregular
-from builder.runs import required_runs
+from builder.model.errors import BadInput
+from builder.model.runs import required_runs
+from builder.sources.package_indices import states_in
+from builder.system.regular_files import irregular
 from builder.verify import RUNNERS, InImageCheck, Target
+from builder.verify.agreement import Statement, checked_outcomes, formats_not_run, read_statements
 from builder.verify.harness import harness_of
 from builder.verify.reported import AskedRanks
-from builder.versions import split_mpi
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

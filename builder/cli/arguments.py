@@ -13,8 +13,8 @@ from typing import Any, NoReturn, TypeAlias
 
 from builder.cli.dispatch import COMMANDS
 from builder.cli.help import EXIT_CODES
-from builder.terminal import printable_lines
-from builder.words import FLAVOURS, SELECTABLE
+from builder.model.names import FLAVOURS, SELECTABLE
+from builder.system.terminal import printable_lines
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from builder.cells import Selection
-from builder.errors import BadInput
+from builder.model.cells import Selection
+from builder.model.errors import BadInput
 
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 _HINT = "--all says that they are meant; --dry-run lists them, and --recipe or --image names fewer"

@@ -8,15 +8,15 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from builder.build.engines import Buildah, Tools
 from builder.cli.running import uninterrupted
 from builder.cli.shared import link_shared
-from builder.engines import Buildah, Tools
-from builder.home import Home
-from builder.locks import Turn, locked, together
-from builder.mounts import mounted_below
-from builder.namespaces import remove_tree
-from builder.orphans import MARK, end_orphans, living
-from builder.whole import write_whole
+from builder.system.atomic import write_whole
+from builder.system.home import Home
+from builder.system.locks import Turn, locked, together
+from builder.system.mounts import mounted_below
+from builder.system.namespaces import remove_tree
+from builder.system.orphans import MARK, end_orphans, living
 
 LOCK = "builder"
 _PROJECTS = "projects.json"

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder import doctor as examination
-from builder import native
 from builder.artifacts.settled import epoch_of
 from builder.artifacts.sharing import shared_layers
-from builder.bases import SECURITY, SECURITY_VARIABLE, find_mirror, kept_base
+from builder.build import native
+from builder.build.bases import SECURITY, SECURITY_VARIABLE, find_mirror, kept_base
+from builder.build.engines import ENGINES, VFS, Tools
 from builder.cli import linting, show
 from builder.cli.asking import check_number
 from builder.cli.at_work import at_work
@@ -29,14 +29,14 @@ from builder.cli.reaching import look_for_registries
 from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states, shows_stages
-from builder.engines import ENGINES, VFS, Tools
-from builder.errors import counted
-from builder.home import Home
-from builder.indices import days_behind
+from builder.host import doctor as examination
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Plan, PlannedImage, Spec
-from builder.process import Processes
+from builder.model.errors import counted
+from builder.sources.package_indices import days_behind
+from builder.system.home import Home
+from builder.system.process import Processes
 from builder.verify import host_facts
 
 _COUNTS = {2: "two", 3: "three"}

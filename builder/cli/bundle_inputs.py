@@ -7,20 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from builder.bases import kept_base
-from builder.bundle.bases import base_of_store, read_base
-from builder.bundle.inputs import BaseFile, Build, Inputs, ToolFiles
+from builder.build.bases import kept_base
+from builder.build.native import stored_tools
+from builder.build.native.files import digest_of, entries_of
 from builder.cli.declared import project_digests
-from builder.errors import MissingPrerequisite
-from builder.home import Home
-from builder.journals import Journals, who_of
+from builder.distribute.bundle.bases import base_of_store, read_base
+from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, ToolFiles
+from builder.distribute.publish import Ready
 from builder.model import PlannedImage
-from builder.native import stored_tools
-from builder.native.files import digest_of, entries_of
-from builder.publish import Ready
+from builder.model.errors import MissingPrerequisite
+from builder.model.tags import image_tag, stage_tag
 from builder.registry import Reference, RegistryFailed, Source, WrongContent
 from builder.sources import Store
-from builder.tags import image_tag, stage_tag
+from builder.sources.journals import Journals, who_of
+from builder.system.home import Home
 
 _CHECKS = "tests/images"
 _OWN = "site.yaml"  # says what this machine's site has; another has its own

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from builder.bundle import INPUTS, Contents, write_archive
-from builder.bundle.contents import Nothing
-from builder.bundle.inputs import Inputs, add_inputs, add_proof
-from builder.bundle.writing import size_of
 from builder.cli.bundle_inputs import inputs_of
 from builder.cli.progress import Progress, Told
 from builder.cli.publishing import namespace, prove_with, refusal
 from builder.cli.releases import Declared, declared_releases, ready_releases
-from builder.errors import BadInput, counted
+from builder.compile.spec import block_faults
+from builder.distribute.bundle import INPUTS, Contents, write_archive
+from builder.distribute.bundle.contents import Nothing
+from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
+from builder.distribute.bundle.writing import size_of
+from builder.distribute.publish import Prove, Release, found_release
+from builder.distribute.publish.mirroring import Mirrored
 from builder.load.project import load_project
-from builder.process import Processes
-from builder.publish import Prove, Release, found_release
-from builder.publish.mirroring import Mirrored
+from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
-from builder.spec import block_faults
+from builder.system.process import Processes
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.catalog import Entry, read_entry, write_catalog
 from builder.cli.manifests import MANIFEST, SCHEMA, read_manifest
-from builder.errors import BadInput, EmptySelection, Fault, counted
-from builder.sites import Place
+from builder.model.errors import BadInput, EmptySelection, Fault, counted
+from builder.reports.catalog import Entry, read_entry, write_catalog
+from builder.reports.sites import Place
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -15,7 +15,7 @@ from typing import Any
 from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.repack import Plain
-from builder.bound_files import SBOM
+from builder.build.engines.protocol import tag
 from builder.cli.declared import files_of, program_digest
 from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, write_manifest
 from builder.cli.packing import Packer
@@ -32,17 +32,17 @@ from builder.cli.workspace import (
     workspace,
     write_spec,
 )
-from builder.digests import digest_of
-from builder.engines.protocol import tag
-from builder.errors import StepFailed
-from builder.indices import IndexState
+from builder.compile.spec import COMPILER, base_archive
+from builder.compile.spec.checks import script_of
 from builder.model import Artifact, PlannedImage, Spec
-from builder.spec import COMPILER, base_archive
-from builder.spec.checks import script_of
+from builder.model.digests import digest_of
+from builder.model.errors import StepFailed
+from builder.sources.package_indices import IndexState
+from builder.system.atomic import write_atomically
+from builder.system.bound_files import SBOM
 from builder.verify import InImageCheck, Target
 from builder.verify.harness import harness_of
 from builder.verify.reported import AskedRanks
-from builder.whole import write_atomically
 
 ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
 WAITING = "waiting for another build-images that makes this image"

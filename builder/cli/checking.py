@@ -6,24 +6,36 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import hosts
 from builder.cli.workspace import FILES
-from builder.contract import FILE, HostContract
-from builder.errors import BadInput, MissingPrerequisite, Refused
 from builder.facts import Facts
-from builder.home import Home
+from builder.host import (
+    NO,
+    UNKNOWN,
+    YES,
+    Host,
+    as_json,
+    as_record,
+    as_text,
+    contract_in,
+    judge,
+    read_record,
+    this_host,
+)
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
-from builder.process import Processes
-from builder.terminal import in_colour
+from builder.model.contract import FILE, HostContract
+from builder.model.errors import BadInput, MissingPrerequisite, Refused
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.system.terminal import in_colour
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
 
 _EXIT_CODES = {
-    hosts.YES: 0,
-    hosts.NO: Refused.exit_code,
-    hosts.UNKNOWN: MissingPrerequisite.exit_code,
+    YES: 0,
+    NO: Refused.exit_code,
+    UNKNOWN: MissingPrerequisite.exit_code,
 }
 
 
@@ -33,14 +45,14 @@ def check_host(options: Options) -> int:
     if options.record:
         if options.path or options.host:
             raise BadInput("--record prints this host: it takes no IMAGE and no --host")
-        print(hosts.as_record(_this_host(processes)), end="")
+        print(as_record(_this_host(processes)), end="")
         return 0
     if options.path is None:
         raise BadInput("which image? check-host IMAGE; or check-host --record, for this host")
     known = _facts(options)
     contract = _contract(options, processes)
-    host = hosts.read_record(options.host) if options.host else _this_host(processes)
-    verdict = hosts.judge(
+    host = read_record(options.host) if options.host else _this_host(processes)
+    verdict = judge(
         contract,
         host,
         known,
@@ -49,14 +61,14 @@ def check_host(options: Options) -> int:
         emulated=options.emulated,
     )
     if options.json:
-        print(hosts.as_json(verdict))
+        print(as_json(verdict))
     else:
-        print(hosts.as_text(verdict, colour=in_colour()))
+        print(as_text(verdict, colour=in_colour()))
     return _EXIT_CODES[verdict.answer]
 
 
-def _this_host(processes: Processes) -> hosts.Host:
-    return hosts.this_host(processes, search_path=Home.of_environment().search_path())
+def _this_host(processes: Processes) -> Host:
+    return this_host(processes, search_path=Home.of_environment().search_path())
 
 
 def _facts(options: Options) -> Facts:
@@ -72,7 +84,7 @@ def _contract(options: Options, processes: Processes) -> HostContract:
     assert options.path is not None
     for image in (options.path, options.out / options.path.name):
         if image.exists():
-            return hosts.contract_in(_form(image), processes)
+            return contract_in(_form(image), processes)
     known = sorted(one.name for one in options.out.glob("*") if _forms(one))
     close = get_close_matches(options.path.name, known, n=1)
     guess = f"did you mean {close[0]}? " if close else ""

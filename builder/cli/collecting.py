@@ -17,30 +17,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.bases import find_mirror
-from builder.bases.store import base_key
+from builder.build.bases import find_mirror
+from builder.build.bases.store import base_key
+from builder.build.engines import VFS, Buildah, Tools
+from builder.build.engines.storage import StoredImage, left_by_vfs, read_storage
+from builder.build.native import RECORD
 from builder.cli.at_work import LOCK, clean, projects
 from builder.cli.commands import load_plan
 from builder.cli.options import Options
 from builder.cli.records import Records, noted_engine, noted_engines, stage_states
 from builder.cli.workspace import remove
-from builder.engines import VFS, Buildah, Tools
-from builder.engines.storage import StoredImage, left_by_vfs, read_storage
-from builder.errors import BuildImagesError, MissingPrerequisite, counted
-from builder.home import Home
+from builder.compile.spec import COMPILER
 from builder.load.faults import Faults
 from builder.load.lock import read_lock
-from builder.locks import locked_now
 from builder.model import FLAVOURS, PlannedImage, Selection
+from builder.model.errors import BuildImagesError, MissingPrerequisite, counted
 from builder.model.locked import LOCK as LOCK_FILE
-from builder.mounts import mounted_below
-from builder.namespaces import remove_tree
-from builder.native import RECORD
-from builder.orphans import end_orphans
+from builder.model.tags import base_tag
 from builder.plan.keys import StageKeys
-from builder.process import Processes
-from builder.spec import COMPILER
-from builder.tags import base_tag
+from builder.system.home import Home
+from builder.system.locks import locked_now
+from builder.system.mounts import mounted_below
+from builder.system.namespaces import remove_tree
+from builder.system.orphans import end_orphans
+from builder.system.process import Processes
 
 _DAY_S = 86400
 _PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-")  # folders of one run

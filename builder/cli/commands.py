@@ -10,18 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import door
+from builder.build import binfmt
 from builder.cli import show
 from builder.cli.expected import RUN_CHECKS
 from builder.cli.records import StageState, stage_states
 from builder.cli.unchanged import image_states, shows_stages
-from builder.errors import BadInput
-from builder.home import Home
+from builder.compile.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
 from builder.load.project import load_project
 from builder.model import Plan, PlannedImage, Spec
+from builder.model.errors import BadInput
 from builder.plan import make_plan
 from builder.plan.keys import DeclaredStages, StageKeys
-from builder.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
+from builder.system.home import Home
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -45,9 +45,9 @@ def explain(options: Options) -> int:
     made = load_plan(options, may_be_empty=True)
     seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:
-        print(json.dumps(show.explanation_json(made, opened=door.is_open, seen=seen), indent=1))
+        print(json.dumps(show.explanation_json(made, opened=binfmt.is_open, seen=seen), indent=1))
     else:
-        print(show.explanation(made, opened=door.is_open, seen=seen))
+        print(show.explanation(made, opened=binfmt.is_open, seen=seen))
     return 0
 
 

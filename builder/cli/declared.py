@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from builder.digests import sha256_of_file
+from builder.model.digests import sha256_of_file
 
 _PROGRAM = Path(__file__).parents[1]
 _FILES = ("matrix.yaml", "lock.yaml", "site.yaml", "tests/images/checks.yaml")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from builder import doctor as examination
 from builder.cli.manifests import read_manifest, why_none
 from builder.cli.options import Options
-from builder.doctor import gpus
-from builder.errors import BadInput, MissingPrerequisite
 from builder.facts import CudaRelease
-from builder.home import Home
+from builder.host import doctor as examination
+from builder.host.doctor import gpus
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
-from builder.process import Processes
-from builder.terminal import in_colour
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.system.terminal import in_colour
 
 
 def doctor(options: Options) -> int:

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.contract import FILE, as_text, contract_of
-from builder.digests import digest_of
-from builder.errors import BuildImagesError
+from builder.compile.spec import COMPILER, block_faults, limit_reason
+from builder.compile.spec.checks import check_files
 from builder.load.project import load_project
 from builder.model import AXES, PlannedImage, Selection
+from builder.model.contract import FILE, as_text, contract_of
+from builder.model.digests import digest_of
+from builder.model.errors import BuildImagesError
 from builder.plan import make_plan
-from builder.spec import COMPILER, block_faults, limit_reason
-from builder.spec.checks import check_files
 from builder.verify import Target
 
 RUN_CHECKS = "tests/images/run-checks"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from builder.cli.manifests import read_manifest
 from builder.cli.releases import Declared
-from builder.errors import BuildImagesError, Interrupted
-from builder.process import Processes
-from builder.publish import Attest, Failing, attach_failing, failing, published_image
-from builder.publish.unsigned import unsigned_statements
+from builder.distribute.publish import Attest, Failing, attach_failing, failing, published_image
+from builder.distribute.publish.unsigned import unsigned_statements
+from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import Registry
+from builder.system.process import Processes
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.agreement import as_judged, faults_of, read_statements
 from builder.cli.cell import spec_digests, wanted_by
 from builder.cli.manifests import State, read_manifest
 from builder.cli.run import Run
@@ -23,9 +22,10 @@ from builder.cli.schedule import Schedule, Task
 from builder.cli.stages import Stages, note_engine, with_log
 from builder.cli.standing import proven_state
 from builder.cli.tasks import Job, limits_of, tasks_of
-from builder.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model import Plan, Spec
-from builder.report import write_report
+from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.reports.report import write_report
+from builder.verify.agreement import as_judged, faults_of, read_statements
 
 _FULL = ("no space left on device", "disk quota exceeded")
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import BadInput
-from builder.proof.keys import PASSWORD, boxed, generated
+from builder.model.errors import BadInput
+from builder.trust.proof.keys import PASSWORD, boxed, generated
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

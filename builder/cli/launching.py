@@ -20,15 +20,15 @@ from builder.cli.proving import emulator_of
 from builder.cli.run import Run, now
 from builder.cli.verify_options import LAUNCHED, RankOptions
 from builder.cli.workspace import FILES
-from builder.errors import BadInput, MissingPrerequisite
-from builder.indices import states_in
+from builder.facts.versions import split_mpi
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model import FAILED, NONE, SKIPPED, Artifact, Outcome
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.sources.package_indices import states_in
 from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
 from builder.verify.evidence import StartedBy
 from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
-from builder.versions import split_mpi
 
 CHECK = "mpi"  # whose program the ranks run
 _NO_GPU = "its program needs none"

@@ -9,17 +9,18 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from builder import door, facts, native
-from builder.bases import find_mirror, sources
+from builder import facts
+from builder.build import binfmt, native
+from builder.build.bases import find_mirror, sources
+from builder.build.engines import Lent, Tools
 from builder.cli.progress import Progress
 from builder.cli.run import Run
-from builder.engines import Lent, Tools
-from builder.errors import BadInput, counted
-from builder.home import LENT_AT, PIP_AT, Home
-from builder.indices import IndexState, distinct
 from builder.model import PlannedImage
-from builder.proxy import package_cache, pip_configuration
-from builder.suites import MOST_BEHIND, Suites, state_beside
+from builder.model.errors import BadInput, counted
+from builder.sources.package_indices import IndexState, distinct
+from builder.sources.package_proxy import package_cache, pip_configuration
+from builder.sources.suites import MOST_BEHIND, Suites, state_beside
+from builder.system.home import LENT_AT, PIP_AT, Home
 
 MAX_INDEX_AGE = "BUILD_IMAGES_MAX_INDEX_AGE"
 
@@ -127,7 +128,7 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTo
     def say(text: str) -> None:
         run.progress.step(image.identifier, text)
 
-    if not door.is_open(image.cell.arch):
+    if not binfmt.is_open(image.cell.arch):
         say("no native tools: the kernel's handler is not that of 'build-images setup'")
         return None
     if run.offline and not run.refresh:

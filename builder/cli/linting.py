@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.cli.commands import compiled, load_plan
-from builder.errors import LintFailed, counted
-from builder.home import Home
-from builder.lint import LintReport, lint
+from builder.compile.lint import LintReport, lint
 from builder.model import Spec
+from builder.model.errors import LintFailed, counted
 from builder.model.locked import LOCK
-from builder.process import Processes
+from builder.system.home import Home
+from builder.system.process import Processes
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import facts
-from builder.bundle import Bundle, opened, releases_of
-from builder.bundle.filling import (
+from builder.cli.at_work import using
+from builder.cli.progress import Progress, Told
+from builder.cli.publishing import DRY, NARROW_HINT, namespace, tell
+from builder.cli.pull_options import PullOptions
+from builder.cli.pulling import folder_name, wanted_of
+from builder.distribute.bundle import Bundle, opened, releases_of
+from builder.distribute.bundle.filling import (
     Input,
     files_of_project,
     fill_home,
@@ -20,29 +25,24 @@ from builder.bundle.filling import (
     is_project,
     write_project,
 )
-from builder.cli.at_work import using
-from builder.cli.progress import Progress, Told
-from builder.cli.publishing import DRY, NARROW_HINT, namespace, tell
-from builder.cli.pull_options import PullOptions
-from builder.cli.pulling import folder_name, wanted_of
-from builder.errors import BadInput, Refused, counted
-from builder.home import Home
-from builder.policy.gathered import Gathered, Image
-from builder.policy.outcomes import REFUSED, Ruling
-from builder.policy.render import as_lines
-from builder.policy.rollback import WITHOUT_DIGESTS
-from builder.policy.rules import dates, signature
-from builder.publish import Mirror, found_release
-from builder.publish.mirroring import File, Mirrored
-from builder.pull.artifacts import published
-from builder.pull.packing import kept_in
-from builder.pull.placing import made_whole
-from builder.pull.proving import proofs_of
-from builder.pull.pulling import Judged, NotProven, Wanted, look, pull
-from builder.pull.receipts import Last
+from builder.distribute.publish import Mirror, found_release
+from builder.distribute.publish.mirroring import File, Mirrored
+from builder.distribute.pull.artifacts import published
+from builder.distribute.pull.packing import kept_in
+from builder.distribute.pull.placing import made_whole
+from builder.distribute.pull.proving import proofs_of
+from builder.distribute.pull.pulling import Judged, NotProven, Wanted, look, pull
+from builder.distribute.pull.receipts import Last
+from builder.model.errors import BadInput, Refused, counted
 from builder.registry import Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
 from builder.registry.source import descriptors
+from builder.system.home import Home
+from builder.trust.policy.gathered import Gathered, Image
+from builder.trust.policy.outcomes import REFUSED, Ruling
+from builder.trust.policy.render import as_lines
+from builder.trust.policy.rollback import WITHOUT_DIGESTS
+from builder.trust.policy.rules import dates, signature
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.bound_files import SBOM, artifact_path, with_digests
-from builder.exact_json import parsed
 from builder.model import FORMATS, PlannedImage
-from builder.regular_files import read_regular
-from builder.whole import write_atomically
+from builder.model.exact_json import parsed
+from builder.system.atomic import write_atomically
+from builder.system.bound_files import SBOM, artifact_path, with_digests
+from builder.system.regular_files import read_regular
 
 MANIFEST = "manifest.json"
 SCHEMA = "build-images/manifest/v1"

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
-from builder.agreement import BENCH
 from builder.cli.again import OpenImage, check_runners, opened, subjects
 from builder.cli.manifests import write_manifest
 from builder.cli.proving import emulator_of
 from builder.cli.run import Run, now
-from builder.errors import BadInput
-from builder.indices import states_in
-from builder.measure import (
+from builder.facts.versions import split_mpi
+from builder.model import FORMATS, SKIPPED
+from builder.model.errors import BadInput
+from builder.reports.report import refresh
+from builder.sources.package_indices import states_in
+from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
+from builder.verify.agreement import BENCH
+from builder.verify.measure import (
     BARE,
     BARE_FORMAT,
     EMULATED,
@@ -36,11 +40,7 @@ from builder.measure import (
     rows_of,
     run_rounds,
 )
-from builder.model import FORMATS, SKIPPED
-from builder.report import refresh
-from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.runners import Container
-from builder.versions import split_mpi
 
 _RANKS = 2
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.cells import Selection
 from builder.cli.bundle_options import BundleOptions, bundle_options
 from builder.cli.dispatch import COMMANDS
 from builder.cli.parser import make_parser
@@ -15,7 +14,8 @@ from builder.cli.pull_options import PullOptions, pull_options
 from builder.cli.setup_options import setup_words
 from builder.cli.site_options import FOLDERS, SiteOptions, site_options
 from builder.cli.verify_options import REPEATS, RankOptions, rank_options
-from builder.words import FORMATS, GENERIC, RUNTIME, SELECTABLE
+from builder.model.cells import Selection
+from builder.model.names import FORMATS, GENERIC, RUNTIME, SELECTABLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

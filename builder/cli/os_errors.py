@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from builder.errors import BadInput, MissingPrerequisite
-from builder.home import Home
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.system.home import Home
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HINTS = {

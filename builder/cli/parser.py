@@ -40,7 +40,7 @@ from builder.cli.help import (
 from builder.cli.site_options import add_site_commands
 from builder.cli.verify_options import add_verify_options
 from builder.facts.runtimes import RUNTIMES
-from builder.words import FORMATS
+from builder.model.names import FORMATS
 
 FILE_KINDS = (
     *("recipe", "base", "matrix", "checks", "site"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from builder import pipelines
 from builder.cli.commands import load_plan
-from builder.errors import BadInput
 from builder.facts import ARCHITECTURES, architecture
-from builder.pipelines import github, gitlab
-from builder.pipelines.github import RUNNERS as GITHUB
-from builder.pipelines.gitlab import RUNNERS as GITLAB
-from builder.pipelines.jobs import KEYLESS, SECRET_KEY, words_of
+from builder.model.errors import BadInput
+from builder.reports import pipelines
+from builder.reports.pipelines import github, gitlab
+from builder.reports.pipelines.github import RUNNERS as GITHUB
+from builder.reports.pipelines.gitlab import RUNNERS as GITLAB
+from builder.reports.pipelines.jobs import KEYLESS, SECRET_KEY, words_of
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

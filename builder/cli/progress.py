@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from builder.terminal import is_capable, printable, printable_lines
+from builder.system.terminal import is_capable, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,9 +13,9 @@ from typing import Any
 from builder.cli.packing import file_digest
 from builder.cli.run import Run, now
 from builder.cli.untried import machines_fault, not_tried
-from builder.errors import MissingPrerequisite, StepFailed
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.runs import required_runs
+from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.runs import required_runs
 from builder.verify import (
     DEFAULTS,
     RUNNERS,

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from builder.cli.failures import any_failing, told_of_failures
 from builder.cli.progress import Progress
 from builder.cli.releases import Declared, declared_releases, ready_releases
-from builder.errors import BadInput, Refused, counted
+from builder.compile.spec import block_faults
+from builder.distribute.publish import Done, Mirror, Prove, Publisher, Release, found_release
+from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.distribute.publish.unsigned import unsigned
 from builder.load.project import load_project
-from builder.process import Processes
-from builder.publish import Done, Mirror, Prove, Publisher, Release, found_release
-from builder.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
-from builder.publish.unsigned import unsigned
+from builder.model.errors import BadInput, Refused, counted
 from builder.registry import Credentials, Reference, Registry, connect
-from builder.spec import block_faults
+from builder.system.process import Processes
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

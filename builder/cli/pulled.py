@@ -14,10 +14,10 @@ from builder.cli.again import Verified, check_runners, within_reach, work_folder
 from builder.cli.proving import manifest_part, prove
 from builder.cli.run import Run
 from builder.cli.workspace import FILES
-from builder.errors import BadInput
+from builder.compile.spec.checks import SCRIPTS
+from builder.distribute.pull.receipts import NAME, read_receipt
 from builder.model import Artifact
-from builder.pull.receipts import NAME, read_receipt
-from builder.spec.checks import SCRIPTS
+from builder.model.errors import BadInput
 from builder.verify import FormatTree, InImageCheck, Target
 from builder.verify.carried import carried_checks
 from builder.verify.trees import tree_of_artifact

@@ -15,30 +15,31 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import facts, hosts
+from builder import facts
 from builder.cli.os_errors import told
 from builder.cli.pull_options import POLICY, PullOptions
-from builder.errors import BadInput, BuildImagesError, Interrupted
-from builder.home import Home
-from builder.hosts.record import Host
-from builder.policy.outcomes import Ruling
-from builder.policy.reading import read_policy
-from builder.policy.render import as_lines
-from builder.policy.values import Identity, Policy
-from builder.process import Processes
-from builder.proof import Trusted, TrustedIdentity, TrustedKey, public_key
-from builder.pull.ahead import AT_ONCE, Coming, ahead
-from builder.pull.contents import reading
-from builder.pull.packing import NOTED, Brought, Kept, kept_in
-from builder.pull.pulling import Judged, NotProven, Wanted, look, prepare, pull
-from builder.pull.receipts import Last
+from builder.distribute.pull.ahead import AT_ONCE, Coming, ahead
+from builder.distribute.pull.contents import reading
+from builder.distribute.pull.packing import NOTED, Brought, Kept, kept_in
+from builder.distribute.pull.pulling import Judged, NotProven, Wanted, look, prepare, pull
+from builder.distribute.pull.receipts import Last
+from builder.host import read_record, this_host
+from builder.host.record import Host
+from builder.model.errors import BadInput, BuildImagesError, Interrupted
 from builder.registry import Credentials, Learned, Reference, Registry, connect
-from builder.terminal import printable, printable_lines
-from builder.workers import Workers
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.system.terminal import printable, printable_lines
+from builder.system.workers import Workers
+from builder.trust.policy.outcomes import Ruling
+from builder.trust.policy.reading import read_policy
+from builder.trust.policy.render import as_lines
+from builder.trust.policy.values import Identity, Policy
+from builder.trust.proof import Trusted, TrustedIdentity, TrustedKey, public_key
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
-    from builder.proof.roots import Roots
+    from builder.trust.proof.roots import Roots
 
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
@@ -269,9 +270,7 @@ def wanted_of(options: Options, given: PullOptions, reference: Reference) -> Wan
     processes = Processes()
     search_path = Home.of_environment().search_path()
     host = (
-        hosts.read_record(options.host)
-        if options.host
-        else hosts.this_host(processes, search_path=search_path)
+        read_record(options.host) if options.host else this_host(processes, search_path=search_path)
     )
     return Wanted(
         reference=reference,
@@ -308,7 +307,7 @@ def _trusted(policy: Policy) -> tuple[Trusted, ...]:
 
 def _roots(path: Path) -> Roots:
     # Most sites trust keys, and pull without what reads certificates.
-    from builder.proof.roots import roots_in  # noqa: PLC0415
+    from builder.trust.proof.roots import roots_in  # noqa: PLC0415
 
     return roots_in(path)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from builder.cli.options import Options
 from builder.cli.stages import brought_bases
 from builder.cli.workspace import write_spec
-from builder.errors import MissingPrerequisite
-from builder.home import Home
+from builder.compile.spec import base_archive
 from builder.model import Spec
+from builder.model.errors import MissingPrerequisite
 from builder.registry import Reference
 from builder.sources.registry import MIRROR_HINT, Unreachable, unreachable
-from builder.spec import base_archive
+from builder.system.home import Home
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder import door
-from builder.home import Home
+from builder.build import binfmt
 from builder.model import KeyedStage
 from builder.plan.keys import DeclaredStages, why_changed
+from builder.system.home import Home
 
 CACHED, SHARED, TO_BUILD = "cached", "shared with", "to build"
 ENGINES = "engines.json"
@@ -131,7 +131,7 @@ def _state(
 def _is_lent(image: DeclaredStages) -> bool:
     """Whether the kernel would start native tools in the place of an image's programs."""
     arch = image.native.rpartition("-")[2]
-    return bool(arch) and platform.machine() == "x86_64" and door.is_open(arch)
+    return bool(arch) and platform.machine() == "x86_64" and binfmt.is_open(arch)
 
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:

@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from builder.bases import apt_archives, find_mirror
+from builder.build.bases import apt_archives, find_mirror
 from builder.cli.commands import compiled, load_plan
 from builder.cli.progress import Progress
-from builder.errors import MissingPrerequisite, counted
-from builder.home import Home
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import LockedSource, Spec
-from builder.process import Processes
-from builder.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Rehearsal, Trial, records
-from builder.rehearse.conda_pins import CondaTrials
-from builder.rehearse.copies import copied_texts
-from builder.rehearse.index import Index, remote_index
-from builder.rehearse.libraries import LibraryTrials
-from builder.rehearse.lists import UBUNTU_SUITES, Archives, PackageLists
-from builder.rehearse.package_names import PackageTrials
-from builder.rehearse.python_pins import PythonTrials
-from builder.rehearse.repository_files import read_url
-from builder.rehearse.resolution import Resolver, pip_of_this_machine
-from builder.rehearse.servers import Servers
-from builder.rehearse.source_urls import SourceTrials
-from builder.rehearse.trees import Clones, Tree, archive_tree
-from builder.rehearse.workspace import Workspace
+from builder.model.errors import MissingPrerequisite, counted
+from builder.registry.web import innermost, server_of
 from builder.sources import Store
-from builder.web import innermost, server_of
-from builder.wheels import own_index
+from builder.sources.pip_index import own_index
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Rehearsal, Trial, records
+from builder.verify.rehearse.conda_pins import CondaTrials
+from builder.verify.rehearse.copies import copied_texts
+from builder.verify.rehearse.index import Index, remote_index
+from builder.verify.rehearse.libraries import LibraryTrials
+from builder.verify.rehearse.lists import UBUNTU_SUITES, Archives, PackageLists
+from builder.verify.rehearse.package_names import PackageTrials
+from builder.verify.rehearse.python_pins import PythonTrials
+from builder.verify.rehearse.repository_files import read_url
+from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
+from builder.verify.rehearse.servers import Servers
+from builder.verify.rehearse.source_urls import SourceTrials
+from builder.verify.rehearse.trees import Clones, Tree, archive_tree
+from builder.verify.rehearse.workspace import Workspace
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

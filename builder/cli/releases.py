@@ -10,7 +10,8 @@ from pathlib import Path
 from builder import facts
 from builder.cli.expected import harness_digests
 from builder.cli.manifests import read_manifest
-from builder.errors import BadInput, Fault
+from builder.compile.spec import COMPILER, limit_reason
+from builder.distribute.publish import NotReady, Ready, Release, ready
 from builder.model import (
     AXES,
     GENERIC,
@@ -22,9 +23,8 @@ from builder.model import (
     Project,
     Selection,
 )
+from builder.model.errors import BadInput, Fault
 from builder.plan import make_plan
-from builder.publish import NotReady, Ready, Release, ready
-from builder.spec import COMPILER, limit_reason
 from builder.verify.harness import harness_of, within
 
 

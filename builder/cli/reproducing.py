@@ -13,11 +13,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from builder import doctor as examination
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
-from builder.bases import StoredBase
-from builder.bound_files import SBOM
+from builder.build.bases import StoredBase
+from builder.build.engines import ENGINES, Tools
 from builder.cli.at_work import using
 from builder.cli.commands import compiled, load_plan
 from builder.cli.lending import downloading
@@ -29,17 +28,18 @@ from builder.cli.run import Run, Timer
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.stages import brought_bases
 from builder.cli.workspace import FILES, workspace, write_spec
-from builder.engines import ENGINES, Tools
-from builder.errors import BadInput, EmptySelection, counted
-from builder.home import Home
+from builder.compile.spec import base_archive
+from builder.compile.spec.cutting import on_images
+from builder.host import doctor as examination
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Artifact, Selection, Spec
-from builder.namespaces import remove_tree
-from builder.orphans import MARK, living
-from builder.process import Processes
-from builder.spec import base_archive
-from builder.spec.cutting import on_images
+from builder.model.errors import BadInput, EmptySelection, counted
+from builder.system.bound_files import SBOM
+from builder.system.home import Home
+from builder.system.namespaces import remove_tree
+from builder.system.orphans import MARK, living
+from builder.system.process import Processes
 from builder.verify import host_facts
 
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made

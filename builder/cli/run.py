@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.artifacts.sharing import SharedLayers
-from builder.bases import Mirror
+from builder.build.bases import Mirror
+from builder.build.engines import Engine, Tools
 from builder.cli.progress import Progress
-from builder.engines import Engine, Tools
 from builder.model import EPOCH, FORMATS
 from builder.verify import HostFacts
 

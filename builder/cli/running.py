@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.cli.schedule import Schedule, Task
-from builder.errors import Interrupted
-from builder.locks import locked
-from builder.whole import write_atomically
+from builder.model.errors import Interrupted
+from builder.system.atomic import write_atomically
+from builder.system.locks import locked
 
 _POLL_S = 0.5  # how often the main thread looks up, so that Ctrl-C is seen at once
 _FILE = "durations.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder import schema
+from builder.reports import schema
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

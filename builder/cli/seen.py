@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from builder.cli.manifests import read_manifest
-from builder.home import Home
 from builder.model import PlannedImage
-from builder.rehearse import records
+from builder.system.home import Home
+from builder.verify.rehearse import records
 
 COMPILED_ONLY = "compiled only: neither built nor rehearsed here"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import builder
 from builder.cli.options import Options
-from builder.errors import StepFailed
-from builder.process import Processes
+from builder.model.errors import StepFailed
+from builder.system.process import Processes
 
-_SCRIPT = Path(builder.__file__).parent / "setup/main.sh"
+_SCRIPT = Path(builder.__file__).parent / "host/setup/main.sh"
 
 
 def set_up(options: Options) -> int:

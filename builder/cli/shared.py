@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from builder.home import SHARED_VARIABLE, Home
+from builder.system.home import SHARED_VARIABLE, Home
 
 SITE, VARIABLE = "site.yaml", "BUILD_IMAGES_SITE"  # as builder.load.site has them
 _LINKED = ("bases", "native", "sources/sha256")  # folders of things that are whole and never change

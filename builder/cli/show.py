@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from builder.cli.manifests import Keyed
-from builder.errors import counted
 from builder.model import Cell, LeftOut, Plan, PlannedImage
+from builder.model.errors import counted
 from builder.plan.grouping import MANY, by_reason
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def explanation_json(
 
 
 def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
-    from builder import native  # noqa: PLC0415 - `explain` alone needs it
+    from builder.build import native  # noqa: PLC0415 - `explain` alone needs it
 
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from builder.home import Home
-from builder.process import Processes
-from builder.proof import (
+from builder.distribute.publish import Attest, Prove, Ready, Release
+from builder.distribute.pull.proving import attachments_of
+from builder.registry import INDEX, Descriptor, Source
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.trust.proof import (
     Attachment,
     Signer,
     Standing,
@@ -21,12 +24,9 @@ from builder.proof import (
     signer_of,
     statements_of,
 )
-from builder.proof import Descriptor as Subject
-from builder.proof.keyless import KEYLESS
-from builder.proof.signers import PKCS11
-from builder.publish import Attest, Prove, Ready, Release
-from builder.pull.proving import attachments_of
-from builder.registry import INDEX, Descriptor, Source
+from builder.trust.proof import Descriptor as Subject
+from builder.trust.proof.keyless import KEYLESS
+from builder.trust.proof.signers import PKCS11
 
 
 def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove:

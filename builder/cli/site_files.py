@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from builder.cli.commands import load_plan
 from builder.cli.manifests import read_manifest
-from builder.errors import counted
 from builder.model import PlannedImage
-from builder.sites import Place, site_files, site_image
+from builder.model.errors import counted
+from builder.reports.sites import Place, site_files, site_image
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

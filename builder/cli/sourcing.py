@@ -9,17 +9,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.bases import find_mirror
+from builder.build.bases import find_mirror
 from builder.cli.at_work import using
 from builder.cli.commands import compiled
 from builder.cli.progress import Progress
-from builder.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
-from builder.home import Home
+from builder.compile.spec import COMPILER, block_faults, downloads_of
+from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
 from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Site, Spec
+from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.locked import DEBIAN_SOURCE, LOCK
 from builder.plan import make_plan
-from builder.process import Processes
 from builder.registry import Credentials
 from builder.sources import Downloader, Store, fetch_all
 from builder.sources.debian import DebianSources
@@ -27,9 +27,9 @@ from builder.sources.locking import Locking, Wanted, lock_sources, lock_text, me
 from builder.sources.pins import Key, mismatches, pin_references
 from builder.sources.registry import Registries
 from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Unfetched
-from builder.spec import COMPILER, block_faults, downloads_of
-from builder.spec.downloads import Downloads
-from builder.whole import write_atomically
+from builder.system.atomic import write_atomically
+from builder.system.home import Home
+from builder.system.process import Processes
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

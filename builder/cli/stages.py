@@ -12,23 +12,23 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from builder.bases import StoredBase, ensure_base, find_mirror, kept_base
+from builder.build.bases import StoredBase, ensure_base, find_mirror, kept_base
+from builder.build.engines import Engine
+from builder.build.native import NativeTools
 from builder.cli.lending import lent_to, native_tools, told
 from builder.cli.packing import append
 from builder.cli.records import ENGINES, Records, noted_engines, program, read_record
 from builder.cli.run import Run, now
 from builder.cli.workspace import output_folder, remove, write_spec
-from builder.engines import Engine
-from builder.errors import StepFailed
-from builder.home import Home
-from builder.indices import IndexState, state_from
-from builder.locks import locked
+from builder.compile.spec import COMPILER, base_archive
+from builder.compile.spec.cutting import stage_alone
 from builder.model import KeyedStage, PlannedImage, Spec
-from builder.native import NativeTools
+from builder.model.errors import StepFailed
 from builder.plan.keys import StageKeys
-from builder.spec import COMPILER, base_archive
-from builder.spec.cutting import stage_alone
-from builder.whole import write_atomically
+from builder.sources.package_indices import IndexState, state_from
+from builder.system.atomic import write_atomically
+from builder.system.home import Home
+from builder.system.locks import locked
 
 _ASKS = "apt-get update"  # in the text of a stage that is told of package indices
 _BASE = "base"

@@ -8,28 +8,28 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.build.engines.protocol import shortened
 from builder.cli.at_work import at_work
 from builder.cli.building import run_for
 from builder.cli.lending import lent_to
 from builder.cli.progress import Progress
 from builder.cli.stages import Stages
 from builder.cli.workspace import remove, stored_sources, write_spec
-from builder.engines.protocol import shortened
-from builder.errors import StepFailed
-from builder.home import Home
-from builder.lint.dockerfile import DockerStage
+from builder.compile.lint.dockerfile import DockerStage
+from builder.compile.spec import base_archive, block_faults
+from builder.compile.spec.cutting import stage_alone
 from builder.load.project import load_project
-from builder.locks import locked
 from builder.model import BaseImage, Plan, PlannedImage, Spec
+from builder.model.errors import StepFailed
+from builder.model.tags import rehearsal_tag
 from builder.plan.images import base_name
-from builder.rehearse import Trial
-from builder.rehearse.servers import Ask
-from builder.rehearse.stand_ins import stand_in_for
-from builder.rehearse.step_trials import StepEnd, step_trials
-from builder.rehearse.trials import STEPS, not_tried
-from builder.spec import base_archive, block_faults
-from builder.spec.cutting import stage_alone
-from builder.tags import rehearsal_tag
+from builder.system.home import Home
+from builder.system.locks import locked
+from builder.verify.rehearse import Trial
+from builder.verify.rehearse.servers import Ask
+from builder.verify.rehearse.stand_ins import stand_in_for
+from builder.verify.rehearse.step_trials import StepEnd, step_trials
+from builder.verify.rehearse.trials import STEPS, not_tried
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

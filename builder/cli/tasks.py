@@ -17,8 +17,8 @@ from builder.cli.running import Durations
 from builder.cli.schedule import Limits, Task
 from builder.cli.stages import Stages
 from builder.cli.untried import not_tried
-from builder.errors import BadInput
 from builder.model import RUNTIME, KeyedStage, Spec
+from builder.model.errors import BadInput
 
 _GIB = 1 << 30
 # Seconds that a task takes before one was ever measured; what runs emulated takes longer.

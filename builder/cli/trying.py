@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import counted
-from builder.policy.cases import Tried, read_cases, try_case
-from builder.policy.reading import read_policy
-from builder.policy.render import as_lines
-from builder.terminal import printable
+from builder.model.errors import counted
+from builder.system.terminal import printable
+from builder.trust.policy.cases import Tried, read_cases, try_case
+from builder.trust.policy.reading import read_policy
+from builder.trust.policy.render import as_lines
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import builder
 from builder.cli import show
 from builder.cli.manifests import Keyed, Wanted, state_of
-from builder.home import Home
+from builder.system.home import Home
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -57,7 +57,7 @@ class Earlier:
 
     def keep(self, result: object) -> None:
         """Keep a result; a folder that cannot be written to costs time, and nothing else."""
-        from builder.whole import write_atomically  # noqa: PLC0415 - an unchanged plan does without
+        from builder.system.atomic import write_atomically  # noqa: PLC0415 - an unchanged plan does without
 
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)

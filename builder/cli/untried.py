@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from builder import doctor as examination
-from builder.engines import Tools
-from builder.errors import MissingPrerequisite, StepFailed
+from builder.build.engines import Tools
+from builder.host import doctor as examination
 from builder.model import FAILED, Outcome
+from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.verify.machine import runs_nothing
 from builder.verify.runners import Container, Kind
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from builder.build.engines import ENGINES, Tools
 from builder.cli.again import Verified, finished, prove_again
 from builder.cli.at_work import at_work
 from builder.cli.building import notes_on, versions_of
@@ -17,15 +18,14 @@ from builder.cli.progress import progress_for
 from builder.cli.pulled import Receipt, receipt_in, verify_pulled
 from builder.cli.run import Run
 from builder.cli.untried import not_tried
-from builder.engines import ENGINES, Tools
-from builder.errors import BadInput, MissingPrerequisite
-from builder.home import Home
-from builder.measure import as_text, exposition
 from builder.model import SKIPPED
-from builder.process import Processes
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.system.atomic import write_atomically
+from builder.system.home import Home
+from builder.system.process import Processes
 from builder.verify import host_facts
+from builder.verify.measure import as_text, exposition
 from builder.verify.wording import one_line
-from builder.whole import write_atomically
 
 
 def verify(options: Options) -> int:

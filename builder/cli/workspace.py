@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from builder.cli.manifests import size_of
-from builder.home import Home
-from builder.locks import locked
+from builder.compile.spec.checks import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
-from builder.spec.checks import EXECUTABLE
-from builder.whole import write_atomically
+from builder.system.atomic import write_atomically
+from builder.system.home import Home
+from builder.system.locks import locked
 
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 _STEPS = "steps.json"

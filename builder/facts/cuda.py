@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from builder.places import Where
+from builder.facts.places import Where
 
 CUDNN, NCCL = "cudnn", "nccl"
 DEB, RPM = "deb", "rpm"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.places import Where
+from builder.facts.places import Where
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,8 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.reader import Reader
 
+from builder.facts.places import Where
 from builder.load.faults import Faults
-from builder.places import Where
 
 # libyaml's parser is several times faster; PyYAML may have been built without it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -19,6 +19,8 @@ from builder.facts import (
     SdkRelease,
     SystemRelease,
 )
+from builder.facts.places import Where
+from builder.facts.versions import version_order
 from builder.load.contradictions import Contradictions, Lines
 from builder.load.document import Node, parse
 from builder.load.faults import Faults, suggest
@@ -31,8 +33,6 @@ from builder.load.readers import (
     one_of,
     text,
 )
-from builder.places import Where
-from builder.versions import version_order
 
 T = TypeVar("T")
 Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SdkRelease, SystemRelease)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from builder.errors import Fault
-from builder.places import Where
+from builder.facts.places import Where
+from builder.model.errors import Fault
 
 _NEAR = 0.8  # of 1.0: of five letters one is another, of six two changed places
 _OTHER_LETTERS = 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from builder import facts, versions
+from builder import facts
+from builder.facts import versions
 from builder.load.document import Node
 from builder.load.faults import Faults, suggest
 from builder.load.floating import floating_tags

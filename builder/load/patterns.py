@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from builder import facts, versions, words
+from builder import facts
+from builder.facts import versions
 from builder.load.document import Node, Probe, note
 from builder.load.faults import Faults, is_near, suggest
 from builder.load.known import Known
 from builder.load.readers import Reader, mapping, one_or_more, text
+from builder.model import names
 
 _VERSION = re.compile(r"[\d.*?]*$")
 _VERSIONS = re.compile(r"none|\d+(\.\d+)*(\.?\*)?")
@@ -107,7 +109,7 @@ def _is_elsewhere(axis: str, pattern: str, known: Known) -> bool:
         return _VERSIONS.fullmatch(pattern) is not None
     if axis == "mpi":
         family = versions.split_mpi(pattern)[0] or pattern
-        return family.rstrip("*-") in {words.NONE, *facts.MPI_FAMILIES}
+        return family.rstrip("*-") in {names.NONE, *facts.MPI_FAMILIES}
     return not is_near(pattern, known.recipes or ())
 
 

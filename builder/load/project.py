@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import BadInput, Fault
 from builder.load import toolkits
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
@@ -26,6 +25,7 @@ from builder.load.matrix import read_matrix
 from builder.load.recipes import check_ancestry, read_recipe
 from builder.load.site import read_site
 from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
+from builder.model.errors import BadInput, Fault
 
 MATRIX = "matrix.yaml"
 RECIPES = "recipes"

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from builder import facts, versions
+from builder import facts
+from builder.facts import versions
 from builder.load.document import Node, Probe, inside, key_node, note, quoted
 from builder.load.faults import Faults, suggest
 

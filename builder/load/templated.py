@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder import templates
+from builder.load import templates
 from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.load.readers import any_text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from builder.errors import Fault
 from builder.load.faults import suggest
 from builder.model import MPI_ROUTES, OPTIONAL, BlockUse
+from builder.model.errors import Fault
 
 # Each argument with what its value must be, in words.
 ARGUMENTS: Mapping[str, Mapping[str, str]] = {

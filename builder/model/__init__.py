@@ -6,7 +6,8 @@ All are frozen. Mappings are never changed after construction. Architectures are
 
 from __future__ import annotations
 
-from builder.cells import Cell, Selection
+from builder.facts.places import Where
+from builder.model.cells import Cell, Selection
 from builder.model.inputs import (
     BaseImage,
     BlockUse,
@@ -25,21 +26,7 @@ from builder.model.inputs import (
     Site,
 )
 from builder.model.locked import Lock, LockedSource
-from builder.model.planned import (
-    KeyedStage,
-    LeftOut,
-    Plan,
-    PlannedCuda,
-    PlannedImage,
-    PlannedMpi,
-    Reason,
-    Spec,
-    StageCheck,
-    StageRecipe,
-)
-from builder.model.results import Artifact, Outcome
-from builder.places import Where
-from builder.words import (
+from builder.model.names import (
     AXES,
     CUDA_ROUTES,
     DEVELOPMENT,
@@ -59,6 +46,19 @@ from builder.words import (
     TOOLKITS,
     merged_environment,
 )
+from builder.model.planned import (
+    KeyedStage,
+    LeftOut,
+    Plan,
+    PlannedCuda,
+    PlannedImage,
+    PlannedMpi,
+    Reason,
+    Spec,
+    StageCheck,
+    StageRecipe,
+)
+from builder.model.results import Artifact, Outcome
 
 __all__ = [
     "AXES",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from builder.facts import NO_FACTS, Facts
+from builder.facts.places import Where
 from builder.model.locked import Lock
-from builder.places import Where
-from builder.words import MPI_ROUTES
+from builder.model.names import MPI_ROUTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

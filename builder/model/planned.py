@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from builder.cells import Cell
 from builder.facts import SystemRelease
+from builder.model.cells import Cell
 from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
 from builder.model.locked import LockedSource
-from builder.tags import stage_tag
-from builder.words import DEVELOPMENT
+from builder.model.names import DEVELOPMENT
+from builder.model.tags import stage_tag
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.words import SKIPPED
+from builder.model.names import SKIPPED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

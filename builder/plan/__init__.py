@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from builder.errors import BadInput, Fault
 from builder.model import BlockUse, LeftOut, Plan, PlannedImage, Project, Reason, Selection
+from builder.model.errors import BadInput, Fault
 from builder.plan.cells import selected_cells
 from builder.plan.constraints import Constraints
 from builder.plan.images import Images

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from builder.facts.versions import matches
 from builder.model import Cell, Project, Selection
-from builder.versions import matches
 
 _WILD = re.compile(r"[*?\[]")
 

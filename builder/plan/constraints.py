@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from builder import facts
+from builder.facts.versions import split_mpi
 from builder.model import (
     GENERIC,
     NONE,
@@ -30,7 +31,6 @@ from builder.plan.routes import (
     choose_mpi,
     source_of,
 )
-from builder.versions import split_mpi
 
 _NO_CUDA: Choice[PlannedCuda] = Choice()
 _NO_MPI: Choice[PlannedMpi] = Choice()

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from builder import __version__
-from builder.contract import as_document, contract_of
-from builder.errors import Fault
 from builder.model import (
     BaseImage,
     BlockUse,
@@ -21,12 +19,14 @@ from builder.model import (
     StageCheck,
     StageRecipe,
 )
+from builder.model.contract import as_document, contract_of
+from builder.model.errors import Fault
 from builder.model.inputs import at_mirror
+from builder.model.tags import OWN
 from builder.plan.constraints import Verdict
 from builder.plan.decisions import decided
 from builder.plan.rendering import Memo
 from builder.plan.stages import CHECKS_FOLDER, Contents, Stages, read_text
-from builder.tags import OWN
 
 _BASE_FORMAT = "3"  # the same, for bases
 KEY_FORMAT = "5"  # raised when the same inputs would make another image

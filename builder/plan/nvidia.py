@@ -11,9 +11,9 @@ from typing import Any
 
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease
+from builder.facts.versions import version_order
 from builder.model import BaseImage, PackagedCuda, PackagedExtra, Site
 from builder.model.inputs import mirrored_part
-from builder.versions import version_order
 
 _IMAGE = "docker.io/nvidia/cuda"
 _PUBLIC = "docker.io"

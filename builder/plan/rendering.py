@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
-from builder import templates
-from builder.errors import Fault
+from builder.load import templates
 from builder.model import Where
+from builder.model.errors import Fault
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 T = TypeVar("T")

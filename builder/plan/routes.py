@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from builder import facts
 from builder.facts import CudaRelease, Facts
+from builder.facts.versions import matches, split_mpi, version_order
 from builder.model import (
     CUDA_ROUTES,
     BaseImage,
@@ -20,7 +21,6 @@ from builder.model import (
     Reason,
 )
 from builder.plan import hpc_sdk, nvidia
-from builder.versions import matches, split_mpi, version_order
 
 # Debian names MPICH's library itself: https://sources.debian.org/src/mpich/ (debian/rules)
 _OWN_MPICH = ("debian", "ubuntu")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from builder.errors import EmptySelection
 from builder.facts import CPU_TARGETS as TARGETS_BY_ARCH
+from builder.facts.versions import matches
 from builder.model import GENERIC, SELECTABLE, LeftOut, Project, Selection
+from builder.model.errors import EmptySelection
 from builder.plan.cells import all_cells
 from builder.plan.grouping import MANY, by_reason
-from builder.versions import matches
 
 CPU_TARGETS = (GENERIC, *(name for some in TARGETS_BY_ARCH.values() for name in some))
 

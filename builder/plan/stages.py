@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder import templates
-from builder.errors import BadInput, Fault
+from builder.load import templates
+from builder.load.templates import SourceNames
 from builder.model import (
     NONE,
     BlockUse,
@@ -21,11 +21,11 @@ from builder.model import (
     StageRecipe,
     merged_environment,
 )
+from builder.model.errors import BadInput, Fault
 from builder.plan import toolkits
 from builder.plan.cells import fits
 from builder.plan.constraints import Verdict
 from builder.plan.rendering import Memo, Rendering
-from builder.templates import SourceNames
 
 CHECKS_FOLDER = Path("tests/images")
 _NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from builder.facts.versions import version_order
 from builder.model import (
     TOOLKITS,
     BaseImage,
@@ -15,7 +16,6 @@ from builder.model import (
     PlannedMpi,
 )
 from builder.plan import hpc_sdk, nvidia
-from builder.versions import version_order
 
 CUDA, MPI = TOOLKITS
 

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 import requests
 
-from builder.digests import digest_of
-from builder.errors import BadInput
+from builder.model.digests import digest_of
+from builder.model.errors import BadInput
 from builder.registry import downloads, referring, uploads
 from builder.registry.addresses import next_page
 from builder.registry.answers import length_of, whole
@@ -26,7 +26,7 @@ from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, Reference, is_digest, is_tag
 from builder.registry.source import LARGEST_MANIFEST, Source
 from builder.registry.transport import Transport
-from builder.web import printable
+from builder.registry.web import printable
 
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"

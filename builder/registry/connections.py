@@ -21,7 +21,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.poolmanager import pool_classes_by_scheme
 from urllib3.util.ssl_ import create_urllib3_context
 
-from builder.errors import BadInput
+from builder.model.errors import BadInput
 from builder.registry.answers import TLS_HINT
 from builder.registry.deadlines import WatchedSending
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadInput, MissingPrerequisite
-from builder.home import folder_of_user
-from builder.process import Processes
+from builder.model.errors import BadInput, MissingPrerequisite
 from builder.registry.references import DOCKER_HUB
+from builder.system.home import folder_of_user
+from builder.system.process import Processes
 
 USER, PASSWORD = "BUILD_IMAGES_REGISTRY_USER", "BUILD_IMAGES_REGISTRY_PASSWORD"
 NAMED = "BUILD_IMAGES_REGISTRY"  # whose those two are, for commands other than publish

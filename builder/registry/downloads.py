@@ -14,7 +14,7 @@ import urllib3.exceptions
 from builder.registry.deadlines import LEAST_GAIN, BodyLimits
 from builder.registry.failures import Passing, WrongContent
 from builder.registry.references import Descriptor
-from builder.whole import discard
+from builder.system.atomic import discard
 
 if TYPE_CHECKING:
     from builder.registry.client import Registry

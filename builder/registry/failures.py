@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.errors import BuildImagesError
+from builder.model.errors import BuildImagesError
 
 
 class RegistryFailed(BuildImagesError):

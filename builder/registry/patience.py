@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from builder.errors import Interrupted
+from builder.model.errors import Interrupted
 from builder.registry.failures import Passing
 
 ATTEMPTS = 5  # without anything gained between them

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from builder.digests import digest_of
-from builder.errors import BadInput
+from builder.model.digests import digest_of
+from builder.model.errors import BadInput
 from builder.registry.failures import WrongContent
-from builder.terminal import printable
+from builder.system.terminal import printable
 
 DOCKER_HUB = "docker.io"
 LARGEST = 1 << 50  # bytes; a size that is larger is none

@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from builder.digests import digest_of
+from builder.model.digests import digest_of
 from builder.registry.authorization import DELETE, Scope
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
 from builder.registry.kinds import INDEX, as_bytes

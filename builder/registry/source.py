@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from builder import exact_json
-from builder.exact_json import MOST_VALUES
+from builder.model import exact_json
+from builder.model.exact_json import MOST_VALUES
 from builder.registry.failures import WrongContent
 from builder.registry.references import Descriptor
 

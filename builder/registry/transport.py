@@ -22,8 +22,6 @@ import requests.adapters
 import requests.utils
 import urllib3.exceptions
 
-from builder.home import Home
-from builder.locks import locked
 from builder.registry.addresses import joined, origin
 from builder.registry.answers import broken, failure, lost, no_token
 from builder.registry.authorization import Authorization, Learned, Scope
@@ -33,7 +31,9 @@ from builder.registry.deadlines import SMALL_BODY, TOO_LONG, BodyLimits, Watch, 
 from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
 from builder.registry.patience import Patience, Seldom, Sleep
 from builder.registry.references import DOCKER_HUB
-from builder.web import cause_of, server_of
+from builder.registry.web import cause_of, server_of
+from builder.system.home import Home
+from builder.system.locks import locked
 
 TIMEOUT_S = (10.0, 60.0)  # to connect, and without a byte
 _REDIRECTS = 5

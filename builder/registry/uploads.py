@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING
 
 import requests
 
-from builder.digests import sha256_of_file
-from builder.errors import StepFailed
+from builder.model.digests import sha256_of_file
+from builder.model.errors import StepFailed
 from builder.registry.deadlines import LEAST_GAIN, BodyLimits
 from builder.registry.failures import Passing, RegistryFailed, WrongContent
 from builder.registry.references import Descriptor

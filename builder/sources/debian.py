@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.errors import MissingPrerequisite, Refused, StepFailed
-from builder.locks import locked
+from builder.model.errors import MissingPrerequisite, Refused, StepFailed
 from builder.model.locked import DEBIAN_SOURCE, LockedSource
-from builder.process import Processes
+from builder.registry.web import server_of
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import Store, Unfetched
-from builder.web import server_of
+from builder.system.locks import locked
+from builder.system.process import Processes
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _INDEX = "main/source/Sources.xz"

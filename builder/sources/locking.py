@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.errors import BuildImagesError, Refused
-from builder.locks import locked
+from builder.model.errors import BuildImagesError, Refused
 from builder.model.locked import DEBIAN_SOURCE, Lock, LockedSource
+from builder.registry.web import without_users
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import JOBS, Store, Unfetched
-from builder.web import without_users
+from builder.system.locks import locked
 
 SCHEMA = "build-images/lock/v1"
 _FILE = re.compile(r"[\w+~][\w.+~%=-]*")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
 
-from builder.errors import BuildImagesError, Fault
+from builder.model.errors import BuildImagesError, Fault
 from builder.model.locked import LOCK, Lock
 from builder.registry import Reference
 from builder.sources.locking import Wanted

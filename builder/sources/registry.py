@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder import exact_json, facts
-from builder.errors import MissingPrerequisite
+from builder import facts
+from builder.model import exact_json
+from builder.model.errors import MissingPrerequisite
 from builder.model.inputs import at_mirror
 from builder.registry import (
     INDEXES,

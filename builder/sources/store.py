@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import BuildImagesError, MissingPrerequisite, Refused
-from builder.locks import locked
+from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
+from builder.registry.web import server_of, without_users
 from builder.sources.download import (
     Downloader,
     Fetched,
     NotFetched,
     digest_of,
 )
-from builder.web import server_of, without_users
+from builder.system.locks import locked
 
 JOBS = 4
 

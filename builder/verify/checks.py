@@ -7,11 +7,11 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from builder.engines import Tools
-from builder.errors import StepFailed
-from builder.indices import IndexState
+from builder.build.engines import Tools
 from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
-from builder.process import Completed
+from builder.model.errors import StepFailed
+from builder.sources.package_indices import IndexState
+from builder.system.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
 from builder.verify.host import HostFacts
 from builder.verify.reported import AskedRanks, misreported, printed_failure

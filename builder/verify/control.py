@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from builder.errors import StepFailed
 from builder.model import PASSED, SKIPPED, Outcome
+from builder.model.errors import StepFailed
 from builder.verify.checks import InImageCheck, Target, all_failed, outcome_of
 from builder.verify.runners import Container, Kind
 from builder.verify.wording import LONGEST

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.indices import IndexState
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.predicates import STATEMENT, TEST_RESULT
+from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.sources.package_indices import IndexState
 from builder.verify.host import HostFacts
 from builder.verify.junit import junit_xml
 

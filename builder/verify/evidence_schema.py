@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.model import FAILED, FORMATS, PASSED, SKIPPED
-from builder.predicates import STATEMENT, TEST_RESULT
+from builder.model.predicates import STATEMENT, TEST_RESULT
 from builder.verify.evidence import IMAGES_OWN
 from builder.verify.ranks import LAUNCHERS
 

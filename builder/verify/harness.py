@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from builder.artifacts.flatten import Node
-from builder.digests import digest_of
 from builder.model import FAILED, SKIPPED, Outcome
+from builder.model.digests import digest_of
 from builder.verify.checks import Target
 from builder.verify.trees import FormatTree
 from builder.verify.wording import LONGEST, one_line

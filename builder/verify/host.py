@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import nvml
+from builder.system import nvml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts import oci
-from builder.errors import StepFailed
+from builder.model.errors import StepFailed
 from builder.verify.runners import Container, Kind
 from builder.verify.wording import LONGEST, readable
 

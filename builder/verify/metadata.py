@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder import contract, facts, scripts
+from builder import facts
 from builder.artifacts import sif
 from builder.artifacts.described import labels_of, layout_faults
 from builder.artifacts.oci import Layout, read_layout
-from builder.engines import charliecloud, sif_environment
+from builder.build.engines import charliecloud, sif_environment
 from builder.facts.sif_scripts import SIF_SCRIPTS, VERSIONS
-from builder.model import FAILED, Outcome
+from builder.model import FAILED, Outcome, contract, scripts
 from builder.verify.trees import FormatTree, equality
 from builder.verify.wording import LONGEST, one_line
 

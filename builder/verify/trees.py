@@ -22,11 +22,11 @@ from builder.artifacts.tree import (
     owner_differences,
     tree_digest,
 )
-from builder.digests import sha256_of
-from builder.engines import Tools, apptainer
-from builder.errors import MissingPrerequisite, StepFailed
-from builder.inflating import DAMAGED
+from builder.build.engines import Tools, apptainer
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.digests import sha256_of
+from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.system.inflating import DAMAGED
 from builder.verify.wording import one_line
 
 EQUALITY_CHECK = "formats-equal"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from builder import exact_json
+from builder.model import exact_json
 
 LONGEST = 500  # characters of a reason
 _OUTPUT_LINES = 40

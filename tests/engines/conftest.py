@@ -32,13 +32,13 @@ from real_registry import RealRegistry, real_registry
 from small_base import add_small_base, store_small_base
 from small_images import Maker, maker_in
 
-from builder.bases import StoredBase, ensure_base, find_mirror
+from builder.build.bases import StoredBase, ensure_base, find_mirror
+from builder.build.engines import Tools
 from builder.cli.workspace import link_or_copy
-from builder.engines import Tools
-from builder.home import Home
 from builder.load.project import load_project
-from builder.locks import locked
-from builder.process import Processes
+from builder.system.home import Home
+from builder.system.locks import locked
+from builder.system.process import Processes
 
 # What is tested is how images are built, and not how far behind a mirror is: some have security
 # updates of one architecture alone for weeks. `test_ordinary_user.py` takes them.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import missing
 
-from builder.descendants import end_tree
+from builder.system.descendants import end_tree
 
 
 @contextlib.contextmanager

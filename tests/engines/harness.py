@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from builder.build.engines import Tools
 from builder.cli.workspace import link_or_copy
-from builder.engines import Tools
-from builder.home import Home
+from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[2]
 ARCHITECTURES = ("x86_64", "ppc64le")

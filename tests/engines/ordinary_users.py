@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from harness import PROJECT, Ended, manifest_of
 
-from builder.doctor.diagnosis import Roots
-from builder.doctor.subids import FILES, free_range
-from builder.locks import locked
+from builder.host.doctor.diagnosis import Roots
+from builder.host.doctor.subids import FILES, free_range
+from builder.system.locks import locked
 
 _MASKED = 'umask 077 && cd && exec "$@"'
 # What says to a build where packages come from, and how old their indices may be.

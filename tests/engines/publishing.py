@@ -16,7 +16,7 @@ from harness import PROJECT, Ended, build_images
 from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
-from builder.home import Home
+from builder.system.home import Home
 
 __all__ = [
     "RECIPES",

@@ -9,7 +9,7 @@ import pytest
 from harness import PROJECT
 from ordinary_users import users, verified_digest
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 pytestmark = [
     pytest.mark.engines,

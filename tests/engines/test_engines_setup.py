@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.home import Home
+from builder.system.home import Home
 
 PROJECT = Path(__file__).parents[2]
 

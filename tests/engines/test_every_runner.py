@@ -17,7 +17,7 @@ from harness import FORMATS, PROJECT, build_images, manifest_of, missing
 from junitparser import JUnitXml
 from small_images import Check, Maker, sound
 
-from builder import schema
+from builder.reports import schema
 from builder.verify.runners import DEFAULTS, RUNNERS
 
 pytestmark = pytest.mark.engines

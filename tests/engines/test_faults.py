@@ -13,10 +13,10 @@ import pytest
 from harness import PROJECT, build_images, manifest_of, sample
 from small_base import MATRIX
 
-from builder.descendants import end_tree
-from builder.engines import Buildah, Tools
-from builder.home import Home
-from builder.mounts import mounted_below
+from builder.build.engines import Buildah, Tools
+from builder.system.descendants import end_tree
+from builder.system.home import Home
+from builder.system.mounts import mounted_below
 
 pytestmark = pytest.mark.engines
 

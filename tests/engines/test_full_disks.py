@@ -14,10 +14,10 @@ from made_releases import correct_evidence, make_images, make_project
 from publishing import RECIPES, SIGNING, Pair, own_tags, policy_of, repository, signed, unproven
 from real_registry import RealRegistry, real_registry
 
-from builder.bundle import Contents, write_archive
-from builder.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
-from builder.journals import Given
-from builder.proof import Descriptor, private_key, proofs
+from builder.distribute.bundle import Contents, write_archive
+from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
+from builder.sources.journals import Given
+from builder.trust.proof import Descriptor, private_key, proofs
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 BIG = 3 << 20  # bytes; more than the disk has

@@ -24,8 +24,8 @@ from harness import PROJECT, manifest_of
 from made_formats import Node
 from small_images import Check, Maker, sound
 
-from builder.engines import Tools
-from builder.schema import schema
+from builder.build.engines import Tools
+from builder.reports.schema import schema
 
 pytestmark = pytest.mark.engines
 

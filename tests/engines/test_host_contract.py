@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from harness import ARCHITECTURES, PROJECT, build_images
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
 

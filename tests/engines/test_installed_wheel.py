@@ -20,7 +20,7 @@ from harness import PROJECT, Ended, copy_of_project, manifest_of
 from small_base import LEAN
 
 from builder.cli.declared import program_digest
-from builder.home import ORDINARY_USER
+from builder.system.home import ORDINARY_USER
 
 pytestmark = pytest.mark.engines
 ARCH = os.uname().machine
@@ -193,8 +193,8 @@ def test_native_tools_are_compiled_from_its_files(installed: Installed) -> None:
     if not shutil.which("gcc") or ARCH != "x86_64":
         pytest.skip("missing on this machine: gcc for x86_64")
     script = (
-        "from builder.native.interpreter import compiled_code; from builder.process import"
-        " Processes; print(len(compiled_code(Processes())))"
+        "from builder.build.native.interpreter import compiled_code; "
+        "from builder.system.process import Processes; print(len(compiled_code(Processes())))"
     )
     done = installed.run("-c", script, program="python")
     assert done.status == 0, done.stderr

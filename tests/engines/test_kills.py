@@ -22,8 +22,8 @@ import pytest
 from harness import LONG, PROJECT, build_images, manifest_of
 
 from builder.artifacts import oci
-from builder.digests import sha256_of_file
-from builder.orphans import MARK
+from builder.model.digests import sha256_of_file
+from builder.system.orphans import MARK
 
 pytestmark = pytest.mark.engines
 

@@ -33,9 +33,9 @@ from host_images import rank_image
 from launching import launched, need_open_mpi_4, only, verify
 from planted_ranks import RankDefect, plant
 
-from builder.engines import Tools
-from builder.home import ORDINARY_USER
-from builder.schema import schema
+from builder.build.engines import Tools
+from builder.reports.schema import schema
+from builder.system.home import ORDINARY_USER
 from builder.verify import DEFAULTS, RUNNERS
 
 pytestmark = pytest.mark.engines

@@ -10,7 +10,7 @@ import pytest
 from harness import LONG, build_images, copy_of
 from launching import launched, need_open_mpi_4, verify
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
 

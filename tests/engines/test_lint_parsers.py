@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from harness import PROJECT
 
-from builder.engines import Tools, apptainer
-from builder.process import Completed
+from builder.build.engines import Tools, apptainer
+from builder.system.process import Completed
 
 DEFINITIONS = sorted(PROJECT.glob("tests/golden/*/*/Singularity.def"))
 READ = "while performing build: conveyor failed to get: error extracting the OCI archive file"

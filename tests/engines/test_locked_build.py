@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import build_images, manifest_of
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 RECIPE = """\
 recipe: hello-src

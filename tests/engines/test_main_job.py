@@ -19,9 +19,9 @@ from harness import (
 )
 from junitparser import JUnitXml
 
-from builder import schema
-from builder.engines import Tools
-from builder.engines.apptainer import environment as apptainer_environment
+from builder.build.engines import Tools
+from builder.build.engines.apptainer import environment as apptainer_environment
+from builder.reports import schema
 
 pytestmark = pytest.mark.engines
 

@@ -18,9 +18,9 @@ from made_formats import Node
 from prometheus_client.parser import text_string_to_metric_families
 from small_images import Maker, sound
 
-from builder import schema
-from builder.engines import Tools
-from builder.measure import PROGRAMS, bare_kind
+from builder.build.engines import Tools
+from builder.reports import schema
+from builder.verify.measure import PROGRAMS, bare_kind
 from builder.verify.runners import Container
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from harness import LONG, build_images, copy_of_project, manifest_of
 
-from builder import door
 from builder.artifacts import oci
 from builder.artifacts.flatten import flattened
 from builder.artifacts.repack import unpack
-from builder.engines import Tools
+from builder.build import binfmt
+from builder.build.engines import Tools
 
 # Each line fails the build unless what it says is so.
 STEPS = r"""
@@ -141,7 +141,7 @@ def all_building(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iter
     What is given is the folder of an image that was built well.
     """
     del tools
-    assert door.is_open("ppc64le"), "make setup registers the interpreter"
+    assert binfmt.is_open("ppc64le"), "make setup registers the interpreter"
     with ThreadPoolExecutor() as pool:
         yield {
             name: pool.submit(build, tmp_path_factory.mktemp(name))

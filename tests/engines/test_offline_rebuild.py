@@ -17,10 +17,10 @@ from harness import PROJECT, Ended, build_images, manifest_of, missing
 from loopback import Registry, running_registry
 from test_faults import write_tiny
 
-from builder import door
-from builder.bases import StoredBase
-from builder.engines import Tools
-from builder.home import Home
+from builder.build import binfmt
+from builder.build.bases import StoredBase
+from builder.build.engines import Tools
+from builder.system.home import Home
 
 pytestmark = pytest.mark.engines
 
@@ -171,7 +171,7 @@ def test_a_base_of_a_registry_is_carried(
 def test_the_native_tools_of_an_emulated_build_are_carried(
     homes: tuple[Path, Path], site: Path, tmp_path: Path, tools: Tools
 ) -> None:
-    if not door.is_open("ppc64le"):
+    if not binfmt.is_open("ppc64le"):
         pytest.skip("the kernel's handler of ppc64le is not that of 'make setup'")
     here, there = homes
     write_tiny(site, '"echo made with native tools > /etc/v"', name="packaged", base="debian13")

@@ -12,7 +12,7 @@ from harness import LONG, build_images, copy_of_project, home_of_its_own, manife
 from small_base import LEAN, add_small_base, store_small_base
 
 from builder.artifacts.oci import read_layout
-from builder.engines import Tools, apptainer
+from builder.build.engines import Tools, apptainer
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
 

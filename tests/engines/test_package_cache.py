@@ -16,10 +16,10 @@ import pytest
 from harness import Ended, build_images, missing
 from test_faults import write_tiny
 
-from builder.errors import StepFailed
-from builder.packages import PackageCache
-from builder.proxy import package_cache
-from builder.suites import Suites
+from builder.model.errors import StepFailed
+from builder.sources.package_cache import PackageCache
+from builder.sources.package_proxy import package_cache
+from builder.sources.suites import Suites
 
 pytestmark = pytest.mark.engines
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from harness import FORMATS, build_images, copy_of_project, manifest_of, sample
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
 

@@ -18,12 +18,12 @@ import requests
 from harness import Ended, build_images, missing
 from loopback import INDEX, MANIFEST, Registry, running_registry
 
-from builder.digests import digest_of
-from builder.errors import StepFailed
-from builder.home import Home
-from builder.predicates import CYCLONEDX, SLSA, TEST_RESULT
-from builder.process import Processes
-from builder.proof import (
+from builder.model.digests import digest_of
+from builder.model.errors import StepFailed
+from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.trust.proof import (
     Attachment,
     Descriptor,
     PrivateKey,
@@ -40,7 +40,7 @@ from builder.proof import (
     signer_of,
     verified,
 )
-from builder.proof.signers import by_cosign
+from builder.trust.proof.signers import by_cosign
 
 pytestmark = pytest.mark.engines
 PASSWORD = "correct horse"

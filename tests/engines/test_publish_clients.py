@@ -19,7 +19,7 @@ from real_registry import PASSWORD, USER, RealRegistry
 
 from builder.artifacts import flatten
 from builder.artifacts.oci import read_layout
-from builder.engines import Tools, apptainer
+from builder.build.engines import Tools, apptainer
 
 pytestmark = pytest.mark.engines
 ARCH = "x86_64"

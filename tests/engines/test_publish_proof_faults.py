@@ -27,8 +27,8 @@ from publishing import (
 )
 from real_registry import real_registry
 
-from builder.predicates import BUNDLE_NOTE
-from builder.proof import SIGN
+from builder.model.predicates import BUNDLE_NOTE
+from builder.trust.proof import SIGN
 
 pytestmark = pytest.mark.engines
 CLASSIC = r"/manifests/sha256-.*\.(sig|att)$"

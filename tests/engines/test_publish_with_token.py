@@ -15,8 +15,8 @@ from published import under
 from publishing import publish, repository, unproven
 from real_registry import RealRegistry
 
-from builder.process import Processes
-from builder.proof import PublicKey, signature_tag, signer_of
+from builder.system.process import Processes
+from builder.trust.proof import PublicKey, signature_tag, signer_of
 
 URI = os.environ.get("BUILD_IMAGES_TOKEN", "")
 pytestmark = [

@@ -12,7 +12,7 @@ from pulling import known_images, left_behind, one_registry, proxy, pull, site
 from registry_site import HERE, Content, Site
 
 from builder.artifacts.oci import read_layout
-from builder.digests import sha256_of_file
+from builder.model.digests import sha256_of_file
 
 pytestmark = pytest.mark.engines
 __all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures

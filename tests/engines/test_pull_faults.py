@@ -27,9 +27,9 @@ from pulling import assert_refused, known_images, left_behind, one_registry, pro
 from registry_site import GOOD, Content, Published, Site, file, folder, layer_of
 
 from builder.cli import main
-from builder.proof.keys import generated
-from builder.pull.disk import tree_on_disk
-from builder.pull.receipts import read_receipt
+from builder.distribute.pull.disk import tree_on_disk
+from builder.distribute.pull.receipts import read_receipt
+from builder.trust.proof.keys import generated
 
 pytestmark = pytest.mark.engines
 __all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures

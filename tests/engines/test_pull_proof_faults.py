@@ -11,9 +11,9 @@ from harness import Ended
 from pulling import assert_refused, known_images, one_registry, proxy, pull, site
 from registry_site import BILL, SLSA, TEST_RESULT, Content, Site
 
-from builder.predicates import BUNDLE_NOTE, CLASSIC_NOTE
-from builder.proof import SIGN, attestation_tag, making, signature_tag
+from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE
 from builder.registry import INDEX, MANIFEST, Descriptor
+from builder.trust.proof import SIGN, attestation_tag, making, signature_tag
 
 pytestmark = pytest.mark.engines
 __all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures

@@ -10,7 +10,7 @@ import pytest
 from harness import Ended, build_images, copy_of_project, manifest_of
 from test_faults import write_tiny
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
 

@@ -14,7 +14,7 @@ import pytest
 from harness import ARCHITECTURES, build_images, missing, sample
 from real_registry import real_registry
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
 Script = Callable[..., subprocess.CompletedProcess[str]]

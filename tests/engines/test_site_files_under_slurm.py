@@ -12,7 +12,7 @@ import pytest
 import slurm
 from harness import PROJECT
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 pytestmark = pytest.mark.engines

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from harness import FORMATS, PROJECT, build_images, manifest_of
 
-from builder.engines import Tools
-from builder.process import Completed
+from builder.build.engines import Tools
+from builder.system.process import Completed
 from builder.verify.runners import RUNNERS, Container, Runner
 
 pytestmark = [

@@ -13,8 +13,8 @@ from harness import Ended, build_images, manifest_of, missing, sample
 from junitparser import JUnitXml
 from real_registry import real_registry
 
-from builder.engines import Tools
-from builder.schema import schema
+from builder.build.engines import Tools
+from builder.reports.schema import schema
 
 pytestmark = pytest.mark.engines
 

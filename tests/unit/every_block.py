@@ -7,9 +7,9 @@ from typing import Any
 
 from samples import base, block, image, recipe
 
+from builder.compile.spec import limit_reason
+from builder.compile.spec.driver import dockerfile, singularity
 from builder.model import BlockUse, PlannedImage
-from builder.spec import limit_reason
-from builder.spec.driver import dockerfile, singularity
 
 ARCHS = ("x86_64", "ppc64le", "aarch64")
 FAMILIES = {

@@ -7,7 +7,7 @@ import functools
 
 from samples import block, recipe, shipped_project
 
-from builder import spec
+from builder.compile import spec
 from builder.model import PlannedImage, Project, Selection
 from builder.plan import make_plan
 

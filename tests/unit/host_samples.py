@@ -13,13 +13,13 @@ from typing import Any
 
 from samples import ROOT
 
-from builder.contract import HostContract, NeededCpu, NeededCuda, NeededMpi
 from builder.facts import Facts
 from builder.facts.processors import cpu_features
-from builder.hosts import Host, read_record
-from builder.hosts.record import HostCpu, HostGpu, HostGpus
+from builder.host import Host, read_record
+from builder.host.record import HostCpu, HostGpu, HostGpus
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
+from builder.model.contract import HostContract, NeededCpu, NeededCuda, NeededMpi
 
 RECORDS = ROOT / "tests/data/hosts"
 OPENMPI = NeededMpi(

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
-from builder.predicates import STATEMENT
-from builder.proof.envelopes import SIGN, Envelope
-from builder.proof.roots import Roots, roots_of
-from builder.proof.values import BUNDLE
+from builder.model.predicates import STATEMENT
+from builder.trust.proof.envelopes import SIGN, Envelope
+from builder.trust.proof.roots import Roots, roots_of
+from builder.trust.proof.values import BUNDLE
 
 SUBJECT = "https://git.example/site/images/.ci/build.yml@refs/heads/main"
 ISSUER = "https://git.example"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from builder.measure import PROGRAMS, Measured, PlaceFacts, rows_of
-from builder.measure.values import GpuUse, OneRun, Quantity, Sample, Use
 from builder.verify import HostFacts
+from builder.verify.measure import PROGRAMS, Measured, PlaceFacts, rows_of
+from builder.verify.measure.values import GpuUse, OneRun, Quantity, Sample, Use
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "measure"
 PLACES = ("bare", "oci", "sif")

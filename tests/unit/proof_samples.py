@@ -10,9 +10,9 @@ from typing import Any
 
 from samples import ROOT, private_file
 
-from builder.digests import digest_of
-from builder.predicates import TEST_RESULT
-from builder.proof import (
+from builder.model.digests import digest_of
+from builder.model.predicates import TEST_RESULT
+from builder.trust.proof import (
     Attachment,
     Descriptor,
     PrivateKey,
@@ -22,9 +22,9 @@ from builder.proof import (
     proofs,
     verified,
 )
-from builder.proof.envelopes import statement
-from builder.proof.keys import generated
-from builder.proof.values import MANIFEST
+from builder.trust.proof.envelopes import statement
+from builder.trust.proof.keys import generated
+from builder.trust.proof.values import MANIFEST
 
 VECTORS = ROOT / "tests" / "data" / "proof"
 PASSWORD = "correct horse"

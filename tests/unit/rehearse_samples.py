@@ -17,18 +17,18 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from samples import a_file, shipped_project, tar_bytes
 
-from builder import spec
+from builder.compile import spec
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
-from builder.process import Completed, Processes
-from builder.rehearse.index import Index, OutOfReach
-from builder.rehearse.python_pins import PythonTrials
-from builder.rehearse.resolution import Resolver
-from builder.rehearse.servers import Answer
-from builder.rehearse.steps import Step
-from builder.rehearse.targets import Target
-from builder.rehearse.trees import FilesTree, Tree
-from builder.rehearse.workspace import Workspace
+from builder.system.process import Completed, Processes
+from builder.verify.rehearse.index import Index, OutOfReach
+from builder.verify.rehearse.python_pins import PythonTrials
+from builder.verify.rehearse.resolution import Resolver
+from builder.verify.rehearse.servers import Answer
+from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.targets import Target
+from builder.verify.rehearse.trees import FilesTree, Tree
+from builder.verify.rehearse.workspace import Workspace
 
 BIONIC = Target(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
 CENTOS = Target(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from builder import spec
+from builder.compile import spec
 from builder.facts import NO_FACTS, CudaRelease, Facts
 from builder.load.project import load_project
 from builder.model import (

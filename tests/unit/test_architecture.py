@@ -6,202 +6,111 @@ import ast
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from samples import ROOT
+from structure import ROOMS, Structure, figures
 
-PACKAGE = ROOT / "builder"
-FILES = sorted(PACKAGE.rglob("*.py"))
-LEAVES = {
-    "agreement",
-    "bodies",
-    "bound_files",
-    "cells",
-    "daemons",
-    "descendants",
-    "output",
-    "supervisor",
-    "workers",
-    "digests",
-    "errors",
-    "exact_json",
-    "model",
-    "process",
-    "facts",
-    "versions",
-    "templates",
-    "terminal",
-    "home",
-    "inflating",
-    "indices",
-    "door",
-    "journals",
-    "locks",
-    "mounts",
-    "namespaces",
-    "nvml",
-    "orphans",
-    "places",
-    "packages",
-    "runs",
-    "proxy",
-    "regular_files",
-    "suites",
-    "upstream",
-    "predicates",
-    "scripts",
-    "tags",
-    "web",
-    "wheels",
-    "whole",
-    "words",
-    "zstd",
-}
-
-# What the modules of each stage may import besides the leaves and their own package.
-MAY_IMPORT = {
-    **{name: set[str]() for name in LEAVES},
-    "load": set(),
-    "contract": set(),
-    "plan": {"contract"},
-    "spec": {"contract"},
-    "lint": set(),
-    "rehearse": {"lint"},
-    "schema": {"hosts", "load", "policy", "spec", "verify"},
-    "artifacts": {"contract"},
-    "bases": {"artifacts"},
-    "registry": set(),
-    "publish": {"artifacts", "registry"},
-    "bundle": {"bases", "native", "publish", "registry"},
-    "sources": {"registry"},
-    "native": {"bases"},
-    "engines": {"artifacts", "bases"},
-    "verify": {"artifacts", "contract", "engines"},
-    "proof": set(),
-    "measure": {"verify"},
-    "report": {"measure"},
-    "doctor": {"engines", "native"},
-    "sites": {"contract"},
-    "pipelines": set(),
-    "catalog": {"contract", "hosts", "report", "sites"},
-    "hosts": {"artifacts", "contract", "doctor", "load"},
-    "policy": {"hosts", "load", "verify"},
-    "pull": {"artifacts", "hosts", "policy", "proof", "registry"},
-    "cli": None,  # composes everything
-    "__main__": {"cli"},
-    "__init__": set(),
-}
 MAX_LINES = 400
 STARTS_PROGRAMS = re.compile(
     r"os\.(system|popen|exec\w*|spawn\w*|posix_spawnp?|fork\w*)|pty\.spawn|asyncio\.create_subprocess_\w+"
 )
 
 
-def stage_of(file: Path) -> str:
-    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def module_of(file: Path) -> str:
-    return file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-
-
-def imported(file: Path) -> Iterator[str]:
-    """The full name of everything that a file imports, also within functions."""
-    for node in ast.walk(ast.parse(file.read_text())):
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The full name of everything that a module imports, also within functions."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: imports are absolute"
+            assert node.level == 0, f"from {'.' * node.level}: imports are absolute"
             assert node.module is not None
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def stages_imported(file: Path) -> set[str]:
-    found = set()
-    for name in imported(file):
-        parts = name.split(".")
-        if parts[0] != "builder":
-            continue
-        below = parts[1] if len(parts) > 1 else "__init__"
-        known = (PACKAGE / below).is_dir() or (PACKAGE / f"{below}.py").exists()
-        found.add(below if known else "__init__")
-    return found - {"__init__"}
+@pytest.fixture(scope="module", name="shape")
+def shape_of_the_package() -> Structure:
+    return Structure(ROOT)
 
 
-def test_every_module_has_its_place() -> None:
-    assert {stage_of(file) for file in FILES} <= MAY_IMPORT.keys()
+def test_rooms_import_earlier_rooms_alone(shape: Structure) -> None:
+    assert shape.backward() == []
+    assert shape.loose() == []
 
 
-@pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_imports_go_one_way(file: Path) -> None:
-    allowed = MAY_IMPORT[stage_of(file)]
-    if allowed is not None:
-        found = stages_imported(file) - LEAVES - {stage_of(file)}
-        assert found <= allowed, f"{module_of(file)} imports {sorted(found - allowed)}"
+def test_unit_tests_are_in_the_same_rooms() -> None:
+    folders = {path.parent.name for path in (ROOT / "tests/unit").rglob("test_*.py")}
+    assert folders == {*ROOMS, "unit"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_leaves_import_leaves_alone(file: Path) -> None:
-    if stage_of(file) in LEAVES:
-        assert stages_imported(file) <= LEAVES
+def test_no_figure_grows(shape: Structure) -> None:
+    """Lower `most` in bench/structure.py whenever a figure falls."""
+    grown = [f"{one.name}: {one.value:g}" for one in figures(shape) if one.value > one.most]
+    assert grown == []
 
 
-def test_leaves_do_not_import_each_other_in_a_circle() -> None:
-    imports = {name: set[str]() for name in LEAVES}
-    for file in FILES:
-        if (name := stage_of(file)) in LEAVES:
-            imports[name] |= stages_imported(file) - {name}
-    done: set[str] = set()
-    while len(done) < len(imports):
-        ready = {name for name, some in imports.items() if some <= done} - done
-        assert ready, f"a circle among {sorted(imports.keys() - done)}"
-        done |= ready
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("from builder.load import early\n", "backward"),
+        ("def later():\n    from builder.load import early\n", "backward"),
+        ("if TYPE_CHECKING:\n    from builder.load import early\n", "backward"),
+        ("import builder.model.other\n", "cyclic"),
+    ],
+)  # fmt: skip
+def test_an_import_that_goes_back_is_seen(text: str, fault: str, tmp_path: Path) -> None:
+    for name, content in {
+        "load/early": "",
+        "model/other": "from builder.model import late\n",
+        "model/late": text,
+    }.items():
+        file = tmp_path / f"builder/{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        (file.parent / "__init__.py").touch()
+        file.write_text(content)
+    (tmp_path / "builder/__init__.py").touch()
+    shape = Structure(tmp_path)
+    found = {"backward": shape.backward(), "cyclic": shape.cyclic()}
+    assert found.pop(fault)
+    assert not any(found.values())
 
 
-def test_what_only_pulls_starts_without_what_is_built() -> None:
-    """The values of recipes, plans and specs take a seventh of what a pull takes to start."""
-    program = "import builder.cli.pulling, sys; print([*sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
-    assert "builder.policy.statements" in done.stdout
-    assert "builder.model" not in done.stdout
+def test_process_alone_starts_programs(shape: Structure) -> None:
+    started: dict[str, list[str]] = {}
+    for name, module in shape.modules.items():
+        names = set(imported(module.tree))
+        roots = {imported_name.split(".")[0] for imported_name in names}
+        calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+        called = {ast.unparse(node.func) for node in calls}
+        starts = [call for call in called | names if STARTS_PROGRAMS.fullmatch(call)]
+        started[name] = sorted(roots & {"subprocess", "pty", "multiprocessing", "pexpect"}) + starts
+    # The second is started by the first; the third forks, and starts nothing else.
+    allowed = {f"builder.system.{name}" for name in ("process", "supervisor", "workers")}
+    assert {name for name, calls in started.items() if calls} == allowed
 
 
-@pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_process_alone_starts_programs(file: Path) -> None:
-    if module_of(file) in {"builder.process", "builder.supervisor", "builder.workers"}:
-        return  # the second is started by the first; the third forks, and starts nothing else
-    names = set(imported(file))
-    roots = {name.split(".")[0] for name in names}
-    assert not roots & {"subprocess", "pty", "multiprocessing", "pexpect"}
-    called = {
-        ast.unparse(node.func)
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call)
+def test_spec_alone_imports_hpccm(shape: Structure) -> None:
+    users = {
+        name
+        for name, module in shape.modules.items()
+        if any(imported_name.split(".")[0] == "hpccm" for imported_name in imported(module.tree))
     }
-    assert not [name for name in called | names if STARTS_PROGRAMS.fullmatch(name)]
+    assert users
+    assert all(name.startswith("builder.compile.spec.") for name in users)
 
 
-@pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_spec_alone_imports_hpccm(file: Path) -> None:
-    if stage_of(file) != "spec":
-        assert not [name for name in imported(file) if name.split(".")[0] == "hpccm"]
+def test_a_file_is_read_in_one_go(shape: Structure) -> None:
+    lines = {name: len(m.file.read_text().splitlines()) for name, m in shape.modules.items()}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
 
 
-@pytest.mark.parametrize("file", FILES, ids=module_of)
-def test_a_file_is_read_in_one_go(file: Path) -> None:
-    assert len(file.read_text().splitlines()) <= MAX_LINES
-
-
-def test_modules_keep_no_mutable_globals() -> None:
+def test_modules_keep_no_mutable_globals(shape: Structure) -> None:
     found = [
-        f"{module_of(file)}: global {', '.join(node.names)}"
-        for file in FILES
-        for node in ast.walk(ast.parse(file.read_text()))
+        f"{name}: global {', '.join(node.names)}"
+        for name, module in shape.modules.items()
+        for node in ast.walk(module.tree)
         if isinstance(node, ast.Global)
     ]
     assert found == []
@@ -221,7 +130,7 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-# Package mirrors and registries are chosen on the machine (see builder.bases.mirror), never here.
+# Package mirrors and registries are chosen on the machine (builder.build.bases.mirror), never here.
 # Pages for people, such as a distribution's search, may be linked.
 HOSTS = re.compile(
     r"\b(?:"

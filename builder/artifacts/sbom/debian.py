@@ -9,7 +9,7 @@ from typing import Any
 from builder.artifacts.flatten import Node
 from builder.artifacts.sbom.components import component, purl
 from builder.artifacts.sbom.licences import of_copyright
-from builder.digests import digest_of
+from builder.model.digests import digest_of
 
 _STATUS = "var/lib/dpkg/status"
 _FOLDER = "var/lib/dpkg/status.d/"

@@ -15,7 +15,7 @@ from typing import Any
 from builder.artifacts.flatten import Node
 from builder.artifacts.sbom.components import component, purl
 from builder.artifacts.sbom.licences import expression, licences
-from builder.digests import digest_of
+from builder.model.digests import digest_of
 
 _METADATA = re.compile(r"(?:^|/)[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info)$")
 _CLASSIFIER = "License :: OSI Approved :: "

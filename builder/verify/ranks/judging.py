@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
-from builder.process import Completed
+from builder.system.process import Completed
 from builder.verify.ranks.hosts import was_refused
 from builder.verify.ranks.launchers import Launcher, Start
 from builder.verify.ranks.library import HostMpi

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 from builder.facts import MPI_FAMILIES, MpiFamily
 from builder.facts.mpi import launcher_family
-from builder.home import Home
-from builder.process import Completed, Processes
+from builder.facts.versions import first_version
+from builder.system.home import Home
+from builder.system.process import Completed, Processes
 from builder.verify.ranks.hosts import nodes_of
-from builder.versions import first_version
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
 

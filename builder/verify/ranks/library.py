@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 from builder.facts.mpi import OPEN_MPI_SYMBOL
 from builder.verify.ranks.launchers import ImageMpi, Launcher, Unfit, ask
 from builder.verify.runners import Mount

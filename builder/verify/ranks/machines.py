@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 from builder.verify.evidence import Machine
 from builder.verify.ranks import launchers
 from builder.verify.ranks.launchers import SRUN, Launcher

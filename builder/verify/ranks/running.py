@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.engines import Tools
-from builder.errors import StepFailed
+from builder.build.engines import Tools
 from builder.model import FAILED, SKIPPED, Outcome
-from builder.process import Completed
+from builder.model.errors import StepFailed
+from builder.system.process import Completed
 from builder.verify.evidence import StartedBy
 from builder.verify.ranks import launchers, library
 from builder.verify.ranks.judging import GRACE_S, judged

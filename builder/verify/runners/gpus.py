@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from builder.engines import Tools
+from builder.build.engines import Tools
 from builder.verify.runners.commands import CDI_GPUS
 
 # https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md

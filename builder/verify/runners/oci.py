@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.descendants import waiting, waiting_below
-from builder.engines import Buildah
-from builder.engines.buildah import limits
-from builder.locks import locked
-from builder.namespaces import remove_tree
-from builder.process import Completed, Processes
+from builder.build.engines import Buildah
+from builder.build.engines.buildah import limits
+from builder.system.descendants import waiting, waiting_below
+from builder.system.locks import locked
+from builder.system.namespaces import remove_tree
+from builder.system.process import Completed, Processes
 from builder.verify.runners import commands
 from builder.verify.runners.protocol import NOBODY, Container, Prefixed, Runner, scratch
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from builder.engines import Tools
-from builder.process import Completed
+from builder.build.engines import Tools
+from builder.system.process import Completed
 
 # HOME must be a folder that exists: Open MPI refuses to start without one.
 HOME_IN_CONTAINER = "/tmp"  # noqa: S108 - every image has it

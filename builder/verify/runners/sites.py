@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.engines import Tools
-from builder.engines.apptainer import environment as apptainer_environment
-from builder.process import Completed
+from builder.build.engines import Tools
+from builder.build.engines.apptainer import environment as apptainer_environment
+from builder.system.process import Completed
 from builder.verify.runners import commands
 from builder.verify.runners.gpus import has_cdi
 from builder.verify.runners.protocol import Around, Container, Prefixed, Runner, scratch

@@ -1,0 +1,1 @@
+"""Engines, bases and native tools: a spec becomes artifacts."""

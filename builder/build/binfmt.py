@@ -1,0 +1,32 @@
+"""Kernel handlers (binfmt_misc): whether the kernel starts an architecture's programs by our QEMU.
+
+That QEMU runs the native twin of a program where it is shown one (`builder.build.native`).
+Commands that only look ask here, which costs them no more than reading four small files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+HANDLERS = Path("/proc/sys/fs/binfmt_misc")
+_SOURCES = Path(__file__).parent / "native"
+
+
+def version() -> str:
+    """What our QEMUs are known by: their files' names end with it."""
+    digest = hashlib.sha256()
+    for name in ("twins.c", "twins.ld", "interpreter.py"):
+        digest.update((_SOURCES / name).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def is_open(arch: str, folder: Path = HANDLERS) -> bool:
+    """Whether the kernel starts programs of an architecture with this version's interpreter."""
+    try:
+        text = (folder / f"build-images-{arch}").read_text()
+    except OSError:
+        return False
+    is_on = text.startswith("enabled") and re.search(r"^flags: \w*P", text, re.MULTILINE)
+    return bool(is_on) and f".{version()}\n" in text

@@ -1,0 +1,12 @@
+"""The engines behind one Protocol: they build a spec once, and hand over an OCI image layout."""
+
+from __future__ import annotations
+
+from builder.build.engines.buildah import Buildah
+from builder.build.engines.docker import Docker
+from builder.build.engines.drivers import VFS
+from builder.build.engines.protocol import Engine, Lent, Tools
+
+__all__ = ["ENGINES", "VFS", "Buildah", "Docker", "Engine", "Lent", "Tools"]
+
+ENGINES: dict[str, type[Buildah] | type[Docker]] = {"buildah": Buildah, "docker": Docker}

@@ -1,0 +1,170 @@
+"""Buildah: the default engine. No daemon; the builder has a container storage of its own."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder import facts
+from builder.build.bases import StoredBase
+from builder.build.engines.drivers import Driver, driver_of
+from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
+from builder.model import PlannedImage
+from builder.model.errors import StepFailed
+from builder.sources.journals import who_of
+from builder.system.locks import locked
+from builder.system.process import Processes
+
+_STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<instruction>.*)")
+
+
+_PROCESSES = 32768
+
+
+class Buildah:
+    """Builds with `buildah build --isolation chroot`, which needs neither cgroups nor a runtime."""
+
+    name = "buildah"
+    lends = True
+    options = "isolation chroot, network host"
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def version(self) -> str:
+        return self._tools.version("buildah")
+
+    def command(self, *arguments: str) -> list[str]:
+        """A buildah command on the builder's own storage."""
+        home = self._tools.home
+        root, runroot = home.storage, home.path / "run"
+        return [
+            self._tools.program("buildah"),
+            "--root",
+            str(root),
+            "--runroot",
+            str(runroot),
+            *self.driver.options,
+            *arguments,
+        ]
+
+    @property
+    def driver(self) -> Driver:
+        """The driver of the builder's storage."""
+        home = self._tools.home
+        home.path.mkdir(parents=True, exist_ok=True)
+        return driver_of(home.path, home.search_path())
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where it mounts and unpacks: a builder that was killed leaves things there."""
+        self._tools.home.temporary.mkdir(parents=True, exist_ok=True)
+        return {**self._tools.environment, "TMPDIR": str(self._tools.home.temporary)}
+
+    def has(self, name: str) -> bool:
+        argv = self.command("inspect", "--type", "image", "--format", "{{.FromImageID}}", name)
+        return self._tools.processes.capture(argv, check=False).returncode == 0
+
+    def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        with locked(self._tools.home.path, "buildah-base"):
+            self._provide_base(base, log)
+
+    def _provide_base(self, base: StoredBase, log: Path) -> None:
+        if self.has(base.tag):
+            return
+        self._tools.logged(
+            self.command("pull", "--quiet", f"oci-archive:{base.archive}"),
+            log=log,
+            what="buildah pull",
+            env=self.environment,
+        )
+        listed = self._tools.processes.capture(
+            self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
+        )
+        ids = dict(line.split() for line in listed.stdout.splitlines() if len(line.split()) == 2)  # noqa: PLR2004
+        if base.digest not in ids:
+            raise StepFailed(
+                f"{base.archive}: not the base that this run began with ({base.digest})",
+                log=log,
+                hint="another build-images made it anew meanwhile: run the same command again",
+            )
+        self._tools.logged(
+            self.command("tag", ids[base.digest], *base.names), log=log, what="buildah tag"
+        )
+
+    def build(
+        self,
+        image: PlannedImage,
+        context: Path,
+        *,
+        log: Path,
+        on_line: OnLine,
+        cache: bool = True,
+        file: str = "Dockerfile",
+        name: str = "",
+        lent: Sequence[Lent] = (),
+    ) -> None:
+        steps = Instructions(_STEP, on_line)
+        name = name or tag(image)
+        if journals := self._tools.journals:
+            journals.begin(who_of(name), fresh=not cache)
+        pull = "never" if image.is_bootstrapped else "missing"
+        try:
+            self._tools.logged(
+                self.command(
+                    "build",
+                    "--isolation=chroot",
+                    "--network=host",
+                    "--layers",
+                    *([] if cache else ["--no-cache"]),
+                    "--force-rm",
+                    "--format=oci",
+                    f"--pull={pull}",
+                    f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
+                    *limits(),
+                    *[one.option for one in lent],
+                    f"--tag={name}",
+                    f"--file={context / file}",
+                    str(context),
+                ),
+                log=log,
+                what="buildah build",
+                env={**self.environment, **self._tools.downloading_for(name)},
+                on_line=steps,
+            )
+        except StepFailed as error:
+            self._end(name, steps, well=False)
+            raise steps.failed(error) from error
+        self._end(name, steps, well=True)
+
+    def _end(self, name: str, steps: Instructions, *, well: bool) -> None:
+        if journals := self._tools.journals:
+            journals.end(who_of(name), built=steps.built, taken=steps.taken, well=well)
+
+    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        self._tools.logged(
+            self.command("push", "--quiet", "--disable-compression", tag(image), f"dir:{target}"),
+            log=log,
+            what="buildah push",
+            env=self.environment,
+        )
+
+    def clean(self) -> None:
+        # The processes of an interrupted run start nothing more; cleaning needs fresh ones.
+        if self._tools.home.storage.exists():
+            Processes().capture(self.command("rm", "--all"), check=False, timeout_s=60)
+
+
+def limits() -> list[str]:
+    """Limits for the build that this process may set.
+
+    Newer Buildahs else try to raise them, which a container or a virtual machine may forbid.
+    32768 processes is what containers.conf(5) sets by default; it can be lowered, not raised.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    if processes == resource.RLIM_INFINITY or processes > _PROCESSES:
+        processes = _PROCESSES
+    return [f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={processes}:{processes}"]

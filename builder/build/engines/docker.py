@@ -1,0 +1,133 @@
+"""Docker Engine: builds with BuildKit through buildx, or with the classic builder without it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder import facts
+from builder.build.bases import StoredBase
+from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
+from builder.model import PlannedImage
+from builder.model.errors import StepFailed
+from builder.system.locks import locked
+
+# `#12 [hpc-base-development 3/8] RUN ...` of BuildKit, `Step 3/8 : RUN ...` of the classic builder
+_STEP = re.compile(r"(?:#\d+ \[[^\]]*\d+/\d+\]|Step \d+/\d+ :) (?P<instruction>.*)")
+
+
+class Docker:
+    """Builds with the Docker Engine that $DOCKER_HOST, or the default socket, leads to."""
+
+    name = "docker"
+    lends = False
+    options = "network host"
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def version(self) -> str:
+        done = self._tools.processes.capture(
+            [self._tools.program("docker"), "version", "--format", "{{.Server.Version}}"],
+            hint="is the Docker Engine running, and DOCKER_HOST right?",
+        )
+        return done.stdout.strip()
+
+    def has(self, name: str) -> bool:
+        docker = self._tools.program("docker")
+        argv = [docker, "image", "inspect", "--format", "{{.Id}}", name]
+        return self._tools.processes.capture(argv, check=False).returncode == 0
+
+    def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        with locked(self._tools.home.path, "docker-base"):
+            self._provide_base(base, log)
+
+    def _provide_base(self, base: StoredBase, log: Path) -> None:
+        if self.has(base.tag):
+            return
+        with tempfile.TemporaryDirectory(dir=self._tools.home.work) as scratch:
+            # An Engine before 25 cannot load an OCI archive; `docker import` makes all of its own
+            # architecture there.
+            saved = Path(scratch) / "base.docker.tar"
+            first, *others = base.names
+            copied = (f"oci-archive:{base.archive}", f"docker-archive:{saved}:{first}")
+            for program, *arguments in (
+                ("skopeo", "copy", "--quiet", *copied),
+                ("docker", "load", "--quiet", "--input", str(saved)),
+                *(("docker", "tag", first, one) for one in others),
+            ):
+                argv = [self._tools.program(program), *arguments]
+                self._tools.logged(argv, log=log, what=f"{program} {arguments[0]}")
+
+    def build(
+        self,
+        image: PlannedImage,
+        context: Path,
+        *,
+        log: Path,
+        on_line: OnLine,
+        cache: bool = True,
+        file: str = "Dockerfile",
+        name: str = "",
+        lent: Sequence[Lent] = (),
+    ) -> None:
+        assert not lent  # it cannot show build steps a folder of this machine's
+        steps = Instructions(_STEP, on_line)
+        buildx = shutil.which("docker-buildx", path=self._search_path())
+        command = (
+            [buildx, "build", "--load", "--progress=plain"]
+            if buildx
+            else [self._tools.program("docker"), "build"]
+        )
+        try:
+            self._tools.logged(
+                [
+                    *command,
+                    f"--platform=linux/{facts.ARCHITECTURES[image.cell.arch].oci}",
+                    "--network=host",
+                    *([] if cache else ["--no-cache"]),
+                    f"--tag={name or tag(image)}",
+                    f"--file={context / file}",
+                    str(context),
+                ],
+                log=log,
+                what="docker build",
+                env={"DOCKER_BUILDKIT": "1" if buildx else "0"},
+                on_line=steps,
+            )
+        except StepFailed as error:
+            raise steps.failed(error) from error
+
+    def _search_path(self) -> str:
+        home = self._tools.home
+        own = [str(one / "tools/cli-plugins") for one in (home.path, home.shared) if one]
+        system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
+        return ":".join([*own, home.search_path(), *system])
+
+    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        saved = target.with_suffix(".docker.tar")
+        try:
+            self._tools.logged(
+                [self._tools.program("docker"), "save", "--output", str(saved), tag(image)],
+                log=log,
+                what="docker save",
+            )
+            self._tools.logged(
+                [
+                    self._tools.program("skopeo"),
+                    "copy",
+                    "--quiet",
+                    f"docker-archive:{saved}",
+                    f"dir:{target}",
+                ],
+                log=log,
+                what="skopeo copy",
+            )
+        finally:
+            saved.unlink(missing_ok=True)
+
+    def clean(self) -> None:
+        """The Engine removes what a client that went away had started."""

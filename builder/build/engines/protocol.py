@@ -1,0 +1,225 @@
+"""What every engine does, and what all of them are given."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from builder.build.bases import StoredBase
+from builder.facts.versions import first_version
+from builder.model import PlannedImage
+from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.tags import image_tag
+from builder.sources.journals import Journals, as_build, pip_as_build, who_of
+from builder.sources.package_indices import IndexState
+from builder.system.home import ORDINARY_USER, Home
+from builder.system.process import Completed, Processes
+
+if TYPE_CHECKING:
+    from builder.sources.package_cache import PackageCache
+
+OnLine = Callable[[str], None]
+_LAYER = re.compile(r"--> (?P<taken>Using cache )?(?P<id>[0-9a-f]{11})")  # Buildah says it so
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tools:
+    """The way to this machine's programs: subprocesses, the builder's folders, the search path."""
+
+    processes: Processes
+    home: Home
+    packages: PackageCache | None = None  # through which packages are downloaded
+    pip: str = ""  # a folder with the configuration that leads pip through the proxy
+    journals: Journals | None = None  # where it is noted what builds are given, if it is
+
+    def which(self, name: str) -> str | None:
+        """The path of a program; None if it is not on this machine."""
+        return shutil.which(name, path=self.home.search_path())
+
+    def has(self, name: str) -> bool:
+        """Whether a program is on this machine."""
+        return self.which(name) is not None
+
+    def program(self, name: str) -> str:
+        """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""
+        found = self.which(name)
+        if found is None:
+            raise MissingPrerequisite(
+                f"{name}: no such program on this machine",
+                hint="'build-images doctor' says how to get it; 'build-images setup' installs it",
+            )
+        return found
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What commands are given besides the caller's environment."""
+        return {"PATH": self.home.search_path()}
+
+    @property
+    def downloading(self) -> dict[str, str]:
+        """What commands that download packages are given besides."""
+        return {"http_proxy": self.packages.url} if self.packages else {}
+
+    def installing(self) -> AbstractContextManager[None]:
+        """The time of a step that may install packages: `PackageCache.step`."""
+        return self.packages.step() if self.packages else contextlib.nullcontext()
+
+    def downloading_for(self, name: str) -> dict[str, str]:
+        """The same for a build: what it is given is noted under the name of what is built."""
+        if not self.journals:
+            return self.downloading
+        return {key: as_build(url, who_of(name)) for key, url in self.downloading.items()}
+
+    def told(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
+        """The states of package indices that a build was told of, or its cached layers were.
+
+        Without `earlier` those of this run alone: nothing was taken from a build before it.
+        """
+        if self.journals and earlier:
+            return self.journals.states(who_of(name))
+        return self.packages.told(who_of(name)) if self.packages else ()
+
+    def pip_for(self, name: str) -> Path | None:
+        """The folder with pip's configuration for a build; None if there is none."""
+        if self.pip and self.journals:
+            return pip_as_build(self.pip, who_of(name))
+        return Path(self.pip) if self.pip else None
+
+    @property
+    def ordinary_user(self) -> str | None:
+        """Whom to run as what root must not run; None when the caller is an ordinary user."""
+        return ORDINARY_USER if os.geteuid() == 0 else None
+
+    def logged(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        log: Path,
+        what: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        on_line: OnLine | None = None,
+    ) -> Completed:
+        """`Processes.logged`, with the tools' search path."""
+        return self.processes.logged(
+            argv,
+            log=log,
+            what=what,
+            cwd=cwd,
+            env={**self.environment, **(env or {})},
+            user=user,
+            on_line=on_line,
+        )
+
+    def version(self, name: str, *arguments: str) -> str:
+        """The first version number that a program prints about itself; empty if it does not."""
+        done = self.processes.capture(
+            [self.program(name), *(arguments or ("--version",))],
+            env={**self.environment, "USER": os.environ.get("USER", "root")},
+            check=False,
+            timeout_s=20,
+        )
+        return first_version(done.stdout + done.stderr)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lent:
+    """A folder of this machine that build steps are shown at a path of the image."""
+
+    path: Path
+    at: str
+    writable: bool = False
+
+    @property
+    def option(self) -> str:
+        """Buildah's option for it."""
+        return f"--volume={self.path}:{self.at}:{'rw' if self.writable else 'ro'}"
+
+
+class Engine(Protocol):
+    """Builds Dockerfiles. One value serves one run; methods may be called from several threads."""
+
+    name: str
+    lends: bool  # whether build steps can be shown folders of this machine
+    options: str  # in words, what of the engine's options has a part in the result
+
+    def version(self) -> str:
+        """The engine's version."""
+
+    def has(self, name: str) -> bool:
+        """Whether it has an image of that name."""
+
+    def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        """Make a base known under its names."""
+
+    def build(
+        self,
+        image: PlannedImage,
+        context: Path,
+        *,
+        log: Path,
+        on_line: OnLine,
+        cache: bool = True,
+        file: str = "Dockerfile",
+        name: str = "",
+        lent: Sequence[Lent] = (),
+    ) -> None:
+        """Build a Dockerfile in `context`; raises `StepFailed` with the failing instruction.
+
+        Without `cache`, no step of an earlier build is taken up again. `name` is what the engine
+        then keeps it under: the image's own name, unless one is given.
+        `lent` are folders that build steps are shown, and that stay out of the image.
+        """
+
+    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        """Write the built image into the folder `target`: `dir:` of containers-transports(5)."""
+
+    def clean(self) -> None:
+        """Remove containers and mounts that an interrupted build left."""
+
+
+def tag(image: PlannedImage) -> str:
+    """The name under which an engine keeps a built image."""
+    return image_tag(image.identifier, image.content_key)
+
+
+class Instructions:
+    """Follows a build's output, and knows the instruction that is being run."""
+
+    def __init__(self, pattern: re.Pattern[str], on_line: OnLine) -> None:
+        self._pattern = pattern
+        self._on_line = on_line
+        self.current = ""
+        self.built: set[str] = set()  # layers, by the first digits of what engines call them
+        self.taken: set[str] = set()  # those of an earlier build
+
+    def __call__(self, line: str) -> None:
+        if layer := _LAYER.search(line):
+            (self.taken if layer["taken"] else self.built).add(layer["id"])
+            self.built -= self.taken
+        if found := self._pattern.search(line):
+            self.current = found["instruction"].strip()
+            self._on_line(found[0].strip())
+
+    def failed(self, error: StepFailed) -> StepFailed:
+        """The error of a build that failed, naming the instruction."""
+        return StepFailed(
+            f"the build failed at: {shortened(self.current) or 'its start'}",
+            tail=error.tail,
+            log=error.log,
+            hint="repeat with --verbose to see all of it; what was built before is kept",
+        )
+
+
+def shortened(text: str, limit: int = 300) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 4]} ..."

@@ -1,0 +1,1 @@
+"""A cell becomes a Dockerfile and a Singularity definition, which are linted."""

@@ -1,0 +1,167 @@
+"""hadolint and ShellCheck: where they are, and what they say of many texts at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.compile.lint.findings import ERROR, WARNING
+from builder.compile.lint.pieces import HADOLINT, SHELLCHECK, Piece
+from builder.model.errors import StepFailed
+from builder.system.process import Processes
+
+LINTERS = (HADOLINT, SHELLCHECK)
+BATCH = 64  # texts a process: what it prints of them stays far below what Processes keeps
+TIMEOUT_S = 300.0
+
+# Rules that do not hold here, each with the reason. docs/lint.md has the same table.
+IGNORED: Mapping[str, str] = {
+    "DL3003": "hpccm writes `cd ... && ...` within one RUN, which leaves no trace in the next",
+    "DL3008": "versions come from the suite that the base pins, not from each package's name",
+    "DL3013": "versions are pinned by the recipe or the lock, not in each command",
+    "DL3033": "versions come from the repositories of the base, which its digest names",
+    "DL3037": "versions come from the repositories of the base, which its digest names",
+    "DL3041": "versions come from the repositories of the base, which its digest names",
+    "DL3059": "one RUN for each block is what cells share as layers",
+    "DL4001": "it compares RUN instructions with each other; each block brings what it needs",
+    "DL4006": "a definition has no SHELL; piped-download says where a pipe hides a failure",
+    "SC1090": "the sourced file is in the image, where ShellCheck cannot look",
+    "SC1091": "the sourced file is in the image, where ShellCheck cannot look",
+    "SC2016": "$basearch and $releasever in the text of a repository are for yum to expand",
+    "SC2046": "hpccm writes make -j$(nproc); nproc prints a number",
+    "SC2086": "$SRC, $OUT and hpccm's prefixes are paths without blanks",
+}
+_SHELL_IGNORED = tuple(rule for rule in IGNORED if rule.startswith("SC"))
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A linter of this machine. `stamp` changes whenever the file does."""
+
+    name: str
+    path: str
+    stamp: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remark:
+    """What a linter says of one line of a piece."""
+
+    line: int
+    level: str
+    rule: str
+    text: str
+
+
+def find(search_path: str) -> dict[str, Program]:
+    """The linters of this machine: wheels put them beside Python, which PATH need not hold."""
+    beside = sysconfig.get_path("scripts")
+    found = {}
+    for name in LINTERS:
+        if path := shutil.which(name, path=os.pathsep.join([beside, search_path])):
+            state = Path(path).stat()
+            stamp = f"{path} {state.st_size} {state.st_mtime_ns}"
+            found[name] = Program(name=name, path=path, stamp=stamp)
+    return found
+
+
+def version(program: Program, processes: Processes) -> str:
+    """`hadolint 2.14.0`."""
+    said = processes.capture([program.path, "--version"], timeout_s=60).stdout
+    number = _VERSION.search(said)
+    return f"{program.name} {number.group() if number else 'of unknown version'}"
+
+
+def remarks(
+    pieces: Iterable[Piece], programs: Mapping[str, Program], processes: Processes, jobs: int
+) -> dict[Piece, list[Remark]]:
+    """What the linters say of each piece; pieces of a linter that is not there are left out."""
+    groups: dict[tuple[str, str], list[Piece]] = {}
+    for piece in dict.fromkeys(pieces):
+        if piece.linter in programs:
+            groups.setdefault((piece.linter, piece.dialect), []).append(piece)
+    batches = [batch for group in groups.values() for batch in _batches(group, jobs)]
+    found: dict[Piece, list[Remark]] = {}
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        try:
+            for one in pool.map(lambda batch: _run(batch, programs, processes), batches):
+                found.update(one)
+        except KeyboardInterrupt:  # Ctrl-C does not reach what leads a session of its own
+            processes.stop()
+            raise
+    return found
+
+
+def _batches(pieces: Sequence[Piece], jobs: int) -> list[Sequence[Piece]]:
+    """Even shares of at most `BATCH`, one for each job at least if there is enough for two."""
+    shares = max(math.ceil(len(pieces) / BATCH), min(jobs, math.ceil(len(pieces) / 4)))
+    return [pieces[start::shares] for start in range(shares)]
+
+
+def _run(
+    pieces: Sequence[Piece], programs: Mapping[str, Program], processes: Processes
+) -> dict[Piece, list[Remark]]:
+    linter, dialect = pieces[0].linter, pieces[0].dialect
+    with tempfile.TemporaryDirectory(prefix="build-images-lint-") as name:
+        folder = Path(name)
+        for number, piece in enumerate(pieces):
+            (folder / str(number)).write_text(piece.text, encoding="utf-8")
+        files = [str(number) for number in range(len(pieces))]
+        command = _hadolint if linter == HADOLINT else _shellcheck
+        # Settings of the user's own must not decide what a spec may hold.
+        done = processes.capture(
+            [*command(programs[linter].path, dialect, folder), *files],
+            cwd=folder,
+            env={"SHELLCHECK_OPTS": "", "XDG_CONFIG_HOME": name, "HOME": name},
+            timeout_s=TIMEOUT_S,
+            check=False,
+        )
+    if done.timed_out or done.returncode not in (0, 1):
+        tail = (done.stderr or done.stdout).splitlines()[-10:]
+        raise StepFailed(f"{linter} ended with status {done.returncode}", tail=tail)
+    found: dict[Piece, list[Remark]] = {piece: [] for piece in pieces}
+    for one in _entries(linter, done.stdout):
+        found[pieces[int(one["file"])]].append(_remark(one))
+    return found
+
+
+def _hadolint(path: str, _dialect: str, folder: Path) -> list[str]:
+    config = folder / "hadolint.yaml"
+    config.write_text("{}\n")
+    ignored = [f"--ignore={rule}" for rule in IGNORED]
+    options = ["--no-fail", "--disable-ignore-pragma", "--format=json"]
+    return [path, f"--config={config}", *options, *ignored]
+
+
+def _shellcheck(path: str, dialect: str, _folder: Path) -> list[str]:
+    excluded = ",".join(_SHELL_IGNORED)
+    return [path, "--norc", f"--shell={dialect}", f"--exclude={excluded}", "--format=json1"]
+
+
+def _entries(linter: str, said: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(said)
+    except ValueError as error:
+        raise StepFailed(f"{linter} printed no JSON", tail=said.splitlines()[-10:]) from error
+    return list(found["comments"] if isinstance(found, dict) else found)
+
+
+def _remark(one: Mapping[str, Any]) -> Remark:
+    code = one["code"]
+    return Remark(
+        line=int(one["line"]),
+        level=ERROR if one["level"] == "error" else WARNING,
+        rule=code if isinstance(code, str) else f"SC{code}",
+        text=" ".join(str(one["message"]).split()),
+    )

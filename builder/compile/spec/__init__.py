@@ -1,0 +1,72 @@
+"""The stage that compiles a planned image to text: the only place that imports hpccm.
+
+A spec is a folder: `Dockerfile`, `Singularity.def` and `files/` (the checks' sources and scripts,
+the host contract, and what recipes copy), complete in itself. The Singularity definition reads its
+base, an OCI archive, from the file named by `base_archive` in that folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from builder.compile.spec.blocks import block_faults
+from builder.compile.spec.catalogue import hpccm_version
+from builder.compile.spec.checks import check_files
+from builder.compile.spec.limits import block_limits, limit_reason
+from builder.compile.spec.names import base_archive
+from builder.compile.spec.running import IN_SPEC, has_run_script, run_script
+from builder.model import PlannedImage, Spec
+from builder.model.contract import FILE, as_text, contract_of
+
+if TYPE_CHECKING:
+    from builder.compile.spec.downloads import Downloads
+
+COMPILER = f"hpccm {hpccm_version()}"
+
+__all__ = [
+    "COMPILER",
+    "base_archive",
+    "block_faults",
+    "block_limits",
+    "compile_spec",
+    "downloads_of",
+    "limit_reason",
+]
+
+
+def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
+    """Compile one image; the same image gives the same bytes, on any machine.
+
+    `run_checks` is the text of the script that runs all checks inside the image. Not safe in
+    threads: hpccm keeps process-wide state.
+    """
+    from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - plans are made without hpccm
+    from builder.compile.spec.driver import dockerfile, singularity  # noqa: PLC0415
+    from builder.compile.spec.making import project_files  # noqa: PLC0415
+
+    with recorded() as found:
+        texts = dockerfile(image), singularity(image)
+    return Spec(
+        image=image,
+        dockerfile=texts[0],
+        singularity=texts[1],
+        files={
+            **check_files(image, run_checks),
+            **project_files(image),
+            **({IN_SPEC: run_script(image)} if has_run_script(image) else {}),
+            FILE: as_text(contract_of(image)),
+        },
+        sources=tuple(one for _, one in sorted(found.copied.items())),
+    )
+
+
+def downloads_of(images: Iterable[PlannedImage]) -> Downloads:
+    """What the blocks of some images download, locked or not; not safe in threads either."""
+    from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - see compile_spec
+    from builder.compile.spec.driver import dockerfile  # noqa: PLC0415
+
+    with recorded(locking=True) as found:
+        for image in images:
+            dockerfile(image)
+    return found

@@ -1,0 +1,106 @@
+"""What each block that recipes can name takes: its arguments, of which kind, with which defaults.
+
+All of it follows from hpccm's sources (builder.compile.spec.arguments). But importing hpccm takes
+longer than loading a project, so what was read of one version is kept in a file beside this one.
+With another version of hpccm the sources are read anew; so are blocks of a site's own, always.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.compile.spec.registered import registered_block
+
+BOOLEAN, TEXT, LIST, MAPPING = "true or false", "text", "a list of texts", "a mapping"
+FLAG = "true, false or text"
+TEXT_OR_LIST = "text or a list of texts"
+TEXT_OR_NUMBER = "text or a whole number"
+TOOLCHAIN = "a toolchain"
+
+OPEN_PREFIXES = ("enable_", "disable_", "with_", "without_")  # of hpccm.templates.ConfigureMake
+KEPT = Path(__file__).with_name("catalogue.json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """What a block takes. `documented` are the arguments that its own documentation lists.
+
+    `kinds` has the kind of every argument, in words; `defaults` the texts that are taken where an
+    argument is left out. A block with `features` takes any option of `configure` as well.
+    """
+
+    kinds: Mapping[str, str]
+    documented: Sequence[str]
+    defaults: Mapping[str, str]
+    features: bool
+
+    def takes(self, argument: str) -> bool:
+        """Whether it takes an argument of that name."""
+        feature = self.features and argument.startswith(OPEN_PREFIXES)
+        return feature or argument in self.kinds
+
+    def kind(self, argument: str) -> str:
+        """What an argument must be, in words; `TEXT` where nothing says more."""
+        return self.kinds.get(argument) or (FLAG if argument.startswith(OPEN_PREFIXES) else TEXT)
+
+
+@functools.cache
+def hpccm_version() -> str:
+    """The version of the installed hpccm, as its file `version.py` has it."""
+    found = importlib.util.find_spec("hpccm")
+    for folder in (found and found.submodule_search_locations) or ():
+        text = Path(folder, "version.py").read_text(encoding="utf-8")
+        if version := re.search(r"""^__version__ *= *['"]([^'"]+)['"]""", text, re.MULTILINE):
+            return version[1]
+    raise ModuleNotFoundError("hpccm is not installed, or has no version", name="hpccm")
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The names of hpccm's blocks and primitives, sorted; a site's own are not among them."""
+    if kept := _kept():
+        return tuple(kept)
+    from builder.compile.spec.classes import block_classes  # noqa: PLC0415 - imports hpccm
+
+    return tuple(block_classes())
+
+
+def block(name: str) -> Block | None:
+    """What a block takes: hpccm's, or one that an installed package registers; None if neither."""
+    kept = _kept()
+    if name in kept:
+        return Block(**kept[name])
+    if kept and registered_block(name) is None:
+        return None
+    from builder.compile.spec.arguments import read_block  # noqa: PLC0415 - imports hpccm
+    from builder.compile.spec.classes import block_class  # noqa: PLC0415
+
+    cls = block_class(name)
+    return read_block(cls) if cls else None
+
+
+def text() -> str:
+    """What the file should be: the installed hpccm's blocks, one a line."""
+    from builder.compile.spec.arguments import read_block  # noqa: PLC0415 - imports hpccm
+    from builder.compile.spec.classes import block_classes  # noqa: PLC0415
+
+    lines = ",\n".join(
+        f" {json.dumps(name)}: {json.dumps(asdict(read_block(cls)))}"
+        for name, cls in block_classes().items()
+    )
+    return f'{{"hpccm": {json.dumps(hpccm_version())}, "blocks": {{\n{lines}\n}}}}\n'
+
+
+@functools.cache
+def _kept() -> Mapping[str, Mapping[str, Any]]:
+    """The blocks in the file, by name; none where it is of another hpccm than the installed."""
+    found = json.loads(KEPT.read_bytes())
+    blocks: Mapping[str, Mapping[str, Any]] = found["blocks"]
+    return blocks if found["hpccm"] == hpccm_version() else {}

@@ -1,0 +1,244 @@
+"""The hpccm driver: a planned image to the text of a Dockerfile and a Singularity definition.
+
+hpccm keeps process-wide state, and renders a block when it is turned to text. So each text is
+made in one go: state set, fresh stages built, rendered. Its warnings are errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import hpccm
+import hpccm.config
+from hpccm.primitives import baseimage, comment, environment, label, raw, shell
+from hpccm.primitives import copy as copy_files
+
+from builder.compile.spec.checks import (
+    IN_IMAGE,
+    RUN_CHECKS,
+    SCRIPTS,
+    SOURCES,
+    script_names,
+    stage_builds,
+    stage_sources,
+)
+from builder.compile.spec.complaints import complaints
+from builder.compile.spec.layers import layer
+from builder.compile.spec.making import check, prerequisites, refused, runtime_prerequisites
+from builder.compile.spec.names import base_archive
+from builder.compile.spec.quirks import corrected, step_by_step, target_of
+from builder.compile.spec.running import IN_SPEC as RUN_IN_SPEC
+from builder.compile.spec.running import RUN, docker_lines, has_run_script
+from builder.model import (
+    DEVELOPMENT,
+    GENERIC,
+    NONE,
+    RUNTIME,
+    PlannedImage,
+    StageRecipe,
+    merged_environment,
+    scripts,
+)
+from builder.model.contract import FILE as CONTRACT
+from builder.model.contract import IN_IMAGE as CONTRACT_IN_IMAGE
+from builder.model.contract import as_labels, contract_of
+from builder.model.errors import BadInput
+
+SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
+_SPECIAL = frozenset(" \t'\"\\#;&|()<>")
+
+
+def dockerfile(image: PlannedImage) -> str:
+    """The Dockerfile: one stage a recipe of the chain, then the run-time stage."""
+    with _state("docker", image):
+        source = image.base_image
+        stages: list[Any] = []
+        for recipe in image.stages:
+            name = f"{recipe.name}-{DEVELOPMENT}"
+            stage = _stage(image, source, name, is_stage=bool(stages))
+            _develop(stage, image, recipe)
+            stages.append(stage)
+            source = stage.name
+        final = _final(image, stages, image.runtime_image)
+        of_nvidia = bool(image.cuda and image.cuda.images)  # prints a banner before every program
+        for line in docker_lines(image, clears_entrypoint=of_nvidia).splitlines():
+            final += raw(docker=line)
+        return _text(image, *stages, final)
+
+
+def singularity(image: PlannedImage) -> str:
+    """The definition: a development stage for the whole chain, then the run-time stage."""
+    with _state("singularity", image):
+        archive = base_archive(image) if image.is_bootstrapped else ""
+        stage = _stage(image, archive or image.base_image, DEVELOPMENT)
+        for recipe in image.stages:
+            _develop(stage, image, recipe)
+        if image.cell.flavour == DEVELOPMENT:  # no stage of a definition starts from another
+            final, stages = stage, [stage]
+            _finish(final, image, stage.name)
+        else:
+            final = _final(image, [stage], archive or image.runtime_image)
+            stages = [stage, final]
+        final += raw(singularity="\n\n".join(sections_of(image)))
+        return step_by_step(_text(image, *stages))
+
+
+@contextlib.contextmanager
+def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
+    hpccm.config.set_container_format(container_format)
+    hpccm.config.set_singularity_version(SINGULARITY_VERSION)
+    hpccm.config.set_cpu_target(None if image.cell.cpu == GENERIC else image.cell.cpu)
+    hpccm.config.set_working_directory("/var/tmp")  # noqa: S108 - a path in the image
+    if container_format == "docker":  # the first of the two texts; blocks are the same in both
+        check(image)
+    with complaints() as said:
+        try:
+            yield
+        except BadInput:
+            raise
+        except Exception as error:  # most blocks look at their arguments when they become text
+            raise refused(image, error) from error
+    if said.messages:
+        raise refused(image, "; ".join(said.messages))
+
+
+def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> Any:
+    """A stage that starts from an image, its repositories prepared, or from an earlier stage."""
+    stage = hpccm.Stage(name=name)
+    stage += baseimage(
+        image=source,
+        _as=name,
+        _arch=image.cell.arch,
+        _distro=image.base.hpccm_distro,
+        _bootstrap="oci-archive" if image.is_bootstrapped else "docker",
+    )
+    if image.prepare and not is_stage:
+        stage += shell(commands=list(image.prepare))
+    return stage
+
+
+def _develop(stage: Any, image: PlannedImage, recipe: StageRecipe) -> None:
+    stage += comment(f"{recipe.name} {recipe.version}: {recipe.about}", reformat=False)
+    if needed := prerequisites(image, recipe):
+        stage += needed
+    for use in recipe.development:
+        stage += layer(use, image, recipe, stage.name)
+    if sources := stage_sources(image, recipe):
+        stage += copy_files(src=sources, dest=f"{SOURCES}/")
+    if commands := stage_builds(image, recipe):
+        stage += shell(commands=commands)
+
+
+def _add_check_scripts(stage: Any, image: PlannedImage) -> None:
+    if image.checks:
+        scripts = [f"files/checks/{name}" for name in script_names(image)]
+        stage += copy_files(src=scripts, dest=f"{SCRIPTS}/")
+        stage += copy_files(src="files/run-checks", dest=RUN_CHECKS)
+
+
+def _final(image: PlannedImage, development: list[Any], source: str) -> Any:
+    """The stage that becomes the image: of what runs, or of all that was developed, too."""
+    if image.cell.flavour == DEVELOPMENT:
+        final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
+    else:
+        final = _stage(image, source, RUNTIME)
+        texts = [text for one in development if (text := one.runtime(_from=one.name))]
+        if needed := runtime_prerequisites(image, "".join(texts)):
+            final += needed
+        final += texts
+    _finish(final, image, development[-1].name)
+    return final
+
+
+def _finish(final: Any, image: PlannedImage, built: str) -> None:
+    """What the recipes add at run time, the environment, the checks and the labels."""
+    for recipe in image.stages:
+        for use in recipe.runtime:
+            final += layer(use, image, recipe)
+    if variables := _environment(image):
+        final += environment(variables={key: _quoted(text) for key, text in variables.items()})
+    has_files = any(check.sources or check.build for check in image.checks)
+    if has_files and image.cell.flavour == RUNTIME:
+        final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
+    _add_check_scripts(final, image)  # last: a stage says nothing of its descendants
+    if has_run_script(image):
+        final += copy_files(src=RUN_IN_SPEC, dest=RUN)
+    final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)
+    final += label(metadata=_labels(image))
+
+
+def _environment(image: PlannedImage) -> Mapping[str, str]:
+    return functools.reduce(merged_environment, (one.environment for one in image.stages), {})
+
+
+def _merged(mappings: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """One mapping of several; a child's value wins over its parent's."""
+    merged: dict[str, str] = {}
+    for mapping in mappings:
+        merged.update(mapping)
+    return merged
+
+
+def _labels(image: PlannedImage) -> dict[str, str]:
+    recipe = image.stages[-1]
+    labels = {
+        "org.opencontainers.image.title": recipe.name,
+        "org.opencontainers.image.version": recipe.version,
+        "org.opencontainers.image.description": recipe.about,
+        "org.opencontainers.image.base.name": image.final_reference.partition("@")[0],
+        "build-images.identifier": image.identifier,
+        "build-images.arch": image.cell.arch,
+        "build-images.mpi": f"{image.mpi.family} {image.mpi.version}" if image.mpi else NONE,
+        "build-images.cuda": image.cell.cuda,
+        "build-images.flavour": image.cell.flavour,
+        "build-images.cpu-target": image.cell.cpu,
+        **_merged([stage.labels for stage in image.stages]),
+        **as_labels(contract_of(image)),
+    }
+    if hpccm.config.get_format() == "docker":
+        return {key: _quoted(value) for key, value in labels.items()}
+    return labels
+
+
+def sections_of(image: PlannedImage) -> list[str]:
+    """The sections that only a Singularity definition of an image has."""
+    return singularity_sections(
+        image.stages[-1].about, has_checks=bool(image.checks), runs_own=has_run_script(image)
+    )
+
+
+def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
+    """%test, %runscript and %help, which no OCI image can carry into a SIF.
+
+    `runs_own` is for an image whose recipe says what it runs.
+    """
+    run = scripts.OWN_RUNSCRIPT if runs_own else scripts.RUNSCRIPT
+    sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
+    if has_checks:
+        sections.insert(0, f"%test\n    {scripts.TEST}")
+        sections[-1] += f"\n    The image's checks: {RUN_CHECKS}, or: apptainer test IMAGE"
+    return sections
+
+
+def _quoted(value: str) -> str:
+    """A value as both formats read it: in double quotes, so that `$PATH` still expands."""
+    return json.dumps(value, ensure_ascii=False) if set(value) & _SPECIAL else value
+
+
+def _text(image: PlannedImage, *stages: Any) -> str:
+    base = image.base_image
+    header = [
+        f"# {image.identifier}: {image.stages[-1].about}",
+        f"# Compiled from recipes/{image.cell.recipe}.yaml by build-images; do not edit.",
+        f"# Base image: {base}{_where(image)}",
+    ]
+    made_text = "\n\n\n".join(str(stage) for stage in stages)
+    return "\n".join([*header, "", corrected(made_text, target_of(image)), ""])
+
+
+def _where(image: PlannedImage) -> str:
+    return f", an OCI archive: {base_archive(image)}" if image.is_bootstrapped else ""

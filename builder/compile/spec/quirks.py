@@ -1,0 +1,390 @@
+"""What hpccm gets wrong or decides for another machine, each put right in one place.
+
+Two kinds: arguments that are set where a recipe left them out (what a recipe says is kept), and
+lines of the text that no argument reaches. hpccm's own source is named by file: see
+https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builder.compile.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
+from builder.facts import ARCHITECTURES
+from builder.facts.versions import version_order
+from builder.model import EPOCH, PlannedCuda, PlannedImage
+
+Arguments = dict[str, Any]
+_NVIDIAS_CUDA, _OF_DISTRIBUTION_CUDA = "/usr/local/cuda", "/usr"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What a quirk looks at: architecture, distribution, and whether there is a CUDA toolkit.
+
+    `release` is the major version of the distribution; `cuda_home` is empty without a toolkit, and
+    `stubs` is the folder of the toolkit's stubs of the driver's libraries.
+    """
+
+    arch: str
+    family: str
+    distribution: str
+    release: int
+    cuda_home: str
+
+    @property
+    def is_ubi(self) -> bool:
+        return self.distribution.startswith(("ubi", "rhel"))
+
+    @property
+    def stubs(self) -> str:
+        """Debian's packages keep them among the libraries of the architecture.
+
+        https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist
+        """
+        if self.cuda_home != _OF_DISTRIBUTION_CUDA:
+            return f"{self.cuda_home}/lib64/stubs" if self.cuda_home else ""
+        return f"/usr/lib/{ARCHITECTURES[self.arch].triplet}/stubs"
+
+
+def target_of(image: PlannedImage) -> Target:
+    """The target of an image."""
+    base = image.base
+    cuda_home = _toolkit_home(image.cuda) if image.cuda else ""
+    return _target(image.cell.arch, base.hpccm_distro, base.distribution, base.version, cuda_home)
+
+
+def _toolkit_home(cuda: PlannedCuda) -> str:
+    """Debian's own toolkit is in /usr, that of an HPC SDK below it, NVIDIA's in /usr/local/cuda."""
+    if cuda.route == "distribution":
+        return _OF_DISTRIBUTION_CUDA
+    return cuda.packages.environment["CUDA_HOME"] if cuda.sdk else _NVIDIAS_CUDA
+
+
+@functools.lru_cache(maxsize=256)
+def _target(
+    arch: str, hpccm_distro: str, distribution: str, version: str, cuda_home: str
+) -> Target:
+    return Target(
+        arch=arch,
+        family=family(hpccm_distro),
+        distribution=distribution,
+        release=(*version_order(version), 0)[0],
+        cuda_home=cuda_home,
+    )
+
+
+def adjusted(name: str, arguments: Mapping[str, Any], target: Target) -> Arguments:
+    """A block's arguments with what hpccm's defaults get wrong for this target."""
+    given = dict(arguments)
+    for default, value in _HTTPS.get(name, {}).items():
+        given.setdefault(default, value)
+    for quirk in _QUIRKS.get(name, ()):
+        quirk(given, target)
+    return given
+
+
+def corrected(text: str, target: Target) -> str:
+    """A spec's text with the lines that hpccm writes for other distributions."""
+    for wrong, right in (*_repositories(target), *_stub_folders(target)):
+        text = text.replace(wrong, right)
+    # What hpccm calls yum is dnf since RHEL 8, and dnf's metadata stay in the layer.
+    text = text.replace("rm -rf /var/cache/yum/*", "rm -rf /var/cache/dnf/* /var/cache/yum/*")
+    if target.arch == PPC64LE:
+        text = re.sub(_HPCX_NAME, r"\1ppc64le", text)
+    return text
+
+
+def downloads(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a block fetches something by HTTPS, and so needs the certificates to do it."""
+    if name in _NEVER_FETCH:
+        return False
+    return name not in _FROM_DISTRIBUTION or _names_a_source(arguments)
+
+
+def fetches(text: str) -> bool:
+    """Whether commands of a spec fetch something by HTTPS."""
+    return any(command in text for command in ("wget -", "curl ", "git clone ", "bin/pip "))
+
+
+_GIT = re.compile(r"(?m)^    [^#\n]*\bgit (?:lfs )?clone [^\n]* && cd -$")
+_NEVER_FETCH = frozenset({"comment", "copy", "environment", "label"})
+_FROM_DISTRIBUTION = frozenset(
+    {"apt_get", "gnu", "llvm", "ofed", "packages", "python", "raw", "shell", "yum"}
+)
+
+
+def _names_a_source(value: Any) -> bool:
+    """Whether an argument names a URL or a PPA, or asks for what has one."""
+    if isinstance(value, Mapping):
+        asked = any(value.get(key) is True for key in ("extra_repository", "source", "upstream"))
+        return asked or any(map(_names_a_source, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_names_a_source, value))
+    return isinstance(value, str) and ("https:" in value or value.startswith("ppa:"))
+
+
+# hpccm's blocks copy to /var/tmp, which Singularity hides while it copies.
+WORK_FOLDER = "/usr/local/src"
+
+
+def _conda(given: Arguments, _: Target) -> None:
+    """Work where a definition can copy to: https://apptainer.org/docs/user/latest/ (%files)."""
+    if given.get("environment"):
+        given.setdefault("wd", WORK_FOLDER)
+
+
+# Where hpccm downloads by http or ftp, and the same files are served by https.
+_HTTPS: Mapping[str, Mapping[str, str]] = {
+    "conda": {"baseurl": "https://repo.anaconda.com/miniconda"},
+    "fftw": {"baseurl": "https://www.fftw.org"},
+    "gnu": {"baseurl": "https://ftp.gnu.org/gnu/gcc"},
+    "magma": {"baseurl": "https://icl.utk.edu/projectsfiles/magma/downloads"},
+    "mvapich2": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"},
+    "mvapich2_gdr": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/gdr"},
+}
+
+# FFTW's VSX code is right since 3.3.7: https://github.com/easybuilders/easybuild-easyblocks/pull/1520
+# NEON in double precision, on aarch64 alone, since 3.3.5: https://www.fftw.org/release-notes.html
+_VECTORS = {PPC64LE: ("--enable-vsx", "3.3.7"), AARCH64: ("--enable-neon", "3.3.5")}
+_NO_VECTORS = ("enable_long_double", "enable_quad_precision")
+
+
+def _fftw(given: Arguments, target: Target) -> None:
+    """fftw.py knows SSE2 and AVX for x86_64, and no vector unit of any other processor.
+
+    It also asks for SSE2 where FFTW's configure refuses it: with a precision beyond double.
+    """
+    scalar = any(given.get(name) for name in _NO_VECTORS)
+    if given.get("configure_opts") or (target.arch == X86_64 and not scalar):
+        return
+    given["configure_opts"] = ["--enable-shared", "--enable-openmp", "--enable-threads"]
+    option, since = _VECTORS.get(target.arch, ("", ""))
+    version = str(given.get("version") or since)
+    if option and not scalar and version_order(version) >= version_order(since):
+        given["configure_opts"].append(option)
+
+
+# OpenBLAS takes the cores of the building machine for the most threads that it will ever start,
+# unless it is told (https://github.com/OpenMathLib/OpenBLAS/blob/develop/Makefile.rule). A POWER9
+# node of Satori has 176 hardware threads, today's two-socket servers up to 512.
+_MOST_THREADS = "NUM_THREADS=512"
+_OPENBLAS_TARGETS = {X86_64: "DYNAMIC_ARCH=1", PPC64LE: "TARGET=POWER8", AARCH64: "TARGET=ARMV8"}
+
+
+def _openblas(given: Arguments, target: Target) -> None:
+    """openblas.py names no number of threads, and no target for x86_64.
+
+    OpenBLAS then takes the building machine's own. DYNAMIC_ARCH builds the kernels of all
+    processors and chooses at run time. Elsewhere the least processor is named, as hpccm does.
+    """
+    if given.get("make_opts"):
+        return
+    toolchain = given.get("toolchain") or {}
+    named = toolchain if isinstance(toolchain, Mapping) else {}
+    compilers = [f"{key}={named[key]}" for key in ("CC", "FC") if named.get(key)]
+    given["make_opts"] = [
+        *compilers,
+        _OPENBLAS_TARGETS[target.arch],
+        "USE_OPENMP=1",
+        _MOST_THREADS,
+    ]
+
+
+def _cuda(given: Arguments, target: Target) -> None:
+    """CUDA is on by default in hpccm; `configure` then fails in an image without a toolkit."""
+    given.setdefault("cuda", bool(target.cuda_home))
+
+
+def _cuda_path(given: Arguments, target: Target) -> None:
+    """openmpi.py and ucx.py take /usr/local/cuda for true, wherever the toolkit is.
+
+    openmpi.py leaves that to Open MPI, which looks there alone.
+    """
+    given.setdefault("cuda", target.cuda_home or False)
+    if given["cuda"] is True and target.cuda_home and not _cuda_home_of(given):
+        given["cuda"] = target.cuda_home
+
+
+def _cuda_home_of(given: Arguments) -> Any:
+    toolchain = given.get("toolchain")
+    return isinstance(toolchain, Mapping) and toolchain.get("CUDA_HOME")
+
+
+# Those of Open MPI 5 that need the driver's library. Since 5.0.2 they are files of their own by
+# themselves, and passed over where there is no driver:
+# https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/cuda.html
+_DRIVER_COMPONENTS = "accelerator-cuda,btl-smcuda,rcache-gpusm,rcache-rgpusm"
+
+
+def _open_mpi_5_cuda(given: Arguments, target: Target) -> None:
+    """Open MPI 5 links a stub of the driver's library: its first releases would need a driver.
+
+    Its configure searches below the toolkit's folder for a stub, and takes the first of any
+    architecture (https://github.com/open-mpi/ompi/issues/12509).
+    """
+    if not given["cuda"] or not _is_at_least(given, "5.0"):
+        return
+    if not _is_at_least(given, "5.0.2"):
+        given.setdefault("enable_mca_dso", _DRIVER_COMPONENTS)
+    if target.stubs:
+        given.setdefault("with_cuda_libdir", target.stubs)
+
+
+# What ucx.py asks for but --enable-optimizations, by which UCX is compiled for the processor of the
+# building machine: https://github.com/openucx/ucx/blob/master/config/m4/compiler.m4
+_UCX_OPTIONS = (
+    "--disable-logging",
+    "--disable-debug",
+    "--disable-assertions",
+    "--disable-params-check",
+    "--disable-doxygen-doc",
+)
+
+
+def _ucx_options(given: Arguments, target: Target) -> None:
+    """UCX's configure finds the stubs of NVIDIA's toolkit below its folder, and no others."""
+    options = list(given.setdefault("configure_opts", list(_UCX_OPTIONS)))
+    if given["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
+        given["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
+
+
+def _mvapich2(given: Arguments, target: Target) -> None:
+    """mvapich2.py takes /usr/local/cuda unless a toolchain names another folder."""
+    _cuda(given, target)
+    toolchain = given.get("toolchain") or {}
+    if (
+        given["cuda"]
+        and target.cuda_home == _OF_DISTRIBUTION_CUDA
+        and isinstance(toolchain, Mapping)
+    ):
+        given["toolchain"] = {"CUDA_HOME": target.cuda_home, **toolchain}
+
+
+def _stub_folders(target: Target) -> tuple[tuple[str, str], ...]:
+    """mvapich2.py links stubs below lib64, where the distribution's toolkit has none."""
+    if target.cuda_home != _OF_DISTRIBUTION_CUDA:
+        return ()
+    return tuple(
+        (f"{home}/lib64/stubs", target.stubs) for home in (_NVIDIAS_CUDA, _OF_DISTRIBUTION_CUDA)
+    )
+
+
+def _verbs(given: Arguments, _: Target) -> None:
+    """openmpi.py asks for verbs, which Open MPI 5 no longer has: InfiniBand comes by UCX there.
+
+    https://docs.open-mpi.org/en/v5.0.x/release-notes/networks.html
+    """
+    if _is_at_least(given, "5.0"):
+        given.setdefault("infiniband", False)
+
+
+def _is_at_least(given: Arguments, version: str) -> bool:
+    named = str(given.get("version", ""))
+    return bool(named) and version_order(named) >= version_order(version)
+
+
+def _kokkos(given: Arguments, target: Target) -> None:
+    """kokkos.py names a GPU's architecture also where CUDA is off."""
+    _cuda(given, target)
+    if not given["cuda"]:
+        given.setdefault("arch", [])
+
+
+def _python(given: Arguments, _: Target) -> None:
+    """python.py installs Python 2, which distributions have dropped since its end in 2020."""
+    given.setdefault("python2", False)
+
+
+def _ucx_flags(given: Arguments, target: Target) -> None:
+    """ucx.py turns a warning of old releases off on ppc64le, but not where CFLAGS are given."""
+    toolchain = given.get("toolchain")
+    if target.arch == PPC64LE and isinstance(toolchain, Mapping) and toolchain.get("CFLAGS"):
+        flags = f"{toolchain['CFLAGS']} -Wno-error=format"
+        given["toolchain"] = {**toolchain, "CFLAGS": flags}
+
+
+def _mvapich2_gdr(given: Arguments, target: Target) -> None:
+    """mvapich2_gdr.py calls ppc64le ppc64el on Ubuntu, as its packages do; these are RPMs."""
+    given.setdefault("arch", target.arch)
+
+
+# hpcx.py does the same, and has no argument for it.
+_HPCX_NAME = r"(hpcx-v[^\s/]*-)ppc64el\b"
+
+_Quirk = Callable[[Arguments, Target], None]
+_QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
+    "conda": (_conda,),
+    "fftw": (_fftw,),
+    "kokkos": (_kokkos,),
+    "mvapich2": (_mvapich2,),
+    "mvapich2_gdr": (_mvapich2_gdr,),
+    "openblas": (_openblas,),
+    "openmpi": (_cuda_path, _open_mpi_5_cuda, _verbs),
+    "python": (_python,),
+    "ucx": (_cuda_path, _ucx_options, _ucx_flags),
+}
+
+_POWERTOOLS = "yum-config-manager --set-enabled powertools"
+_EPEL = "yum install -y epel-release"
+
+
+def _repositories(target: Target) -> tuple[tuple[str, str], ...]:
+    """yum.py enables CentOS 8's powertools and EPEL's package wherever it is.
+
+    The repository is called crb since release 9, and ubi-N-codeready-builder on UBI, which has no
+    package of EPEL either. Older UBI images spell their repositories without -rpms.
+    """
+    if target.family == DEBIAN:
+        return ()
+    if target.is_ubi:
+        name = f"ubi-{target.release}-codeready-builder"
+        enable = "yum-config-manager --set-enabled"
+        release = f"https://dl.fedoraproject.org/pub/epel/epel-release-latest-{target.release}"
+        return (
+            (_POWERTOOLS, f"({enable} {name}-rpms || {enable} {name})"),
+            (_EPEL, f"yum install -y {release}.noarch.rpm"),
+        )
+    if target.release >= 9:  # noqa: PLR2004 - see above
+        return ((_POWERTOOLS, "yum-config-manager --set-enabled crb"),)
+    return ()
+
+
+def step_by_step(definition: str) -> str:
+    """A definition whose git steps stand on lines of their own.
+
+    hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which sees the failure
+    of the last command of && only: a clone that fails would go unseen.
+    """
+    return _GIT.sub(lambda found: found[0].replace(" && ", "\n    "), definition)
+
+
+# Programs write down when and where they were built (Open MPI's ompi_info, HDF5's h5cc):
+# https://reproducible-builds.org/docs/source-date-epoch/
+_WHEN_AND_WHERE = f"export SOURCE_DATE_EPOCH={EPOCH} HOSTNAME=localhost"
+# Not the names of packages in a list: those end the line, or stand before &&.
+_COMPILES = re.compile(r"(?:/configure |/b2 |\./build |\bcmake |\bmake )(?![\\&])")
+_STEP = re.compile(
+    r"^(?:RUN (?P<run>(?:.*\\\n)*.*)|%post\n(?P<post>(?:[ \t].*\n?)*))", re.MULTILINE
+)
+
+
+def repeatable(text: str) -> str:
+    """A block's text whose steps that compile are told the same time and host whenever they run.
+
+    Not other steps: Python would then compile modules that read their sources at each import.
+    https://docs.python.org/3/library/py_compile.html#py_compile.PycInvalidationMode
+    """
+    return _STEP.sub(_told, text)
+
+
+def _told(step: re.Match[str]) -> str:
+    if not _COMPILES.search(step[0]):
+        return step[0]
+    if step["run"]:
+        return f"RUN {_WHEN_AND_WHERE} && \\\n    {step['run']}"
+    return f"%post\n    {_WHEN_AND_WHERE}\n{step['post']}"

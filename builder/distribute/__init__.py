@@ -1,0 +1,1 @@
+"""Publish, pull, and archives that are carried to sites without a network."""

@@ -1,0 +1,175 @@
+"""The blobs of an archive: found by walking its headers once, and read against their digests.
+
+No member is ever unpacked: a name either is one of an image layout, or the archive is refused. So
+paths that lead elsewhere, links, devices, names that are there twice, and extensions of the format
+that readers understand differently never get further than that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from builder.model.errors import BadInput, Interrupted
+from builder.registry import WrongContent
+from builder.registry.web import printable
+
+LAYOUT, INDEX_FILE = "oci-layout", "index.json"
+BLOCK = 512
+_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
+_FOLDERS = frozenset({"blobs", "blobs/sha256"})
+_ZERO = bytes(BLOCK)
+_PIECE = 1 << 20
+_MOST_AFTER = 1 << 20  # zeros after the end's mark; tar writes 10 KiB at once
+_MOST = 1_000_000  # members; none that is made here comes near
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
+_AGAIN = "copy it again from where it was made, and compare its checksum"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a member's bytes are in the archive."""
+
+    offset: int
+    size: int
+
+
+class Archive:
+    """An archive that holds an image layout; any number of threads may read it."""
+
+    def __init__(self, path: Path, files: Mapping[str, Place], blobs: Mapping[str, Place]) -> None:
+        self.path, self._files, self.blobs = path, files, blobs
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Have every reader raise `Interrupted`."""
+        self._stopped.set()
+
+    def go_on(self) -> None:
+        """Raise `Interrupted` after `stop`."""
+        if self._stopped.is_set():
+            raise Interrupted("interrupted")
+
+    def file(self, name: str, limit: int) -> bytes:
+        """`oci-layout` or `index.json`."""
+        place = self._files.get(name)
+        if place is None:
+            raise BadInput(f"{self.path}: this is no image layout: it has no {name}")
+        if place.size > limit:
+            raise self.wrong(f"its {name} has more than {limit} bytes")
+        return b"".join(self._pieces(place))
+
+    def pieces(self, digest: str) -> Iterator[bytes]:
+        """A blob's bytes; raises `WrongContent` at the end unless they have the digest."""
+        found = hashlib.sha256()
+        for piece in self._pieces(self.place(digest)):
+            found.update(piece)
+            yield piece
+        if f"sha256:{found.hexdigest()}" != digest:
+            raise self.wrong(f"the blob {digest} holds sha256:{found.hexdigest()}")
+
+    def place(self, digest: str) -> Place:
+        """Where a blob is; raises `WrongContent` if the archive lacks it."""
+        found = self.blobs.get(digest)
+        if found is None:
+            raise self.wrong(f"it lacks the blob {digest}")
+        return found
+
+    def _pieces(self, place: Place) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            file.seek(place.offset)
+            left = place.size
+            while left:
+                self.go_on()
+                piece = file.read(min(_PIECE, left))
+                if not piece:
+                    raise self.wrong("it became shorter while it was read")
+                left -= len(piece)
+                yield piece
+
+    def wrong(self, why: str) -> WrongContent:
+        """The refusal of the archive."""
+        return refusal(self.path, why)
+
+
+def open_archive(path: Path) -> Archive:
+    """An archive, its headers read.
+
+    Raises `BadInput` for what is no tar archive, `WrongContent` for one that is cut short or holds
+    anything but an image layout.
+    """
+    files: dict[str, Place] = {}
+    blobs: dict[str, Place] = {}
+    try:
+        with os.fdopen(os.open(path, _OPEN), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _no_tar(path)
+            for name, place in _members(file, path):
+                blob = _BLOB.fullmatch(name)
+                known, key = (blobs, f"sha256:{blob[1]}") if blob else (files, name)
+                if not blob and name not in {LAYOUT, INDEX_FILE}:
+                    raise refusal(path, f'"{printable(name)}" has no place in an image layout')
+                if key in known:
+                    raise refusal(path, f"{name} is in it twice")
+                known[key] = place
+    except (IsADirectoryError, FileNotFoundError, PermissionError) as error:
+        raise BadInput(f"{path}: {error.strerror}", hint="name an archive of `bundle`") from error
+    return Archive(path, files, blobs)
+
+
+def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, Place]]:
+    """The plain files of a tar, by name, to its end."""
+    size = file.seek(0, 2)
+    offset = 0
+    for _ in range(_MOST):
+        file.seek(offset)
+        block = file.read(BLOCK)
+        if block == _ZERO and file.read(BLOCK) == _ZERO:
+            _check_end(file, path)
+            return
+        if len(block) < BLOCK or block == _ZERO:
+            raise _cut(path) if offset else _no_tar(path)
+        try:
+            member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            problem = f"it is damaged at byte {offset}: no header of a tar is there"
+            raise refusal(path, problem, hint=_AGAIN) if offset else _no_tar(path) from error
+        offset += BLOCK
+        if member.type == tarfile.DIRTYPE and member.name in _FOLDERS and not member.size:
+            continue
+        if member.type not in _PLAIN or member.size < 0:
+            raise refusal(path, f'"{printable(member.name)}" is no plain file')
+        if offset + member.size > size:
+            raise _cut(path)
+        yield member.name, Place(offset=offset, size=member.size)
+        offset += -(-member.size // BLOCK) * BLOCK
+    raise refusal(path, f"more than {_MOST:,} files are in it")
+
+
+def _check_end(file: IO[bytes], path: Path) -> None:
+    """Refuse a second archive behind the first, which one reader takes and another does not see."""
+    rest = file.read(_MOST_AFTER + 1)
+    if len(rest) > _MOST_AFTER or rest.strip(b"\0"):
+        raise refusal(path, "something stands after its end")
+
+
+def _no_tar(path: Path) -> BadInput:
+    return BadInput(f"{path}: this is no tar archive", hint="name an archive of `bundle`")
+
+
+def _cut(path: Path) -> WrongContent:
+    return refusal(path, "it breaks off before its end", hint=_AGAIN)
+
+
+def refusal(path: Path, why: str, hint: str = "") -> WrongContent:
+    """The refusal of an archive."""
+    return WrongContent(f"{path}: {why}", hint=hint)

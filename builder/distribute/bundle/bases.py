@@ -1,0 +1,133 @@
+"""Base images of registries: what a digest names for one architecture, blob by blob.
+
+In an archive of `bundle` they are blobs among others; in the builder's home each is an OCI archive
+of its own, which engines read as they do that of a base which was made here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from builder import facts
+from builder.build.bases import StoredBase
+from builder.build.bases.store import staging
+from builder.distribute.bundle.archive import INDEX_FILE, open_archive
+from builder.distribute.bundle.contents import Contents, Origin
+from builder.distribute.bundle.layout import Bundle, Repository, json_of
+from builder.distribute.bundle.writing import write_archive
+from builder.model.errors import BadInput
+from builder.registry import MANIFESTS, Descriptor, Reference, Source, WrongContent
+from builder.registry.source import blobs_of, descriptors
+from builder.system.locks import locked
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegistryBase:
+    """A base of a registry, read from `source`; its blobs are there by their digests.
+
+    `name` is its reference by digest, without a site's mirror. `manifest` is that of its
+    architecture, with its bytes; `blobs` are its configuration and its layers, each once.
+    """
+
+    name: str
+    arch: str
+    manifest: Descriptor
+    content: bytes
+    blobs: tuple[Descriptor, ...]
+    source: Source
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it."""
+        return self.manifest.size + sum(one.size for one in self.blobs)
+
+    @property
+    def files(self) -> Mapping[str, tuple[Descriptor, Origin]]:
+        """The manifest and the blobs, by digest, and where each is read."""
+        blobs: dict[str, tuple[Descriptor, Origin]] = {
+            one.digest: (one, self.source) for one in self.blobs
+        }
+        return {self.manifest.digest: (self.manifest, self.content), **blobs}
+
+
+def is_base_name(name: str, digest: str) -> bool:
+    """Whether a text can be a base's name: a reference by that digest."""
+    try:
+        return Reference.parse(name).digest == digest != ""
+    except BadInput:
+        return False
+
+
+def read_base(source: Source, name: str, arch: str, wanted: str | Descriptor) -> RegistryBase:
+    """A base by the digest, or the descriptor, of its manifest.
+
+    Raises `WrongContent` for what is no image of that architecture, and what the source fails with.
+    """
+    found, content = source.read(wanted)
+    manifest = source.object_of(content, found.digest, "manifest")
+    if found.media_type not in MANIFESTS or "config" not in manifest:
+        raise source.wrong(found.digest, "it is not the manifest of one architecture's image")
+    blobs = blobs_of(manifest, found.digest)
+    config = source.small_blob(blobs[0])
+    about = source.object_of(config, blobs[0].digest, "configuration of an image")
+    if (there := about.get("architecture")) != facts.ARCHITECTURES[arch].oci:
+        raise source.wrong(found.digest, f"this base is for {there!r}, and not for {arch}")
+    return RegistryBase(
+        name=name,
+        arch=arch,
+        manifest=found,
+        content=content,
+        blobs=tuple({one.digest: one.bare() for one in blobs}.values()),
+        source=source,
+    )
+
+
+def keep_base(base: RegistryBase, store: Path) -> None:
+    """Put a base into the store, unless it is there whole; every blob is checked on the way.
+
+    `store` is that of bases which are made here: a base is found there by its digest.
+    """
+    title = f"{Reference.parse(base.name).repository.rpartition('/')[2]}-{base.arch}"
+    folder = f"{title}-{base.manifest.digest.partition(':')[2][:12]}"
+    with locked(store, folder):
+        if _is_there(base, store / folder / f"{title}.oci.tar"):
+            return
+        with staging(store, folder) as partial:
+            stored = StoredBase(
+                name=base.name,
+                arch=base.arch,
+                key="",
+                archive=partial / f"{title}.oci.tar",
+                digest=base.manifest.digest,
+                made="",
+            )
+            _write(base, stored.archive)
+            (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
+
+
+def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
+    """A base that `keep_base` has put into the store."""
+    archive = open_archive(stored.archive)
+    source = Repository(archive, "base", [])
+    [manifest] = descriptors(json_of(archive, INDEX_FILE), "manifests", source.name)
+    return read_base(source, name, stored.arch, manifest)
+
+
+def _is_there(base: RegistryBase, archive: Path) -> bool:
+    """Whether the archive is whole, and beside it the record by which builds find it."""
+    try:
+        record = json.loads((archive.parent / "base.json").read_text())
+        found = Bundle(archive=open_archive(archive), listed=())
+        found.check()
+    except (BadInput, WrongContent, OSError, ValueError):
+        return False
+    is_of_it = isinstance(record, dict) and record.get("digest") == base.manifest.digest
+    return is_of_it and found.archive.blobs.keys() == base.files.keys()
+
+
+def _write(base: RegistryBase, archive: Path) -> None:
+    contents = Contents(kind="", entries=[base.manifest], blobs=dict(base.files))
+    write_archive(archive, contents)

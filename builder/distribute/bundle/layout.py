@@ -1,0 +1,250 @@
+"""An image layout with several repositories in it, each a `Source` as one of a registry is.
+
+Every manifest that has a tag, or refers to another, is listed in `index.json`: its repository is in
+the annotation `build-images.repository`, its tag in `org.opencontainers.image.ref.name`, as
+`REPOSITORY:TAG`. So other clients find it by that name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.distribute.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
+from builder.model.errors import BadInput
+from builder.registry import (
+    INDEXES,
+    LARGEST_MANIFEST,
+    Descriptor,
+    NotThere,
+    Source,
+    WrongContent,
+    is_digest,
+    is_repository,
+    is_tag,
+)
+from builder.registry.source import blobs_of, descriptors, json_object
+from builder.registry.web import printable
+from builder.system.atomic import discard
+
+REPOSITORY = "build-images.repository"
+REF_NAME = "org.opencontainers.image.ref.name"
+BUNDLE = "application/vnd.build-images.bundle.v1"  # the artifactType of index.json
+# The largest matrix has some ten thousand manifests in an archive, of 400 bytes and 12 values each.
+_LARGEST_INDEX = 32 << 20
+_MOST = 50_000
+_MOST_VALUES = 20 * _MOST
+_DEPTH = 2  # of indexes; none that is made here has another below it
+_OF_PROOF = "sha256-"  # how tags begin that registries' clients keep proof and lists of it under
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """A manifest of `index.json`: `subject` is what it refers to, `tag` under which it is."""
+
+    descriptor: Descriptor
+    repository: str
+    tag: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundle:
+    """An archive whose manifests were read, and whose blobs are all there."""
+
+    archive: Archive
+    listed: tuple[Listed, ...]
+
+    def repository(self, name: str) -> Repository:
+        """One of its repositories; an empty one if there is none of that name."""
+        return Repository(
+            self.archive, name, [one for one in self.listed if one.repository == name]
+        )
+
+    def check(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
+        """Read every blob against its digest."""
+        for digest in self.archive.blobs:
+            for piece in self.archive.pieces(digest):
+                on_bytes(len(piece))
+
+
+@dataclass(slots=True)
+class Repository(Source):
+    """A repository in an archive."""
+
+    archive: Archive
+    repository: str
+    listed: list[Listed]
+    _tags: dict[str, Descriptor] = field(init=False)
+    _referring: dict[str, list[Descriptor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tags = {one.tag: one.descriptor for one in self.listed if one.tag}
+        self._referring = {}
+        for one in self.listed:
+            self._referring.setdefault(one.subject, []).append(one.descriptor)
+
+    @property
+    def name(self) -> str:
+        return f"{self.archive.path.name}/{self.repository}"
+
+    def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
+        if isinstance(target, Descriptor):
+            return target, self.small_blob(target)
+        wanted = self._named(target)
+        return wanted, self.small_blob(wanted)
+
+    def _named(self, target: str) -> Descriptor:
+        """The descriptor of a tag or a digest; a manifest's type is what it says of itself."""
+        if found := self._tags.get(target):
+            return found
+        if not is_digest(target) or target not in self.archive.blobs:
+            raise NotThere(f"{self.name}: {target} is not in the archive")
+        content = small(self.archive, target)
+        return Descriptor.of(content, str(json_object(content, target).get("mediaType", "")))
+
+    def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
+        size = self._place_of(wanted)
+        if size > limit:
+            raise self.wrong(wanted.digest, f"it has {size} bytes, at most {limit} are read")
+        return b"".join(self.archive.pieces(wanted.digest))
+
+    def read_blob(
+        self,
+        wanted: Descriptor,
+        path: Path,
+        *,
+        on_bytes: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._place_of(wanted)
+        try:
+            with path.open("wb") as file:
+                for piece in self.archive.pieces(wanted.digest):
+                    file.write(piece)
+                    on_bytes(len(piece))
+        except WrongContent:
+            discard(path)
+            raise
+
+    def _place_of(self, wanted: Descriptor) -> int:
+        size = self.archive.place(wanted.digest).size
+        if size != wanted.size:
+            raise self.wrong(wanted.digest, f"it has {size} bytes, and is to have {wanted.size}")
+        return size
+
+    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+        found = self._referring.get(digest, [])
+        return tuple(one for one in found if artifact_type in {"", one.artifact_type})
+
+    def stop(self) -> None:
+        self.archive.stop()
+
+
+def opened(path: Path) -> Bundle:
+    """An archive of `bundle`, with every manifest of it read and every blob looked for.
+
+    Raises `BadInput` for what is no such archive, and `WrongContent` for one that is damaged.
+    """
+    archive = open_archive(path)
+    if json_of(archive, LAYOUT).get("imageLayoutVersion") != "1.0.0":
+        raise BadInput(f"{path}: its {LAYOUT} names no version of image layouts that is known")
+    index = json_of(archive, INDEX_FILE)
+    if index.get("artifactType") != BUNDLE:
+        hint = "build-images bundle writes them; skopeo copies other archives"
+        raise BadInput(f"{path}: this is no bundle, but another image layout", hint=hint)
+    entries = index.get("manifests")
+    if not isinstance(entries, list) or len(entries) > _MOST:
+        raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
+    known: dict[str, _Manifest] = {}
+    listed = tuple(_listed(archive, one, known) for one in entries)
+    seen: set[tuple[str, str]] = set()
+    for one in listed:
+        key = one.repository, one.tag or one.descriptor.digest
+        if key in seen:
+            raise archive.wrong(f"{one.repository}: {key[1]} is in it twice")
+        seen.add(key)
+    return Bundle(archive=archive, listed=listed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Manifest:
+    """What counts of a manifest that was read, however often it is listed."""
+
+    artifact_type: str
+    subject: str
+
+
+def _listed(archive: Archive, entry: object, known: dict[str, _Manifest]) -> Listed:
+    found = Descriptor.read(entry, f"{archive.path}: {INDEX_FILE}")
+    repository, tag = _place(archive, found)
+    manifest = _checked(archive, found, known)
+    return Listed(
+        descriptor=dataclasses.replace(found.bare(), artifact_type=manifest.artifact_type),
+        repository=repository,
+        tag=tag,
+        subject=manifest.subject,
+    )
+
+
+def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
+    """Repository and tag of a manifest, as its entry names them; no tag is empty.
+
+    Nobody signs `index.json`, and these names become those of folders and of requests. A recipe's
+    name has no slash.
+    """
+    repository = entry.annotations.get(REPOSITORY, "")
+    ref = entry.annotations.get(REF_NAME, "")
+    name, _, tag = ref.partition(":")
+    where = f"{INDEX_FILE}: {entry.digest}"
+    if not is_repository(repository) or "/" in repository or (ref and name != repository):
+        raise archive.wrong(f"{where} is of no repository")
+    if ref and not is_tag(tag):
+        raise archive.wrong(f'{where}: "{printable(tag)}" is no tag')
+    if tag.startswith(_OF_PROOF) and entry.media_type in INDEXES:
+        raise archive.wrong(f"{where}: {tag} is a tag of proof, and this is an index of images")
+    return repository, tag
+
+
+def _checked(
+    archive: Archive, wanted: Descriptor, known: dict[str, _Manifest], depth: int = 0
+) -> _Manifest:
+    """A manifest whose blobs are there; those of the images that an index names, too."""
+    if depth > _DEPTH:
+        raise archive.wrong(f"{wanted.digest} is below more than {_DEPTH} indexes")
+    _check_size(archive, wanted.digest, wanted.size)
+    if found := known.get(wanted.digest):
+        return found
+    manifest = json_object(small(archive, wanted.digest), wanted.digest)
+    for one in blobs_of(manifest, wanted.digest):
+        if (size := archive.place(one.digest).size) != one.size:
+            raise archive.wrong(f"the blob {one.digest} has {size} bytes, not {one.size}")
+    for below in descriptors(manifest, "manifests", wanted.digest):
+        _checked(archive, below, known, depth + 1)
+    subject = manifest.get("subject")
+    known[wanted.digest] = _Manifest(
+        artifact_type=str(manifest.get("artifactType") or ""),
+        subject=Descriptor.read(subject, wanted.digest).digest if subject else "",
+    )
+    return known[wanted.digest]
+
+
+def small(archive: Archive, digest: str) -> bytes:
+    """A manifest's bytes."""
+    if archive.place(digest).size > LARGEST_MANIFEST:
+        raise archive.wrong(f"the manifest {digest} has more than {LARGEST_MANIFEST} bytes")
+    return b"".join(archive.pieces(digest))
+
+
+def _check_size(archive: Archive, digest: str, size: int) -> None:
+    place = archive.place(digest)
+    if place.size != size:
+        raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
+
+
+def json_of(archive: Archive, name: str) -> dict[str, Any]:
+    """One of the two files of a layout that are no blobs."""
+    content = archive.file(name, _LARGEST_INDEX)
+    return json_object(content, f"{archive.path}: {name}", "JSON object", _MOST_VALUES)

@@ -1,0 +1,83 @@
+"""Evidence that an image fails, attached to what is published: a later failure counts.
+
+An image whose newest verification failed is refused. Where the registry has that very image
+already, its evidence tells whoever pulls it. No tag of a release is touched, nothing else is sent,
+and the image is not signed with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.distribute.publish.attaching import Attached, attach
+from builder.distribute.publish.releases import digests_in, finished, has_failed, is_test_result
+from builder.model import PlannedImage
+from builder.registry import Descriptor, NotThere, Registry
+
+# Makes statements about an image into what is attached to it; the last is a time, ISO 8601.
+Attest = Callable[[Registry, Descriptor, Sequence[bytes], str], Sequence[Attached]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failing:
+    """An image whose checks failed: `evidence` are the statements that say so, by their files.
+
+    `digest` is that of its manifest, `finished` when the last of these runs ended, ISO 8601.
+    """
+
+    digest: str
+    evidence: Mapping[str, bytes]
+    finished: str
+
+
+def failing(
+    image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None
+) -> Failing | None:
+    """What in an output folder says that its image fails; None if nothing does.
+
+    `manifest` is that of the folder, None if there is none. Whether the image was built from
+    today's inputs is no matter: what is published does not change with them.
+    """
+    if manifest is None:
+        return None
+    digest = str(manifest["artifacts"]["oci"]["digest"])
+    evidence = {
+        str(name): content
+        for name in manifest.get("evidence") or []
+        if (content := _failed(folder / str(name), image, digest))
+    }
+    if not evidence:
+        return None
+    last = max(map(finished, evidence.values()))
+    return Failing(digest=digest, evidence=evidence, finished=last)
+
+
+def _failed(file: Path, image: PlannedImage, digest: str) -> bytes:
+    """A statement that an image fails, byte for byte; empty if the file holds none."""
+    try:
+        content = file.read_bytes()
+        statement = json.loads(content)
+        finished(content)
+        if not is_test_result(statement) or not has_failed(statement["predicate"]):
+            return b""
+        return content if digests_in(statement).get(f"{image.identifier}/oci") == digest else b""
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return b""  # that it cannot be read is a reason of its own
+
+
+def published_image(registry: Registry, one: Failing) -> Descriptor | None:
+    """The image as the registry has it; None if it has not."""
+    try:
+        return registry.resolve(one.digest)
+    except NotThere:
+        return None
+
+
+def attach_failing(registry: Registry, image: Descriptor, one: Failing, attest: Attest) -> None:
+    """Attach the evidence to an image that the registry has."""
+    statements = list(one.evidence.values())
+    attach(registry, image.digest, lambda: attest(registry, image, statements, one.finished))

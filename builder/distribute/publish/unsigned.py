@@ -1,0 +1,54 @@
+"""Evidence and bill of materials as referrers of an image, where nobody signs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from builder.distribute.publish.releases import Ready
+from builder.model.predicates import UNSIGNED_NOTE
+from builder.registry import Descriptor, Source
+from builder.registry.kinds import CYCLONEDX, INDEX, STATEMENT, referrer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attachment:
+    """A manifest, and the blobs that it names by their digests."""
+
+    manifest: bytes
+    blobs: Mapping[str, bytes]
+    tag: str = ""
+    replaces: tuple[str, ...] = ()
+    fresh: bool = False
+
+    def merged(self, there: bytes) -> Attachment | None:
+        """Nothing of this has a tag."""
+        raise NotImplementedError
+
+
+def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
+    """The statements of an image and its bill, one manifest each; nothing for an index."""
+    if image.media_type == INDEX:
+        return []
+    [ready] = images
+    statements = unsigned_statements(source, image, ready.statements, ready.proven)
+    return [*statements, _attachment(ready.bill, image, CYCLONEDX, {})]
+
+
+def unsigned_statements(
+    _source: Source, image: Descriptor, statements: Sequence[bytes], _created: str
+) -> list[Attachment]:
+    """Statements about an image, one manifest each."""
+    return [
+        _attachment(one, image, STATEMENT, {UNSIGNED_NOTE: str(json.loads(one)["predicateType"])})
+        for one in statements
+    ]
+
+
+def _attachment(
+    content: bytes, image: Descriptor, kind: str, notes: Mapping[str, str]
+) -> Attachment:
+    layer = Descriptor.of(content, kind)
+    manifest = referrer(layer, image, artifact_type=kind, annotations=notes)
+    return Attachment(manifest=manifest, blobs={layer.digest: content})

@@ -1,0 +1,155 @@
+"""From a reference to one image: its tag is asked once, and everything after that is by digest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder import facts
+from builder.distribute.pull.limits import LIMITS
+from builder.distribute.pull.members import shown
+from builder.model import exact_json
+from builder.model.errors import BadInput, Refused
+from builder.registry import INDEX, MANIFEST, Descriptor, Source, is_digest
+from builder.trust.policy.gathered import Image
+from builder.trust.policy.statements import time_of
+
+CREATED = "org.opencontainers.image.created"
+_CONFIG_LIMIT = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """An image of one architecture, as a registry has it; nothing of it is believed yet.
+
+    `index` is what the tag names, where that is an index. `content` and `config` are the bytes of
+    the manifest and of the configuration, `labels` those of the configuration, and `directory` is
+    where it has programs work. `diff_ids` are what the configuration says that layers unpack to, by
+    their digests.
+    """
+
+    manifest: Descriptor
+    content: bytes
+    config: bytes
+    config_descriptor: Descriptor
+    layers: tuple[Descriptor, ...]
+    image: Image
+    index: Descriptor | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    environment: tuple[str, ...] = ()
+    diff_ids: Mapping[str, str] = field(default_factory=dict)
+    directory: str = "/"
+
+
+def find(registry: Source, target: str, arch: str) -> Found:
+    """The image for an architecture under a tag or a digest.
+
+    Raises `BadInput` if there is none for it, and `Refused` for what is no image.
+    """
+    top, document = registry.document(target)
+    index = None
+    if top.media_type == INDEX:
+        index = top
+        chosen = _of_architecture(document, arch, f"{registry.name}@{top.digest}")
+        top, document = registry.document(chosen)
+    if top.media_type != MANIFEST:
+        raise Refused(f"{registry.name}@{top.digest}: {shown(top.media_type)} is no OCI image")
+    where = f"{registry.name}@{top.digest}"
+    config_at = Descriptor.read(document.get("config"), where)
+    listed = document.get("layers")
+    if not isinstance(listed, list) or len(listed) > LIMITS.layers:
+        raise Refused(f"{where}: the manifest has no layers, or more than {LIMITS.layers}")
+    config = registry.small_blob(config_at, _CONFIG_LIMIT)
+    return _found(
+        top,
+        registry.manifest(top),
+        config,
+        config_at,
+        tuple(Descriptor.read(one, where) for one in listed),
+        index,
+        arch,
+        where,
+    )
+
+
+def _found(
+    manifest: Descriptor,
+    content: bytes,
+    config: bytes,
+    config_at: Descriptor,
+    layers: tuple[Descriptor, ...],
+    index: Descriptor | None,
+    arch: str,
+    where: str,
+) -> Found:
+    try:
+        said: Any = exact_json.parsed(config)
+        inner = said.get("config") or {}
+        labels = {str(key): str(text) for key, text in (inner.get("Labels") or {}).items()}
+        environment = tuple(str(one) for one in inner.get("Env") or [])
+        directory = str(inner.get("WorkingDir") or "/")
+        diff_ids = _diff_ids(said.get("rootfs"), layers)
+        known = facts.architecture(str(said.get("architecture")))
+        notes = exact_json.parsed(content).get("annotations") or {}
+        created = notes.get(CREATED) or said.get("created")
+        image = Image(
+            digest=manifest.digest,
+            architecture=known.name if known else str(said.get("architecture")),
+            asked=arch,
+            index=index.digest if index else "",
+            created=time_of(created) if created else None,
+        )
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise Refused(f"{where}: its configuration is no image's ({shown(str(error))})") from error
+    return Found(
+        manifest=manifest,
+        content=content,
+        config=config,
+        config_descriptor=config_at,
+        layers=layers,
+        image=image,
+        index=index,
+        labels=labels,
+        environment=environment,
+        diff_ids=diff_ids,
+        directory=directory,
+    )
+
+
+def _diff_ids(rootfs: Mapping[str, Any], layers: Sequence[Descriptor]) -> dict[str, str]:
+    """What a configuration says that each layer unpacks to; raises `ValueError` if it does not."""
+    named = rootfs["diff_ids"] if rootfs else []
+    if not isinstance(named, list) or len(named) != len(layers) or not all(map(is_digest, named)):
+        raise ValueError(f"it names other diff_ids than of {len(layers)} layers")
+    found = {layer.digest: one for layer, one in zip(layers, named, strict=True)}
+    if any(found[layer.digest] != one for layer, one in zip(layers, named, strict=True)):
+        raise ValueError("it names two diff_ids of one layer")
+    return found
+
+
+def _of_architecture(index: Mapping[str, Any], arch: str, where: str) -> Descriptor:
+    """The one image for an architecture in an index."""
+    listed = index.get("manifests")
+    if not isinstance(listed, list) or len(listed) > LIMITS.layers:
+        raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")
+    entries = [Descriptor.read(one, where) for one in listed]
+    wanted = ("linux", facts.ARCHITECTURES[arch].oci)
+    fitting = [
+        one
+        for one in entries
+        if (one.platform.get("os"), one.platform.get("architecture")) == wanted
+    ]
+    if not fitting:
+        names = sorted({one.platform.get("architecture", "") for one in entries} - {""})
+        known = [facts.architecture(name) for name in names]
+        there = ", ".join(
+            one.name if one else shown(name) for one, name in zip(known, names, strict=True)
+        )
+        raise BadInput(
+            f"{where}: there is no image for {arch}; there is {there or 'none'}",
+            hint="name another architecture with --arch, or ask for the image to be built",
+        )
+    if len({one.digest for one in fitting}) > 1:
+        raise Refused(f"{where}: {len(fitting)} images for {arch}, and nothing says which is meant")
+    return fitting[0]

@@ -1,0 +1,263 @@
+"""Headers of tars: each is read here, in a time and a memory in proportion to its length.
+
+What is read is what `tarfile` makes of it; what no sound layer has is refused. `tarfile` itself
+takes six times as long for usual headers, of which a layer has tens of thousands. For an extended
+one it may take a time that grows with the square of its length, and it keeps a chain of them in
+memory: https://github.com/python/cpython/issues/121285
+https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import tarfile
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from builder.artifacts.attributes import PAX, as_headers
+from builder.distribute.pull.limits import LIMITS
+from builder.distribute.pull.streams import Plain
+from builder.model.errors import Refused
+
+_PAX = frozenset([tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE])
+_GNU = {tarfile.GNUTYPE_LONGNAME: b"path", tarfile.GNUTYPE_LONGLINK: b"linkpath"}
+_EXTENDED = _PAX | _GNU.keys() | {tarfile.XGLTYPE}
+# name, mode, uid, gid, size, mtime, checksum, kind, link, magic to group, device's numbers, prefix
+_HEADER = struct.Struct("100s8s8s8s12s12s8sc100s72s16s155s12x")
+_USUAL = frozenset([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
+_KNOWN = (
+    _USUAL
+    | {tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE}
+    | {tarfile.FIFOTYPE}
+)
+_ENCODING, _ERRORS = "utf-8", "surrogateescape"
+_NUMBERS = {b"size": "size", b"uid": "uid", b"gid": "gid"}
+_READ = frozenset([b"path", b"linkpath", b"mtime", *_NUMBERS])  # of what pax says of a member
+_ATTRIBUTE = PAX.encode()
+_SPARSE = b"GNU.sparse."
+_END = bytes(tarfile.BLOCKSIZE)
+_KIND = slice(156, 157)  # its place
+_DIGITS = 20  # of a number in a pax header
+
+
+class Headers:
+    """The headers of a tar, one after the other."""
+
+    def __init__(self, stream: Plain) -> None:
+        self._stream = stream
+        self._is_first = True
+
+    def next(self) -> tarfile.TarInfo | None:
+        """The next member, whose content is read or passed over by then; None after the last one.
+
+        Raises `Refused` for what is no header, and for anything but zeros after the end's mark.
+        """
+        extended = _Extended()
+        while header := self._stream.peek(tarfile.BLOCKSIZE):
+            if member := usual(header):
+                self._stream.some(tarfile.BLOCKSIZE)
+                self._is_first = False
+                return extended.applied(member) if extended.kinds else member
+            if header == _END:
+                self._check_end()
+                self._is_first = False
+                break
+            member = _unusual(header, is_first=self._is_first)
+            self._stream.some(tarfile.BLOCKSIZE)
+            self._is_first = False
+            if member.type not in _EXTENDED:
+                return extended.applied(member)
+            self._extend(extended, member)
+        if extended.kinds or self._is_first:
+            raise tarfile.ReadError("unexpected end of data")
+        return None
+
+    def _extend(self, extended: _Extended, header: tarfile.TarInfo) -> None:
+        if not 0 <= header.size <= LIMITS.header:
+            raise Refused(f"a tar's extended header has {header.size:,} bytes")
+        content = self._stream.read(blocks(header.size))
+        if len(content) < blocks(header.size):
+            raise tarfile.ReadError("unexpected end of data")
+        if content[header.size :].strip(b"\0"):  # `tarfile` reads on there
+            raise Refused("something stands after a tar's extended header")
+        extended.add(header.type, content[: header.size])
+
+    def _check_end(self) -> None:
+        """Refuse a second tar, or anything else, that one reader takes and another does not see."""
+        while piece := self._stream.some(1 << 18):
+            if bytes(piece).strip(b"\0"):
+                raise Refused("something stands after the end of the tar")
+
+
+@dataclass(slots=True)
+class _Extended:
+    """What the extended headers before a member say of it: `kinds` of them, and texts by name."""
+
+    kinds: set[bytes] = field(default_factory=set)
+    texts: dict[bytes, bytes] = field(default_factory=dict)
+
+    def add(self, kind: bytes, content: bytes) -> None:
+        """Take what one more header says; raises `Refused` where two could be understood."""
+        if kind == tarfile.XGLTYPE:
+            _check_global(content)
+            return
+        if kind in self.kinds or (self.kinds and kind not in _GNU) or self.kinds & _PAX:
+            raise Refused("two extended headers say something of one member")
+        self.kinds.add(kind)
+        if kind in _GNU:
+            self.texts[_GNU[kind]] = content.partition(b"\0")[0]
+        else:
+            self.texts = {name: text for name, text in _records(content) if _is_read(name)}
+
+    def applied(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
+        """The member as the extended headers have it."""
+        for name, text in self.texts.items():
+            if name in _NUMBERS:
+                setattr(member, _NUMBERS[name], _number(text))
+            elif name == b"mtime":
+                member.mtime = _seconds(text)
+            elif name.startswith(_ATTRIBUTE):
+                attribute = {name.decode(_ENCODING, _ERRORS): text.decode(_ENCODING, _ERRORS)}
+                member.pax_headers = {**member.pax_headers, **attribute}
+            elif name == b"path":
+                named = text.decode(_ENCODING, _ERRORS)
+                member.name = named.rstrip("/") if self.kinds & _PAX or member.isdir() else named
+            else:
+                member.linkname = text.decode(_ENCODING, _ERRORS)
+        return member
+
+
+def _is_read(name: bytes) -> bool:
+    """Whether what a pax header says under a name counts here."""
+    return name in _READ or name.startswith(_ATTRIBUTE)
+
+
+def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The records of a pax header, each `LENGTH NAME=VALUE` with an end of line.
+
+    Raises `Refused` unless the header consists of them, and for sparse files.
+    """
+    begin = 0
+    while begin < len(content):
+        length, _, rest = content[begin : begin + 8].partition(b" ")
+        if not (rest and length.isdigit() and length[0] != ord("0")):
+            raise Refused("a tar's extended header is none")
+        end = begin + int(length)
+        name, equals, value = content[begin + len(length) + 1 : end].partition(b"=")
+        if end > len(content) or not (name and equals) or value[-1:] != b"\n":
+            raise Refused("a tar's extended header is none")
+        if name.startswith(_SPARSE):
+            raise _sparse()
+        yield name, value[:-1]
+        begin = end
+
+
+def _check_global(content: bytes) -> None:
+    """Refuse a header about all members that says anything which counts here."""
+    if any(_is_read(name) for name, _ in _records(content)):
+        raise Refused("a header of a tar says something of all its members")
+
+
+def _number(text: bytes) -> int:
+    if not text.isdigit() or len(text) > _DIGITS:
+        raise Refused("a number in a tar's extended header is none")
+    return int(text)
+
+
+def _seconds(text: bytes) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        return 0
+    if not math.isfinite(found):
+        raise Refused("a time in a tar's extended header is none")
+    return found
+
+
+def blocks(size: int) -> int:
+    """How many bytes of a tar a content takes."""
+    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def _unusual(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
+    """What `tarfile` makes of a header that is not a usual one: of a device, a large file."""
+    try:
+        member = tarfile.TarInfo.frombuf(header, _ENCODING, _ERRORS)
+    except tarfile.HeaderError as error:
+        if is_first:
+            raise tarfile.ReadError(str(error)) from error
+        raise Refused(f"no header where one has to be: {error}") from error
+    if member.type == tarfile.GNUTYPE_SPARSE:
+        raise _sparse()
+    if member.type not in _KNOWN | _EXTENDED:
+        raise Refused("a member of a kind that is not read here")
+    return member
+
+
+def usual(header: bytes, kinds: Collection[bytes] = _USUAL) -> tarfile.TarInfo | None:
+    """What `tarfile` makes of a header with a short name and octal numbers.
+
+    None for any other. Names of users and numbers of devices are left out: nobody asks for those.
+    """
+    if len(header) < tarfile.BLOCKSIZE:
+        return None
+    name, mode, uid, gid, size, mtime, checksum, kind, link, _, device, prefix = _HEADER.unpack(
+        header
+    )
+    if kind not in kinds or not (_is_zero(device[:8]) and _is_zero(device[8:])):
+        return None
+    made = tarfile.TarInfo.__new__(tarfile.TarInfo)
+    try:
+        made.mode, made.uid, made.gid = _octal(mode), _octal(uid), _octal(gid)
+        made.size, made.mtime, made.chksum = _octal(size), _octal(mtime), _octal(checksum)
+    except ValueError:  # numbers that are written in another way
+        return None
+    if made.chksum != _sum(header) - _sum(checksum) + 8 * ord(" "):
+        return None
+    made.type, made.pax_headers = kind, {}
+    made.name, made.linkname = _text(name), _text(link)
+    if prefix[0]:
+        made.name = f"{_text(prefix)}/{made.name}"
+    if kind == tarfile.DIRTYPE:
+        made.name = made.name.rstrip("/")
+    return made
+
+
+def as_member(
+    path: str, kind: bytes, mode: int, size: int, target: str, attributes: Sequence[str] = ()
+) -> tarfile.TarInfo:
+    """A member of which that is known: it has no owner, and no time.
+
+    `attributes` are names of extended attributes, each with its value after it.
+    """
+    made = tarfile.TarInfo.__new__(tarfile.TarInfo)
+    made.name, made.type, made.mode, made.size, made.linkname = path, kind, mode, size, target
+    made.uid = made.gid = made.mtime = 0
+    pairs = zip(attributes[::2], attributes[1::2], strict=True)
+    made.pax_headers = as_headers(tuple(pairs))
+    return made
+
+
+def _is_zero(field: bytes) -> bool:
+    """Whether a number is none, or is zero."""
+    return not field.rstrip(b"\0 ").strip(b"0")
+
+
+def _octal(field: bytes) -> int:
+    """A number of digits that null bytes or spaces may follow."""
+    return int(field.rstrip(b"\0 "), 8)
+
+
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode(_ENCODING, _ERRORS)
+
+
+def _sum(some: bytes) -> int:
+    """The sum of at most 512 bytes: 127 times as many are less than Adler's modulus."""
+    return (zlib.adler32(some) & 0xFFFF) - 1 if some.isascii() else sum(some)
+
+
+def _sparse() -> Refused:
+    return Refused("a sparse file: layers of this project have none")

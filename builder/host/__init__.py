@@ -1,0 +1,38 @@
+"""Whether an image runs on a host: said beforehand, from the image's host contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builder.host.images import contract_in
+from builder.host.judging import judge
+from builder.host.record import Host
+from builder.host.records import as_record, read_record
+from builder.host.render import as_json, as_text
+from builder.host.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict
+from builder.system.process import Processes
+
+
+def this_host(processes: Processes, *, search_path: str, **more: Any) -> Host:
+    """See `builder.host.here`. Whoever has a record of a host need not wait for its imports."""
+    from builder.host import here  # noqa: PLC0415
+
+    return here.this_host(processes, search_path=search_path, **more)
+
+
+__all__ = [
+    "LAUNCHERS",
+    "NO",
+    "UNKNOWN",
+    "YES",
+    "Finding",
+    "Host",
+    "Verdict",
+    "as_json",
+    "as_record",
+    "as_text",
+    "contract_in",
+    "judge",
+    "read_record",
+    "this_host",
+]

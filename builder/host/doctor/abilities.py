@@ -1,0 +1,139 @@
+"""What follows from what was found: the abilities, and whether a run has all that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from builder.host.doctor.diagnosis import Ability, Diagnosis, Item
+from builder.host.doctor.emulation import key_of
+from builder.host.doctor.folders import HOME, STORE, TEMPORARY, free_bytes, not_written, standing
+from builder.model.errors import MissingPrerequisite
+
+FORMATS = {"oci": "OCI layouts", "sif": "SIF images", "charliecloud": "Charliecloud tarballs"}
+_ENGINES = {
+    "buildah": ("buildah", "policy", STORE),
+    "docker": ("docker", "skopeo", "policy"),
+}
+_WORK = (HOME, TEMPORARY)  # where everything is made
+_BASES = ("mmdebstrap", "keyring")
+_PACK = {
+    "oci": (),
+    "sif": ("apptainer", "mksquashfs", "user", "reach", "userns", "subuid", "subgid"),
+    "charliecloud": ("pigz",),
+}
+_RUN = {
+    "oci": ("buildah", "policy", STORE),
+    "sif": ("apptainer", "sqfs2tar", "user", "reach", "userns"),
+    "charliecloud": ("ch-run", "pigz", "user", "reach", "userns"),
+}
+_ROOTLESS = ("userns", "newuidmap", "subuid", "subgid")
+_RUNNERS = {
+    "buildah": _RUN["oci"],
+    "podman": ("podman", "policy"),
+    "docker": ("docker", "skopeo", "policy"),
+    "apptainer": _RUN["sif"],
+    "charliecloud": _RUN["charliecloud"],
+}
+_AS_ROOT_INSIDE = frozenset({"buildah", "podman"})  # whose containers have a range of ids
+
+
+def abilities_of(
+    items: Mapping[str, Item], *, archs: Sequence[str], as_root: bool
+) -> tuple[Ability, ...]:
+    """All abilities. What a machine needs to build is told for the engine that it has."""
+    engine = "docker" if items["docker"].ok and not items["buildah"].ok else "buildah"
+    found = [
+        _ability(f"build {arch} images", items, (*_build(engine, as_root), key_of(arch)))
+        for arch in archs
+    ]
+    for name, title in FORMATS.items():
+        needs = _build(engine, as_root) if name == "oci" else (*_PACK[name], *_WORK)
+        found.append(_ability(f"pack {title}", items, needs))
+    found += [
+        _ability(f"run and verify {title} for {arch}", items, (*_RUN[name], key_of(arch), *_WORK))
+        for name, title in FORMATS.items()
+        for arch in archs
+    ]
+    return (*found, _ability("GPU checks", items, ("gpu",)))
+
+
+def require(
+    diagnosis: Diagnosis,
+    *,
+    archs: Sequence[str],
+    formats: Iterable[str],
+    engine: str,
+    home: Path,
+    out: Path,
+    images: int = 1,
+    bases: bool = True,
+    lent: Sequence[str] = (),
+) -> None:
+    """Raise `MissingPrerequisite` with all that this machine lacks for a run of the main job.
+
+    There must be room for so many `images` at once where `home` is, and where `out` is. `bases`
+    says whether any base is to be bootstrapped: one from a registry needs no mmdebstrap. `lent` are
+    the architectures whose build steps are to run native tools, if the kernel's handler is that of
+    set-up.
+    """
+    needs = [*_build(engine, diagnosis.user == "root"), *map(key_of, archs)]
+    needs = [key for key in needs if bases or key not in _BASES]
+    if any(diagnosis.items[f"native:{arch}"].ok for arch in lent):
+        needs.append("patchelf")
+    for one in formats:
+        needs += [*_PACK.get(one, (one,)), *_RUN.get(one, ())]
+    lacking = [_told(item) for item in _missing(diagnosis.items, needs)]
+    places = [(home, "BUILD_IMAGES_HOME")] if diagnosis.items[HOME].ok else []
+    need = int(diagnosis.items[STORE].data["needed_bytes"])
+    lacking += _unusable([*places, (out, "--output")], need * images)
+    if lacking:
+        count = "1 thing" if len(lacking) == 1 else f"{len(lacking)} things"
+        lines = [f"this machine lacks {count} for this run; nothing was built.", *lacking]
+        raise MissingPrerequisite(
+            "\n".join(lines), hint="'build-images doctor' shows all that this machine has"
+        )
+
+
+def lacking_for(diagnosis: Diagnosis, runner: str, arch: str) -> tuple[Item, ...]:
+    """What this machine lacks to run images of an architecture by a runner."""
+    with_ids = runner in _AS_ROOT_INSIDE and diagnosis.user != "root"
+    rootless = _ROOTLESS if with_ids else ()
+    return _missing(diagnosis.items, (*rootless, *_RUNNERS[runner], key_of(arch)))
+
+
+def _build(engine: str, as_root: bool) -> tuple[str, ...]:
+    rootless = () if as_root else _ROOTLESS
+    return (*_ENGINES.get(engine, (engine,)), *_BASES, *rootless, *_WORK)
+
+
+def _ability(title: str, items: Mapping[str, Item], needs: Iterable[str]) -> Ability:
+    return Ability(title=title, missing=_missing(items, needs))
+
+
+def _missing(items: Mapping[str, Item], needs: Iterable[str]) -> tuple[Item, ...]:
+    found = [items.get(key) or _unknown(key) for key in dict.fromkeys(needs)]
+    return tuple(item for item in found if not item.ok)
+
+
+def _unknown(key: str) -> Item:
+    title = key.removeprefix(key_of(""))
+    return Item(key=key, group="", title=title, ok=False, text="not known to this program")
+
+
+def _told(item: Item) -> str:
+    return f"  {item.title}: {item.text}" + (f"\n      {item.remedy}" if item.remedy else "")
+
+
+def _unusable(places: Iterable[tuple[Path, str]], need: int) -> list[str]:
+    """Folders that cannot be written to, and those without room, one a disk."""
+    found, disks = [], set()
+    for folder, way in places:
+        if wrong := not_written(folder):
+            found.append(f"  {folder}: {wrong}\n      choose another one with {way}")
+        disk, free = standing(folder).stat().st_dev, free_bytes(folder)
+        if free < need and disk not in disks:
+            text = f"{free / 1e9:.1f} GB free, and {need / 1e9:.1f} GB may be needed"
+            found.append(f"  {folder}: {text}\n      make room, or choose another one with {way}")
+        disks.add(disk)
+    return found

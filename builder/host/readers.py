@@ -1,0 +1,141 @@
+"""Readers of what records and contracts hold: builder.load's, and some of their own."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from builder import facts
+from builder.load.document import Node, Probe, note
+from builder.load.faults import Faults, suggest
+from builder.load.readers import Reader, list_of, text
+from builder.model.names import GENERIC
+
+T = TypeVar("T")
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+_DRIVER = re.compile(rf"{_VERSION.pattern}|none")
+_KERNEL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}[0-9A-Za-z.+_~-]*")
+_NUMBER = re.compile(r"[0-9]{1,4}")
+_CAPABILITY = re.compile(r"[1-9][0-9]?\.[0-9]")
+_MANY = 100_000
+_PAGES = (4096, 16384, 65536)
+
+
+def maybe(reader: Reader[T], absent: T) -> Reader[T]:
+    """A reader of a value that may be null, which is not known."""
+
+    def read(node: Node, faults: Faults) -> T:
+        if isinstance(node, Probe):
+            reader(child := node.child(), faults)
+            note(node, anyOf=[child.schema, {"type": "null"}])
+            return absent
+        return absent if node.value is None else reader(node, faults)
+
+    return read
+
+
+def words(item: Reader[str]) -> Reader[tuple[str, ...]]:
+    """A reader of a list of texts, or of the words of one text, as labels have it."""
+    several = list_of(item)
+
+    def read(node: Node, faults: Faults) -> tuple[str, ...]:
+        if isinstance(node, Probe):
+            several(child := node.child(), faults)
+            note(node, anyOf=[child.schema, {"type": "string"}])
+            return ()
+        if isinstance(node.value, str):
+            nodes = tuple(Node(where=node.where, value=o, text=o) for o in node.value.split())
+            node = Node(where=node.where, value=nodes)
+        return several(node, faults)
+
+    return read
+
+
+def dotted(node: Node, faults: Faults) -> str:
+    """A version of digits and dots: 450.80.02."""
+    return _matching(node, faults, _VERSION, "version", "digits and dots: 450.80.02")
+
+
+def kernel(node: Node, faults: Faults) -> str:
+    """A Linux release, as `uname -r` says it."""
+    return _matching(node, faults, _KERNEL, "kernel", "as uname -r says it: 4.18.0-553.el8")
+
+
+def driver(node: Node, faults: Faults) -> str:
+    """A driver's version, or `none`."""
+    valid = '"418.87.00", or "none" if no driver is loaded'
+    return _matching(node, faults, _DRIVER, "driver", valid)
+
+
+def plain_capability(node: Node, faults: Faults) -> str:
+    """A compute capability as compilers name it: 70."""
+    return _matching(node, faults, _NUMBER, "compute capability", "a number: 70 for 7.0")
+
+
+def capability(node: Node, faults: Faults) -> int | None:
+    """A compute capability as NVIDIA lists it: 7.0 is 70."""
+    value = _matching(node, faults, _CAPABILITY, "compute capability", 'such as "7.0"')
+    return int(value.replace(".", "")) if value else None
+
+
+def target(node: Node, faults: Faults) -> str:
+    """`generic`, or a CPU target of some architecture."""
+    value = text(node, faults)
+    known = [GENERIC, *(one for some in facts.CPU_TARGETS.values() for one in some)]
+    note(node, enum=known)
+    if value and value not in known:
+        faults.add(node.where, f'"{value}" is no CPU target', suggest(value, known))
+        return ""
+    return value
+
+
+def truth(node: Node, faults: Faults) -> bool | None:
+    """true or false."""
+    note(node, type="boolean")
+    if isinstance(node.value, bool):
+        return node.value
+    faults.add(node.where, f"expected true or false, found {node.describe()}")
+    return None
+
+
+def count(node: Node, faults: Faults) -> int | None:
+    """A number of things."""
+    note(node, type="integer", minimum=0)
+    value = node.value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MANY:
+        return value
+    problem = f"expected a number of things, found {node.describe()}"
+    faults.add(node.where, problem, "valid: a whole number, such as 4")
+    return None
+
+
+def page_size(node: Node, faults: Faults) -> int | None:
+    """A size of memory pages, in bytes."""
+    note(node, enum=list(_PAGES))
+    if isinstance(node.value, int) and node.value in _PAGES:
+        return node.value
+    problem = f"expected the size of memory pages, found {node.describe()}"
+    faults.add(node.where, problem, f"valid: {', '.join(map(str, _PAGES))}, as getconf PAGESIZE")
+    return None
+
+
+def exactly(schema: str) -> Reader[str]:
+    """A reader of the one text that names a kind of file."""
+
+    def read(node: Node, faults: Faults) -> str:
+        note(node, enum=[schema])
+        value = text(node, faults)
+        if value and value != schema:
+            faults.add(node.where, f'"{value}" is not read here', f"valid: {schema}")
+        return value
+
+    return read
+
+
+def _matching(node: Node, faults: Faults, pattern: re.Pattern[str], what: str, valid: str) -> str:
+    value = text(node, faults)
+    note(node, pattern=f"^({pattern.pattern})$")
+    if not value or pattern.fullmatch(value):
+        return value
+    faults.add(node.where, f'"{value}" is no {what}', f"valid: {valid}")
+    return ""

@@ -1,0 +1,193 @@
+"""Records of hosts: JSON files (YAML will do), read with every fault at its place, and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from builder import facts
+from builder.facts.processors import cpu_features, power_levels
+from builder.facts.runtimes import RUNTIMES
+from builder.host.readers import (
+    capability,
+    count,
+    dotted,
+    driver,
+    exactly,
+    kernel,
+    maybe,
+    page_size,
+    target,
+    truth,
+    words,
+)
+from builder.host.record import (
+    SCHEMA,
+    Host,
+    HostCpu,
+    HostGpu,
+    HostGpus,
+    HostMpi,
+    HostRuntime,
+    HostSlurm,
+)
+from builder.load.document import Node, parse
+from builder.load.faults import Faults
+from builder.load.readers import Table, list_of, mapping_of, one_of, text
+from builder.model.errors import BadInput
+
+
+def read_record(path: Path) -> Host:
+    """The host of a record; raises `BadInput` with all that is wrong in it."""
+    faults = Faults()
+    node = parse(path, str(path), faults)
+    host = Host() if node is None else host_of(node, faults)
+    if faults.found:
+        raise BadInput.of(faults.found, "nothing was checked")
+    return host
+
+
+def host_of(node: Node, faults: Faults) -> Host:
+    """A host; whatever is wrong is noted, and the result is then not to be used."""
+    table = Table(
+        node,
+        faults,
+        required=("schema",),
+        optional=(
+            "name",
+            "architecture",
+            "kernel",
+            "glibc",
+            "cpu",
+            "gpu",
+            "mpi",
+            "slurm",
+            "runtimes",
+            "page_size",
+            "user_namespaces",
+            "restricted_namespaces",
+            "fuse",
+            "emulators",
+        ),
+    )
+    table.read("schema", exactly(SCHEMA), "")
+    runtimes = mapping_of(_runtime, key=one_of(RUNTIMES, "container runtime"))
+    return Host(
+        name=table.read("name", maybe(text, ""), ""),
+        architecture=table.read("architecture", maybe(_architecture, None), None),
+        kernel=table.read("kernel", maybe(kernel, None), None),
+        glibc=table.read("glibc", maybe(dotted, None), None),
+        cpu=table.read("cpu", maybe(_cpu, HostCpu()), HostCpu()),
+        gpu=table.read("gpu", maybe(_gpus, HostGpus()), HostGpus()),
+        mpi=table.read("mpi", maybe(list_of(_mpi), None), None),
+        slurm=table.read("slurm", maybe(_slurm, HostSlurm()), HostSlurm()),
+        runtimes=table.read("runtimes", maybe(runtimes, None), None),
+        page_size=table.read("page_size", maybe(page_size, None), None),
+        user_namespaces=table.read("user_namespaces", maybe(truth, None), None),
+        restricted_namespaces=table.read("restricted_namespaces", maybe(truth, None), None),
+        fuse=table.read("fuse", maybe(truth, None), None),
+        emulators=table.read("emulators", maybe(words(_architecture), None), None),
+    )
+
+
+def _architecture(node: Node, faults: Faults) -> str:
+    """Any architecture: a host may be of one that no image is for."""
+    value = text(node, faults)
+    known = facts.architecture(value)
+    return known.name if known else value
+
+
+def _cpu(node: Node, faults: Faults) -> HostCpu:
+    """The features: as the kernel lists them, or those of a CPU target, or by a POWER's name."""
+    table = Table(node, faults, required=(), optional=("model", "features", "target"))
+    model = table.read("model", maybe(text, ""), "")
+    found = table.read("features", maybe(words(text), None), None)
+    named = table.read("target", maybe(target, ""), "")
+    return HostCpu(
+        model=model, features=found or cpu_features(named) or power_levels(model) or None
+    )
+
+
+def _gpus(node: Node, faults: Faults) -> HostGpus:
+    optional = ("driver", "devices", "on_bus", "others", "compat", "toolkit", "cdi", "fault")
+    table = Table(node, faults, required=(), optional=optional)
+    return HostGpus(
+        driver=table.read("driver", maybe(driver, None), None) or None,
+        devices=table.read("devices", maybe(list_of(_gpu), None), None),
+        on_bus=table.read("on_bus", maybe(count, None), None),
+        others=table.read("others", maybe(words(text), None), None),
+        compat=table.read("compat", maybe(words(dotted), None), None),
+        toolkit=table.read("toolkit", maybe(truth, None), None),
+        cdi=table.read("cdi", maybe(truth, None), None),
+        fault=table.read("fault", maybe(text, ""), ""),
+    )
+
+
+def _gpu(node: Node, faults: Faults) -> HostGpu:
+    optional = ("model", "capability", "mig", "mig_instances")
+    table = Table(node, faults, required=(), optional=optional)
+    return HostGpu(
+        model=table.read("model", maybe(text, ""), ""),
+        capability=table.read("capability", maybe(capability, None), None),
+        mig=table.read("mig", maybe(truth, None), None),
+        mig_instances=table.read("mig_instances", maybe(count, None), None),
+    )
+
+
+def _mpi(node: Node, faults: Faults) -> HostMpi:
+    optional = ("version", "launcher", "libraries", "glibc", "pmix")
+    table = Table(node, faults, required=("family",), optional=optional)
+    return HostMpi(
+        family=table.read("family", one_of(facts.MPI_FAMILIES, "MPI family"), ""),
+        version=table.read("version", maybe(dotted, ""), ""),
+        launcher=table.read("launcher", maybe(text, ""), ""),
+        libraries=table.read("libraries", maybe(words(text), None), None),
+        glibc=table.read("glibc", maybe(dotted, ""), ""),
+        pmix=table.read("pmix", maybe(dotted, ""), ""),
+    )
+
+
+def _slurm(node: Node, faults: Faults) -> HostSlurm:
+    table = Table(node, faults, required=(), optional=("version", "pmi"))
+    return HostSlurm(
+        version=table.read("version", maybe(dotted, ""), ""),
+        pmi=table.read("pmi", maybe(words(text), None), None),
+    )
+
+
+def _runtime(node: Node, faults: Faults) -> HostRuntime:
+    optional = ("version", "setuid", "cdi", "clone3", "profile")
+    table = Table(node, faults, required=(), optional=optional)
+    return HostRuntime(
+        version=table.read("version", maybe(dotted, ""), ""),
+        setuid=table.read("setuid", maybe(truth, None), None),
+        cdi=table.read("cdi", maybe(truth, None), None),
+        clone3=table.read("clone3", maybe(truth, None), None),
+        profile=table.read("profile", maybe(truth, None), None),
+    )
+
+
+def as_record(host: Host) -> str:
+    """The text of a record: what is not known is null, for whoever knows it."""
+    document = {"schema": SCHEMA, **{key: _plain(value) for key, value in asdict(host).items()}}
+    if document["cpu"]["features"] is not None:
+        document["cpu"]["features"] = " ".join(document["cpu"]["features"])
+    for gpu in document["gpu"]["devices"] or ():
+        if gpu["capability"] is not None:
+            gpu["capability"] = "{}.{}".format(*divmod(gpu["capability"], 10))
+    for one in (document["runtimes"] or {}).values():
+        for key in [key for key, value in one.items() if value is None and key != "version"]:
+            del one[key]
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """JSON values: unknown texts are null, for an empty text is none."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return None if value == "" else value

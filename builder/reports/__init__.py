@@ -1,0 +1,1 @@
+"""Reports, the catalogue, files for sites, pipelines and schemas."""

@@ -1,0 +1,160 @@
+"""The pages: an index, a page for each image, and the files that they name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import jinja2
+
+import builder
+from builder.model import NONE
+from builder.model.errors import BadInput
+from builder.reports import report
+from builder.reports.catalog.pulling import pull_recipes
+from builder.reports.catalog.reading import Entry
+from builder.reports.report.commands import Recipe
+from builder.reports.report.view import Link
+from builder.reports.sites import tag_of_identifier
+
+CATALOG = "catalog.json"  # the last that is written
+SCHEMA = "build-images/catalog/v1"
+_HERE = Path(__file__).parent
+_REPORT = Path(report.__file__).parent
+_TITLES = {
+    "architecture": "Architecture",
+    "framework": "Framework",
+    "cuda": "CUDA",
+    "mpi": "MPI",
+    "base": "Base",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filter:
+    """One choice above the list; `values` are those of the images that are in it."""
+
+    name: str
+    title: str
+    values: tuple[str, ...]
+
+
+def write_catalog(
+    entries: Sequence[Entry], folders: Mapping[str, Path], out: Path, *, registry: str = ""
+) -> None:
+    """Write the site to `out`; `folders` maps images to their output folders.
+
+    It replaces an earlier one. Raises BadInput for a folder that holds something else.
+    """
+    environment = _environment()
+    ordered = sorted(entries, key=lambda one: one.image)
+    pages = out / "images"
+    _make_room(out)
+    pages.mkdir(parents=True, exist_ok=True)
+    values = {"version": builder.__version__, "registry": registry}
+    index = environment.get_template("index.html.j2")
+    _write(out / "index.html", index.render(entries=ordered, filters=_filters(ordered), **values))
+    for one in ordered:
+        page = environment.get_template("image.html.j2")
+        how = _recipes(one, registry)
+        links = _links(one)
+        text = page.render(entry=one, card=one.card, recipes=how, links=links, **values)
+        _write(pages / f"{one.image}.html", text)
+        for name in one.files:
+            _copy(folders[one.image] / name, pages / one.image / name)
+    css = (_REPORT / "report.css").read_text() + (_HERE / "catalog.css").read_text()
+    _write(out / "catalog.css", css)
+    _write(out / "catalog.js", (_HERE / "catalog.js").read_text())
+    document = {"schema": SCHEMA, "images": [_as_json(one, registry) for one in ordered]}
+    _write(out / CATALOG, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def _filters(entries: Sequence[Entry]) -> tuple[Filter, ...]:
+    """Those by which images differ."""
+    found = []
+    for name, title in _TITLES.items():
+        values = {value for one in entries for value in one.filters[name]}
+        ordered = sorted(values - {NONE}) + ([NONE] if NONE in values else [])
+        if len(ordered) > 1:
+            found.append(Filter(name=name, title=title, values=tuple(ordered)))
+    return tuple(found)
+
+
+def _recipes(one: Entry, registry: str) -> tuple[Recipe, ...]:
+    """By registry where images are published, else from the folder that they were built to."""
+    if not registry:
+        return one.card.recipes
+    return pull_recipes(
+        one.image,
+        one.cell,
+        registry=registry,
+        tag=tag_of_identifier(one.image, recipe=one.cell["recipe"], arch=one.cell["arch"]),
+        digest=one.digest,
+        gpu=one.cell.get("cuda", NONE) != NONE,
+    )
+
+
+def _links(one: Entry) -> tuple[Link, ...]:
+    return tuple(Link(text=name, href=f"./{quote(one.image)}/{quote(name)}") for name in one.files)
+
+
+def _as_json(one: Entry, registry: str) -> dict[str, Any]:
+    reference = f"{registry}/{one.cell['recipe']}@{one.digest}" if registry else ""
+    return {
+        "image": one.image,
+        "state": one.state,
+        "cell": dict(one.cell),
+        "digest": one.digest,
+        **({"reference": reference} if reference else {}),
+        "faults": list(one.faults),
+        "page": f"images/{quote(one.image)}.html",
+        "files": [f"images/{quote(one.image)}/{quote(name)}" for name in one.files],
+    }
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([_HERE, _REPORT]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _make_room(out: Path) -> None:
+    """Remove what an earlier catalogue has written here, and nothing else.
+
+    Raises BadInput for a folder with other things in it.
+    """
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    try:
+        earlier = json.loads((out / CATALOG).read_text(encoding="utf-8"))
+        names = [name for one in earlier["images"] for name in (one["page"], *one["files"])]
+        known = earlier["schema"] == SCHEMA
+    except (OSError, ValueError, KeyError, TypeError):
+        known, names = False, []
+    if not known:
+        hint = "name a folder that is new, empty, or holds an earlier catalogue"
+        raise BadInput(f"{out} holds other things than a catalogue", hint=hint)
+    pages = (out / "images").resolve()
+    for name in names:
+        path = out / unquote(str(name))
+        if pages in path.resolve().parents:
+            path.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="replace")
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)

@@ -1,0 +1,158 @@
+"""The matrix of the report: a row for each recipe, base, MPI and CUDA, a column for each arch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from builder import facts
+from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
+from builder.reports.report.units import human_time
+
+_VARIANTS = {"flavour": RUNTIME, "cpu": GENERIC}  # what is not said where it is usual
+VERIFIED, BUILT, COMPILED = "verified", "built", "compiled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """One cell of the matrix: `state` is verified, built (and not verified), failed, broken
+    (its build failed), compiled (and not built: this machine lacks something) or left-out."""
+
+    image: str
+    row: str
+    recipe: str
+    axes: tuple[str, ...]
+    arch: str
+    state: str
+    mark: str
+    word: str
+    notes: tuple[str, ...] = ()
+    hover: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    recipe: str
+    axes: tuple[str, ...]
+    tiles: Mapping[str, Tile]
+
+
+def tiles_of(
+    manifests: Sequence[Mapping[str, Any]],
+    left_out: Sequence[LeftOut],
+    failures: Mapping[str, str],
+    compiled: Mapping[str, str],
+) -> tuple[Tile, ...]:
+    """A tile for every cell that the run had to do with, each image once."""
+    tiles = [_built(manifest) for manifest in manifests]
+    tiles += [_broken(image, text) for image, text in failures.items()]
+    tiles += [_compiled(image, text) for image, text in compiled.items()]
+    tiles += [_absent(one) for one in left_out]
+    return tuple({tile.image: tile for tile in reversed(tiles)}.values())[::-1]
+
+
+def rows_of(tiles: Sequence[Tile]) -> tuple[Row, ...]:
+    """The tiles by row, sorted by name: a row keeps its place from run to run."""
+    groups: dict[str, list[Tile]] = {}
+    for tile in tiles:
+        groups.setdefault(tile.row, []).append(tile)
+    return tuple(
+        Row(
+            recipe=group[0].recipe,
+            axes=group[0].axes,
+            tiles={tile.arch: tile for tile in group},
+        )
+        for _, group in sorted(groups.items())
+    )
+
+
+def _built(manifest: Mapping[str, Any]) -> Tile:
+    state, mark, word = standing(manifest)
+    notes = [human_time(sum(manifest.get("durations_s", {}).values()))]
+    notes.append("emulated" if manifest.get("emulated") else "native")
+    if manifest.get("proven_on_gpu") is False:
+        notes.append("not proven on a GPU")
+    return Tile(
+        **_place(manifest["image"], manifest.get("cell", {})),
+        state=state,
+        mark=mark,
+        word=word,
+        notes=tuple(notes),
+        hover=manifest["image"],
+    )
+
+
+def standing(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
+    """State, mark and word of an image that was built. What is not known to be good has failed."""
+    if manifest.get("outcome") == VERIFIED:
+        return VERIFIED, "✓", "verified"
+    if manifest.get("outcome") == BUILT:
+        return BUILT, "○", "not verified"
+    return FAILED, "✗", _failed_word(manifest)
+
+
+def _failed_word(manifest: Mapping[str, Any]) -> str:
+    outcomes = [one for found in manifest.get("checks", {}).values() for one in found]
+    if any(one["outcome"] == FAILED for one in outcomes):
+        return "check failed"
+    return "formats differ" if manifest.get("formats_equal") is False else "failed"
+
+
+def _broken(image: str, text: str) -> Tile:
+    place = _place(image, axes_of(image))
+    return Tile(**place, state="broken", mark="✗", word="build failed", hover=first_line(text))
+
+
+def _compiled(image: str, text: str) -> Tile:
+    place, word = _place(image, axes_of(image)), "compiled, not built here"
+    return Tile(**place, state=COMPILED, mark="◇", word=word, hover=first_line(text))
+
+
+def first_line(text: str) -> str:
+    """What an error says before it goes into details."""
+    return text.strip().partition("\n")[0]
+
+
+def _absent(one: LeftOut) -> Tile:
+    place = _place(one.cell.identifier, asdict(one.cell))
+    hover = "; ".join(map(str, one.reasons))
+    return Tile(**place, state="left-out", mark="⊘", word="left out", hover=hover)
+
+
+def _place(image: str, cell: Mapping[str, str]) -> dict[str, Any]:
+    arch = cell.get("arch", "")
+    axes = [cell.get("base", ""), _unless_none(cell.get("mpi", NONE))]
+    cuda = _unless_none(cell.get("cuda", NONE))
+    axes.append(f"CUDA {cuda}" if cuda else "")
+    axes += [cell[name] for name, usual in _VARIANTS.items() if cell.get(name, usual) != usual]
+    return {
+        "image": image,
+        "row": image.removesuffix(f"-{arch}"),
+        "recipe": f"{cell.get('recipe', image)} {cell.get('recipe_version', '')}".rstrip(),
+        "axes": tuple(axis for axis in axes if axis),
+        "arch": arch,
+    }
+
+
+def _unless_none(value: str) -> str:
+    return "" if value == NONE else value
+
+
+def axes_of(image: str) -> dict[str, str]:
+    """An image identifier taken apart again, for an image that left nothing but its name."""
+    words = image.split("-")
+    found = {"arch": words.pop()}
+    if words and words[-1] in facts.CPU_TARGETS.get(found["arch"], ()):
+        found["cpu"] = words.pop()
+    if words and words[-1] == DEVELOPMENT:
+        found["flavour"] = words.pop()
+    if words and words[-1].startswith(tuple(facts.MPI_FAMILIES)):
+        found["mpi"] = words.pop()
+    if words and words[-1].startswith("cuda"):
+        found["cuda"] = words.pop().removeprefix("cuda")
+    version = next((at for at, word in enumerate(words) if at and word[:1].isdigit()), len(words))
+    found["recipe"] = "-".join(words[:version])
+    found["recipe_version"] = "".join(words[version : version + 1])
+    found["base"] = "-".join(words[version + 1 :])
+    return found

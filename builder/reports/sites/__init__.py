@@ -1,0 +1,20 @@
+"""What a site gets ready to use with an image: batch scripts, a module, manifests.
+
+From planned images to texts by path. The same images give the same texts, and nothing is started.
+docs/sites.md shows each file.
+"""
+
+from __future__ import annotations
+
+from builder.reports.sites.names import tag_of_identifier
+from builder.reports.sites.rendering import site_files
+from builder.reports.sites.values import Place, SiteImage, needs_of, site_image
+
+__all__ = [
+    "Place",
+    "SiteImage",
+    "needs_of",
+    "site_files",
+    "site_image",
+    "tag_of_identifier",
+]

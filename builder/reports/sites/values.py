@@ -1,0 +1,223 @@
+"""The values that the templates lay out: worked out once for an image, from plan and contract."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from builder import facts
+from builder.facts.runtimes import RUNTIMES
+from builder.model import GENERIC, PlannedImage
+from builder.model.contract import HostContract, contract_of
+from builder.model.errors import BadInput
+from builder.reports.sites.names import kubernetes_name
+
+IN_IMAGE = "/opt/build-images"
+# A registry's host and namespace: https://github.com/distribution/reference/blob/main/regexp.go
+_REGISTRY = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]+)?"
+    r"(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)+"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a site has images: `registry` is HOST/NAMESPACE, `folder` an absolute path on its
+    nodes. `gpus` is the number of GPUs that a node has, and that a job asks for.
+    """
+
+    registry: str
+    folder: str
+    gpus: int = 4
+
+    def __post_init__(self) -> None:
+        """Raises BadInput for what is no registry or no folder."""
+        if not _REGISTRY.fullmatch(self.registry):
+            raise BadInput(
+                f"{self.registry!r} is not HOST/NAMESPACE of a registry",
+                hint="such as --registry quay.io/site",
+            )
+        if not self.folder.startswith("/") or not self.folder.isprintable() or ":" in self.folder:
+            raise BadInput(
+                f"{self.folder!r} is not an absolute path of a folder, without colons",
+                hint="such as --folder /opt/images",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Starter:
+    """How Slurm starts the ranks of an MPI: the command before the runtime's, and why so.
+
+    `mpiexec` is the same by the launcher of the host's MPI, empty where there is none.
+    """
+
+    slurm: str
+    mpiexec: str
+    why: str
+
+
+_MPIEXEC_OPEN_MPI = 'mpiexec -n "$SLURM_NTASKS" --map-by "ppr:$SLURM_NTASKS_PER_NODE:node"'
+_MPIEXEC_HYDRA = 'mpiexec -n "$SLURM_NTASKS" -ppn "$SLURM_NTASKS_PER_NODE"'
+
+# srun --mpi: https://slurm.schedmd.com/mpi_guide.html. -ppn is Hydra's, which MPICH, MVAPICH2 and
+# Intel MPI have; --map-by is Open MPI's, mpirun(1).
+_PMIX = Starter(
+    slurm="srun --mpi=pmix",
+    mpiexec=_MPIEXEC_OPEN_MPI,
+    why="Slurm starts the ranks by PMIx, which the image's Open MPI brings.",
+)
+_NO_PMIX = Starter(
+    slurm=_MPIEXEC_OPEN_MPI,
+    mpiexec=_MPIEXEC_OPEN_MPI,
+    why="The image's Open MPI has no PMIx: mpiexec of the same Open MPI on the host starts it.",
+)
+_PMI2 = Starter(
+    slurm="srun --mpi=pmi2",
+    mpiexec=_MPIEXEC_HYDRA,
+    why="Slurm starts the ranks by PMI, which MPICH and its kin speak.",
+)
+_CRAY = Starter(
+    slurm="srun --mpi=cray_shasta",
+    mpiexec="",
+    why="Slurm starts the ranks by Cray's PMI, which the host's Cray MPICH speaks.",
+)
+_NO_MPI = Starter(
+    slurm="srun", mpiexec="", why="The image has no MPI: each task is a process by itself."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SiteImage:
+    """One image as the templates see it.
+
+    `reference` is HOST/NAMESPACE/RECIPE:TAG, and `pinned` names it by digest where that is known,
+    else it is the same. `digest` is that of the image's manifest, `sha256:...`, or empty. `sif` and
+    `directory` are where `pull` leaves them, if it is called in the site's folder. `proof` is the
+    command, in the image, of its own check: that of MPI by all ranks where it has one, in the
+    shell's words.
+    """
+
+    contract: HostContract
+    about: str
+    recipe: str
+    version: str
+    tag: str
+    name: str
+    repository: str
+    reference: str
+    pinned: str
+    digest: str
+    sif: str
+    directory: str
+    starter: Starter
+    proof: str
+    gpus: int
+
+    @property
+    def identifier(self) -> str:
+        return self.contract.image
+
+    @property
+    def arch(self) -> str:
+        """As `uname -m` says it."""
+        return self.contract.architecture
+
+    @property
+    def oci_arch(self) -> str:
+        """As registries and the label `kubernetes.io/arch` have it."""
+        return facts.ARCHITECTURES[self.arch].oci
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.contract.cuda is not None
+
+    @property
+    def binds_mpi(self) -> bool:
+        """Whether its MPI is the host's, and comes from there."""
+        return self.contract.mpi is not None and self.contract.mpi.route == "host"
+
+    @property
+    def binds_cray(self) -> bool:
+        """Whether that is Cray MPICH, which lies in many folders."""
+        return self.contract.mpi is not None and self.contract.mpi.family == "craympich"
+
+    @property
+    def tasks(self) -> int:
+        """Ranks a node: one for each GPU."""
+        if self.contract.mpi is None:
+            return 1
+        return self.gpus if self.has_gpu else 4
+
+    def gpu_option(self, runtime: str) -> str:
+        """What tells a runtime to bring the driver in, with a space before it; may be empty."""
+        return f" {RUNTIMES[runtime].gpu}" if self.has_gpu else ""
+
+    @property
+    def needs(self) -> str:
+        """In one line, what a host must bring."""
+        return needs_of(self.contract)
+
+
+def needs_of(contract: HostContract) -> str:
+    """What a host must bring for an image, in one line."""
+    parts = [contract.architecture]
+    if contract.cpu.target != GENERIC:
+        parts.append(f"{contract.cpu.target} or newer")
+    if contract.kernel:
+        parts.append(f"Linux {contract.kernel} or newer")
+    if cuda := contract.cuda:
+        parts.append(f"NVIDIA driver {cuda.driver} or newer")
+    if mpi := contract.mpi:
+        pmix = f", PMIx {mpi.pmix}" if mpi.pmix else ""
+        parts.append(f"{facts.MPI_FAMILIES[mpi.family].title} {mpi.version}{pmix}")
+    return ", ".join(parts)
+
+
+def site_image(image: PlannedImage, place: Place, digests: Mapping[str, str]) -> SiteImage:
+    """An image at a site; `digests` maps image identifiers to digests, where they are built."""
+    cell, tag = image.cell, image.cell.tag
+    repository = f"{place.registry}/{cell.recipe}"
+    digest = digests.get(image.identifier, "")
+    return SiteImage(
+        contract=contract_of(image),
+        about=image.stages[-1].about,
+        recipe=cell.recipe,
+        version=cell.recipe_version,
+        tag=tag,
+        name=kubernetes_name(image.identifier),
+        repository=repository,
+        reference=f"{repository}:{tag}",
+        pinned=f"{repository}@{digest}" if digest else f"{repository}:{tag}",
+        digest=digest,
+        sif=posixpath.join(place.folder, f"{image.identifier}-sif", "image.sif"),
+        directory=posixpath.join(place.folder, f"{image.identifier}-directory", "rootfs"),
+        starter=_starter(image),
+        proof=_proof(image),
+        gpus=place.gpus,
+    )
+
+
+def _starter(image: PlannedImage) -> Starter:
+    if image.mpi is None:
+        return _NO_MPI
+    if facts.MPI_FAMILIES[image.mpi.family].slurm == "cray_shasta":
+        return _CRAY
+    if facts.MPI_FAMILIES[image.mpi.family].abi != "openmpi":
+        return _PMI2
+    return _PMIX if image.mpi.pmix else _NO_PMIX
+
+
+def _proof(image: PlannedImage) -> str:
+    """The check `mpi`, started by Slurm on so many ranks as there are; else all checks, once.
+
+    The check's own command starts 4 ranks by itself: what stands after its program's name are the
+    number of ranks and what else it looks for.
+    """
+    for check in image.checks:
+        if check.name == "mpi" and "$OUT/mpi " in check.run:
+            _, *wanted = shlex.split(check.run.partition("$OUT/mpi ")[2])
+            return f'{IN_IMAGE}/bin/mpi "$SLURM_NTASKS" {shlex.join(wanted)}'
+    return f"{IN_IMAGE}/run-checks"

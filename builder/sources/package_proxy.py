@@ -1,0 +1,360 @@
+"""Packages that are downloaded once: a caching HTTP proxy for the time of one run.
+
+Build steps of every image and architecture, and mmdebstrap, are pointed to it by `http_proxy`. It
+keeps files that never change under one name (`.deb`, `.rpm`, `.whl`) and passes everything else
+through: indices and their signatures are always the mirror's own, so package managers verify each
+file as they always do. What a step was given that failed is not kept: the package manager may have
+refused it. HTTPS does not go through it, but for pip: `builder.sources.pip_index` says how.
+What each build was given is noted (`builder.sources.journals`); `offline`, a build that is known is
+given the same again, and any other what was given last where no server answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hmac
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from builder.model.digests import sha256_of_file
+from builder.registry.web import without_users
+from builder.sources import pip_index
+from builder.sources.journals import ANSWERS, RUN, Given, is_who, key_of, user_and_key
+from builder.sources.package_cache import PackageCache
+from builder.sources.package_indices import MOST_BYTES, is_release, state_of
+from builder.sources.request_bodies import Body, chunks, page_of
+from builder.sources.suites import Suites
+from builder.system.atomic import note_use
+from builder.system.home import PIP_CONFIG
+
+if TYPE_CHECKING:
+    import requests
+
+    from builder.system.process import Processes
+
+_LONG_S = 86_400.0
+_CHUNK = 1 << 16
+# https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+_HOP_BY_HOP = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+    *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+}
+
+
+@contextlib.contextmanager
+def package_cache(
+    folder: Path,
+    *,
+    offline: bool = False,
+    suites: Suites | None = None,
+    shared: Path | None = None,
+) -> Iterator[PackageCache]:
+    """A proxy on loopback that keeps packages in `folder`, until the end of the context.
+
+    What a `shared` folder has is not fetched.
+    """
+    suites = suites or Suites()
+    cache = PackageCache(folder=folder, shared=shared, offline=offline, suites=suites)
+    folder.mkdir(parents=True, exist_ok=True)
+    for partial in folder.glob("partial-*"):  # of a killed run, and not of another one
+        with contextlib.suppress(FileNotFoundError):
+            if partial.stat().st_mtime < time.time() - _LONG_S:
+                partial.unlink()
+    handler = type("Handler", (_Handler,), {"cache": cache})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        secret = secrets.token_hex(16)
+        cache.address = f"http://127.0.0.1:{server.server_address[1]}"
+        cache.url = cache.address.replace("//", f"//{RUN}:{secret}@")
+        cache.key = "Basic " + base64.b64encode(f"{RUN}:{secret}".encode()).decode()
+        cache.secret = secret
+        thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
+        thread.start()
+        try:
+            yield cache
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -> Iterator[str]:
+    """A folder, made in `folder`, with a configuration that leads pip through the cache.
+
+    Empty where this machine has no pip that could say what its index is.
+    """
+    index = (cache.offline and cache.journals.index) or pip_index.own_index(processes)
+    if not index:
+        yield ""
+        return
+    parts = urlsplit(index)
+    if parts.username:
+        login = (parts.username, parts.password or "")
+        cache.logins[parts.scheme, parts.netloc.rpartition("@")[2]] = login
+    folder.mkdir(parents=True, exist_ok=True)
+    cache.journals.note_index(without_users(index))
+    with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as made:
+        config = Path(made) / Path(PIP_CONFIG).name
+        config.write_text(f"[global]\nindex-url = {pip_index.via(index, cache.url)}\n")
+        yield made
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD requests for absolute URLs, as proxies do."""
+
+    cache: PackageCache
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
+
+    def do_GET(self) -> None:
+        via = pip_index.target(self.path, self.cache.address)
+        self._url = via or self.path
+        # pip sends what its index's URL has, and perhaps past the proxy.
+        names = ("Proxy-Authorization", "Authorization")[: 2 if via else 1]
+        keys = [user_and_key(self.headers.get(name, "")) for name in names]
+        secret = self.cache.secret
+        known = [who for who, key in keys if hmac.compare_digest(key, key_of(secret, who))]
+        if not known:
+            self._want_key()
+            return
+        if not via and not self.path.startswith("http://"):
+            self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
+            return
+        if via:
+            del self.headers["Authorization"]
+        self._who = known[-1]
+        if self.command == "GET" and (given := self.cache.again(self._who, self._url)):
+            self._give(self.cache.folder / given.file, given.kind)
+            return
+        place = self.cache.place(self._url, listed=self._is_via)
+        if place is None or self.command != "GET" or self._is_own:
+            self._pass_on(None)
+            return
+        with self.cache.alone(place):
+            self.cache.begin(place)
+            if not (self.cache.is_good(place) and self._give(place, note=True)):
+                self._pass_on(place)
+
+    do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
+
+    def _want_key(self) -> None:
+        """Ask for the run's key: apt and pip send it at once, dnf when it is told how."""
+        text = b"this proxy is for one run\n"
+        self.send_response(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
+        # https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1
+        self.send_header("Proxy-Authenticate", 'Basic realm="one run"')
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def _note(self, place: Path, kind: str = "") -> None:
+        """Note that this answered the request."""
+        given = Given(url=self._url, file=str(place.relative_to(self.cache.folder)), kind=kind)
+        self.cache.journals.note(self._who, [given])
+
+    def _give(self, place: Path, kind: str = "", *, note: bool = False) -> bool:
+        """Answer with the kept file, if it is there, and with `note` note that first."""
+        path = self.cache.file_at(place)
+        if is_release(self._url) and path.is_file():
+            self._heard(self._url, path.read_bytes())
+        try:
+            file = path.open("rb")
+        except OSError:
+            return False
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            note_use(path)
+            self.cache.count(size)
+            if note:
+                self._note(place)
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Length", str(size))
+            self.send_header("Content-Type", kind or "application/octet-stream")
+            self.end_headers()
+            shutil.copyfileobj(file, self.wfile, _CHUNK)
+        return True
+
+    def _pass_on(self, place: Path | None) -> None:
+        """Answer as the server does; keep the file at `place` if all of it came."""
+        # Commands that build nothing start without these.
+        import requests  # noqa: PLC0415
+
+        from builder.sources import upstream  # noqa: PLC0415
+
+        given = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in _HOP_BY_HOP | {"host", "accept-encoding"}
+        }
+        given["Accept-Encoding"] = "identity"
+        if self._is_via:
+            given["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
+        address = self._url if self.cache.offline else self.cache.suites.address(self._url)
+        try:
+            # To an index alone, whose login no build step knows: others get what the step sent.
+            answer = upstream.ask(
+                self.command,
+                address,
+                given,
+                self._body(),
+                logins=self.cache.logins if self._is_via else {},
+                follow=self._is_via,
+            )
+        except requests.RequestException as error:
+            if self.command == "GET" and (last := self.cache.last(self._url)):
+                self._give(self.cache.folder / last.file, last.kind)
+                return
+            # Offline that is the last word: package managers do without what they need not have.
+            status = HTTPStatus.NOT_FOUND if self.cache.offline else HTTPStatus.BAD_GATEWAY
+            self.send_error(status, f"{type(error).__name__} at the server")
+            return
+        with answer:
+            self._copy(answer, place, address)
+
+    def _heard(self, address: str, content: bytes) -> None:
+        """Note which state of a suite is given, where that is told."""
+        behind = self.cache.suites.behind_days(self._url)
+        if state := state_of(self._url, address, content, behind):
+            self.cache.note_index(self._who, state)
+
+    @property
+    def _is_via(self) -> bool:
+        return self._url != self.path
+
+    def _body(self) -> Body | Iterator[bytes] | None:
+        """What a client sends, read as it is sent on; a server may answer before its end."""
+        length = self.headers.get("Content-Length", "")
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            self.close_connection = True
+            return chunks(self.rfile)
+        if not length.isdecimal():
+            return None
+        self.close_connection = True
+        return Body(self.rfile, int(length))
+
+    def _copy(self, answer: requests.Response, place: Path | None, address: str) -> None:
+        is_ok = answer.status_code == HTTPStatus.OK
+        if is_ok and self._is_via and _is_page(answer) and self.command == "GET":
+            self._copy_page(answer)
+            return
+        length = answer.headers.get("Content-Length", "")
+        has_body = self.command != "HEAD" and answer.status_code not in {204, 304}
+        self.send_response(answer.status_code, answer.reason)
+        for name, value in answer.headers.items():
+            if name.lower() not in _HOP_BY_HOP | {"date", "server"}:
+                self.send_header(name, value)
+        if has_body and not length:
+            self.send_header("Connection", "close")  # the end of the body is that of the stream
+            self.close_connection = True
+        self.end_headers()
+        if not has_body:
+            return
+        whole = is_ok and length.isdecimal()
+        kind = answer.headers.get("Content-Type", "")
+        place = None if _is_page(answer) else place
+        release = bytearray() if is_ok and is_release(self._url) else None
+        # The last piece goes out when the answer is noted: a client that has all of it may end.
+        last = b""
+        try:
+            with self._kept(place, int(length) if whole else -1, kind) as copy:
+                for piece in answer.raw.stream(_CHUNK, decode_content=False):
+                    self.wfile.write(last)
+                    last = piece
+                    if copy:
+                        copy.write(piece)
+                    if release is not None and len(release) < MOST_BYTES:
+                        release += piece
+            if release is not None:
+                self._heard(address, bytes(release))
+        finally:
+            self.wfile.write(last)
+
+    def _copy_page(self, answer: requests.Response) -> None:
+        """Answer with an index's page, whose links lead through here."""
+        theirs = page_of(answer)
+        if theirs is None:
+            self.send_error(HTTPStatus.BAD_GATEWAY, "the server's page is too long")
+            return
+        page = pip_index.leading_through(theirs, answer.url)
+        with self._kept(None, len(page), "text/html") as copy:
+            if copy:
+                copy.write(page)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    @contextlib.contextmanager
+    def _kept(self, place: Path | None, size: int, kind: str) -> Iterator[IO[bytes] | None]:
+        """A file that becomes `place` if it gets `size` bytes long, and is noted then.
+
+        Without a place it is kept by its SHA-256, for a build that is noted; what has no size is
+        not. A disk that is full, or a server that breaks off, costs the copy and nothing else.
+        """
+        if size < 0 or not (place or self._is_noted):
+            yield None
+            return
+        with tempfile.NamedTemporaryFile(
+            dir=self.cache.folder, prefix="partial-", delete=False
+        ) as copy:
+            partial = Path(copy.name)
+            try:
+                yield cast("IO[bytes]", _Forgiving(copy))
+                copy.flush()
+                if partial.stat().st_size == size:
+                    kept = place or self.cache.folder / ANSWERS / sha256_of_file(partial)
+                    self.cache.keep(partial, kept)
+                    self._note(kept, kind)
+            finally:
+                partial.unlink(missing_ok=True)
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether the answer is for a build, and for every client alike."""
+        return self.command == "GET" and is_who(self._who) and not self._is_own
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the answer is for one client alone."""
+        return any(map(self.headers.get, ("Range", "Authorization", "Cookie")))
+
+    def handle(self) -> None:
+        # A client that goes away, or a server that breaks off, ends this connection alone.
+        with contextlib.suppress(Exception):
+            super().handle()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Say nothing: what goes wrong, the client says."""
+
+
+def _is_page(answer: requests.Response) -> bool:
+    return answer.headers.get("Content-Type", "").startswith("text/html")
+
+
+class _Forgiving:
+    """A file that takes no more once a write failed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._failed = file, False
+
+    def write(self, data: bytes) -> None:
+        if not self._failed:
+            try:
+                self._file.write(data)
+            except OSError:
+                self._failed = True

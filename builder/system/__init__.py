@@ -1,0 +1,1 @@
+"""This machine, which knows nothing of images: processes, locks, files, the home."""

@@ -1,0 +1,79 @@
+"""Inflates layers and tarballs: gzip by ISA-L where Python has it, else by zlib; Zstandard.
+
+ISA-L takes half of zlib's time, and what both take comes to the same bytes. It is no check: some
+damage that zlib refuses it does not see, so whoever reads compares digests. It is used for reading
+alone: what it would compress is not what zlib does, and images are the same wherever they are made.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Protocol
+
+from builder.system.zstd import ZstdError, ZstdInflater
+
+way: Any
+try:
+    from isal import isal_zlib as way
+except ImportError:  # ppc64le: it has no wheels there
+    way = zlib
+
+# https://www.rfc-editor.org/rfc/rfc1952#section-2.3
+_HEADER, _FLAGS, _NAME = 10, 3, 0x08
+_WITH_HEADER = 16 + zlib.MAX_WBITS  # gzip's header and checksum, too
+# What is raised for data that are damaged.
+DAMAGED: tuple[type[Exception], type[Exception], type[Exception]] = (
+    zlib.error,
+    way.error,
+    ZstdError,
+)
+
+
+class Inflater(Protocol):
+    """One member of a gzip file; as `zlib.decompressobj` gives them."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int = 0, /) -> bytes: ...
+
+
+def inflater(begin: bytes) -> Inflater:
+    """For the next member of a gzip file, which begins so.
+
+    ISA-L loses its place where a header with several optional parts comes in pieces; few have one.
+    """
+    plain = len(begin) >= _HEADER and not begin[_FLAGS] & ~_NAME
+    found: Inflater = (way if plain else zlib).decompressobj(_WITH_HEADER)
+    return found
+
+
+class GzipStream:
+    """All members of a gzip file, one after the other."""
+
+    def __init__(self) -> None:
+        self._inflater: Inflater | None = None
+
+    @property
+    def eof(self) -> bool:
+        """Whether the last member that began has ended."""
+        return self._inflater is not None and self._inflater.eof
+
+    def decompress(self, data: bytes) -> bytes:
+        """Inflate the next bytes; raises one of `DAMAGED`."""
+        inflated = bytearray()
+        while data:
+            if self._inflater is None or self._inflater.eof:
+                self._inflater = inflater(data)
+            inflated += self._inflater.decompress(data)
+            data = self._inflater.unused_data
+        return bytes(inflated)
+
+
+def stream_inflater(*, zstd: bool) -> GzipStream | ZstdInflater:
+    """For all of a file that is gzipped, or packed with Zstandard."""
+    return ZstdInflater() if zstd else GzipStream()

@@ -1,0 +1,399 @@
+"""The one door through which subprocesses are started.
+
+Commands are argument lists, never shell strings. Each one leads a session of its own, so that
+it can be ended with everything it started: on a timeout, on Ctrl-C, or when another part of the
+run fails. Output goes to a log file, or is kept up to a limit; its end is quoted in the error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
+from builder.system.descendants import descendants, end_tree, waiting_below
+from builder.system.output import Reader, lines_of
+
+TAIL_LINES = 30
+GRACE_S = 5.0
+_BREAK_OFF_S = 0.5  # how long a command whose output broke off may take to end
+
+_PACKAGE = Path(__file__).parents[1]
+_SUPERVISOR = (
+    f"import sys; sys.path.insert(0, {str(_PACKAGE.parent)!r}); "
+    "from builder.system.supervisor import main; main()"
+)
+
+Argument = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """What a finished command left: output is text, bounded (builder.system.output).
+
+    When it was ended for taking too long, `waiting` says what it waited for, a process a line.
+    """
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str = ""
+    stderr: str = ""
+    duration_s: float = 0.0
+    timed_out: bool = False
+    waiting: tuple[str, ...] = ()
+
+
+class Processes:
+    """Starts subprocesses and can end all of those that are still running.
+
+    `echo` receives each line of output of logged commands as it comes (`--verbose`). `mark` is put
+    into the environment of every command, where `builder.system.orphans` looks for it.
+    One value of this class serves a whole run and all of its threads.
+    """
+
+    def __init__(self, *, echo: Callable[[str], None] | None = None) -> None:
+        self._echo = echo
+        self.mark: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopping = threading.Event()
+
+    def logged(
+        self,
+        argv: Sequence[Argument],
+        *,
+        log: Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        what: str = "",
+        hint: str = "",
+        on_line: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command with both of its streams appended to `log`; raise `StepFailed` on failure.
+
+        `what` names the step in the error. `on_line` sees each line as it comes.
+        """
+        words = _words(argv)
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        start = time.monotonic()
+        with log.open("ab") as sink:
+            sink.write(f"+ {shlex.join(words)}\n".encode())
+            sink.flush()
+            with self._started(
+                words, cwd=cwd, env=env, user=user, stderr=subprocess.STDOUT
+            ) as child:
+                timer = _Deadline(child, timeout_s)
+                with timer:
+                    for raw in _stream(child):
+                        sink.write(raw)
+                        line = raw.decode(errors="replace").rstrip("\r\n")
+                        tail.append(line)
+                        for listener in (on_line, self._echo):
+                            if listener:
+                                listener(line)
+                    returncode = child.wait()
+        self._raise_if_stopping()
+        duration = time.monotonic() - start
+        if timer.expired:
+            raise StepFailed(
+                f"{what or words[0]}: ended after {timeout_s:.0f} s without a result",
+                tail=tuple(tail),
+                log=log,
+                hint=hint,
+            )
+        if returncode:
+            text = f"{what or words[0]}: {_ended(returncode)}"
+            raise StepFailed(text, tail=tuple(tail), log=log, hint=hint, status=returncode)
+        return Completed(argv=words, returncode=0, duration_s=duration)
+
+    def capture(
+        self,
+        argv: Sequence[Argument],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        check: bool = True,
+        hint: str = "",
+        supervised: bool = False,
+        look: Callable[[int], tuple[str, ...]] = waiting_below,
+        given: str = "",
+    ) -> Completed:
+        """Run a command and return its two streams.
+
+        With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
+        `timed_out`. A `supervised` command is ended with everything it started, also with what
+        left its session and its parent (builder.system.supervisor). `look` says what is being
+        waited for, from the command's process id, when its time is over. `given` is what it can
+        read: at most some kB, and the place for a secret, which arguments are not.
+        """
+        words = _words(argv)
+        start = time.monotonic()
+        with self._started(
+            words,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stderr=subprocess.PIPE,
+            supervised=supervised,
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+        ) as child:
+            timer = _Deadline(child, timeout_s, look)
+            with timer:
+                if child.stdin:
+                    with contextlib.suppress(BrokenPipeError), child.stdin:
+                        child.stdin.write(given.encode())
+                stderr = Reader(child.stderr)
+                stdout = Reader(child.stdout)
+                returncode = child.wait()
+                timer.settle()
+                texts = stdout.text(GRACE_S), stderr.text(GRACE_S)
+        self._raise_if_stopping()
+        done = Completed(
+            argv=words,
+            returncode=returncode,
+            stdout=texts[0],
+            stderr=texts[1],
+            duration_s=time.monotonic() - start,
+            timed_out=timer.expired,
+            waiting=timer.waiting,
+        )
+        if check and (returncode or timer.expired):
+            end = f"ended after {timeout_s} s" if timer.expired else _ended(returncode)
+            tail = (done.stderr or done.stdout).splitlines()[-TAIL_LINES:]
+            raise StepFailed(f"{shlex.join(words)}: {end}", tail=tail, hint=hint)
+        return done
+
+    @contextlib.contextmanager
+    def writing_to(self, argv: Sequence[Argument], target: Path) -> Iterator[IO[bytes]]:
+        """A stream whose bytes go through the command (a compressor) into `target`."""
+        words = _words(argv)
+        with target.open("wb") as sink:
+            child = self._start(words, stdin=subprocess.PIPE, stdout=sink)
+            gone: BrokenPipeError | None = None
+            try:
+                assert child.stdin is not None
+                try:
+                    with child.stdin:
+                        yield child.stdin
+                except BrokenPipeError as error:  # the command went away: its end says why
+                    gone = error
+                code = child.wait()
+                self._raise_if_stopping()
+                if code or gone:
+                    raise StepFailed(f"{shlex.join(words)}: {_ended(code)}") from gone
+            finally:
+                self._finish(child)
+
+    @contextlib.contextmanager
+    def reading_from(self, argv: Sequence[Argument]) -> Iterator[IO[bytes]]:
+        """The standard output of a command, as a stream to be read to its end."""
+        words = _words(argv)
+        child = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert child.stdout is not None
+            stderr = Reader(child.stderr)
+            failed: Exception | None = None
+            try:
+                yield child.stdout
+                child.stdout.read()
+            except Exception as error:  # perhaps the output broke off because the command failed
+                failed = error
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=_BREAK_OFF_S)
+            self._raise_if_stopping()
+            if code := child.poll() if failed else child.wait():
+                tail = stderr.text(GRACE_S).splitlines()[-TAIL_LINES:]
+                raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail) from failed
+            if failed:
+                raise failed
+        finally:
+            self._finish(child)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """End every running command, and refuse to start new ones."""
+        self._stopping.set()
+        with self._lock:
+            running = list(self._running)
+        enders = [
+            threading.Thread(target=end_tree, args=(child.pid,), kwargs={"grace_s": GRACE_S})
+            for child in running
+        ]
+        for ender in enders:  # all at once: they share one time of grace
+            ender.start()
+        for ender in enders:
+            ender.join()
+
+    def _raise_if_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise Interrupted("interrupted")
+
+    @contextlib.contextmanager
+    def _started(
+        self,
+        words: tuple[str, ...],
+        *,
+        cwd: Path | None,
+        env: Mapping[str, str] | None,
+        user: str | None,
+        stderr: int,
+        supervised: bool = False,
+        stdin: int = subprocess.DEVNULL,
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        child = self._start(
+            words,
+            cwd=cwd,
+            env=env,
+            user=user,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            supervised=supervised,
+        )
+        try:
+            yield child
+        finally:
+            self._finish(child)
+
+    def _start(
+        self,
+        words: tuple[str, ...],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int | None = None,
+        supervised: bool = False,
+    ) -> subprocess.Popen[bytes]:
+        self._raise_if_stopping()
+        environment = {**os.environ, **self.mark, **(env or {})}
+        entry = None if user is None else _entry(user)
+        identity = _identity(entry)
+        if supervised:  # the supervisor stays the caller, so that it may end what the user runs
+            words, entry = (*_supervisor(user), *words), None
+        try:
+            child = subprocess.Popen(  # noqa: S603 - argument lists only, by design
+                words,
+                cwd=cwd,
+                env={**environment, **identity},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                user=entry and entry.pw_uid,
+                group=entry and entry.pw_gid,
+                extra_groups=None if entry is None else [],
+            )
+        except FileNotFoundError as error:
+            raise MissingPrerequisite(
+                f"{words[0]}: no such program on this machine",
+                hint="'build-images doctor' lists what is missing and how to get it",
+            ) from error
+        with self._lock:
+            self._running.add(child)
+        if self._stopping.is_set():  # `stop` may have looked before this child was there
+            self._finish(child)
+            self._raise_if_stopping()
+        return child
+
+    def _finish(self, child: subprocess.Popen[bytes]) -> None:
+        if child.poll() is None:
+            end_tree(child.pid, grace_s=GRACE_S)
+        child.wait()
+        with self._lock:
+            self._running.discard(child)
+
+
+class _Deadline:
+    """Ends a child when its time is over; `expired` says so, and `waiting` what it waited for."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        timeout_s: float | None,
+        look: Callable[[int], tuple[str, ...]] = waiting_below,
+    ) -> None:
+        self.expired = False
+        self.waiting: tuple[str, ...] = ()
+        self._child, self._look = child, look
+        self._timer = threading.Timer(timeout_s, self._expire) if timeout_s else None
+
+    def _expire(self) -> None:
+        self.expired = True
+        with contextlib.suppress(Exception):  # whatever /proc holds: the child is ended
+            self.waiting = self._look(self._child.pid)
+        end_tree(self._child.pid, grace_s=1.0)
+
+    def settle(self) -> None:
+        """End what a finished child left behind in its session: it may hold the pipes open."""
+        for pid in descendants(self._child.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def __enter__(self) -> None:
+        if self._timer:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+
+def _stream(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    assert child.stdout is not None
+    return lines_of(child.stdout)
+
+
+def _words(argv: Sequence[Argument]) -> tuple[str, ...]:
+    return tuple(os.fspath(word) for word in argv)
+
+
+def _ended(returncode: int) -> str:
+    if returncode < 0:
+        return f"ended by {signal.Signals(-returncode).name}"
+    return f"exit status {returncode}"
+
+
+def _supervisor(user: str | None) -> tuple[str, ...]:
+    """The words before a command that is supervised."""
+    return (sys.executable, "-I", "-S", "-c", _SUPERVISOR, user or "-")
+
+
+def _entry(user: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(user)
+    except KeyError as error:
+        raise MissingPrerequisite(
+            f"there is no user {user} on this machine, to run what root must not run",
+            hint="build-images setup creates it",
+        ) from error
+
+
+def _identity(entry: pwd.struct_passwd | None) -> dict[str, str]:
+    """The variables that name a user."""
+    if entry is None:
+        return {}
+    return {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}

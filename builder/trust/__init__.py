@@ -1,0 +1,1 @@
+"""Keys, signatures, attestations and the policies that ask for them."""

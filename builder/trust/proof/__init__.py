@@ -1,0 +1,59 @@
+"""Proof: signatures and statements about images, in cosign's two formats.
+
+Made with local keys, and checked, without the cosign program. `making` gives manifests to be pushed
+beside an image, `verifying` says what trusted keys vouch for among those that were found there.
+"""
+
+from builder.trust.proof.envelopes import SIGN
+from builder.trust.proof.folders import statements_of
+from builder.trust.proof.keyless import keyless_attestations, keyless_proofs
+from builder.trust.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
+from builder.trust.proof.making import attestation_tag, attestations, guesses, proofs, signature_tag
+from builder.trust.proof.provenance import builder_of, provenance
+from builder.trust.proof.reading import embedded, layers_of
+from builder.trust.proof.signers import signer_of
+from builder.trust.proof.standing import Standing
+from builder.trust.proof.values import (
+    Attachment,
+    Attestation,
+    Descriptor,
+    Rejection,
+    Signature,
+    Unusable,
+    Verdict,
+)
+from builder.trust.proof.verifying import Trusted, TrustedIdentity, TrustedKey, verified
+
+__all__ = [
+    "SIGN",
+    "Attachment",
+    "Attestation",
+    "Descriptor",
+    "PrivateKey",
+    "PublicKey",
+    "Rejection",
+    "Signature",
+    "Signer",
+    "Standing",
+    "Trusted",
+    "TrustedIdentity",
+    "TrustedKey",
+    "Unusable",
+    "Verdict",
+    "attestation_tag",
+    "attestations",
+    "builder_of",
+    "embedded",
+    "guesses",
+    "keyless_attestations",
+    "keyless_proofs",
+    "layers_of",
+    "private_key",
+    "proofs",
+    "provenance",
+    "public_key",
+    "signature_tag",
+    "signer_of",
+    "statements_of",
+    "verified",
+]

@@ -1,0 +1,215 @@
+"""Keys: ECDSA on P-256 with SHA-256, as cosign makes them, and Ed25519.
+
+A private key comes from a file or from an environment variable (`env://NAME`), either as cosign's
+encrypted PEM, whose password is in `COSIGN_PASSWORD`, or as plain PKCS#8 PEM.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from builder.model.errors import BadInput
+from builder.trust.proof import boxes
+
+PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the name of the variable, which is cosign's
+ENVIRONMENT = "env://"
+_OTHERS = 0o077
+_MAX_KEY = 64 << 10  # bytes
+_ACCEPTED = "keys are ECDSA on P-256 or Ed25519: 'build-images keys generate' makes a pair"
+
+_Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+_Private = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicKey:
+    """A key that signatures are checked with. `name` is what people are shown: file or variable."""
+
+    key: _Public
+    name: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the key (DER, SubjectPublicKeyInfo), in hexadecimal."""
+        return self._hash().hex()
+
+    @property
+    def hint(self) -> str:
+        """The same as Sigstore bundles have it: in Base64."""
+        return base64.b64encode(self._hash()).decode()
+
+    @property
+    def pem(self) -> bytes:
+        """As cosign.pub holds it."""
+        return self.key.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+
+    def verifies(self, signature: bytes, data: bytes) -> bool:
+        """Whether a signature is this key's over the data."""
+        try:
+            if isinstance(self.key, ed25519.Ed25519PublicKey):
+                self.key.verify(signature, data)
+            else:
+                self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+    def _hash(self) -> bytes:
+        der = self.key.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        return hashlib.sha256(der).digest()
+
+
+class Signer(Protocol):
+    """What signs: a local key, or one that only the cosign program can reach."""
+
+    @property
+    def public(self) -> PublicKey: ...
+
+    def sign(self, data: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivateKey:
+    """A key that signs. It is never shown."""
+
+    key: _Private
+    name: str
+
+    def __repr__(self) -> str:
+        return f"PrivateKey({self.name!r})"
+
+    @property
+    def public(self) -> PublicKey:
+        return PublicKey(key=self.key.public_key(), name=self.name)
+
+    def sign(self, data: bytes) -> bytes:
+        """A signature; the same for the same data, so that proof can be made again (RFC 6979)."""
+        if isinstance(self.key, ed25519.Ed25519PrivateKey):
+            return self.key.sign(data)
+        try:
+            return self.key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
+        except UnsupportedAlgorithm:  # OpenSSL before 3.2
+            return self.key.sign(data, ec.ECDSA(hashes.SHA256()))
+
+
+def public_key(reference: str, environment: Mapping[str, str]) -> PublicKey:
+    """The public key in a PEM file, or in a variable (`env://NAME`); raises `BadInput`."""
+    return public_key_of(_read(reference, environment), name=reference)
+
+
+def public_key_of(pem: bytes, *, name: str) -> PublicKey:
+    """The public key in PEM; `name` is for messages. Raises `BadInput`."""
+    if b"PRIVATE KEY" in pem:
+        raise BadInput(f"{name}: a private key; the public one was expected (cosign.pub)")
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{name}: not a public key in PEM", hint=_ACCEPTED) from error
+    if isinstance(key, ed25519.Ed25519PublicKey) or (
+        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+    ):
+        return PublicKey(key=key, name=name)
+    raise BadInput(f"{name}: a key of a kind that is not used here", hint=_ACCEPTED)
+
+
+def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
+    """The private key in a file, or in a variable (`env://NAME`).
+
+    Raises `BadInput`, which never quotes the key or the password, also for a file of this user's
+    that others can read or write, as ssh does, and `MissingPrerequisite` where a cosign key cannot
+    be decrypted for want of a library.
+    """
+    pem = _read(reference, environment, check=_check_private)
+    if boxes.is_box(pem):
+        password = environment.get(PASSWORD)
+        if password is None:
+            raise BadInput(
+                f"{reference}: the key is encrypted, and {PASSWORD} is not set",
+                hint=f"put the key's password into the environment variable {PASSWORD}",
+            )
+        return _private(boxes.opened(pem, password.encode(), name=reference), reference)
+    try:
+        return _checked(serialization.load_pem_private_key(pem, password=None), reference)
+    except TypeError as error:  # it is encrypted, in another way than cosign's
+        raise BadInput(
+            f"{reference}: encrypted, and not as cosign does it",
+            hint="cosign import-key-pair --key FILE makes a key of it that can be read here",
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{reference}: not a private key in PEM", hint=_ACCEPTED) from error
+
+
+def _private(der: bytes, name: str) -> PrivateKey:
+    try:
+        return _checked(serialization.load_der_private_key(der, password=None), name)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{name}: what it holds is not a private key", hint=_ACCEPTED) from error
+
+
+def _checked(key: object, name: str) -> PrivateKey:
+    if isinstance(key, ed25519.Ed25519PrivateKey) or (
+        isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
+    ):
+        return PrivateKey(key=key, name=name)
+    raise BadInput(f"{name}: a key of a kind that is not used here", hint=_ACCEPTED)
+
+
+def _read(
+    reference: str,
+    environment: Mapping[str, str],
+    check: Callable[[str, os.stat_result], object] = lambda *_: None,
+) -> bytes:
+    if reference.startswith(ENVIRONMENT):
+        name = reference.removeprefix(ENVIRONMENT)
+        if not environment.get(name):
+            raise BadInput(f"{reference}: the environment variable {name} is not set, or empty")
+        return environment[name].encode()
+    try:
+        with Path(reference).open("rb") as file:
+            check(reference, os.fstat(file.fileno()))
+            pem = file.read(_MAX_KEY + 1)
+    except OSError as error:
+        raise BadInput(f"{reference}: the key cannot be read ({error.strerror})") from error
+    if len(pem) > _MAX_KEY:
+        raise BadInput(f"{reference}: too large for a key")
+    return pem
+
+
+def _check_private(name: str, status: os.stat_result) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and mode & _OTHERS:
+        raise BadInput(
+            f"{name}: its mode is {mode:04o}, and a private key is its owner's alone",
+            hint=f"chmod 600 {name}; where that cannot be, put the key into a variable, "
+            "and name it as env://NAME",
+        )
+
+
+def generated() -> PrivateKey:
+    """A new key on P-256."""
+    return PrivateKey(key=ec.generate_private_key(ec.SECP256R1()), name="a new key")
+
+
+def boxed(key: PrivateKey, password: bytes) -> bytes:
+    """A private key as cosign.key holds it, encrypted with a password (which may be empty)."""
+    der = key.key.private_bytes(
+        serialization.Encoding.DER,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return boxes.closed(der, password)

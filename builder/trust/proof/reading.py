@@ -1,0 +1,89 @@
+"""Which parts of a manifest are proof, whoever wrote it: nothing of it is believed yet."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from builder.model.digests import digest_of
+from builder.trust.proof import strict
+from builder.trust.proof.values import (
+    BUNDLE,
+    DSSE,
+    MALFORMED,
+    MAX_LAYERS,
+    MAX_MANIFEST,
+    MAX_PAYLOAD,
+    SIMPLE_SIGNING,
+    Attachment,
+    Descriptor,
+    Unusable,
+)
+
+# Tuples: what is looked for in them may be anything, also what no set can be asked for.
+BUNDLES = (
+    BUNDLE,
+    "application/vnd.dev.sigstore.bundle+json;version=0.3",
+    "application/vnd.dev.sigstore.bundle+json;version=0.2",
+    "application/vnd.dev.sigstore.bundle+json;version=0.1",
+)
+_MOST_VALUES = 20_000  # of a manifest: 200 layers, each with a hundred annotations
+_PROOF = (*BUNDLES, SIMPLE_SIGNING, DSSE)
+
+
+def manifest_of(data: bytes) -> dict[str, Any]:
+    """An OCI manifest out of its bytes; raises `Unusable`."""
+    found = strict.json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
+    layers = found.get("layers")
+    if found.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
+        raise Unusable(MALFORMED, "not an OCI manifest")
+    if len(layers) > MAX_LAYERS:
+        raise Unusable(MALFORMED, f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
+    return found
+
+
+def layers_of(manifest: bytes) -> tuple[Descriptor, ...]:
+    """The blobs of a manifest that are proof: those have to be fetched. Raises `Unusable`.
+
+    Empty for the manifest of something else, whatever its size.
+    """
+    layers = manifest_of(manifest)["layers"]
+    return tuple(
+        strict.descriptor(one, "a layer", limit=MAX_PAYLOAD)
+        for one in layers
+        if strict.part({"": one}, "", "mediaType") in _PROOF
+    )
+
+
+def embedded(manifest: bytes) -> dict[str, bytes]:
+    """The blobs that stand in their own descriptors, by digest; what holds other bytes does not.
+
+    https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content
+    """
+    found = {}
+    for one in manifest_of(manifest)["layers"]:
+        if data := strict.part({"": one}, "", "data"):
+            with contextlib.suppress(Unusable):
+                content = strict.base64_bytes(data, "the content")
+                digest = digest_of(content)
+                if (digest, len(content)) == (one.get("digest"), one.get("size")):
+                    found[digest] = content
+    return found
+
+
+def content_of(attachment: Attachment, layer: Descriptor) -> bytes:
+    """The bytes of a layer, which are those that the manifest names; raises `Unusable`."""
+    data = attachment.blobs.get(layer.digest)
+    if data is None:
+        raise Unusable(MALFORMED, f"the blob {layer.digest} is missing")
+    if len(data) != layer.size or digest_of(data) != layer.digest:
+        raise Unusable(MALFORMED, f"the blob {layer.digest} holds other bytes")
+    return data
+
+
+def subject_of(manifest: bytes) -> str:
+    """The digest that a manifest names as its subject; empty if none. Raises `Unusable`."""
+    subject = manifest_of(manifest).get("subject")
+    if subject is None:
+        return ""
+    return strict.descriptor(subject, "the subject", limit=1 << 62).digest

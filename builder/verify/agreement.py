@@ -1,0 +1,367 @@
+"""Whether what is known of an image agrees: its manifest, its evidence and its artifacts.
+
+A summary is never believed where the details are there. Main job, report, publish and pull judge by
+the functions here, and by nothing of their own.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from builder.model.exact_json import parsed
+from builder.model.names import FAILED, NONE, PASSED, SKIPPED
+from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.model.runs import required_runs
+from builder.sources.package_indices import states_in
+from builder.system.regular_files import read_regular
+
+CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
+BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes
+ALWAYS = ("formats-equal", "environment")  # the harness's own checks, part of every run
+MPI = "mpi"  # the check that every image with an MPI has
+_LISTS = {PASSED: "passedTests", SKIPPED: "warnedTests", FAILED: "failedTests"}
+_RESULTS = {"PASSED": PASSED, "WARNED": SKIPPED, "FAILED": FAILED}
+_WORST_LAST = (PASSED, SKIPPED, FAILED)
+# in-toto's Statement v1 is of that year: https://github.com/in-toto/attestation/releases
+_EARLIEST = dt.datetime(2023, 1, 1, tzinfo=dt.timezone.utc)
+_CLOCKS_DIFFER = dt.timedelta(days=1)
+
+Statement = Mapping[str, Any]
+
+
+def required_checks(declared: Collection[str], mpi: str) -> set[str]:
+    """The checks that each run of an image's has to have, by those declared and by its MPI."""
+    return {*ALWAYS, *declared, *([MPI] if mpi != NONE else [])}
+
+
+def outcomes_of(predicate: Mapping[str, Any]) -> dict[str, str]:
+    """Each check's outcome in a test result: the worst that a list or its details say."""
+    outcomes: dict[str, str] = {}
+    for outcome in _WORST_LAST:
+        outcomes |= {str(check): outcome for check in predicate[_LISTS[outcome]]}
+    for check, outcome in _details(predicate):
+        ranked = (outcome, outcomes.get(check, outcome))
+        outcomes[check] = max(ranked, key=_WORST_LAST.index)
+    return outcomes
+
+
+def wrong_numbers(data: Mapping[str, Any]) -> list[int]:
+    """The numbers that ranks reported, where they are not 0 to `ranks` - 1; else none."""
+    numbers: list[int] = data.get("rank_numbers") or []  # earlier programs report none
+    return numbers if numbers and numbers != [*range(data["ranks"])] else []
+
+
+def run_faults(statement: Statement, *, arch: str = "") -> list[str]:
+    """Where a test result contradicts itself on when and where it ran.
+
+    `arch` is the image's architecture, where known. Raises `KeyError`, `TypeError` or `ValueError`
+    for a statement that is malformed.
+    """
+    predicate = statement["predicate"]
+    run = predicate["configuration"][0]["annotations"]
+    host, is_emulated = run["host"]["arch"], run["emulated"]
+    faults = [*_wrong_times(run["started"], run["finished"])]
+    if arch and is_emulated is not (host != arch):
+        how = "emulated" if is_emulated else "native"
+        faults.append(f"a run of {arch} on {host} is said to be {how}")
+    expected = arch or ("" if is_emulated else host)
+    for check in predicate["configuration"][1:]:
+        seen = check["annotations"].get("data", {}).get("uname", expected)
+        if expected and seen != expected:
+            faults.append(f"{check['name']} saw {seen}, expected {expected}")
+    return faults
+
+
+def faults_of(
+    manifest: Mapping[str, Any],
+    statements: Mapping[str, Statement | None],
+    *,
+    required: Collection[str] = (),
+    harness: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Where manifest and evidence contradict each other, or lack what has to be there.
+
+    `statements` are by the names that the manifest has for their files, None where one cannot be
+    read. `required` are checks that are declared beside those that the manifest lists. `harness`
+    has the digests of the scripts that ran the checks, where the builder's are known.
+    """
+    return [
+        *_wrong_summary(manifest),
+        *_wrong_runs(manifest, statements, {*required}),
+        *_wrong_harness(manifest, statements, harness or {}),
+    ]
+
+
+def formats_not_run(manifest: Mapping[str, Any]) -> list[str]:
+    """The formats in which no run of the checks is in a manifest; runs are `oci`, `oci-podman`."""
+    run = {name.partition("-")[0] for name in manifest["checks"]}
+    return sorted(manifest["artifacts"].keys() - run)
+
+
+def read_statements(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Statement | None]:
+    """The evidence that a manifest in a folder names, None where it cannot be read."""
+
+    def read(name: str) -> Statement | None:
+        try:
+            found = parsed(read_regular(folder / name, follow=True), most=None)
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    return {str(name): read(str(name)) for name in manifest.get("evidence") or []}
+
+
+def checked_outcomes(
+    manifest: Mapping[str, Any], run: str, statements: Mapping[str, Statement | None]
+) -> list[dict[str, Any]]:
+    """The outcomes that a manifest has of a run; one more that failed, if evidence contradicts."""
+    alone = {
+        **manifest,
+        "checks": {run: manifest["checks"][run]},
+        "artifacts": {
+            name: one
+            for name, one in manifest["artifacts"].items()
+            if name == run.partition("-")[0]
+        },
+        "launched": {},
+    }
+    alone |= _emulated(manifest, run)
+    own = {file: one for file, one in statements.items() if _run_of(file) == run}
+    judged: list[dict[str, Any]] = as_judged(alone, faults_of(alone, own))["checks"][run]
+    return judged
+
+
+def _emulated(manifest: Mapping[str, Any], run: str) -> dict[str, Any]:
+    """What a manifest says of a run's emulation, in the keys that it has for all of them."""
+    is_emulated = run in manifest.get("emulated_runs", [run] if manifest.get("emulated") else [])
+    return {"emulated": is_emulated, "emulated_runs": [run] if is_emulated else []}
+
+
+def as_judged(manifest: Mapping[str, Any], faults: Sequence[str]) -> dict[str, Any]:
+    """A manifest whose image failed, since something contradicts it; as it is without faults."""
+    if not faults:
+        return dict(manifest)
+    outcome: dict[str, Any] = {"check": CHECK, "outcome": FAILED, "reason": "; ".join(faults)}
+    outcome |= {"duration_s": 0.0, "data": {}, "output": ""}
+    runs = {**dict.fromkeys(manifest["artifacts"], ()), **manifest["checks"]}
+    checks = {
+        name: [*(one for one in outcomes if one["check"] != CHECK), dict(outcome)]
+        for name, outcomes in runs.items()
+    }
+    return {**manifest, "outcome": "failed", "checks": checks}
+
+
+# ---- One statement ----
+
+
+def _details(predicate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for check in predicate["configuration"][1:]:
+        outcome = check["annotations"]["outcome"]
+        if outcome not in _WORST_LAST:
+            raise ValueError(f"outcome {outcome} of {check['name']}")
+        yield str(check["name"]), outcome
+
+
+def _wrong_lists(predicate: Mapping[str, Any]) -> Iterator[str]:
+    listed = {check: one for one, key in _LISTS.items() for check in predicate[key]}
+    details = dict(_details(predicate))
+    for check in sorted(listed.keys() | details.keys()):
+        if details.get(check) != listed.get(check):
+            yield (
+                f"{check} is {listed.get(check, 'not')} listed, "
+                f"and {details.get(check, 'missing')} in its details"
+            )
+    worst = max(outcomes_of(predicate).values(), key=_WORST_LAST.index, default=PASSED)
+    if _RESULTS.get(predicate["result"]) != worst:
+        yield f"its result is {predicate['result']}, and its worst outcome {worst}"
+
+
+def _wrong_times(started: str, finished: str) -> Iterator[str]:
+    if _time(finished) < _time(started):
+        yield f"it ended at {finished}, before it began at {started}"
+
+
+def _impossible_times(manifest: Mapping[str, Any], started: str, finished: str) -> Iterator[str]:
+    """Times at which an image cannot have run; `pull` leaves these to the policy's rule of age."""
+    latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCKS_DIFFER
+    if _time(started) < _EARLIEST or _time(finished) > latest:
+        yield f"it is said to have run from {started} to {finished}"
+    begun = manifest.get("started", started)
+    if _time(started) < _time(begun) - _CLOCKS_DIFFER:
+        yield f"it is of {started}, before the image was made ({begun})"
+
+
+def _time(text: object) -> dt.datetime:
+    time = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    if time.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    return time
+
+
+# ---- A manifest and its statements ----
+
+
+def _wrong_summary(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Where the manifest contradicts itself."""
+    if manifest["outcome"] != "verified":
+        return
+    for name in formats_not_run(manifest):
+        yield f"it is said to be verified, and its checks were not run as {name}"
+    for run in sorted(required_runs(manifest["checks"])):
+        for one in manifest["checks"][run]:
+            if one["outcome"] == FAILED:
+                yield f"it is said to be verified, and {one['check']} failed in {run}"
+    if manifest.get("formats_equal") is False:
+        yield "it is said to be verified, and its formats are not equal"
+    trees = {manifest.get("tree_digest", "")}
+    trees |= {artifact.get("tree_digest", "") for artifact in manifest["artifacts"].values()}
+    if len(trees - {""}) > 1:
+        yield f"it has {len(trees - {''})} tree digests"
+    if manifest.get("proven_on_gpu") and (unproven := sorted(_unproven(manifest))):
+        yield f"it is said to be proven on a GPU, and {unproven[0]} did not pass"
+
+
+def _unproven(manifest: Mapping[str, Any]) -> set[str]:
+    """The checks of a GPU that passed in no run of some format."""
+    checks = {one["name"] for one in manifest["in_image_checks"] if "gpu" in one["needs"]}
+    passed = {
+        (run.partition("-")[0], one["check"])
+        for run, outcomes in manifest["checks"].items()
+        for one in outcomes
+        if one["outcome"] == PASSED or one.get("data", {}).get("applies") is False
+    }
+    formats = manifest["artifacts"]
+    return {check for check in checks for name in formats if (name, check) not in passed}
+
+
+def _wrong_runs(
+    manifest: Mapping[str, Any], statements: Mapping[str, Statement | None], required: set[str]
+) -> Iterator[str]:
+    cell, runs = manifest["cell"], _runs(manifest)
+    declared = {check["name"] for check in manifest.get("in_image_checks", ())} | required
+    required = required_checks(declared, cell.get("mpi", NONE))
+    for name in sorted(runs.keys() - {_run_of(file) for file in statements}):
+        yield f"{name}: there is no evidence of this run"
+    emulated = set()
+    for file, statement in statements.items():
+        run = _run_of(file)
+        try:
+            lacking = required if run in manifest["checks"] else set()
+            outcomes = runs.get(run, None if run.endswith(BENCH) else {})
+            for fault in _wrong_run(manifest, statement or {}, outcomes, lacking):
+                yield f"{file}: {fault}"
+            if statement and statement["predicate"]["configuration"][0]["annotations"]["emulated"]:
+                emulated |= {run} & runs.keys()
+        except (LookupError, TypeError, ValueError, AttributeError):
+            yield f"{file}: this evidence is missing, or cannot be read"
+    # Ranks that were not started ran nowhere.
+    emulated -= {run for run, outcomes in runs.items() if {*outcomes.values()} == {SKIPPED}}
+    listed = set(manifest.get("emulated_runs", emulated))
+    if listed != emulated or (runs and bool(manifest.get("emulated")) is not bool(emulated)):
+        yield f"by its evidence the emulated runs are: {', '.join(sorted(emulated)) or 'none'}"
+
+
+def _wrong_harness(
+    manifest: Mapping[str, Any],
+    statements: Mapping[str, Statement | None],
+    harness: Mapping[str, str],
+) -> Iterator[str]:
+    """Whether it was the builder's own scripts and programs that ran the checks of each run."""
+    programs = manifest.get("inputs", {}).get("programs", {})
+    expected = {
+        **{
+            name.removeprefix("files/"): str(one)[len("sha256:") :]
+            for name, one in programs.items()
+        },
+        **harness,
+    }
+    for file, statement in statements.items():
+        if not expected or _run_of(file) not in manifest["checks"]:
+            continue
+        try:
+            [equal] = [
+                check["annotations"]["data"]
+                for check in (statement or {})["predicate"]["configuration"][1:]
+                if check["name"] == ALWAYS[0]
+            ]
+            found = equal["harness"]
+            unlike = sorted(path for path in expected if found.get(path) != expected[path])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            yield f"{file}: it does not say which scripts ran the checks"
+            continue
+        if unlike:
+            yield f"{file}: what ran the checks is not the builder's: {', '.join(unlike[:3])}"
+
+
+def _runs(manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The outcomes that a manifest has of each run, by the names of their evidence."""
+    runs = {
+        name: {one["check"]: one["outcome"] for one in outcomes if one["check"] != CHECK}
+        for name, outcomes in manifest["checks"].items()
+    }
+    for name, outcomes in manifest.get("launched", {}).items():
+        runs |= {f"{name}-{one['check']}": {one["check"]: one["outcome"]} for one in outcomes}
+    return runs
+
+
+def _run_of(file: str) -> str:
+    return Path(file).stem
+
+
+def _wrong_run(
+    manifest: Mapping[str, Any],
+    statement: Statement,
+    outcomes: Mapping[str, str] | None,
+    required: set[str],
+) -> Iterator[str]:
+    """What of one statement contradicts the manifest, whose `outcomes` of that run these are.
+
+    They are None where a manifest has none of such a run.
+    """
+    if (statement["_type"], statement["predicateType"]) != (STATEMENT, TEST_RESULT):
+        yield "it is no test result"
+        return
+    yield from run_faults(statement, arch=str(manifest["cell"].get("arch", "")))
+    yield from _wrong_lists(statement["predicate"])
+    yield from _wrong_subjects(manifest, statement, of_all=bool(required))
+    found = outcomes_of(statement["predicate"])
+    if lacking := sorted(required - found.keys()):
+        yield f"it has no outcome of {', '.join(lacking)}"
+    if outcomes is not None and outcomes != found:
+        unlike = sorted(
+            check for check in {*found, *outcomes} if found.get(check) != outcomes.get(check)
+        )
+        yield f"the manifest has other outcomes of {', '.join(unlike)}"
+    run = statement["predicate"]["configuration"][0]["annotations"]
+    yield from _impossible_times(manifest, run["started"], run["finished"])
+    yield from _wrong_ranks(statement["predicate"])
+    states = [asdict(one) for one in states_in(manifest.get("inputs") or {})]
+    if run.get("indices", states) != states:
+        yield "it names other states of package indices than the manifest"
+
+
+def _wrong_ranks(predicate: Mapping[str, Any]) -> Iterator[str]:
+    """Ranks of a check that passed which are not numbered from 0, each once."""
+    for check in predicate["configuration"][1:]:
+        has_passed = check["annotations"]["outcome"] == PASSED
+        if has_passed and (numbers := wrong_numbers(check["annotations"].get("data") or {})):
+            yield f"the ranks of {check['name']} are numbered {numbers}, and it passed"
+
+
+def _wrong_subjects(
+    manifest: Mapping[str, Any], statement: Statement, *, of_all: bool
+) -> Iterator[str]:
+    """Launched ranks may speak for the artifact alone that they ran in."""
+    subjects = {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+    identifier = manifest["image"]
+    for name, artifact in manifest["artifacts"].items():
+        found = subjects.get(f"{identifier}/{name}")
+        if found != artifact["digest"] and (of_all or found):
+            yield f"it is about {found or 'no'} {name}, not about {artifact['digest']}"
+        tree = subjects.get(f"{identifier}/tree") or subjects.get(f"{identifier}/{name}/tree")
+        if of_all and artifact.get("tree_digest") and tree != artifact["tree_digest"]:
+            yield f"its tree of {name} is {tree or 'missing'}, not {artifact['tree_digest']}"

@@ -1,0 +1,157 @@
+"""The commands of a spec that install Python packages, and the environments they install into."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.targets import Target
+
+_PIP = re.compile(r"pip(3(\.\d+)?)?")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_MINICONDA = re.compile(r"Miniconda3-py(3)(\d+)_")
+# Options of `pip install` that take a value and are not looked at.
+_WITH_VALUE = (
+    *("--config-settings", "--global-option", "--build-option", "--install-option", "--prefix"),
+    *("--root", "--src", "--progress-bar", "--cache-dir", "--cert", "--proxy", "--log"),
+    *("--timeout", "--retries", "--trusted-host", "--report", "--no-binary", "--only-binary"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipInstall:
+    """One `pip install`. `requirements` come from an index, `others` are folders, files and URLs.
+
+    `environment` is the folder of the virtual environment, empty for the distribution's Python;
+    `installed` are the packages that commands before it pinned there, by canonical name.
+    """
+
+    step: Step
+    target: Target
+    environment: str
+    requirements: tuple[str, ...]
+    others: tuple[str, ...]
+    index: str
+    extra_indexes: tuple[str, ...]
+    constraints: tuple[str, ...]
+    is_isolated: bool
+    with_dependencies: bool
+    installed: Mapping[str, str]
+    upgrades: bool = False
+
+    @property
+    def subject(self) -> str:
+        return " ".join(["pip install", *self.requirements, *self.others])
+
+
+def pip_installs(steps: Iterable[Step], system: Target) -> Iterator[PipInstall]:
+    """Every `pip install` of a spec, in its order. `system` is the distribution's Python."""
+    targets: dict[str, Target] = {"": system}
+    pins: dict[str, dict[str, str]] = {}
+    for step in steps:
+        targets.update(_made_environment(step, system))
+        words = _install_words(step)
+        if words is None:
+            continue
+        environment = _environment(step)
+        target = targets.get(environment, system)
+        installed = pins.setdefault(environment, {})
+        command = _parsed(step, words, target, environment, dict(installed))
+        yield command
+        if command.upgrades and command.requirements == ("pip",):
+            targets[environment] = target.upgraded()
+        installed.update(_pinned(command.requirements))
+
+
+def _made_environment(step: Step, system: Target) -> dict[str, Target]:
+    """The environment that a step makes: by Python's venv, or by Miniconda's installer."""
+    if _PYTHON.fullmatch(step.program) and step.argv[1:3] == ("-m", "venv"):
+        return {posixpath.normpath(step.argv[-1]): system}
+    found = next((match for word in step.argv if (match := _MINICONDA.search(word))), None)
+    if found and "-p" in step.argv:
+        prefix = step.argv[step.argv.index("-p") + 1]
+        python = replace(system, python=f"{found[1]}.{found[2]}.0").upgraded()
+        return {posixpath.normpath(prefix): python}
+    return {}
+
+
+def _install_words(step: Step) -> tuple[str, ...] | None:
+    """The words after `pip install`; None for any other command."""
+    words = step.argv
+    if _PYTHON.fullmatch(step.program) and words[1:3] == ("-m", "pip"):
+        words = words[2:]
+    elif not _PIP.fullmatch(step.program):
+        return None
+    return words[words.index("install") + 1 :] if "install" in words[1:] else None
+
+
+def _environment(step: Step) -> str:
+    folder = posixpath.dirname(step.argv[0])
+    return posixpath.dirname(folder) if folder and folder != "/usr/bin" else ""
+
+
+def _parsed(
+    step: Step, words: tuple[str, ...], target: Target, environment: str, installed: dict[str, str]
+) -> PipInstall:
+    given, _ = _parser().parse_known_intermixed_args([word for word in words if word != "--"])
+    requirements = tuple(word for word in given.what if _is_index_requirement(word))
+    others = [word for word in given.what if word not in requirements]
+    others += [f"-e {path}" for path in given.editable] + [f"-r {path}" for path in given.files]
+    return PipInstall(
+        step=step,
+        target=target,
+        environment=environment,
+        requirements=requirements,
+        others=tuple(others),
+        index=given.index or "",
+        extra_indexes=tuple(given.extra),
+        constraints=tuple(given.constraints),
+        is_isolated=not given.no_isolation,
+        with_dependencies=not given.no_deps,
+        installed=installed,
+        upgrades=given.upgrade,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("what", nargs="*")
+    parser.add_argument("--index-url", "-i", dest="index")
+    parser.add_argument("--extra-index-url", dest="extra", action="append", default=[])
+    parser.add_argument("--constraint", "-c", dest="constraints", action="append", default=[])
+    parser.add_argument("--requirement", "-r", dest="files", action="append", default=[])
+    parser.add_argument("--editable", "-e", dest="editable", action="append", default=[])
+    parser.add_argument("--target", "-t")
+    parser.add_argument("--find-links", "-f", action="append")
+    parser.add_argument("--no-build-isolation", dest="no_isolation", action="store_true")
+    parser.add_argument("--no-deps", dest="no_deps", action="store_true")
+    parser.add_argument("--upgrade", "-U", action="store_true")
+    for name in _WITH_VALUE:
+        parser.add_argument(name, action="append")
+    for name in ("--no-cache-dir", "--user", "--ignore-installed", "--quiet", "-q", "--no-compile"):
+        parser.add_argument(name, action="store_true")
+    return parser
+
+
+def _is_index_requirement(word: str) -> bool:
+    try:
+        return not Requirement(word).url
+    except InvalidRequirement:
+        return False
+
+
+def _pinned(requirements: Iterable[str]) -> dict[str, str]:
+    """The versions that requirements name exactly, by canonical name."""
+    found: dict[str, str] = {}
+    for requirement in map(Requirement, requirements):
+        for specifier in requirement.specifier:
+            if specifier.operator == "==":
+                found[canonicalize_name(requirement.name)] = specifier.version
+    return found

@@ -1,0 +1,99 @@
+"""The commands of a spec, one at a time, with the folder and the variables that they run with."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from builder.compile.lint.commands import SHELL, Command, words_of
+from builder.compile.lint.findings import DOCKERFILE
+from builder.compile.lint.reading import Reading
+
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_HOME = "/"
+_GROUPING = frozenset({"{", "}", ";"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One command of a Dockerfile's RUN. `folder` is where it runs; `variables` are set for it.
+
+    `argv` is without the assignments before the command. `line` is in the Dockerfile; `layer`
+    numbers the RUN, `stage` the FROM, and the last stage is `final`. What `has_fallback` may fail:
+    another command stands behind `||`.
+    """
+
+    argv: tuple[str, ...]
+    variables: Mapping[str, str]
+    folder: str
+    line: int
+    layer: int
+    stage: int
+    final: bool
+    has_fallback: bool = False
+
+    @property
+    def program(self) -> str:
+        """The command's name, without its folder."""
+        return posixpath.basename(self.argv[0])
+
+    def path(self, name: str) -> str:
+        """The absolute path of what the command calls by a relative one."""
+        return posixpath.normpath(posixpath.join(self.folder, name))
+
+
+def steps_of(reading: Reading) -> tuple[Step, ...]:
+    """Every command of the Dockerfile; `cd` and `export` hold until the RUN ends."""
+    return tuple(_steps(reading))
+
+
+def _steps(reading: Reading) -> Iterator[Step]:
+    layer, folder, exported = -1, _HOME, dict[str, str]()
+    for command in reading.commands:
+        if command.file != DOCKERFILE or command.kind != SHELL:
+            continue
+        if command.layer != layer:
+            layer, folder, exported = command.layer, _HOME, {}
+        for words, has_fallback in _alternatives(command):
+            variables, argv = _split(words)
+            if not argv:
+                exported |= variables
+            elif argv[0] == "export":
+                exported |= _assignments(argv[1:])
+            elif argv[0] == "cd" and len(argv) > 1:
+                folder = _HOME if argv[1] == "-" else posixpath.join(folder, argv[1])
+            else:
+                yield Step(
+                    argv=argv,
+                    variables={**exported, **variables},
+                    folder=posixpath.normpath(folder),
+                    line=command.line,
+                    layer=command.layer,
+                    stage=command.stage,
+                    final=command.final,
+                    has_fallback=has_fallback,
+                )
+
+
+def _alternatives(command: Command) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """The commands of a group `{ a || b ; }`, each with whether another one stands behind it."""
+    words: list[str] = []
+    for word in words_of(command.text):
+        if word == "||":
+            yield tuple(words), True
+            words = []
+        elif word not in _GROUPING:
+            words.append(word.removesuffix(";"))
+    yield tuple(words), False
+
+
+def _split(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
+    count = next((n for n, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
+    return _assignments(words[:count]), tuple(words[count:])
+
+
+def _assignments(words: tuple[str, ...]) -> dict[str, str]:
+    found = (_ASSIGNMENT.fullmatch(word) for word in words)
+    return {match["name"]: match["value"] for match in found if match}

@@ -1,0 +1,299 @@
+"""Layers laid over each other, as the OCI image specification says; and the Charliecloud pack."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import io
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import a_file, a_folder, a_hard_link, a_link, blob, member, tar_bytes
+
+from builder.artifacts.flatten import Node, entries, entries_of_layout, flattened
+from builder.artifacts.oci import Layout
+from builder.artifacts.repack import Plain
+from builder.artifacts.tree import comparable, entries_of_tar, tree_digest
+from builder.build.engines import charliecloud
+from builder.model.errors import StepFailed
+from builder.system.inflating import DAMAGED
+
+Member = tuple[tarfile.TarInfo, bytes]
+Layer = Sequence[Member]
+
+
+def layout(folder: Path, *layers: Layer, compressed: bool = False) -> Layout:
+    paths = []
+    folder.mkdir(exist_ok=True)
+    for layer in layers:
+        data = tar_bytes(*layer)
+        paths.append(blob(folder, gzip.compress(data) if compressed else data))
+    config = configured(*(tar_bytes(*layer) for layer in layers))
+    return Layout(path=folder, digest="sha256:0", config=config, layers=tuple(paths))
+
+
+def configured(*tars: bytes) -> dict[str, Any]:
+    """The configuration of an image with these layers."""
+    diff_ids = [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in tars]
+    return {"rootfs": {"type": "layers", "diff_ids": diff_ids}}
+
+
+@contextlib.contextmanager
+def laid(folder: Path, *layers: Layer) -> Iterator[Mapping[str, Node]]:
+    """The nodes of layers; what is streamed from compressed ones is the same tree."""
+    nodes = flattened(layout(folder / "in", *layers))
+    packed = layout(folder / "packed", *layers, compressed=True)
+    assert comparable(entries_of_layout(packed)) == comparable(entries(nodes))
+    yield nodes
+
+
+def shown(folder: Path, *layers: Layer) -> dict[str, str]:
+    """The tree as text: a file's content, `/` for a folder, `-> target` for a link."""
+    with laid(folder, *layers) as nodes:
+        return {path: _shown(node) for path, node in nodes.items()}
+
+
+def _shown(node: Node) -> str:
+    if node.source is not None:
+        return node.read().decode()
+    return f"-> {node.member.linkname}" if node.member.issym() else "/"
+
+
+LOWER = [a_folder("d"), a_file("d/one", "1"), a_file("d/two", "2"), a_file("top", "t")]
+
+
+def test_nodes_are_sorted(tmp_path: Path) -> None:
+    with laid(tmp_path, LOWER, [a_file("d/one", "new")]) as nodes:
+        assert nodes["d/one"].read() == b"new"
+        assert list(nodes) == sorted(nodes)
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_layers_are_streamed_compressed_or_not(compressed: bool, tmp_path: Path) -> None:
+    given = layout(tmp_path / "in", LOWER, [a_file("d/one", "new")], compressed=compressed)
+    found = {one.path: one.content for one in entries_of_layout(given)}
+    assert found["d/one"] == hashlib.sha256(b"new").hexdigest()
+
+
+def test_a_layer_of_several_gzip_members(tmp_path: Path) -> None:
+    data = tar_bytes(*LOWER)
+    path = blob(tmp_path, gzip.compress(data[:700]) + gzip.compress(data[700:]))
+    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
+    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
+
+
+def test_a_layer_that_breaks_off_is_refused(tmp_path: Path) -> None:
+    path = blob(tmp_path, gzip.compress(tar_bytes(*LOWER))[:-9])
+    config = configured(tar_bytes(*LOWER))
+    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
+    with pytest.raises((EOFError, tarfile.ReadError)):
+        list(entries_of_layout(given))
+
+
+def zstd(data: bytes) -> bytes:
+    program = shutil.which("zstd")
+    if program is None:
+        pytest.skip("zstd is not on this machine")
+    return subprocess.run([program, "-q", "-c"], input=data, check=True, stdout=-1).stdout
+
+
+def test_layers_may_be_packed_with_zstandard(tmp_path: Path) -> None:
+    data = tar_bytes(*LOWER)
+    path = blob(tmp_path, zstd(data[:700]) + zstd(data[700:]))
+    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
+    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
+
+
+@pytest.mark.parametrize("end", [-9, 40])
+def test_a_layer_of_zstandard_that_breaks_off_is_refused(end: int, tmp_path: Path) -> None:
+    path = blob(tmp_path, zstd(tar_bytes(*LOWER))[:end])
+    config = configured(tar_bytes(*LOWER))
+    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
+    with pytest.raises((EOFError, tarfile.ReadError, *DAMAGED)):
+        list(entries_of_layout(given))
+
+
+def test_a_layer_that_is_not_the_configurations_is_refused(tmp_path: Path) -> None:
+    made = layout(tmp_path, LOWER, compressed=True)
+    other = dataclasses.replace(made, config=configured(tar_bytes(*LOWER[:1])))
+    with pytest.raises(StepFailed, match=r"this layer is not the sha256:\w+ of the image's config"):
+        list(entries_of_layout(other))
+    none = dataclasses.replace(made, config={})
+    with pytest.raises(StepFailed, match="1 layers, and 0 diff_ids of them"):
+        list(entries_of_layout(none))
+
+
+def test_what_describes_an_image_is_kept(tmp_path: Path) -> None:
+    lower = [a_file("opt/build-images/host-contract.json", "old"), a_file("ch/environment", "A=1")]
+    kept: dict[str, bytes] = {}
+    upper = [a_file("opt/build-images/host-contract.json", "new"), a_file("etc/passwd", "x")]
+    list(entries_of_layout(layout(tmp_path, lower, upper), kept))
+    assert kept == {"opt/build-images/host-contract.json": b"new", "ch/environment": b"A=1"}
+
+
+def test_whiteout_removes_one_file(tmp_path: Path) -> None:
+    assert shown(tmp_path, LOWER, [a_file("d/.wh.one", "")]) == {"d": "/", "d/two": "2", "top": "t"}
+
+
+def test_whiteout_removes_a_folder_with_all_below(tmp_path: Path) -> None:
+    more = [*LOWER, a_file("dd", "stays")]
+    assert shown(tmp_path, more, [a_file(".wh.d", "")]) == {"dd": "stays", "top": "t"}
+
+
+@pytest.mark.parametrize("opaque_first", [True, False])
+def test_opaque_whiteout_hides_lower_layers_alone(opaque_first: bool, tmp_path: Path) -> None:
+    upper = [a_file("d/.wh..wh..opq", ""), a_file("d/new", "n")]
+    found = shown(tmp_path, LOWER, upper if opaque_first else upper[::-1])
+    assert found == {"d": "/", "d/new": "n", "top": "t"}
+
+
+@pytest.mark.parametrize("whiteout_first", [True, False])
+def test_a_file_removed_and_made_again_is_there(whiteout_first: bool, tmp_path: Path) -> None:
+    upper = [a_file(".wh.top", ""), a_file("top", "again")]
+    found = shown(tmp_path, LOWER, upper if whiteout_first else upper[::-1])
+    assert found["top"] == "again"
+
+
+def test_opaque_whiteout_of_the_root(tmp_path: Path) -> None:
+    assert shown(tmp_path, LOWER, [a_file(".wh..wh..opq", ""), a_file("x", "x")]) == {"x": "x"}
+
+
+def test_a_file_replaces_a_folder(tmp_path: Path) -> None:
+    assert shown(tmp_path, LOWER, [a_file("d", "file")]) == {"d": "file", "top": "t"}
+
+
+def test_a_link_replaces_a_folder(tmp_path: Path) -> None:
+    assert shown(tmp_path, LOWER, [a_link("d", "usr/d")]) == {"d": "-> usr/d", "top": "t"}
+
+
+def test_a_folder_replaces_a_file(tmp_path: Path) -> None:
+    found = shown(tmp_path, LOWER, [a_folder("top"), a_file("top/in", "i")])
+    assert (found["top"], found["top/in"]) == ("/", "i")
+
+
+def test_a_folder_again_keeps_what_is_in_it(tmp_path: Path) -> None:
+    with laid(tmp_path, LOWER, [a_folder("d", 0o700)]) as nodes:
+        assert nodes["d"].member.mode == 0o700
+        assert nodes["d/one"].read() == b"1"
+
+
+def test_hard_links_share_their_place(tmp_path: Path) -> None:
+    with laid(tmp_path, [a_file("a", "text"), a_hard_link("b", "./a")]) as nodes:
+        assert nodes["b"].read() == b"text"
+        assert (nodes["a"].source, nodes["a"].offset) == (nodes["b"].source, nodes["b"].offset)
+
+
+def test_a_hard_link_into_a_lower_layer(tmp_path: Path) -> None:
+    assert shown(tmp_path, [a_file("a", "text")], [a_hard_link("b", "a")])["b"] == "text"
+
+
+def test_a_hard_link_keeps_the_old_content_when_its_target_is_replaced(tmp_path: Path) -> None:
+    layers = [[a_file("a", "old"), a_hard_link("b", "a")], [a_file("a", "new")]]
+    assert shown(tmp_path, *layers) == {"a": "new", "b": "old"}
+
+
+def test_a_hard_link_survives_its_target(tmp_path: Path) -> None:
+    layers = [[a_file("a", "old"), a_hard_link("b", "a")], [a_file(".wh.a", "")]]
+    assert shown(tmp_path, *layers) == {"b": "old"}
+
+
+def test_a_hard_link_to_the_new_one_of_its_own_layer(tmp_path: Path) -> None:
+    layers = [[a_file("a", "old")], [a_file("a", "new"), a_hard_link("b", "a")]]
+    assert shown(tmp_path, *layers) == {"a": "new", "b": "new"}
+
+
+def test_a_hard_link_to_nothing_is_a_failure(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StepFailed, match="/b: a hard link to /a, which is not there"),
+        laid(tmp_path, [a_hard_link("b", "a")]),
+    ):
+        pass
+
+
+def test_links_are_kept_as_they_are(tmp_path: Path) -> None:
+    assert shown(tmp_path, [a_link("lib", "usr/lib"), a_link("x", "/../y")]) == {
+        "lib": "-> usr/lib",
+        "x": "-> /../y",
+    }
+
+
+def test_setuid_modes_are_kept(tmp_path: Path) -> None:
+    layer = [a_file("su", "s", 0o4755), a_hard_link("su2", "su"), a_folder("tmp2", 0o1777)]
+    with laid(tmp_path, layer) as nodes:
+        modes = {one.path: one.mode for one in entries(nodes)}
+    assert modes == {"su": 0o4755, "su2": 0o4755, "tmp2": 0o1777}
+
+
+def test_content_is_read_in_parts(tmp_path: Path) -> None:
+    with (
+        laid(tmp_path, [a_file("a", "abcdef"), a_file("b", "other")]) as nodes,
+        nodes["a"].open() as data,
+    ):
+        assert [data.read(4), data.read(4), data.read(4)] == [b"abcd", b"ef", b""]
+
+
+def packed(folder: Path, environment: Mapping[str, str], *layers: Layer) -> bytes:
+    target = folder / "image.tar.gz"
+    given = layout(folder / "in", *layers)
+    config = {"config": {"Env": [f"{key}={value}" for key, value in environment.items()]}}
+    image = Layout(path=given.path, digest="", config=config, layers=given.layers)
+    digest = charliecloud.pack(Plain(layout=given), flattened(given), image, target)
+    assert digest == f"sha256:{hashlib.sha256(target.read_bytes()).hexdigest()}"
+    return target.read_bytes()
+
+
+IMAGE = [
+    a_folder("usr"),
+    a_file("usr/sh", "shell", 0o4755),
+    a_hard_link("usr/bash", "usr/sh"),
+    a_link("bin", "usr"),
+    a_hard_link("bin2", "bin"),
+    a_file("usr/empty", ""),
+    a_hard_link("usr/empty2", "usr/empty"),
+    a_folder("dev"),
+    (member("dev/null", tarfile.CHRTYPE, mode=0o666), b""),
+    a_folder("proc"),
+]
+
+
+def test_a_packed_tarball_holds_the_same_tree(tmp_path: Path) -> None:
+    data = gzip.decompress(packed(tmp_path, {}, IMAGE, [a_file("usr/new", "n")]))
+    with laid(tmp_path, IMAGE, [a_file("usr/new", "n")]) as nodes:
+        expected = comparable(entries(nodes))
+    found = comparable(entries_of_tar(io.BytesIO(data)))
+    assert found == expected
+
+
+def test_a_tree_with_all_mount_points_is_equal_once_packed(tmp_path: Path) -> None:
+    given = [*IMAGE, a_folder("home"), a_folder("mnt", 0o700)]
+    found = comparable(entries_of_tar(io.BytesIO(gzip.decompress(packed(tmp_path, {}, given)))))
+    with laid(tmp_path, given) as nodes:
+        assert tree_digest(found) == tree_digest(comparable(entries(nodes)))
+
+
+def test_what_an_ordinary_user_cannot_unpack_is_left_out(tmp_path: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(packed(tmp_path, {"A": "b", "C": "d e"}, IMAGE))) as tar:
+        members = {one.name: one for one in tar}
+        text = tar.extractfile("ch/environment")
+        assert text is not None
+        assert text.read() == b"A=b\nC=d e\n"
+        assert "dev/null" not in members
+        assert members["dev"].isdir()
+        assert {"ch", "dev", "proc", "run", "sys", "tmp"} <= members.keys()
+        assert sorted(one.name for one in members.values() if one.islnk()) == ["usr/sh"]
+        assert members["usr/sh"].linkname == "usr/bash"
+
+
+def test_the_same_tree_gives_the_same_tarball(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one = packed(tmp_path / "a", {"A": "b"}, IMAGE)
+    split = packed(tmp_path / "b", {"A": "b"}, IMAGE[:1], IMAGE[1:])
+    assert hashlib.sha256(one).digest() == hashlib.sha256(split).digest()

@@ -1,0 +1,140 @@
+"""OCI layouts: written the same each time, read back, and refused when they were changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from samples import a_file, a_folder, tar_bytes
+
+from builder.artifacts.flatten import entries_of_layout
+from builder.artifacts.oci import Layout, blob_path, read_layout, write_archive
+from builder.model.errors import StepFailed
+
+
+def write(folder: Path, text: str = "text") -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "rootfs.tar").write_bytes(tar_bytes(a_folder("d"), a_file("d/f", text)))
+    return write_archive(
+        folder / "rootfs.tar",
+        folder / "base.oci.tar",
+        architecture="ppc64le",
+        environment={"PATH": "/bin", "A": "b=c"},
+        name="debian13",
+    )
+
+
+def unpacked(folder: Path) -> Path:
+    with tarfile.open(folder / "base.oci.tar") as archive:
+        archive.extractall(folder / "layout", filter="data")
+    return folder / "layout"
+
+
+@pytest.fixture(name="layout")
+def written_layout(tmp_path: Path) -> Path:
+    write(tmp_path)
+    return unpacked(tmp_path)
+
+
+def test_the_same_tar_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = {write(tmp_path / "one")}
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    digests.add(write(tmp_path / "two"))
+    assert len(digests) == 1
+    one, two = ((tmp_path / name / "base.oci.tar").read_bytes() for name in ("one", "two"))
+    assert hashlib.sha256(one).digest() == hashlib.sha256(two).digest()
+    with tarfile.open(tmp_path / "one/base.oci.tar") as archive:
+        assert {(info.mtime, info.uid, info.gid, info.uname) for info in archive} == {(0, 0, 0, "")}
+
+
+def test_another_tar_gives_another_digest(tmp_path: Path) -> None:
+    assert write(tmp_path / "one") != write(tmp_path / "two", "other")
+
+
+def test_nothing_is_left_beside_the_archive(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base.oci.tar", "rootfs.tar"]
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    digest = write(tmp_path)
+    layout = read_layout(unpacked(tmp_path))
+    assert layout.digest == digest
+    assert layout.architecture == "ppc64le"
+    assert layout.environment == {"PATH": "/bin", "A": "b=c"}
+    found = {one.path: one.content for one in entries_of_layout(layout)}
+    assert found == {"d": "", "d/f": hashlib.sha256(b"text").hexdigest()}
+
+
+def test_every_blob_is_what_its_name_says(layout: Path) -> None:
+    blobs = list((layout / "blobs/sha256").iterdir())
+    assert len(blobs) == 3
+    for blob in blobs:
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+
+
+def test_sizes_and_diff_ids_are_right(layout: Path) -> None:
+    index = json.loads((layout / "index.json").read_text())
+    manifest_blob = blob_path(layout, index["manifests"][0]["digest"])
+    manifest = json.loads(manifest_blob.read_text())
+    for one in (index["manifests"][0], manifest["config"], *manifest["layers"]):
+        assert blob_path(layout, one["digest"]).stat().st_size == one["size"]
+    rootfs = (layout.parent / "rootfs.tar").read_bytes()
+    [diff_id] = read_layout(layout).config["rootfs"]["diff_ids"]
+    assert diff_id == f"sha256:{hashlib.sha256(rootfs).hexdigest()}"
+
+
+@pytest.mark.parametrize("which", ["manifest", "config"])
+def test_a_tampered_blob_is_refused(which: str, layout: Path) -> None:
+    read = read_layout(layout)
+    manifest = json.loads(blob_path(layout, read.digest).read_text())
+    digest = read.digest if which == "manifest" else manifest["config"]["digest"]
+    blob = blob_path(layout, digest)
+    blob.write_bytes(blob.read_bytes().replace(b"sha256", b"sha257", 1))
+    with pytest.raises(StepFailed, match=f"blob {digest} holds sha256:"):
+        read_layout(layout)
+
+
+@pytest.mark.parametrize("more", [b"", bytes(5 << 20)], ids=["short", "with more behind it"])
+def test_a_tampered_layer_is_refused_when_it_is_read(layout: Path, more: bytes) -> None:
+    read = read_layout(layout)
+    [layer] = read.layers
+    layer.write_bytes(tar_bytes(a_file("evil", "x")) + more)
+    with pytest.raises(StepFailed, match="holds sha256:"):
+        list(entries_of_layout(read))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"manifests": 3}', '{"manifests": [1]}'])
+def test_what_is_no_layout_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text(text)
+    with pytest.raises(StepFailed, match="not an OCI image layout"):
+        read_layout(tmp_path)
+
+
+def test_an_empty_folder_is_no_layout(tmp_path: Path) -> None:
+    with pytest.raises(StepFailed, match="not an OCI image layout"):
+        read_layout(tmp_path)
+
+
+def test_a_missing_blob_is_refused(layout: Path) -> None:
+    blob_path(layout, read_layout(layout).digest).unlink()
+    with pytest.raises(StepFailed, match="not an OCI image layout"):
+        read_layout(layout)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_layout_holds_one_image(count: int, layout: Path) -> None:
+    index = json.loads((layout / "index.json").read_text())
+    index["manifests"] *= count
+    (layout / "index.json").write_text(json.dumps(index))
+    with pytest.raises(StepFailed, match=f"{count} images in the OCI layout, expected 1"):
+        read_layout(layout)
+
+
+def test_an_image_that_sets_nothing() -> None:
+    given = {"config": {"Env": None, "Labels": None}}
+    layout = Layout(path=Path(), digest="", config=given, layers=())
+    assert (layout.environment, layout.architecture) == ({}, "")

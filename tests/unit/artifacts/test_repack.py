@@ -1,0 +1,293 @@
+"""Two exports of one image become the same layouts; what counts is in them."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
+
+from builder.artifacts.flatten import entries, entries_of_layout, flattened
+from builder.artifacts.oci import blob_path, read_layout
+from builder.artifacts.repack import Plain, repack, unpack
+from builder.artifacts.sharing import SharedLayers, Written
+from builder.artifacts.tars import APART
+from builder.artifacts.tree import comparable
+from builder.build.engines import charliecloud
+from builder.model import EPOCH
+from builder.model.errors import StepFailed
+
+Layer = Sequence[tuple[tarfile.TarInfo, bytes]]
+LARGE = "large " * APART
+
+
+def exported(folder: Path, *layers: Layer, packed: bool = False, **config: Any) -> Path:
+    """A folder as engines export images."""
+    folder.mkdir()
+
+    def put(data: bytes) -> dict[str, str]:
+        digest = hashlib.sha256(data).hexdigest()
+        (folder / digest).write_bytes(data)
+        return {"digest": f"sha256:{digest}"}
+
+    tars = [tar_bytes(*layer) for layer in layers]
+    blobs = [put(gzip.compress(data) if packed else data) for data in tars]
+    text = json.dumps({"architecture": "amd64", "os": "linux", **config})
+    manifest = {"config": put(text.encode()), "layers": blobs}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def at(time: int, layer: Layer) -> Layer:
+    """The layer, built at a time."""
+    for one, _ in layer:
+        one.mtime = time
+    return layer
+
+
+def base() -> Layer:
+    etc = [a_folder("etc"), a_file("etc/hosts", "base"), a_file("etc/old", "o")]
+    return [*etc, a_folder("usr", mode=0o700), a_file("usr/gone", "g")]
+
+
+def layer() -> Layer:
+    return [
+        a_folder("usr"),
+        a_file("usr/large", LARGE),
+        a_hard_link("usr/a", "usr/large"),
+        a_file("usr/.wh.gone", ""),
+        a_file("etc/.wh.old", ""),
+        a_link("bin", "usr"),
+        a_hard_link("bin2", "bin"),
+        a_file("etc/hosts", "the build host"),
+        a_file("var/log/dpkg.log", "today"),
+    ]
+
+
+def repacked(
+    folder: Path,
+    *layers: Layer,
+    shared: SharedLayers | None = None,
+    notes: dict[str, str] | None = None,
+    **more: Any,
+) -> Plain:
+    folder.mkdir()
+    given, plain = exported(folder / "in", *layers, **more), folder / "plain.oci"
+    return repack(
+        given, folder / "image.oci", plain=plain, epoch=EPOCH, shared=shared, notes=notes or {}
+    )
+
+
+def members(layer: Path) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(layer) as archive:
+        return {one.name: one for one in archive}
+
+
+def history(day: int) -> list[dict[str, Any]]:
+    created = f"2026-01-0{day}T00:00:00Z"
+    copied = f"/bin/sh -c #(nop) COPY dir:{str(day) * 64} in /opt "
+    return [
+        {"created": created, "created_by": "RUN x", "comment": f"{day}"},
+        {"created": created, "created_by": copied},
+    ]
+
+
+def test_two_builds_give_the_same_layouts(tmp_path: Path) -> None:
+    def config(day: int) -> dict[str, Any]:
+        engine = {"Labels": {"io.buildah.version": f"1.{day}"}, "Hostname": f"host{day}"}
+        return {"created": f"2026-01-0{day}", "history": history(day), "config": engine}
+
+    one = repacked(tmp_path / "1", base(), at(EPOCH + 1, layer()), **config(1))
+    reverse = [*layer()[::-1][:-1], layer()[0]]
+    moved = [*(m for m in reverse if not m[0].islnk()), *(m for m in reverse if m[0].islnk())]
+    other = repacked(tmp_path / "2", base(), at(EPOCH + 9, moved), packed=True, **config(2))
+    assert one.layout.digest == other.layout.digest
+    digests = {read_layout(tmp_path / name / "image.oci").digest for name in ("1", "2")}
+    assert len(digests) == 1
+
+
+def test_images_do_not_tell_with_which_native_tools_they_were_built(tmp_path: Path) -> None:
+    said = "/bin/sh -c #(nop) LABEL build-images.native=abc"
+    about = {"created_by": said, "empty_layer": True}
+    lent = repacked(
+        tmp_path / "lent",
+        base(),
+        history=[*history(1), about],
+        config={"Labels": {"build-images.native": "abc", "a": "b"}},
+    )
+    plain = repacked(tmp_path / "plain", base(), history=history(1), config={"Labels": {"a": "b"}})
+    assert lent.layout.digest == plain.layout.digest
+
+
+def test_a_layer_is_sorted_with_what_it_removes_first(tmp_path: Path) -> None:
+    plain = repacked(tmp_path / "x", base(), layer())
+    found = members(plain.layout.layers[1])
+    expected = ["bin", "bin2", "etc", "etc/.wh.old", "usr", "usr/.wh.gone", "usr/a", "usr/large"]
+    assert list(found) == expected
+    assert (found["usr/a"].isreg(), found["usr/large"].linkname) == (True, "usr/a")
+    assert found["bin2"].linkname == "usr"
+    assert "etc/hosts" in members(plain.layout.layers[0])
+
+
+def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
+    labels = {"org.opencontainers.image.title": "t", "a": "b", "io.buildah.version": "1.28.2"}
+    given: dict[str, Any] = {"history": history(1), "config": {"Env": ["A=b"], "Labels": labels}}
+    plain = repacked(tmp_path / "x", base(), layer(), **given)
+    packed = read_layout(tmp_path / "x/image.oci")
+    assert comparable(entries_of_layout(packed)) == comparable(entries(flattened(plain.layout)))
+    assert comparable(entries_of_layout(plain.layout)) == comparable(entries_of_layout(packed))
+    assert packed.config == plain.layout.config
+    assert packed.config["created"] == "2000-01-01T00:00:00Z"
+    copied = "/bin/sh -c #(nop) COPY dir in /opt "
+    assert packed.config["history"] == [
+        {"created": "2000-01-01T00:00:00Z", "created_by": by} for by in ("RUN x", copied)
+    ]
+    assert packed.environment == {"A": "b"}
+    assert packed.config["config"]["Labels"] == {"org.opencontainers.image.title": "t", "a": "b"}
+    for blob, diff_id in zip(packed.layers, packed.config["rootfs"]["diff_ids"], strict=True):
+        found = hashlib.sha256(gzip.decompress(blob.read_bytes())).hexdigest()
+        assert f"sha256:{found}" == diff_id
+    assert not (tmp_path / "x/in").exists()
+
+
+def test_labels_that_say_what_an_image_is_and_needs_are_annotations(tmp_path: Path) -> None:
+    about = {"org.opencontainers.image.title": "t", "build-images.host.kernel": "3.2.0"}
+    notes = {"org.opencontainers.image.base.digest": "sha256:1"}
+    labels = {"Labels": {**about, "a": "b"}}
+    plain = repacked(tmp_path / "x", base(), config=labels, notes=notes)
+    for layout in (read_layout(tmp_path / "x/image.oci"), plain.layout):
+        manifest = json.loads(blob_path(layout.path, layout.digest).read_bytes())
+        assert manifest["annotations"] == {**about, **notes}
+        assert notes.keys().isdisjoint(layout.config["config"]["Labels"])
+
+
+def test_a_hard_link_into_a_lower_layer_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """As drivers have it that copy the file up."""
+    plain = repacked(tmp_path / "x", base(), [a_hard_link("again", "./etc/old")])
+    assert members(plain.layout.layers[1])["again"].isreg()
+    assert flattened(plain.layout)["again"].read() == b"o"
+
+
+def test_two_steps_that_change_the_same_are_one_blob(tmp_path: Path) -> None:
+    plain = repacked(tmp_path / "x", base(), [a_file("etc/old", "n")], [a_file("etc/old", "n")])
+    assert len(plain.layout.layers) == 3
+    assert list(members(plain.layout.layers[2])) == []
+
+
+def test_attributes_and_odd_names_are_kept(tmp_path: Path) -> None:
+    name, capability = "usr/\udcff" + "long" * 60, {"SCHILY.xattr.security.capability": "\1\0"}
+    made = member(name)
+    made.pax_headers = capability
+    plain = repacked(tmp_path / "x", [(made, b"")])
+    found = members(plain.layout.layers[0])[name]
+    assert found.pax_headers["SCHILY.xattr.security.capability"] == "\1\0"
+
+
+def test_the_tarball_is_the_same_with_and_without_the_parts_of_layers(tmp_path: Path) -> None:
+    plain = repacked(tmp_path / "x", base(), layer())
+    packed = read_layout(tmp_path / "x/image.oci")
+    assert plain.kept
+    one = charliecloud.pack(plain, flattened(plain.layout), packed, tmp_path / "1.tar.gz")
+    without = unpack(packed, tmp_path / "again.oci")
+    assert not without.kept
+    two = charliecloud.pack(without, flattened(without.layout), packed, tmp_path / "2.tar.gz")
+    assert one == two
+    with tarfile.open(fileobj=io.BytesIO((tmp_path / "1.tar.gz").read_bytes())) as archive:
+        content = archive.extractfile("usr/large")
+        assert content is not None
+        assert content.read() == LARGE.encode()
+
+
+def test_a_plain_layout_that_is_whole_is_taken_up_again(tmp_path: Path) -> None:
+    plain = repacked(tmp_path / "x", base())
+    packed = read_layout(tmp_path / "x/image.oci")
+    before = plain.layout.layers[0].stat().st_mtime_ns
+    assert unpack(packed, plain.layout.path).layout == plain.layout
+    assert plain.layout.layers[0].stat().st_mtime_ns == before
+    (plain.layout.path / "index.json").unlink()
+    assert unpack(packed, plain.layout.path).layout.layers == plain.layout.layers
+    assert plain.layout.layers[0].stat().st_mtime_ns > before
+
+
+def test_layers_that_two_images_share_are_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [a_file("own", "two")]
+    one, two = repacked(tmp_path / "1", base(), layer()), repacked(tmp_path / "2", base(), own)
+    taken: list[bool] = []
+    take = SharedLayers.take
+
+    def told(self: SharedLayers, key: str, **into: Path) -> Written | None:
+        found = take(self, key, **into)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(SharedLayers, "take", told)
+    shared = SharedLayers(folder=tmp_path / "shared")
+    first = repacked(tmp_path / "3", base(), layer(), shared=shared)
+    again = repacked(tmp_path / "4", base(), layer(), shared=shared)
+    other = repacked(tmp_path / "5", base(), own, shared=shared)
+    assert taken == [False, False, True, True, True, False]
+    found = [read_layout(tmp_path / f"{name}/image.oci") for name in range(1, 6)]
+    assert [one.digest for one in found[2:]] == [found[0].digest, found[0].digest, found[1].digest]
+    for made, alone in ((first, one), (again, one), (other, two)):
+        assert made.layout.digest == alone.layout.digest
+        assert made.kept == {
+            (blob_path(made.layout.path, f"sha256:{blob.name}"), offset): kept
+            for (blob, offset), kept in alone.kept.items()
+        }
+    found[3].layers[1].write_bytes(b"changed by hand")
+    assert found[2].layers[1].read_bytes() != b"changed by hand"
+
+
+def test_a_base_is_not_written_as_a_layer_above(tmp_path: Path) -> None:
+    shared = SharedLayers(folder=tmp_path / "shared")
+    repacked(tmp_path / "one", base(), shared=shared)
+    twice = repacked(tmp_path / "two", layer(), base(), shared=shared)
+    assert twice.layout.digest == repacked(tmp_path / "alone", layer(), base()).layout.digest
+    assert "etc/hosts" not in members(twice.layout.layers[1])
+
+
+def test_the_layers_used_last_are_kept(tmp_path: Path) -> None:
+    shared = SharedLayers(folder=tmp_path / "shared", limit=5 * APART)
+    layers = {name: [a_file(name, name * 2 * APART)] for name in "abc"}
+    layers["large"] = [a_file("large", "x" * 8 * APART)]
+    for number, name in enumerate(["a", "b", "large", "a", "c"]):
+        repacked(tmp_path / f"{number}-{name}", layers[name], shared=shared)
+    names = {path.read_bytes()[:1] for path in (tmp_path / "shared").glob("*/plain")}
+    assert names == {b"a", b"c"}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_is_changed_in_an_image_changes_no_later_one(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr("os.link", refuse)
+    shared = SharedLayers(folder=tmp_path / "shared")
+    repacked(tmp_path / "1", base(), shared=shared)
+    [blob] = read_layout(tmp_path / "1/image.oci").layers
+    sound = blob.read_bytes()
+    blob.write_bytes(b"changed by hand")
+    repacked(tmp_path / "2", base(), shared=shared)
+    [again] = read_layout(tmp_path / "2/image.oci").layers
+    assert again.read_bytes() == sound
+
+
+def test_half_an_export_is_a_failure(tmp_path: Path) -> None:
+    folder = exported(tmp_path / "in", base())
+    shutil.rmtree(folder)
+    with pytest.raises(StepFailed, match="the engine exported no whole image"):
+        repack(folder, tmp_path / "a", plain=tmp_path / "b", epoch=EPOCH)

@@ -1,0 +1,261 @@
+"""The tree digest: what makes two root file systems equal, and what does not."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
+
+from builder.artifacts import flatten
+from builder.artifacts.oci import read_layout, write_archive
+from builder.artifacts.tree import (
+    ALLOWED,
+    Entry,
+    clean,
+    comparable,
+    differences,
+    entries_of_tar,
+    is_allowed,
+    keeps_owners,
+    owner_differences,
+    tree_digest,
+)
+from builder.model.errors import StepFailed
+
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+def tree(*members: Member) -> dict[str, Entry]:
+    return comparable(entries_of_tar(io.BytesIO(tar_bytes(*members))))
+
+
+def digest(*members: Member) -> str:
+    return tree_digest(tree(*members))
+
+
+def whole() -> list[Member]:
+    return [
+        a_folder("usr"),
+        a_folder("usr/bin"),
+        a_file("usr/bin/sh", "shell", 0o755),
+        a_file("usr/bin/su", "su", 0o4755),
+        a_hard_link("usr/bin/bash", "usr/bin/sh"),
+        a_link("bin", "usr/bin"),
+        (member("usr/pipe", tarfile.FIFOTYPE), b""),
+        a_file("usr/empty", ""),
+        a_file("usr/ünïcode name", "x"),
+    ]
+
+
+def test_digest_is_a_sha256() -> None:
+    assert digest(*whole()).startswith("sha256:")
+    assert len(digest(*whole())) == 7 + 64
+
+
+def test_order_does_not_count() -> None:
+    members = [one for one in whole() if not one[0].islnk()]
+    shuffled = [*members]
+    random.Random(1).shuffle(shuffled)
+    assert shuffled != members
+    assert digest(*shuffled) == digest(*members)
+
+
+@pytest.mark.parametrize("prefix", ["./", "/", ".//"])
+def test_how_names_begin_does_not_count(prefix: str) -> None:
+    members = whole()
+    for info, _ in members:
+        info.name = prefix + info.name
+        if info.islnk():
+            info.linkname = prefix + info.linkname
+    assert digest(a_folder("./"), *members) == digest(*whole())
+
+
+def test_owners_and_times_do_not_count() -> None:
+    members = whole()
+    for info, _ in members:
+        info.uid, info.gid, info.uname, info.gname, info.mtime = 1000, 7, "me", "us", 1_700_000_000
+    assert digest(*members) == digest(*whole())
+
+
+def test_owners_are_read_and_compared_by_themselves() -> None:
+    members = whole()
+    for info, _ in members:
+        if info.name in {"usr/bin/su", "bin", "usr"}:
+            info.uid, info.gid = 0, 42
+    ours, theirs = tree(*whole()), tree(*members)
+    assert differences(ours, theirs) == []
+    assert owner_differences(ours, theirs) == [
+        "/bin: owner 0:0, not 0:42",
+        "/usr: owner 0:0, not 0:42",
+        "/usr/bin/su: owner 0:0, not 0:42",
+    ]
+    assert (keeps_owners(ours), keeps_owners(theirs)) == (False, True)
+    assert owner_differences(ours, {}) == []
+
+
+def test_which_of_two_hard_links_comes_first_does_not_count() -> None:
+    one = [a_file("a", "text", 0o755), a_hard_link("b", "a")]
+    other = [a_file("b", "text", 0o755), a_hard_link("a", "b")]
+    copies = [a_file("a", "text", 0o755), a_file("b", "text", 0o755)]
+    assert digest(*one) == digest(*other) == digest(*copies)
+
+
+def test_a_hard_link_to_a_link_is_a_link() -> None:
+    assert digest(a_link("a", "x"), a_hard_link("b", "a")) == digest(
+        a_link("a", "x"), a_link("b", "x")
+    )
+
+
+def test_the_mode_of_a_link_does_not_count() -> None:
+    link = member("bin", tarfile.SYMTYPE, mode=0o755, target="usr/bin")
+    assert digest((link, b"")) == digest(a_link("bin", "usr/bin"))
+
+
+CHANGED = {
+    "content": [a_file("a", "texu")],
+    "length": [a_file("a", "text ")],
+    "mode": [a_file("a", mode=0o600)],
+    "setuid": [a_file("a", mode=0o4644)],
+    "sticky": [a_file("a", mode=0o1644)],
+    "name": [a_file("b")],
+    "kind": [a_folder("a", 0o644)],
+    "link": [a_link("a", "text")],
+    "more": [a_file("a"), a_file("b")],
+    "less": [],
+}
+
+
+@pytest.mark.parametrize("change", sorted(CHANGED))
+def test_everything_else_counts(change: str) -> None:
+    assert digest(*CHANGED[change]) != digest(a_file("a"))
+
+
+def test_the_target_of_a_link_counts() -> None:
+    assert digest(a_link("a", "b")) != digest(a_link("a", "c"))
+
+
+def layout_of(members: list[Member], folder: Path) -> Path:
+    (folder / "rootfs.tar").write_bytes(tar_bytes(*members))
+    archive = folder / "image.tar"
+    write_archive(
+        folder / "rootfs.tar", archive, architecture="amd64", environment={}, name="debian13"
+    )
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder / "layout", filter="data")
+    return folder / "layout"
+
+
+@pytest.mark.parametrize("link", [a_hard_link("usr/ln", "bin"), a_hard_link("usr/x", "usr/pipe")])
+def test_a_layout_has_the_digest_of_its_tar(link: Member, tmp_path: Path) -> None:
+    members = [*whole(), link]
+    layout = read_layout(layout_of(members, tmp_path))
+    assert tree_digest(comparable(flatten.entries_of_layout(layout))) == digest(*members)
+
+
+def test_every_allowance_has_a_reason_and_a_plain_path() -> None:
+    assert all(len(one.reason) > 20 for one in ALLOWED)
+    assert all(one.path == clean(one.path) for one in ALLOWED)
+    assert len({one.path for one in ALLOWED}) == len(ALLOWED)
+
+
+@pytest.mark.parametrize("path", [one.path for one in ALLOWED])
+def test_what_is_allowed_may_differ_with_all_below_it(path: str) -> None:
+    base = [a_folder("usr")]
+    assert digest(*base, a_file(path)) == digest(*base, a_folder(path)) == digest(*base)
+    assert digest(*base, a_file(f"{path}/deep/below")) == digest(*base)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["device", "etc", "etc/hosts.allow", "usr/dev", "tmpfile", "ch2/x", "etc/resolv", "var/run"],
+)
+def test_nothing_else_is_allowed(path: str) -> None:
+    assert not is_allowed(path)
+    assert digest(a_file(path)) != digest()
+
+
+def test_a_hard_link_to_nothing_is_a_failure() -> None:
+    with pytest.raises(StepFailed, match="/b: a hard link to /a, which is not there"):
+        digest(a_hard_link("b", "a"))
+
+
+def entry(path: str, **fields: str | int) -> dict[str, Entry]:
+    given = {"kind": "file", "mode": 0o644, **fields}
+    return {path: Entry(path=path, **given)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "line"),
+    [
+        (entry("a"), {}, "/a: only in the first"),
+        ({}, entry("a"), "/a: only in the second"),
+        (entry("a"), entry("a", kind="link", mode=0o777), "/a: file, not link"),
+        (entry("a", mode=0o4755), entry("a", mode=0o755), "/a: mode 4755, not 0755"),
+        (
+            entry("a", kind="link", target="b"),
+            entry("a", kind="link", target="c"),
+            "/a: links to b, not c",
+        ),
+        (
+            entry("a", size=1, content="x"),
+            entry("a", size=2, content="y"),
+            "/a: another content (1 bytes, not 2)",
+        ),
+    ],
+)
+def test_differences_in_words(one: dict[str, Entry], other: dict[str, Entry], line: str) -> None:
+    assert differences(one, other) == [line]
+    assert differences(one, one) == []
+
+
+def test_differences_are_sorted() -> None:
+    one, other = {**entry("b"), **entry("d")}, {**entry("a"), **entry("c")}
+    assert [line[:2] for line in differences(one, other)] == ["/a", "/b", "/c", "/d"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("./a/b", "a/b"), ("/a", "a"), ("a/", "a"), (".", ""), ("./", ""), ("a/../../b", "b")],
+)
+def test_names_are_cleaned(name: str, path: str) -> None:
+    assert clean(name) == path
+
+
+def test_a_large_tar_is_read_as_a_stream() -> None:
+    class Stream(io.RawIOBase):
+        """Gives bytes in order, and cannot go back."""
+
+        def __init__(self, data: bytes) -> None:
+            super().__init__()
+            self._parts = self._cut(data)
+
+        @staticmethod
+        def _cut(data: bytes) -> Iterator[bytes]:
+            yield data
+
+        def readable(self) -> bool:
+            return True
+
+        def read(self, size: int = -1) -> bytes:
+            del size
+            return next(self._parts, b"")
+
+    given = tar_bytes(*whole())
+    found = comparable(entries_of_tar(Stream(given)))  # type: ignore[arg-type]
+    assert tree_digest(found) == digest(*whole())
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_link_in_place_of_what_describes_an_image_is_not_left_out(kind: bytes) -> None:
+    """Apptainer would run it as any other script of a SIF."""
+    path = ".singularity.d/env/91-more.sh"
+    link = a_link(path, "f") if kind == tarfile.SYMTYPE else a_hard_link(path, "f")
+    kept: dict[str, bytes] = {}
+    entries = list(entries_of_tar(io.BytesIO(tar_bytes(a_file("f"), link)), kept))
+    assert len(entries) == 2
+    assert kept == {path: b"\0"}

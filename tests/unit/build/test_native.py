@@ -1,0 +1,201 @@
+"""Native tools: which programs have twins, when they are lent, and QEMU with a door before it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from samples import EVERYTHING, ROOT, block, project, recipe
+
+from builder import facts
+from builder.build import binfmt, native
+from builder.build.native import interpreter, tools, twins
+from builder.compile.spec import COMPILER
+from builder.load.project import load_project
+from builder.model import BaseImage
+from builder.model.errors import BadInput
+from builder.plan import make_plan
+from builder.system.process import Processes
+
+TRIPLET = "powerpc64le-linux-gnu"
+
+
+@pytest.fixture(scope="module")
+def bases() -> dict[str, BaseImage]:
+    project = load_project(ROOT)
+    return {base.name: base for base in project.bases.values()}
+
+
+def native_root(folder: Path, *programs: str) -> Path:
+    for name in programs:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    return folder
+
+
+def described(root: Path) -> dict[str, str]:
+    return twins.descriptions(root, TRIPLET, facts.ARCHITECTURES["ppc64le"])
+
+
+CROSS = f"usr/libexec/gcc-cross/{TRIPLET}/14"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return native_root(
+        tmp_path,
+        *(f"usr/bin/{name}" for name in ("bash", "uname", "apt-get", "dpkg", "dpkg-deb")),
+        *(f"usr/bin/{name}" for name in ("python3.13", f"{TRIPLET}-gcc-14", f"{TRIPLET}-ld.bfd")),
+        f"{CROSS}/cc1",
+        f"usr/lib/gcc-cross/{TRIPLET}/14/plugin",
+        "usr/lib/apt/methods/http",
+        "usr/lib/nvidia-cuda-toolkit/bin/cicc",
+    )
+
+
+def test_what_tells_of_the_machine_has_no_twin(root: Path) -> None:
+    found = described(root)
+    assert "/usr/bin/bash" in found
+    assert "/usr/bin/dpkg-deb" in found
+    assert "/usr/lib/apt/methods/http" in found
+    assert not {"/usr/bin/uname", "/usr/bin/dpkg"} & found.keys()
+
+
+def test_what_makes_the_gpu_s_code_has_a_twin(root: Path) -> None:
+    path = "/usr/lib/nvidia-cuda-toolkit/bin/cicc"
+    assert described(root)[path] == f"=/.native{path}\n"
+
+
+def test_a_native_bash_says_that_it_is_the_image_s(root: Path) -> None:
+    lines = described(root)["/usr/bin/bash"].splitlines()
+    assert lines == [
+        "=/.native/usr/bin/bash",
+        "$HOSTTYPE=powerpc64le",
+        "$MACHTYPE=powerpc64le-unknown-linux-gnu",
+    ]
+
+
+def test_apt_installs_for_the_image_s_architecture(root: Path) -> None:
+    assert "+-oAPT::Architecture=ppc64el" in described(root)["/usr/bin/apt-get"].splitlines()
+
+
+def test_python_is_native_only_where_it_compiles(root: Path) -> None:
+    lines = described(root)["/usr/bin/python3.13"].splitlines()
+    assert lines[1:] == ["?/usr/lib/python3.13/py_compile.py", "?compileall"]
+
+
+def test_a_compiler_takes_libraries_and_headers_from_the_image(root: Path) -> None:
+    lines = described(root)[f"/usr/bin/{TRIPLET}-gcc-14"].splitlines()
+    assert lines[0] == f"=/.native/usr/bin/{TRIPLET}-gcc-14"
+    assert "$GCC_EXEC_PREFIX=/usr/lib/gcc/" in lines
+    assert f">COMPILER_PATH=/.native/{CROSS}" in lines
+    assert not any("/.native" in line for line in lines[1:] if "COMPILER_PATH" not in line)
+
+
+def test_passes_have_twins_where_both_layouts_of_gcc_keep_them(root: Path) -> None:
+    found = described(root)
+    for folder in ("lib", "libexec"):
+        lines = found[f"/usr/{folder}/gcc/{TRIPLET}/14/cc1"].splitlines()
+        assert lines[:3] == [f"=/.native/{CROSS}/cc1", "+-iprefix", f"+/usr/lib/gcc/{TRIPLET}/14/"]
+        assert ">C_INCLUDE_PATH=/usr/local/include" in lines
+
+
+def test_there_is_no_twin_without_its_program(root: Path) -> None:
+    assert f"/usr/bin/{TRIPLET}-g++-14" not in described(root)
+
+
+@pytest.mark.parametrize(
+    ("base", "arch", "host", "words"),
+    [
+        ("debian13", "x86_64", "x86_64", "own architecture"),
+        ("debian13", "ppc64le", "aarch64", "x86_64 machines"),
+        ("ubuntu22.04", "ppc64le", "x86_64", "from a registry"),
+        ("debian13", "x86_64", "ppc64le", "x86_64 machines"),
+    ],
+)
+def test_why_none_are_lent(
+    bases: dict[str, BaseImage], base: str, arch: str, host: str, words: str
+) -> None:
+    assert words in native.lacking(bases[base], arch, host)
+
+
+@pytest.mark.parametrize("arch", ["ppc64le", "aarch64"])
+def test_they_are_lent_to_what_is_emulated(bases: dict[str, BaseImage], arch: str) -> None:
+    assert native.lacking(bases["debian12"], arch, "x86_64") == ""
+    assert "gcc 11 and 12" in native.told(bases["debian12"], arch, "x86_64")
+    assert native.told(bases["debian12"], "x86_64", "x86_64") == ""
+
+
+def test_the_compilers_are_those_of_the_base_and_of_its_nvcc(bases: dict[str, BaseImage]) -> None:
+    names = tools.packages(bases["debian13"], "ppc64le")
+    assert {f"g++-14-{TRIPLET}", f"gfortran-13-{TRIPLET}", f"binutils-{TRIPLET}"} <= set(names)
+    assert f"gcc-12-{TRIPLET}" not in names
+
+
+def test_the_kernel_s_handler_is_known_by_its_version(tmp_path: Path) -> None:
+    entry = tmp_path / "build-images-ppc64le"
+    assert not binfmt.is_open("ppc64le", tmp_path)
+    entry.write_text(f"enabled\ninterpreter /x/qemu-ppc64le.{binfmt.version()}\nflags: POCF\n")
+    assert binfmt.is_open("ppc64le", tmp_path)
+    entry.write_text("enabled\ninterpreter /x/qemu-ppc64le.0123456789ab\nflags: POCF\n")
+    assert not binfmt.is_open("ppc64le", tmp_path)
+    entry.write_text(f"disabled\ninterpreter /x/qemu-ppc64le.{binfmt.version()}\n")
+    assert not binfmt.is_open("ppc64le", tmp_path)
+
+
+def test_ci_setup_names_the_interpreter_alike() -> None:
+    script = (
+        "source builder/host/setup/emulation.sh; ARCH=x86_64 TOOLS=/tools PACKAGE=$PWD/builder; "
+        "interpreter ppc64le"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"/tools/qemu/qemu-ppc64le.{binfmt.version()}"
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not on this machine")
+@pytest.mark.parametrize("how", ["-static-pie", "-static"])
+def test_a_program_with_the_door_before_it_runs_as_before(tmp_path: Path, how: str) -> None:
+    source = tmp_path / "program.c"
+    source.write_text(
+        "#include <stdio.h>\n#include <stdlib.h>\n"
+        "int main(int n, char **a)\n"
+        '{ char *m = malloc(100000); printf("%d %s %s %d", n, a[1], getenv("COLOUR"), m != 0); }\n'
+    )
+    plain, door = tmp_path / "plain", tmp_path / "door"
+    subprocess.run(["gcc", how, "-o", plain, source], check=True)
+    binfmt.write_bytes(
+        interpreter.with_twins(plain.read_bytes(), interpreter.compiled_code(Processes()))
+    )
+    binfmt.chmod(0o755)
+    done = subprocess.run(
+        [door, "one"], env={"COLOUR": "green"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2 one green 1"
+
+
+@pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF\x01" + bytes(100)])
+def test_what_is_no_qemu_is_refused(content: bytes) -> None:
+    with pytest.raises(BadInput, match="not a 64-bit program"):
+        interpreter.with_twins(content, b"")
+
+
+def test_compilers_that_no_tools_are_lent_for_are_named(
+    tmp_path: Path, bases: dict[str, BaseImage]
+) -> None:
+    own = (block("gnu", version="12"), block("gnu"), block("llvm", version="17.0.1"), block("pip"))
+    made = project(
+        tmp_path,
+        recipes=[recipe("core", development=own)],
+        bases=[bases["debian12"]],
+        base=("debian12",),
+    )
+    [image] = make_plan(made, EVERYTHING, compiler=COMPILER).images
+    assert native.emulated_compilers(image) == "llvm 17"  # debian12's own gcc is 12
+    newer = dataclasses.replace(image, base=bases["debian13"])
+    assert native.emulated_compilers(newer) == "gcc 12 and llvm 17"

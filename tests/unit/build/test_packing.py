@@ -1,0 +1,112 @@
+"""Packing: who takes the digest of what Apptainer writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from samples import image
+
+from builder.artifacts.repack import Plain
+from builder.build.bases import StoredBase
+from builder.cli.packing import BASE_DIGEST, Packer, _base_digest
+from builder.cli.proving import _proven
+from builder.cli.run import Timer
+from builder.cli.workspace import Workspace
+from builder.verify import FormatTree
+
+CONTENT = b"a SIF"
+DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+
+
+def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Packer:
+    """A packer whose Apptainer writes CONTENT."""
+
+    def pack(_layout: Path, target: Path, *_: object, **__: object) -> None:
+        target.write_bytes(CONTENT)
+
+    monkeypatch.setattr("builder.cli.packing.apptainer.pack", pack)
+    quiet = SimpleNamespace(step=lambda *_: None)
+    stage = SimpleNamespace(about="")
+    image = SimpleNamespace(
+        identifier="x",
+        stages=[stage],
+        checks=(),
+        command=(),
+        entrypoint=(),
+        cell=SimpleNamespace(arch="x86_64"),
+    )
+    return Packer(
+        run=cast("Any", SimpleNamespace(verify=verify, progress=quiet, tools=None)),
+        image=cast("Any", image),
+        work=Workspace(path=work),
+        timer=Timer(),
+    )
+
+
+PLAIN = cast("Plain", SimpleNamespace(layout=SimpleNamespace(path=Path())))
+
+
+def test_a_sif_that_is_to_be_proven_is_read_for_that_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = packer(tmp_path, verify=True, monkeypatch=monkeypatch)._sif(PLAIN)
+    assert (made.digest, made.size) == ("", len(CONTENT))
+    tree = dataclasses.replace(FormatTree.of({}), artifact=DIGEST)
+    assert _proven(made, tree).digest == DIGEST
+    assert _proven(made, None).digest == DIGEST, "its tree could not be read"
+
+
+def test_a_sif_that_is_not_proven_has_its_digest_also_after_a_run_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packer(tmp_path, verify=True, monkeypatch=monkeypatch)._sif(PLAIN)
+    kept = packer(tmp_path, verify=False, monkeypatch=monkeypatch)._sif(PLAIN)
+    assert kept.digest == DIGEST
+
+
+@pytest.mark.parametrize(
+    ("flavour", "lock", "expected"),
+    [
+        ("runtime", {}, {}),
+        ("runtime", {"base": "1", "runtime": "2"}, {BASE_DIGEST: f"sha256:{'2' * 64}"}),
+        ("development", {"base": "1", "runtime": "2"}, {BASE_DIGEST: f"sha256:{'1' * 64}"}),
+    ],
+)
+def test_the_base_is_the_one_that_the_last_stage_starts_from(
+    flavour: str, lock: dict[str, str], expected: dict[str, str], tmp_path: Path
+) -> None:
+    """Of NVIDIA's images the development stage has another one than the run-time stage."""
+    names = {
+        name: f"docker.io/x/{name}:1" + (f"@sha256:{lock[name] * 64}" if name in lock else "")
+        for name in ("base", "runtime")
+    }
+    planned = image(tmp_path)
+    planned = dataclasses.replace(
+        planned,
+        cell=dataclasses.replace(planned.cell, flavour=flavour),
+        base=dataclasses.replace(planned.base, bootstrap=None),
+        base_reference=names["base"],
+        runtime_reference=names["runtime"],
+    )
+    assert _base_digest(planned, []) == expected
+    wanted = "runtime" if flavour == "runtime" else "base"
+    assert planned.final_reference == names[wanted]
+
+
+def test_a_base_that_was_made_here_is_known_by_its_digest(tmp_path: Path) -> None:
+    planned = image(tmp_path)
+    stored = StoredBase(
+        name=planned.base_image,
+        arch="x86_64",
+        key="",
+        archive=tmp_path,
+        digest=DIGEST,
+        made="",
+    )
+    assert _base_digest(planned, [stored]) == {BASE_DIGEST: DIGEST}
+    assert _base_digest(planned, []) == {}

@@ -1,0 +1,211 @@
+"""Which task comes next: dependencies, limits, the longest path, and what a failure stops."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from builder.cli.running import Durations, run_all
+from builder.cli.schedule import Limits, Schedule, Task
+from builder.model.errors import Interrupted
+
+ROOMY = Limits(tasks=99, builds=99, emulated=99, groups=99)
+
+
+def task(name: str, *needs: str, kind: str = "stage", **about: object) -> Task:
+    made = Task(name=name, kind=kind, needs=needs, work=lambda: None)
+    return dataclasses.replace(made, **about)  # type: ignore[arg-type]
+
+
+def names(tasks: Sequence[Task]) -> list[str]:
+    return [one.name for one in tasks]
+
+
+def limits(**changes: int) -> Limits:
+    return dataclasses.replace(ROOMY, **changes)  # type: ignore[arg-type]
+
+
+def test_a_task_waits_for_all_that_it_needs() -> None:
+    schedule = Schedule([task("a"), task("b"), task("c", "a", "b")], ROOMY)
+    assert names(schedule.start()) == ["a", "b"]
+    schedule.done("a")
+    assert schedule.start() == []
+    schedule.done("b")
+    assert names(schedule.start()) == ["c"]
+    assert not schedule.is_over
+    schedule.done("c")
+    assert schedule.is_over
+
+
+def test_the_longest_path_comes_first() -> None:
+    tasks = [
+        task("short", seconds=50),
+        task("first", seconds=1),
+        task("second", "first", seconds=10),
+        task("third", "second", seconds=60),
+    ]
+    schedule = Schedule(tasks, limits(builds=1))
+    assert names(schedule.start()) == ["first"]
+    schedule.done("first")
+    assert names(schedule.start()) == ["second"]
+
+
+def test_builds_have_a_limit_and_packing_goes_on_beside_them() -> None:
+    tasks = [
+        task("a", seconds=9),
+        task("b", seconds=8),
+        task("p", kind="pack"),
+        task("q", kind="pack"),
+    ]
+    schedule = Schedule(tasks, limits(tasks=2, builds=1))
+    assert names(schedule.start()) == ["a", "p"]
+    schedule.done("a")
+    assert names(schedule.start()) == ["b"]
+
+
+def test_emulated_builds_have_slots_of_their_own() -> None:
+    tasks = [task("e1", emulated=True), task("e2", emulated=True), task("n")]
+    assert names(Schedule(tasks, limits(emulated=1)).start()) == ["e1", "n"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "free_disk", "expected"),
+    [(0, 0, ["a", "b"]), (10, 0, ["a"]), (0, 10, ["a"]), (12, 12, ["a", "b"]), (1, 1, ["a"])],
+)
+def test_memory_and_disk_are_limits_but_one_task_always_starts(
+    limit: int, free_disk: int, expected: list[str]
+) -> None:
+    tasks = [task("a", memory=6, disk=6), task("b", memory=6, disk=6)]
+    assert names(Schedule(tasks, limits(memory=limit)).start(free_disk=free_disk)) == expected
+
+
+def test_so_many_images_are_open_at_once() -> None:
+    tasks = [
+        task("image a", kind="image", group="a", seconds=9),
+        task("pack a", "image a", kind="pack", group="a"),
+        task("image b", kind="image", group="b", seconds=5),
+    ]
+    schedule = Schedule(tasks, limits(groups=1))
+    assert names(schedule.start()) == ["image a"]
+    schedule.done("image a")
+    assert names(schedule.start()) == ["pack a"]
+    schedule.done("pack a")
+    assert names(schedule.start()) == ["image b"]
+
+
+def test_a_failure_stops_only_what_comes_after_it() -> None:
+    tasks = [
+        task("a"),
+        task("b"),
+        task("after a", "a", group="x"),
+        task("later", "after a", group="x"),
+        task("both", "b", "a"),
+        task("after b", "b"),
+    ]
+    schedule = Schedule(tasks, ROOMY)
+    schedule.start()
+    assert sorted(names(schedule.failed("a"))) == ["after a", "both", "later"]
+    schedule.done("b")
+    assert names(schedule.start()) == ["after b"]
+    assert schedule.failed("after b") == []
+    assert schedule.is_over
+
+
+def test_what_is_better_over_first_may_fail() -> None:
+    tasks = [task("base"), task("parent", "base"), task("child", after=("parent",))]
+    schedule = Schedule([*tasks, task("late", "child")], ROOMY)
+    assert names(schedule.start()) == ["base"]
+    assert names(schedule.failed("base")) == ["parent"]
+    assert names(schedule.start()) == ["child"]
+    schedule.done("child")
+    assert names(schedule.start()) == ["late"]
+
+
+def test_the_path_goes_through_what_is_better_over_first() -> None:
+    tasks = [task("a", seconds=5), task("b", seconds=2), task("c", after=("b",), seconds=9)]
+    assert names(Schedule(tasks, limits(builds=1)).start()) == ["b"]
+
+
+def test_two_failures_drop_a_task_once() -> None:
+    schedule = Schedule([task("a"), task("b"), task("c", "a", "b")], ROOMY)
+    schedule.start()
+    assert names(schedule.failed("a")) == ["c"]
+    assert schedule.failed("b") == []
+    assert schedule.is_over
+
+
+def test_tasks_that_wait_for_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"wait for each other: \['a', 'b'\]"):
+        Schedule([task("a", "b"), task("b", "a"), task("c")], ROOMY)
+
+
+Ended = list[tuple[str, str, list[str]]]
+
+
+def run(
+    tasks: Sequence[Task], *, threads: int = 4, stop: Callable[[], None] = lambda: None
+) -> Ended:
+    """Run tasks; for each that ended its name, its error, and what was dropped for it."""
+    ended: Ended = []
+    run_all(
+        Schedule(tasks, ROOMY),
+        threads=threads,
+        on_end=lambda one, error, dropped: ended.append((one.name, str(error), names(dropped))),
+        stop=stop,
+    )
+    return ended
+
+
+def test_tasks_run_beside_each_other_and_in_order() -> None:
+    meet = threading.Barrier(2, timeout=10)
+    seen: list[str] = []
+    tasks = [
+        task("a", work=meet.wait),
+        task("b", work=meet.wait),
+        task("c", "a", "b", work=lambda: seen.append("c")),
+    ]
+    ended = run(tasks)
+    assert (ended[-1], seen) == (("c", "None", []), ["c"])
+
+
+def test_an_error_is_told_with_what_is_dropped() -> None:
+    def fails() -> None:
+        raise ZeroDivisionError("so it is")
+
+    ended = run([task("a", work=fails), task("b", "a"), task("c")])
+    assert sorted(ended) == [("a", "so it is", ["b"]), ("c", "None", [])]
+
+
+def test_an_interruption_stops_the_others() -> None:
+    stopped = threading.Event()
+
+    def interrupted() -> None:
+        time.sleep(0.05)
+        raise Interrupted("interrupted")
+
+    tasks = [task("a", work=interrupted), task("b", work=lambda: stopped.wait(10)), task("c", "b")]
+    with pytest.raises(Interrupted):
+        run(tasks, stop=stopped.set)
+    assert stopped.is_set()
+
+
+def test_durations_are_kept_for_the_next_run(tmp_path: Path) -> None:
+    first = Durations.read(tmp_path)
+    assert first.known == {}
+    first.measured.update({"stage a": 3.5, "stage b": 1})
+    first.keep(tmp_path)
+    second = Durations.read(tmp_path)
+    second.measured["stage a"] = 4
+    second.keep(tmp_path)
+    assert Durations.read(tmp_path).known == {"stage b": 1.0, "stage a": 4.0}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "long"}'])
+def test_durations_that_cannot_be_read_are_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "durations.json").write_text(text)
+    assert Durations.read(tmp_path).known == {}

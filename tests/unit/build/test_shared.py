@@ -1,0 +1,193 @@
+"""What an administrator shares: found, taken as it is, and never written to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import requests
+from test_packages import CONTENT, Mirror
+from test_store import FakeProcesses, ensured
+
+from builder.build.bases import store
+from builder.cli.shared import link_shared, name_shared
+from builder.model.errors import BadInput
+from builder.sources.journals import Given, Journals
+from builder.sources.package_proxy import package_cache
+from builder.system.home import SHARED_VARIABLE, Home, shared_folder
+
+
+@pytest.fixture(name="shared")
+def folder_of_the_administrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "opt"
+    folder.mkdir(mode=0o755)
+    monkeypatch.setenv(SHARED_VARIABLE, str(folder))
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+# ---- Which folder ----
+
+
+def test_its_programs_come_after_the_users_own(shared: Path) -> None:
+    home = Home.of_environment()
+    assert home.shared == shared
+    own, theirs, *_ = home.search_path().split(":")
+    assert (own, theirs) == (str(home.tools), f"{shared}/tools/bin")
+
+
+def test_a_home_is_not_shared_with_itself(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(shared))
+    assert Home.of_environment().shared is None
+
+
+def test_what_others_may_change_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its programs would run as whoever builds."""
+    shared.chmod(0o777)
+    with pytest.raises(BadInput, match="others than root may change what is in it"):
+        shared_folder()
+    shared.chmod(0o755)
+    assert shared_folder() == shared
+    if os.geteuid() == 0:
+        os.chown(shared, 12345, 0)
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(BadInput):
+        shared_folder()
+
+
+def test_none_is_shared_where_none_is_named_or_there(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(shared)
+    assert shared_folder() is None
+    monkeypatch.setenv(SHARED_VARIABLE, "")
+    assert shared_folder() is None
+
+
+def test_a_site_names_it_and_the_environment_overrules(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.yaml").write_text(f"shared: {tmp_path}/other\n")
+    name_shared(tmp_path)
+    assert os.environ[SHARED_VARIABLE] == str(shared)
+    monkeypatch.delenv(SHARED_VARIABLE)
+    name_shared(tmp_path)
+    assert os.environ.pop(SHARED_VARIABLE) == f"{tmp_path}/other"
+    (tmp_path / "site.yaml").unlink()
+    name_shared(tmp_path)
+    assert SHARED_VARIABLE not in os.environ
+
+
+# ---- What is taken from it ----
+
+
+def test_what_is_shared_is_linked_and_own_things_stay(shared: Path) -> None:
+    home = Home.of_environment()
+    for name in ("bases/a", "bases/b", "native/n", "sources/sha256/s"):
+        (shared / name).mkdir(parents=True)
+    (shared / "bases/.a.lock").touch()
+    (home.bases / "b").mkdir(parents=True)
+    (home.bases / "gone").symlink_to(shared / "bases/gone")
+    before = contents(shared)
+    link_shared(home)
+    link_shared(home)
+    assert (home.bases / "a").readlink() == shared / "bases/a"
+    assert not (home.bases / "b").is_symlink()
+    assert sorted(one.name for one in home.bases.iterdir()) == ["a", "b"]
+    assert (home.native / "n").is_dir()
+    assert (home.sources / "sha256/s").is_dir()
+    assert contents(shared) == before
+
+
+@pytest.fixture(name="processes")
+def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
+    (tmp_path / "keyrings").mkdir()
+    (tmp_path / "keyrings/sample-keyring.gpg").write_text("")
+    monkeypatch.setattr(store, "KEYRINGS", tmp_path / "keyrings")
+    return FakeProcesses()
+
+
+def test_a_shared_base_is_taken_and_a_newer_one_takes_the_links_place(
+    shared: Path, processes: FakeProcesses
+) -> None:
+    home = Home.of_environment()
+    theirs = ensured(processes, shared)
+    before = contents(shared / "bases" / theirs.archive.parent.name)
+    link_shared(home)
+    taken = ensured(processes, home.path)
+    taken.touch()
+    assert taken.digest == theirs.digest
+    assert len(processes.commands) == 1
+    own = ensured(processes, home.path, not_before="9999-01-01T00:00:00+00:00")
+    assert len(processes.commands) == 2
+    assert own.digest != theirs.digest
+    assert not own.archive.parent.is_symlink()
+    assert contents(theirs.archive.parent).keys() == before.keys()
+    assert ensured(processes, shared) == theirs
+
+
+@pytest.fixture(name="mirror")
+def a_mirror() -> Iterator[str]:
+    handler = type("Handler", (Mirror,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def got(url: str, proxy: str) -> bytes:
+    session = requests.Session()
+    session.trust_env = False
+    return session.get(url, proxies={"http": proxy}, timeout=10).content
+
+
+def test_a_shared_package_is_not_fetched(shared: Path, tmp_path: Path, mirror: str) -> None:
+    url = f"{mirror}/pool/a_1_amd64.deb"
+    with package_cache(shared / "packages") as theirs:
+        assert got(url, theirs.url) == CONTENT
+    before = contents(shared)
+    with package_cache(tmp_path / "packages", shared=shared / "packages") as cache:
+        assert got(url, cache.url) == CONTENT
+        assert (cache.taken, cache.fetched) == (1, 0)
+    assert contents(shared).keys() == before.keys()
+    assert list((tmp_path / "packages").glob("*/*.deb")) == []
+
+
+def test_without_a_network_what_shared_builds_were_given_counts(
+    shared: Path, tmp_path: Path
+) -> None:
+    """An administrator brings an archive by `load --home`, for all users."""
+    given = Given(url="http://m.example/InRelease", file="answers/abc")
+    Journals(cache=shared).replace("0" * 32, [given])
+    (shared / "answers").mkdir()
+    (shared / "answers/abc").write_text("index")
+    (shared / "journals/index").write_text("https://pypi.example/simple\n")
+    with package_cache(tmp_path / "packages", offline=True, shared=shared) as cache:
+        assert cache.again("0" * 32, given.url) == given
+        assert cache.last(given.url) == given
+        assert cache.journals.index == "https://pypi.example/simple"
+        assert got(given.url, cache.url) == b"index"
+
+
+def test_gc_leaves_what_is_shared(shared: Path) -> None:
+    """And does not count it: it is not the user's to free."""
+    from builder.cli.collecting import _native  # noqa: PLC0415
+
+    home = Home.of_environment()
+    record = shared / "native/n/native.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({}))
+    os.utime(record, (1, 1))
+    link_shared(home)
+    assert list(_native(home, since=10)) == []

@@ -1,0 +1,431 @@
+"""Stages are built once, whoever asks first; a failure stops only what comes after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
+
+from builder.build.bases import StoredBase
+from builder.build.engines import Lent, Tools
+from builder.cli import stages as stages_module
+from builder.cli.commands import declared_of
+from builder.cli.job import Results, run_job
+from builder.cli.options import parse
+from builder.cli.progress import Progress
+from builder.cli.reaching import look_for_registries
+from builder.cli.records import stage_states
+from builder.cli.run import Run
+from builder.compile.spec import COMPILER, compile_spec
+from builder.model import Plan, PlannedImage, Spec
+from builder.model.errors import StepFailed
+from builder.model.tags import base_tag
+from builder.plan import make_plan
+from builder.system.atomic import write_atomically
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.verify import host_facts
+
+
+class FakeEngine:
+    """Keeps names of images. `fails` are words of Dockerfiles that it cannot build."""
+
+    name = "fake"
+    lends = False
+    options = "none that matter"
+
+    def __init__(self) -> None:
+        self.images: set[str] = set()
+        self.built: list[str] = []  # the last stage of each Dockerfile
+        self.fails: dict[str, StepFailed] = {}
+        self.meet: Callable[[], object] = lambda: None
+        self._lock = threading.Lock()
+
+    def version(self) -> str:
+        return "1.0"
+
+    def has(self, name: str) -> bool:
+        return name in self.images
+
+    def provide_base(self, base: StoredBase, *, log: Path) -> None:
+        with log.open("a") as file:
+            file.write(f"base {base.name}\n")
+
+    def build(
+        self,
+        image: PlannedImage,
+        context: Path,
+        *,
+        log: Path,
+        on_line: Callable[[str], None],
+        cache: bool = True,
+        file: str = "Dockerfile",
+        name: str = "",
+        lent: Sequence[Lent] = (),
+    ) -> None:
+        del on_line, cache, lent
+        text = (context / file).read_text()
+        last = [line for line in text.splitlines() if line.startswith("FROM ")][-1]
+        for line in text.splitlines():
+            if line.startswith("FROM localhost/build-images/stage:"):
+                assert line.split()[1] in self.images, f"{line}: not there"
+        self.meet()
+        with log.open("a") as out:
+            out.write(f"{last}\n")
+        for word, error in self.fails.items():
+            if word in text:
+                error.log = log
+                raise error
+        with self._lock:
+            self.built.append(f"{last.split()[-1]} of {image.cell.recipe}")
+            self.images.add(name or image.identifier)
+
+    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        del log
+        target.mkdir()
+        layer = tar_bytes(a_file("etc/name", image.identifier))
+        digest = hashlib.sha256(layer).hexdigest()
+        config = {"architecture": "amd64", "os": "linux", "config": {}, "history": []}
+        (target / digest).write_bytes(layer)
+        (target / "c0ff19").write_text(json.dumps(config))
+        manifest = {
+            "config": {"digest": "sha256:c0ff19"},
+            "layers": [{"digest": f"sha256:{digest}"}],
+        }
+        (target / "manifest.json").write_text(json.dumps(manifest))
+
+    def clean(self) -> None:
+        pass
+
+
+CORE = recipe("core", development=(block(ospackages=["a"]),))
+ONE = recipe("one", parent="core", development=(block(ospackages=["b"]),))
+TWO = recipe("two", parent="core", development=(block(ospackages=["c"]),))
+
+
+class Site:
+    """A project with a home and an engine, on which the main job is run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.home, self.engine = root, Home(path=root / "home"), FakeEngine()
+        self.recipes, self.base = [CORE, ONE, TWO], base()
+        self.leave_out: set[str] = set()
+        self.said = io.StringIO()
+        self._planning = threading.Lock()
+
+    def plan(self) -> Plan:
+        with self._planning:  # the project's files are written anew each time
+            made = project(self.root / "project", recipes=self.recipes, bases=[self.base])
+            return make_plan(made, EVERYTHING, compiler=COMPILER)
+
+    def specs(self) -> list[Spec]:
+        images = [one for one in self.plan().images if one.cell.recipe not in self.leave_out]
+        with self._planning:  # hpccm has global state; builders are processes
+            return [compile_spec(one, run_checks="#!/bin/sh\n") for one in images]
+
+    def job(self, *, jobs: int = 4, out: str = "out", **changes: Any) -> Results:
+        run = Run(
+            tools=Tools(processes=Processes(), home=self.home),
+            engine=self.engine,
+            mirror=None,
+            out=self.root / out,
+            progress=Progress(stream=self.said),
+            host=host_facts(),
+            versions={},
+            formats=("oci",),
+            verify=False,
+            declared={"matrix.yaml": "sha256:0"},
+        )
+        run.out.mkdir(exist_ok=True)
+        run = dataclasses.replace(run, **changes)
+        return run_job(run, self.plan(), self.specs(), {}, jobs=jobs)
+
+    def built(self) -> list[str]:
+        """What was built since this was asked last."""
+        found, self.engine.built = sorted(self.engine.built), []
+        return found
+
+    def states(self) -> dict[str, list[str]]:
+        declared = declared_of(self.plan().images)
+        states = stage_states(self.home, "fake", declared)
+        return {
+            one.image: [f"{state.stage.target}: {state}" for state in some]
+            for one, some in zip(declared, states, strict=True)
+        }
+
+
+@pytest.fixture(name="site")
+def made_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    site = Site(tmp_path)
+    store = site.home.bases / "debian13"
+    store.mkdir(parents=True)
+
+    def ensured(base: object, arch: str, name: str, **_: object) -> StoredBase:
+        del base
+        record = f'{{"name": "{name}", "digest": "sha256:1", "made": "2"}}'
+        write_atomically(store / "base.json", record)  # another builder may read it
+        archive = store / "base.oci.tar"
+        archive.touch()
+        return StoredBase(
+            name=name, arch=arch, key="k", archive=archive, digest="sha256:1", made="2"
+        )
+
+    monkeypatch.setattr(stages_module, "ensure_base", ensured)
+    monkeypatch.setattr(stages_module, "find_mirror", lambda: None)
+    monkeypatch.setattr(Tools, "ordinary_user", None)
+    return site
+
+
+ALL = [
+    "core-development of core",
+    "one-development of one",
+    "runtime of core",
+    "runtime of one",
+    "runtime of two",
+    "two-development of two",
+]
+
+
+def test_a_shared_stage_is_built_once(site: Site) -> None:
+    assert site.job().exit_code == 0
+    assert site.built() == ALL
+
+
+def test_a_base_names_no_indices_of_the_base_before_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is made anew: that one's package index may have been months behind."""
+    ensured: Callable[..., StoredBase] = vars(stages_module)["ensure_base"]
+    asked = set[tuple[str, bool]]()
+
+    def made(*words: Any, told: Callable[[], object], **named: Any) -> StoredBase:
+        told()
+        return ensured(*words, **named)
+
+    def told(_run: Run, image: PlannedImage, name: str, **named: Any) -> tuple[()]:
+        asked.add(("base" if name == image.base_image else "stage", named.get("earlier", True)))
+        return ()
+
+    monkeypatch.setattr(stages_module, "ensure_base", made)
+    monkeypatch.setattr(stages_module, "told", told)
+    assert site.job().exit_code == 0
+    assert asked == {("base", False), ("stage", True)}
+
+
+def test_a_runtime_stage_comes_after_that_of_its_nearest_ancestor(site: Site) -> None:
+    site.recipes = [CORE, ONE, recipe("a-leaf", parent="one")]
+    site.job(jobs=1)
+    order = [one.removeprefix("runtime of ") for one in site.engine.built if "runtime" in one]
+    assert order == ["core", "one", "a-leaf"]
+    core = site.plan().images[0].identifier
+    site.leave_out, site.engine.built = {"one"}, []
+    site.engine.fails = {core: StepFailed("the build failed")}
+    results = site.job(cache=False)
+    assert [*results.errors] == [core]
+    assert [name.partition("-1")[0] for name in results.manifests] == ["a-leaf"]
+
+
+def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
+    together = threading.Barrier(2, timeout=300)
+
+    def meet() -> None:
+        site.engine.meet = lambda: None  # once
+        together.wait()  # the other is under way before this is done
+
+    site.engine.meet = meet
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(site.job, out="out1")]
+
+        def second() -> Results:
+            together.wait()
+            return site.job(out="out2")
+
+        runs.append(pool.submit(second))
+        results = [one.result() for one in runs]
+    assert [one.errors for one in results] == [{}, {}]
+    assert [one.exit_code for one in results] == [0, 0]
+    built = site.built()
+    for name in ("core-development of core", "one-development of one", "two-development of two"):
+        assert built.count(name) == 1, built
+
+
+def test_two_builders_of_the_same_images_make_them_once(site: Site) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        results = [one.result() for one in [pool.submit(site.job) for _ in range(2)]]
+    assert [one.errors for one in results] == [{}, {}]
+    assert [one.exit_code for one in results] == [0, 0]
+    assert [len(one.manifests) for one in results] == [3, 3]
+    assert site.built() == ALL
+
+
+def test_nothing_changed_nothing_built(site: Site) -> None:
+    site.job()
+    site.built()
+    assert site.job().exit_code == 0
+    assert site.built() == []
+
+
+def test_a_changed_recipe_rebuilds_itself_and_its_descendants(site: Site) -> None:
+    site.job()
+    site.built()
+    changed = dataclasses.replace(ONE, development=(block(ospackages=["other"]),))
+    site.recipes = [CORE, changed, TWO]
+    assert site.states()["one-1.0-debian13-x86_64"] == [
+        "core-development: cached",
+        "one-development: to build: its recipe changed",
+        "runtime: to build: the stage before it changed",
+    ]
+    assert site.job().exit_code == 0
+    assert site.built() == ["one-development of one", "runtime of one"]
+
+
+def test_a_changed_parent_rebuilds_all_once(site: Site) -> None:
+    site.job()
+    site.built()
+    site.recipes[0] = dataclasses.replace(CORE, development=(block(ospackages=["other"]),))
+    states = site.states()
+    core, one = states["core-1.0-debian13-x86_64"], states["one-1.0-debian13-x86_64"]
+    assert core[0] == "core-development: to build: its recipe changed"
+    assert one[:2] == [
+        "core-development: shared with core-1.0-debian13-x86_64",
+        "one-development: to build: the stage before it changed",
+    ]
+    site.job()
+    assert site.built() == ALL
+
+
+def test_what_only_the_last_stage_says_leaves_the_others(site: Site) -> None:
+    site.job()
+    site.built()
+    site.recipes[0] = dataclasses.replace(CORE, environment={"A": "b"}, about="other words")
+    site.job()
+    assert site.built() == ["runtime of core", "runtime of one", "runtime of two"]
+
+
+def test_storage_that_was_cleaned_by_hand_is_filled_again(site: Site) -> None:
+    site.job()
+    site.built()
+    site.engine.images.clear()
+    shutil.rmtree(site.root / "out")
+    assert site.states()["core-1.0-debian13-x86_64"][0] == "core-development: cached"
+    assert site.job().exit_code == 0
+    assert site.built() == ALL
+
+
+def test_without_cache_each_stage_is_built_once(site: Site) -> None:
+    site.job()
+    site.built()
+    site.job(cache=False)
+    assert site.built() == ALL
+
+
+def test_a_failed_stage_stops_what_is_made_from_it_and_nothing_else(site: Site) -> None:
+    other = recipe("other")
+    site.recipes = [CORE, ONE, other]
+    site.engine.fails = {"        a && ": StepFailed("the build failed at: RUN a", tail=["oh"])}
+    results = site.job()
+    assert results.exit_code == 1
+    assert set(results.manifests) == {"other-1.0-debian13-x86_64"}
+    errors = {name: str(error) for name, error in results.errors.items()}
+    core, one = errors["core-1.0-debian13-x86_64"], errors["one-1.0-debian13-x86_64"]
+    assert core.startswith("the build failed at: RUN a")
+    assert "| oh" in core
+    assert one.startswith(
+        "not built: its stage core-development-debian13-x86_64, shared with "
+        "core-1.0-debian13-x86_64, failed"
+    )
+    for name, text in errors.items():
+        log = site.root / "out" / name / "build.log"
+        assert f"log: {log}" in text
+        assert "AS core-development" in log.read_text()
+        assert not (log.parent / "manifest.json").exists()
+
+
+def test_a_full_disk_is_what_the_machine_lacks(site: Site) -> None:
+    full = StepFailed("buildah build: exit status 1", tail=["write /x: No space left on device"])
+    site.engine.fails = {"two-development": full}
+    results = site.job()
+    assert results.exit_code == 4
+    assert "the disk is full" in str(results.errors["two-1.0-debian13-x86_64"])
+    site.engine.fails = {}
+    assert site.job().exit_code == 0
+
+
+def test_a_bug_that_one_image_meets_does_not_end_the_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = site.engine.export
+
+    def breaks(image: PlannedImage, target: Path, *, log: Path) -> None:
+        assert image.cell.recipe != "one", "so it is"
+        export(image, target, log=log)
+
+    monkeypatch.setattr(site.engine, "export", breaks)
+    results = site.job()
+    assert results.exit_code == 1
+    assert len(results.manifests) == 2
+    assert "unexpected AssertionError: so it is" in str(results.errors["one-1.0-debian13-x86_64"])
+
+
+def test_the_logs_of_stages_are_in_the_images(site: Site) -> None:
+    site.job()
+    log = (site.root / "out/one-1.0-debian13-x86_64/build.log").read_text().splitlines()
+    assert [line.split()[-1] for line in log if line.startswith("FROM")] == [
+        "core-development",
+        "one-development",
+        "runtime",
+    ]
+
+
+def test_stages_start_from_the_registrys_base_that_the_store_has(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, other = (f"sha256:{number:064x}" for number in (7, 8))
+    name = f"localhost:1/library/sample@{digest}"  # nothing listens there
+    site.base, site.recipes = base(bootstrap=None, references={"x86_64": name}), [CORE]
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(site.home.path))
+    options = parse([f"--output={site.root / 'out'}"])
+    assert len(look_for_registries(options, site.specs(), ["to build"]).specs) == 1
+
+    for number, one in enumerate((digest, other)):
+        folder = site.home.bases / str(number)
+        folder.mkdir()
+        about = {"name": f"docker.io/library/sample@{one}", "arch": "x86_64", "digest": one}
+        about |= {"key": "", "made": "", "archive": "sample.oci.tar"}
+        (folder / "base.json").write_text(json.dumps(about))
+        (folder / "sample.oci.tar").touch()
+    assert look_for_registries(options, site.specs(), ["to build"]).specs == ()
+    assert site.job().exit_code == 0
+    log = (site.root / "out/core-1.0-debian13-x86_64/build.log").read_text().splitlines()
+    assert log == [
+        *(f"base {name}", f"FROM {base_tag(digest)} AS core-development"),
+        *(f"base {name}", f"FROM {base_tag(digest)} AS runtime"),
+    ]
+
+
+def test_before_anything_is_built_stages_are_shared_by_name(site: Site) -> None:
+    states = site.states()
+    assert states["core-1.0-debian13-x86_64"] == [
+        "core-development: to build: its base is not in the store",
+        "runtime: to build: its base is not in the store",
+    ]
+    assert states["two-1.0-debian13-x86_64"][0] == (
+        "core-development: shared with core-1.0-debian13-x86_64"
+    )
+
+
+def test_what_was_measured_is_kept(site: Site) -> None:
+    site.job()
+    known = json.loads((site.home.path / "durations.json").read_text())
+    assert "fake stage core-development-debian13-x86_64" in known
+    assert "fake image one-1.0-debian13-x86_64" in known

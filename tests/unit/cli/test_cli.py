@@ -1,0 +1,455 @@
+"""The command line as a user meets it: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_cells import SHIPPED
+from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
+
+from builder.cli import building, main
+from builder.cli.dispatch import COMMANDS, function_of
+from builder.cli.manifests import SCHEMA
+from builder.cli.options import parse
+from builder.cli.parser import make_parser
+from builder.cli.progress import LiveProgress
+from builder.model.errors import MissingPrerequisite
+
+PROJECT = f"--project={ROOT}"
+
+
+@pytest.fixture(autouse=True)
+def _signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands set a handler for SIGTERM, and keep their things at home."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(name="project")
+def copied_project(tmp_path: Path) -> Path:
+    """A copy of the shipped project that a test may break."""
+    root = tmp_path / "project"
+    for name in ("recipes", "base-images", "tests/images"):
+        shutil.copytree(ROOT / name, root / name)
+    shutil.copy(ROOT / "matrix.yaml", root)
+    return root
+
+
+class Said:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *argv: str) -> None:
+        try:
+            self.code: Any = main(argv)
+        except SystemExit as ended:
+            self.code = ended.code
+        self.out, self.err = capsys.readouterr()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_plan_lists_the_default_selection_in_order(capsys: Capture, project: Path) -> None:
+    said = Said(capsys, "plan", f"--project={project}")  # the shipped one may be built by now
+    assert (said.code, said.err) == (0, "")
+    *lines, last = said.out.splitlines()
+    assert [line.split()[:2] for line in lines[::3]] == [
+        ["1.", "hpc-base-1.0-debian13-openmpi5.0-x86_64"],
+        ["2.", "hpc-base-1.0-debian13-openmpi5.0-ppc64le"],
+    ]
+    assert re.fullmatch(r"2 images(; \d+ left out \('build-images explain' says why\))?", last)
+
+
+def test_plan_says_what_will_happen_to_each_stage(capsys: Capture, project: Path) -> None:
+    selectors = ("--base=debian13", "--cuda=none", "--mpi=openmpi5.0", "--arch=x86_64")
+    recipes = ("--recipe=hpc-base", "--recipe=python-mpi")
+    said = Said(capsys, "plan", f"--project={project}", *selectors, *recipes)
+    why = "its base is not in the store"
+    assert [
+        line.split(maxsplit=1) for line in said.out.splitlines() if line.startswith("    ")
+    ] == [
+        ["hpc-base-development", f"to build: {why}"],
+        ["runtime", f"to build: {why}"],
+        ["hpc-base-development", "shared with hpc-base-1.0-debian13-openmpi5.0-x86_64"],
+        ["python-mpi-development", f"to build: {why}"],
+        ["runtime", f"to build: {why}"],
+    ]
+    again = Said(capsys, "plan", f"--project={project}", *selectors, *recipes)  # from what was kept
+    assert again.out == said.out
+    dry = Said(capsys, "--dry-run", f"--project={project}", *selectors, *recipes)
+    assert dry.out == said.out
+
+
+def test_the_stages_of_many_images_are_shown_when_asked_for(capsys: Capture) -> None:
+    said = Said(capsys, "plan", PROJECT, "--recipe=cuda-base")
+    assert "-development " not in said.out
+    said = Said(capsys, "plan", PROJECT, "--recipe=cuda-base", "--stages")
+    assert said.out.count("-development ") > len(plan_of("cuda-base").images)
+
+
+def test_plan_says_what_will_happen(project: Path, capsys: Capture) -> None:
+    said = Said(capsys, "plan", f"--project={project}", "--arch=x86_64", "--mpi=openmpi5")
+    lines = [line for line in said.out.splitlines()[:-1] if not line.startswith("    ")]
+    assert all(line.endswith("to build") for line in lines)
+
+
+def test_plan_as_json(capsys: Capture) -> None:
+    plan = plan_of("hpc-base")
+    found = Said(capsys, "plan", PROJECT, "--recipe=hpc-base", "--json").json
+    assert found["schema"] == "build-images/plan/v1"
+    assert [row["image"] for row in found["images"]] == [image.identifier for image in plan.images]
+    assert len(found["left_out"]) == len(plan.left_out)
+    first = found["images"][0]
+    assert [one["stage"] for one in first["stage_states"]] == ["hpc-base-development", "runtime"]
+    assert {one["state"] for one in first["stage_states"]} == {"to build"}
+    assert first["content_key"] == plan.images[0].content_key
+    assert first["cell"]["arch"] == "x86_64"
+    assert all(one["reasons"] for one in found["left_out"])
+
+
+def test_plan_as_a_graph(capsys: Capture) -> None:
+    said = Said(capsys, "plan", PROJECT, "--recipe=python-mpi", "--arch=x86_64", "--graph")
+    lines = said.out.splitlines()
+    assert (lines[0], lines[-1]) == ("digraph plan {", "}")
+    edges = [line for line in lines if " -> " in line]
+    assert len(edges) == len(set(edges))
+    assert '  "debian13 x86_64" -> "hpc-base debian13 none openmpi5.0 x86_64";' in edges
+    assert re.search(r'"python-mpi debian13 \S+ openmpi5.0 x86_64" -> "python-mpi-1.0-', said.out)
+
+
+def test_explain_says_why(capsys: Capture) -> None:
+    selectors = ("--recipe=python-mpi", "--base=debian13", "--cuda=none")
+    said = Said(capsys, "explain", PROJECT, *selectors)
+    assert said.code == 0
+    assert "+ python-mpi-1.0-debian13-openmpi5.0-ppc64le\n" in said.out
+    assert "    recipes: python-mpi 1.0 <- hpc-base 1.0\n" in said.out
+    assert "- python-mpi-1.0-debian13-openmpi4.1-x86_64\n" in said.out
+    assert "    base image: debian13 packages Open MPI 5.0.7, not 4.1" in said.out
+    assert "hpccm takes it for ubuntu24" in said.out
+
+
+def test_explain_as_json(capsys: Capture) -> None:
+    plan = plan_of("hpc-base")
+    found = Said(capsys, "explain", PROJECT, "--recipe=hpc-base", "--json").json
+    assert found["schema"] == "build-images/explanation/v1"
+    assert len(found["in"]) == len(plan.images)
+    assert len(found["out"]) == len(plan.left_out)
+
+
+def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "specs"
+    asked = [f"--image={identifier}" for identifier in SHIPPED]
+    said = Said(capsys, "spec", PROJECT, *asked, "--output", str(out))
+    assert said.code == 0
+    assert sorted(said.out.splitlines()) == sorted(str(out / one) for one in SHIPPED)
+    for identifier in SHIPPED:
+        for name in ("Dockerfile", "Singularity.def"):
+            golden = GOLDEN / "spec" / identifier / name
+            assert (out / identifier / name).read_bytes() == golden.read_bytes()
+        assert (out / identifier / "files/run-checks").is_file()
+
+
+def test_spec_again_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
+    def written() -> dict[str, bytes]:
+        Said(capsys, "spec", PROJECT, "-o", str(tmp_path / "out"))
+        return {
+            str(one): one.read_bytes() for one in (tmp_path / "out").rglob("*") if one.is_file()
+        }
+
+    assert written() == written() != {}
+
+
+def test_dry_run_builds_nothing(
+    tmp_path: Path, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr(building, "run_job", refuse)
+    monkeypatch.setattr("builder.system.process.subprocess.Popen", refuse)
+    said = Said(capsys, "--dry-run", f"--project={project}")
+    assert (said.code, said.err) == (0, "")
+    assert "hpc-base-1.0-debian13-openmpi5.0-ppc64le" in said.out
+    assert not (project / "out").exists()
+    assert not (tmp_path / "home").exists()
+
+
+def broken(project: Path) -> Path:
+    recipe = project / "recipes/hpc-base.yaml"
+    recipe.write_text(recipe.read_text().replace("fortran:", "fortan:"))
+    child = project / "recipes/python-mpi.yaml"
+    child.write_text(child.read_text().replace("parent: hpc-base", "parent: hpc-bsae"))
+    matrix = project / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("axes:", "axis:"))
+    return project
+
+
+@pytest.mark.parametrize(
+    "argv", [["plan"], ["plan", "--json"], ["explain"], ["spec"], [], ["--dry-run"]]
+)
+def test_bad_input_is_told_all_at_once(argv: list[str], project: Path, capsys: Capture) -> None:
+    said = Said(capsys, *argv, f"--project={broken(project)}")
+    assert (said.code, said.out) == (2, "")
+    assert re.search(r"^build-images: \d faults in 3 files; nothing was built\.$", said.err, re.M)
+    assert 'unknown argument of gnu "fortan"; did you mean "fortran"?' in said.err
+    assert "hpc-bsae" in said.err
+    assert "axis" in said.err
+    assert re.search(r"^recipes/hpc-base\.yaml:\d+: ", said.err, re.M)
+    assert "Traceback" not in said.err
+    assert not (project / "out").exists()
+
+
+def test_faults_of_several_specs_are_told_at_once(project: Path, capsys: Capture) -> None:
+    for name in ("hpc-base", "python-mpi"):
+        file = project / f"recipes/{name}.yaml"
+        text = file.read_text().replace(
+            "\ndevelopment:\n", "\ndevelopment:\n  - hdf5: {version: newest}\n"
+        )
+        file.write_text(text)
+    said = Said(capsys, "spec", f"--project={project}", "--recipe=python-mpi", "--base=debian13")
+    assert (said.code, said.out) == (2, "")
+    assert "recipes/hpc-base.yaml:" in said.err
+    assert "hpccm refuses this block" in said.err
+
+
+def test_no_project_here(tmp_path: Path, capsys: Capture) -> None:
+    said = Said(capsys, "plan", f"--project={tmp_path}")
+    assert (said.code, said.out) == (2, "")
+    assert "--project DIR" in said.err
+
+
+def test_a_project_without_run_checks(project: Path, capsys: Capture) -> None:
+    (project / "tests/images/run-checks").unlink()
+    said = Said(capsys, "plan", f"--project={project}")
+    assert (said.code, said.out) == (2, "")
+    assert "run-checks" in said.err
+
+
+@pytest.mark.parametrize("argv", [["plan"], ["explain"], ["spec"], []])
+def test_an_empty_selection_says_what_there_is(argv: list[str], capsys: Capture) -> None:
+    said = Said(capsys, *argv, PROJECT, "--mpi=openmpi9")
+    assert (said.code, said.out) == (3, "")
+    assert said.err == (
+        "build-images: --mpi openmpi9: matches nothing; did you mean openmpi5.0?\n"
+        f"  mpi: {', '.join(shipped_project().matrix.axes['mpi'])}\n"
+    )
+
+
+def test_a_selection_that_is_left_out_says_why(capsys: Capture) -> None:
+    selectors = ("--recipe=python-mpi", "--base=debian*", "--cuda=none", "--mpi=mpich4.2")
+    said = Said(capsys, "plan", PROJECT, *selectors)
+    golden = (GOLDEN / "plan/all-left-out.txt").read_text()
+    assert (said.code, said.out) == (3, "")
+    assert said.err.startswith(f"build-images: {golden.partition('  recipe:')[0]}")
+
+
+def test_what_the_machine_lacks_is_told_before_anything_is_built(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(*_: Any, **__: Any) -> None:
+        raise MissingPrerequisite("no buildah here", hint="build-images setup")
+
+    monkeypatch.setattr("builder.host.doctor.examine", lacks)
+    said = Said(capsys, f"--project={project}")
+    assert (said.code, said.out) == (4, "")
+    assert said.err.endswith("build-images: no buildah here\n  hint: build-images setup\n")
+
+
+@pytest.mark.parametrize("argv", [["--engine=docker"], ["--no-cache"], ["--refresh"]])
+def test_what_was_done_another_way_is_still_to_do(
+    argv: list[str], project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is examined whenever anything will be built."""
+    for image in shipped_plan().images:
+        folder = project / "out" / image.identifier
+        folder.mkdir(parents=True)
+        (folder / "empty").touch()
+        formats = ("oci", "sif", "charliecloud")
+        manifest = {
+            "schema": SCHEMA,
+            "image": image.identifier,
+            "cell": {},
+            "checks": {},
+            "in_image_checks": [],
+            "content_key": image.content_key,
+            "engine": "buildah",
+            "outcome": "verified",
+            "inputs": {"files": {"matrix.yaml": "sha256:1"}, "program": "sha256:2"},
+            "artifacts": {
+                name: {"format": name, "path": "empty", "size": 0, "digest": "sha256:"}
+                for name in formats
+            },
+            "digests": {"sbom.cdx.json": "sha256:1"},
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    def lacks(*_: Any, **__: Any) -> None:
+        raise MissingPrerequisite("examined")
+
+    monkeypatch.setattr("builder.host.doctor.examine", lacks)
+    monkeypatch.setattr(building, "run_job", lambda *_, **__: pytest.fail("nothing was examined"))
+    assert "unchanged" in Said(capsys, "plan", f"--project={project}").out
+    said = Said(capsys, *argv, f"--project={project}")
+    assert said.code == 4
+    assert said.err.endswith("build-images: examined\n")
+
+
+def test_interruption_is_told(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("builder.host.doctor.examine", interrupted)
+    said = Said(capsys, f"--project={project}")
+    assert (said.code, said.out) == (130, "")
+    assert "run the same command again" in said.err
+
+
+def test_verify_needs_an_image(tmp_path: Path, capsys: Capture) -> None:
+    said = Said(capsys, "verify", str(tmp_path))
+    assert (said.code, said.out) == (2, "")
+    assert "no manifest.json here" in said.err
+
+
+def test_help_names_every_command_and_exit_code(capsys: Capture) -> None:
+    said = Said(capsys, "--help")
+    assert (said.code, said.err) == (0, "")
+    for command in COMMANDS:
+        assert re.search(rf"^    {command}\b", said.out, re.M), command
+    for code in range(6):
+        assert re.search(rf"(?:^|\s){code}  \w", said.out), code
+
+
+def test_the_parser_has_every_command_and_no_other() -> None:
+    declared = [action.choices for action in make_parser()._actions if action.dest == "command"]
+    assert [list(choices or ()) for choices in declared] == [list(COMMANDS)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_its_function(command: str) -> None:
+    """Nothing else checks types across a table of names."""
+    function = function_of(COMMANDS[command])
+    assert function.__annotations__ == {"options": "Options", "return": "int"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_exit_codes(command: str, capsys: Capture) -> None:
+    said = Said(capsys, command, "--help")
+    assert said.code == 0
+    assert "exit codes:" in said.out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--quiet", "--verbose"],
+        ["plan", "--json", "--graph"],
+        ["--jobs=0"],
+        ["--jobs=many"],
+        ["--engine=lorry"],
+        ["plan", "--no-such-option"],
+        ["no-such-command"],
+        ["verify"],
+    ],
+)
+def test_bad_usage(argv: list[str], capsys: Capture) -> None:
+    said = Said(capsys, *argv)
+    assert (said.code, said.out) == (2, "")
+    assert "usage: build-images" in said.err
+
+
+def test_version(capsys: Capture) -> None:
+    assert re.fullmatch(r"build-images \d+\.\d+\.\d+\n", Said(capsys, "--version").out)
+
+
+def test_options_are_parsed(tmp_path: Path) -> None:
+    given = parse(["--arch=ppc64le", "--arch", "x86_64", "--image=a*", "-v", "--jobs=3", "-o", "x"])
+    assert given.command == "build"
+    assert given.selection.patterns == {"arch": ("ppc64le", "x86_64")}
+    assert given.selection.images == ("a*",)
+    assert (given.level, given.jobs) == (2, 3)
+    assert given.out == tmp_path / "x"
+    assert parse(["--quiet"]).level == 0
+    assert parse(["plan"]).level == 1
+    assert parse([f"--project={tmp_path}"]).out == tmp_path / "out"
+    assert parse(["plan", "--all"]).selection.everything
+
+
+def test_a_failure_is_shown_whole_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = LiveProgress()
+    with progress.running(["image"]):
+        progress.finish("image", "failed", "the build failed at: RUN false\n  | its last line")
+    assert "its last line" in capsys.readouterr().err
+
+
+def test_all_is_narrowed_by_selectors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "plan", "--all", "--arch=amd64", f"--project={project}")
+    assert "x86_64" in said.out
+    assert "ppc64le" not in said.out
+
+
+def test_an_unknown_command_is_said_with_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plam"])
+    assert ended.value.code == 2
+    assert "did you mean plan?" in capsys.readouterr().err
+
+
+NO_REGISTRY = "registries: {docker.io: localhost:1}\n"  # nothing listens there
+
+
+def test_a_registry_out_of_reach(project: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Every spec is written and linted; then comes which registry, and how to name a mirror."""
+    (project / "site.yaml").write_text(NO_REGISTRY)
+    asked = ("--recipe=cuda-base", "--arch=ppc64le", "--cuda=10.1")
+    said = Said(capsys, f"--project={project}", *asked, f"--output={tmp_path / 'out'}")
+    assert (said.code, said.out) == (4, "")
+    folders = sorted(path for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert [folder.name for folder in folders] == [
+        "cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le",
+        "cuda-base-1.0-ubuntu18.04-cuda10.1-openmpi2.1-ppc64le",
+    ]
+    assert "FROM localhost:1/library/centos:7 AS " in (folders[0] / "Dockerfile").read_text()
+    assert all((folder / "Singularity.def").is_file() for folder in folders)
+    assert " in 2 specs linted" in said.err
+    assert "build-images: the registry localhost:1 cannot be reached: " in said.err
+    assert "2 images were not built for that; the specs are there:" in said.err
+    assert said.err.splitlines()[-1].startswith("  hint: name a mirror that this machine reaches: ")
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert list(report["compiled"]) == [folder.name for folder in folders[::-1]]
+    assert all("localhost:1 cannot be reached" in why for why in report["compiled"].values())
+    assert "compiled, not built here" in (tmp_path / "out/report.html").read_text()
+
+
+def test_what_needs_no_registry_is_built_all_the_same(
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def note(_: Any, __: Any, ___: Any, specs: Any, lacking: Any) -> int:
+        built.extend(spec.image.identifier for spec in specs)
+        assert list(lacking) == ["hpc-base-1.0-ubuntu22.04-openmpi4.1-x86_64"]
+        return 0
+
+    monkeypatch.setattr(building, "_build", note)
+    (project / "site.yaml").write_text(NO_REGISTRY)
+    asked = ("--recipe=hpc-base", "--arch=x86_64", "--mpi=openmpi4.1", "--cuda=none")
+    said = Said(capsys, f"--project={project}", *asked, "--base=debian12", "--base=ubuntu22.04")
+    assert said.code == 4
+    assert built == ["hpc-base-1.0-debian12-openmpi4.1-x86_64"]
+    assert "1 image was not built for that" in said.err

@@ -1,0 +1,233 @@
+"""What goes wrong ends in one clear error: what, where, and what next; never in a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+from builder.cli import dispatch, main
+from builder.cli.os_errors import told
+from builder.system.terminal import in_colour, printable, printable_lines
+
+PROJECT = f"--project={ROOT}"
+ESCAPE = "\x1b]0;steered\x07"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What bad usage is told of it, without the usage."""
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("usage: build-images")
+    return said.err.partition("\nbuild-images")[2]
+
+
+def run(*argv: str, stdout: int, **more: str) -> subprocess.CompletedProcess[str]:
+    """A command line of its own, whose output is buffered as usual."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [sys.executable, "-m", "builder", *argv],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**known, "PYTHONDONTWRITEBYTECODE": "1", **more},
+    )
+
+
+def test_what_may_have_been_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert error_of(capsys, "plan", "--recipee=hpc-base") == (
+        " plan: error: unrecognized arguments: --recipee=hpc-base; did you mean --recipe?\n"
+        "  hint: build-images plan --help\n"
+    )
+    assert "; did you mean --jobs?" in error_of(capsys, "--jbos", "3")
+    assert "did you mean" not in error_of(capsys, "plan", "--qqq")
+    assert "did you mean plan?" in error_of(capsys, "plann")
+
+
+def test_the_command_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the command comes first: build-images plan ..." in error_of(capsys, PROJECT, "plan")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["verify", ""],
+        ["reproduce", ""],
+        ["check-host", ""],
+        ["check-host", "x", "--host="],
+        ["plan", "--project="],
+        ["spec", "--output="],
+        ["keys", "generate", "-o", ""],
+        ["pull", "quay.io/x/y:z", "--format=sif", "--policy="],
+        ["publish", "--to=quay.io/x", "--key="],
+        ["publish", "--to=quay.io/x", "--from="],
+        ["catalog", "--images-in="],
+        ["verify", "x", "--bench", "--prometheus="],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_argument_is_not_one_that_was_left_out(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It comes of a variable that is not set: images would go unsigned, or elsewhere."""
+    assert ": it is empty\n" in error_of(capsys, *argv)
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["spec", PROJECT, "--recipe=hpc-base", "--arch=x86_64", "--output=file"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"build-images: {tmp_path / 'file'}/hpc-base-1.0-")
+    assert said.endswith(": Not a directory\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "hint"),
+    [(errno.ENOSPC, 4, "make room"), (errno.EDQUOT, 4, "make room"), (errno.EROFS, 2, "another")],
+)
+def test_what_a_full_or_closed_disk_needs(
+    number: int,
+    code: int,
+    hint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(_: object) -> int:
+        raise OSError(number, os.strerror(number), "a/file")
+
+    monkeypatch.setattr(dispatch, "run", fails)
+    assert main(["plan"]) == code
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"build-images: a/file: {os.strerror(number)}"
+    assert hint in second
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_home_that_cannot_be_written_to_is_what_the_machine_lacks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "none/home"
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(home))
+    for place, code in ((home / "work", 4), (tmp_path / "none", 4), (tmp_path / "out", 2)):
+        assert told(OSError(number, os.strerror(number), str(place)))[1] == code
+
+
+def test_what_needs_more_memory_than_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(dispatch, "run", fails)
+    assert main(["plan"]) == 4
+    assert capsys.readouterr().err == "build-images: there is not enough memory for this\n"
+
+
+def test_a_user_without_a_home(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("BUILD_IMAGES_HOME", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    assert main(["plan", PROJECT]) == 4
+    assert "set BUILD_IMAGES_HOME, or HOME" in capsys.readouterr().err
+
+
+def test_an_error_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["publish", PROJECT, f"--to=quay.io/{ESCAPE}"]) == 2
+    said = capsys.readouterr().err
+    assert "\\x1b]0;steered\\x07" in said
+    assert printable_lines(said) == said
+    assert printable_lines(said := error_of(capsys, "plan", f"--x{ESCAPE}")) == said
+
+
+def test_texts_are_printable() -> None:
+    assert printable("a\nb\x1b[31m\udcff\u202e") == r"a\nb\x1b[31m\udcff\u202e"
+    assert printable("abcdef", most=3) == "abc..."
+    assert printable("abc", most=3) == "abc"
+    assert printable_lines("a\n\tb\r\x9b1m") == "a\n\tb\\r\\x9b1m"
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_when_there_are_colours(
+    variables: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert in_colour() is wanted
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert not in_colour()
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["ci", "github"], ["schema", "recipe"]])
+def test_nobody_reads_the_output(argv: list[str]) -> None:
+    """As `| head -1`: what is left in the buffer is written when all is done, or never."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run(*argv, stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_the_output_has_no_room() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run("--version", stdout=full.fileno())
+    assert done.returncode == 4
+    assert done.stderr.startswith("build-images: No space left on device\n")
+
+
+def test_a_locale_without_our_marks() -> None:
+    cases = "tests/data/policy/cases"
+    done = run("policy", "test", cases, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(r"\u2713 ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (["load", "x.tar", "--output", "y"], "--output needs --format"),
+        (["load", "x.tar", "--home", "--arch", "x86_64"], "--arch goes with --output"),
+        (["verify", "x", "--repeats", "3"], "--repeats goes with --bench"),
+        (["verify", "x", "--bench", "--launcher", "srun"], "one of them"),
+    ],
+)
+def test_options_that_do_not_go_together_show_their_own_command(
+    argv: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: build-images {argv[0]} ")
+    assert error in said
+    assert f"hint: build-images {argv[0]} --help" in said

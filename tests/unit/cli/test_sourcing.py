@@ -1,0 +1,195 @@
+"""`build-images lock` and `fetch`, and builds' way to the store: everything but the network."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import ROOT
+
+from builder.cli import main
+from builder.cli import sourcing as commands
+from builder.host import doctor
+from builder.sources import Downloader
+from builder.sources.download import Fetched, NotFetched, digest_of
+
+UP = "https://upstream.example"
+LIBRARY = """\
+recipe: library
+version: "1.0"
+about: a library from source
+sources:
+  one: [{up}/gone-1.0.tar.gz, {up}/one-1.0.tar.gz]
+development:
+  - generic_autotools: {{url: "{{{{ sources.one.url }}}}", prefix: /opt/one}}
+  - generic_cmake: {{url: {up}/two-2.0.tar.gz, prefix: /opt/two}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Commands set handlers for these."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Network(Downloader):
+    """What upstream serves now, by file name."""
+
+    files: dict[str, bytes]
+
+    def fetch(self, url: str, target: Path, **_: Any) -> Fetched:
+        name = url.removeprefix(f"{UP}/")
+        if name not in self.files:
+            raise NotFetched("upstream.example answers 404 Not Found")
+        target.write_bytes(self.files[name])
+        return digest_of(target)
+
+
+@pytest.fixture(name="upstream")
+def fake_upstream(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    files = {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
+    monkeypatch.setattr(Network, "files", files, raising=False)
+    monkeypatch.setattr(commands, "Downloader", Network)
+    return files
+
+
+@pytest.fixture(name="project")
+def small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shipped project with one more recipe, and a home of its own."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "project"
+    (folder / "recipes").mkdir(parents=True)
+    for name in ("base-images", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "recipes" / "library.yaml").write_text(LIBRARY.format(up=UP))
+    (folder / "matrix.yaml").write_text(
+        "axes: {arch: [x86_64, ppc64le], base: [debian13], cuda: [none], mpi: [none]}\n"
+        "default: {arch: [x86_64]}\n"
+    )
+    return folder
+
+
+def run(project: Path, *words: str) -> int:
+    return main([*words, "--project", str(project)])
+
+
+def test_lock_then_fetch_then_spec(
+    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(project, "lock", "--quiet") == 0
+    assert capsys.readouterr().out.startswith("lock.yaml: 2 sources; 2 new, 0 changed, 0 gone\n")
+    text = (project / "lock.yaml").read_text()
+    assert f"{UP}/one-1.0.tar.gz" in text
+    assert "gone-1.0" not in text
+    assert run(project, "lock", "--check") == 0
+    assert capsys.readouterr().out == "lock.yaml matches the recipes\n"
+    upstream.clear()
+    assert run(project, "lock", "--quiet") == 0
+    assert (project / "lock.yaml").read_text() == text
+    assert run(project, "fetch", "--offline", "--json", "--quiet") == 0
+    assert "two-2.0" in capsys.readouterr().out
+    assert run(project, "spec", "--output", str(tmp_path / "specs")) == 0
+    copied = {path.name: path.read_bytes() for path in tmp_path.glob("specs/*/files/sources/*/*")}
+    assert copied == {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
+
+
+def test_a_changed_file_is_refused_until_it_is_accepted(
+    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(project, "lock", "--quiet") == 0
+    before = (project / "lock.yaml").read_text()
+    for path in (tmp_path / "home" / "sources" / "sha256").iterdir():
+        path.unlink()
+    upstream["two-2.0.tar.gz"] = b"TWO"
+    assert run(project, "fetch", "--quiet") == 5
+    said = capsys.readouterr().err
+    assert f"{UP}/two-2.0.tar.gz gives another file than the one that is locked:" in said
+    assert said.count("sha256 ") == 2
+    assert (project / "lock.yaml").read_text() == before
+    assert run(project, "lock", "--update", "--quiet", "--json") == 0
+    sources = json.loads(capsys.readouterr().out)["sources"]
+    assert [one["size"] for one in sources] == [3, 3]
+    assert run(project, "fetch", "--quiet") == 0
+
+
+def test_offline_names_what_is_missing_and_asks_nobody(
+    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(project, "lock", "--quiet") == 0
+    for path in (tmp_path / "home" / "sources" / "sha256").iterdir():
+        path.unlink()
+    assert run(project, "fetch", "--offline", "--quiet") == 4
+    said = capsys.readouterr().err
+    assert f"one-1.0.tar.gz ({UP}/one-1.0.tar.gz), sha256 " in said
+    assert f"two-2.0.tar.gz ({UP}/two-2.0.tar.gz), sha256 " in said
+    assert str(tmp_path / "home" / "sources") in said
+    del upstream
+
+
+def test_what_could_be_locked_is_written(
+    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del upstream["two-2.0.tar.gz"]
+    assert run(project, "lock", "--quiet") == 4
+    said = capsys.readouterr().err
+    assert "1 thing could not be locked; the rest is written:" in said
+    assert f"{UP}/two-2.0.tar.gz (library)" in said
+    assert "name a mirror (sources: [URL] in site.yaml)" in said
+    assert "one-1.0.tar.gz" in (project / "lock.yaml").read_text()
+    assert run(project, "lock", "--check") == 2
+    assert "its source https://upstream.example/two-2.0.tar.gz" in capsys.readouterr().err
+    assert run(project, "spec", "--output", str(project / "specs")) == 2
+    assert "is not in lock.yaml, and other sources" in capsys.readouterr().err
+
+
+def test_a_lock_that_does_not_match_is_a_fault(
+    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(project, "lock", "--quiet") == 0
+    recipe = project / "recipes" / "library.yaml"
+    recipe.write_text(recipe.read_text().replace("two-2.0", "two-2.1"))
+    assert run(project, "lock", "--check") == 2
+    said = capsys.readouterr().err
+    assert "recipes/library.yaml:1: its source https://upstream.example/two-2.1.tar.gz" in said
+    assert "two-2.0.tar.gz: library does not ask for it" in said
+    upstream["two-2.1.tar.gz"] = b"2.1"
+    assert run(project, "lock", "--quiet") == 0
+    assert "2 sources; 1 new, 0 changed, 1 gone" in capsys.readouterr().out
+
+
+def test_a_lock_for_a_recipe_that_is_gone_is_a_fault_that_lock_mends(
+    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del upstream
+    assert run(project, "lock", "--quiet") == 0
+    old, new = (project / "recipes" / f"{name}.yaml" for name in ("library", "other"))
+    new.write_text(old.read_text().replace("recipe: library", "recipe: other"))
+    old.unlink()
+    assert run(project, "plan") == 2
+    assert 'is locked for "library", and there is no such recipe' in capsys.readouterr().err
+    assert run(project, "lock", "--quiet") == 0
+    assert run(project, "plan") == 0
+
+
+def test_a_build_offline_is_refused_before_anything_is_built(
+    project: Path,
+    upstream: dict[str, bytes],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    assert run(project, "lock", "--quiet") == 0
+    for path in (tmp_path / "home" / "sources" / "sha256").iterdir():
+        path.unlink()
+    monkeypatch.setattr(doctor, "require", lambda *_, **__: None)
+    assert run(project, "build", "--offline", "--quiet") == 4
+    assert "2 sources are not in the store" in capsys.readouterr().err
+    assert not list((project / "out").glob("*/*"))
+    del upstream

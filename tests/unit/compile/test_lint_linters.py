@@ -1,0 +1,343 @@
+"""Lint over shipped specs: other parsers, the linters, what is kept, what the docs say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import re
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lint_samples import FILES, one_planned, sample_spec
+from samples import GOLDEN, ROOT, block, image, recipe, shipped_plan
+
+from builder.compile.lint import IGNORED, RULES, Finding, LintReport, lint, programs
+from builder.compile.lint.pieces import Place, places
+from builder.compile.lint.reading import read
+from builder.compile.spec import compile_spec
+from builder.model import Spec
+from builder.model.errors import Interrupted, StepFailed
+from builder.system.process import Processes
+
+__all__ = ["one_planned", "sample_spec"]  # fixtures
+
+NO_PROGRAMS = "/nonexistent"
+RUN_CHECKS = (ROOT / "tests/images/run-checks").read_text()
+
+
+def read_places(spec: Spec) -> list[Place]:
+    return list(places(spec, read(spec, locked=False)))
+
+
+# Specs that are shipped
+
+
+@functools.cache
+def shipped() -> tuple[Spec, ...]:
+    return tuple(compile_spec(one, run_checks=RUN_CHECKS) for one in shipped_plan().images)
+
+
+@pytest.mark.campaign
+def test_shipped_specs_are_clean() -> None:
+    """By hadolint and ShellCheck too, where this machine has them.
+
+    One of each recipe and one of each base; all in `make test-long`.
+    """
+    specs = shipped()
+    if "BUILD_IMAGES_LONG" not in os.environ:
+        by_recipe = {spec.image.cell.recipe: spec for spec in specs}
+        others = {spec.image.cell.base: spec for spec in specs if spec not in by_recipe.values()}
+        specs = (*by_recipe.values(), *others.values())
+    report = run(specs)
+    assert [str(finding) for finding in report.findings] == []
+    assert report.specs == len(specs)
+
+
+def test_the_recipe_is_named_by_the_finding(tmp_path: Path) -> None:
+    blocks = (block("shell", commands=["curl http://example.org/x.tar"]),)
+    one = image(tmp_path, recipes=[recipe(development=blocks)])
+    report = lint_without_programs([compile_spec(one, run_checks=RUN_CHECKS)])
+    assert [str(finding) for finding in report.findings] == [
+        f"core-1.0-debian13-x86_64/{place}: error unverified-download: "
+        "http://example.org/x.tar comes without a checksum"
+        for place in ("Dockerfile:9", "Singularity.def:17")
+    ]
+
+
+# Two other parsers
+
+
+def test_buildkit_reads_the_same_instructions() -> None:
+    dockerfile = pytest.importorskip("dockerfile", reason="BuildKit's parser has no wheel here")
+    for file in sorted(GOLDEN.glob("*/*/Dockerfile")):
+        from builder.compile.lint.dockerfile import read_dockerfile  # noqa: PLC0415
+
+        text = file.read_text()
+        theirs = [
+            (one.cmd.upper(), one.start_line, " ".join(one.original.split()))
+            for one in dockerfile.parse_string(text)
+        ]
+        ours = [
+            (one.name, one.line, " ".join(f"{one.name} {one.value}".split()))
+            for one in read_dockerfile(text).instructions
+        ]
+        assert ours == theirs
+
+
+# The programs
+
+
+def lint_without_programs(specs: Sequence[Spec], cache: Path | None = None) -> LintReport:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sysconfig, "get_path", lambda _name: NO_PROGRAMS)
+        return lint(specs, processes=Processes(), search_path=NO_PROGRAMS, cache=cache, jobs=1)
+
+
+def needs_linters() -> None:
+    if missing := [name for name in programs.LINTERS if name not in programs.find(NO_PROGRAMS)]:
+        pytest.skip(f"missing on this machine: {', '.join(missing)}")
+
+
+def run(specs: Sequence[Spec], cache: Path | None = None, processes: Any = None) -> LintReport:
+    return lint(
+        specs,
+        processes=processes or Processes(),
+        search_path=NO_PROGRAMS,
+        cache=cache,
+        jobs=2,
+    )
+
+
+def test_a_missing_linter_is_said(sample: Callable[..., Spec]) -> None:
+    report = lint_without_programs([sample(run="chmod 777 /x")])
+    assert report.missing == ("hadolint", "shellcheck")
+    assert {finding.rule for finding in report.findings} == {"open-to-all"}
+    assert all("hadolint" not in name for name in report.ran)
+
+
+def test_what_a_missing_linter_did_not_see_is_looked_at_when_it_is_there(
+    sample: Callable[..., Spec], tmp_path: Path
+) -> None:
+    needs_linters()
+    spec = sample(run="cp $(ls *.c | head -n 1) /src/x")
+    assert lint_without_programs([spec], tmp_path).findings == ()
+    report = run([spec], tmp_path)
+    assert report.cached == 0
+    assert "SC2012" in {finding.rule for finding in report.findings}
+
+
+def test_hadolint_and_shellcheck_find_their_lines(sample: Callable[..., Spec]) -> None:
+    needs_linters()
+    check = "#!/bin/sh\ntrue\n[[ -e /x ]]\n"
+    spec = sample(
+        run="ls && ls *.c && true",
+        changes={"dockerfile": {"ENV A=1": "WORKDIR here\nENV A=1"}},
+        files={**FILES, "files/checks/10-x": check},
+    )
+    found = [one for one in run([spec]).findings if re.match(r"DL|SC", one.rule)]
+    lines = {(one.file, one.rule): one.line for one in found}
+    docker, definition = spec.dockerfile.splitlines(), spec.singularity.splitlines()
+    assert "WORKDIR here" in docker[lines["Dockerfile", "DL3000"] - 1]
+    assert "RUN ls" in docker[lines["Dockerfile", "SC2035"] - 1]
+    assert "ls *.c" in definition[lines["Singularity.def", "SC2035"] - 1]
+    assert lines["files/checks/10-x", "SC3010"] == 3
+
+
+def test_pieces_say_what_the_whole_dockerfile_says(sample: Callable[..., Spec]) -> None:
+    """hadolint sees RUN instructions apart: nothing must get lost or appear by that."""
+    needs_linters()
+    run_ = "cd x; sudo ls; curl -k $foo && useradd me && echo '\\n'"
+    specs = [*shipped()[::120], sample(run=run_, end="ls ~/$1; for f in $(ls); do cat $f; done")]
+    found = programs.find(NO_PROGRAMS)
+    for spec in specs:
+        where = [place for place in read_places(spec) if place.file == "Dockerfile"]
+        said = programs.remarks([one.piece for one in where], found, Processes(), 2)
+        apart = {
+            (place.line(remark.line), remark.rule)
+            for place in where
+            for remark in said[place.piece]
+        }
+        piece = dataclasses.replace(where[-1].piece, text=spec.dockerfile)
+        [remarks] = programs.remarks([piece], found, Processes(), 1).values()
+        assert apart == {(remark.line, remark.rule) for remark in remarks}
+        assert bool(apart) is (spec is specs[-1])
+
+
+def test_identical_texts_are_given_to_a_linter_once() -> None:
+    specs = shipped()[::8]
+    pieces = [place.piece for spec in specs for place in read_places(spec)]
+    assert len(set(pieces)) < len(pieces) / 3
+
+
+class Counts(Processes):
+    """Processes that count what they start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[str] = []
+
+    def capture(self, argv: Any, **rest: Any) -> Any:
+        self.started.append(Path(argv[0]).name)
+        return super().capture(argv, **rest)
+
+
+def test_unchanged_specs_start_nothing(sample: Callable[..., Spec], tmp_path: Path) -> None:
+    needs_linters()
+    specs = [sample(run="chmod 777 /a; ls ~/$1"), sample(run="true")]
+    first, second, third = Counts(), Counts(), Counts()
+    report = run(specs, tmp_path, first)
+    assert report.cached == 0
+    assert {"hadolint", "shellcheck"} == set(first.started)
+    again = run(specs, tmp_path, second)
+    assert (again.cached, second.started) == (2, [])
+    assert (again.findings, again.ran) == (report.findings, report.ran)
+    assert report.findings
+    changed = run([*specs, sample(run="ls")], tmp_path, third)
+    assert changed.cached == 2
+    assert third.started
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"spec KEY": 5}', '{"spec KEY": [{"file": 1}]}', b"\xff"]
+)
+def test_a_cache_that_is_broken_is_no_cache(
+    text: str | bytes, sample: Callable[..., Spec], tmp_path: Path
+) -> None:
+    specs = [sample(run="chmod 777 /a")]
+    expected = lint_without_programs(specs, tmp_path).findings
+    file = tmp_path / "lint.json"
+    key = next(name for name in json.loads(file.read_text()) if name.startswith("spec "))
+    raw = text if isinstance(text, bytes) else text.replace("spec KEY", key).encode()
+    file.write_bytes(raw)
+    report = lint_without_programs(specs, tmp_path)
+    assert (report.cached, report.findings) == (0, expected)
+    assert lint_without_programs(specs, tmp_path).cached == 1
+
+
+def test_the_cache_keeps_what_others_wrote(sample: Callable[..., Spec], tmp_path: Path) -> None:
+    one, other = sample(run="ls"), sample(run="true")
+    lint_without_programs([one], tmp_path)
+    lint_without_programs([other], tmp_path)
+    assert lint_without_programs([one, other], tmp_path).cached == 2
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == ["lint.json"]
+
+
+def test_a_cache_that_cannot_be_written_is_no_fault(
+    sample: Callable[..., Spec], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert lint_without_programs([sample()], tmp_path / "file" / "below").findings == ()
+
+
+def test_the_lock_is_part_of_the_key(sample: Callable[..., Spec], tmp_path: Path) -> None:
+    source = {"localhost/build-images/debian13:1 AS runtime": "docker.io/debian:13 AS runtime"}
+    spec = sample(changes={"dockerfile": source})
+    options: dict[str, Any] = {"processes": Processes(), "cache": tmp_path, "jobs": 1}
+    for locked in (False, True, False):
+        report = lint([spec], search_path=NO_PROGRAMS, locked=locked, **options)
+        assert ("unpinned-base" in {one.rule for one in report.findings}) is locked
+
+
+def fake(folder: Path, text: str) -> dict[str, programs.Program]:
+    path = folder / "hadolint"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return {"hadolint": programs.Program(name="hadolint", path=str(path), stamp="")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("echo boom >&2; exit 3", "hadolint ended with status 3(.|\n)*boom"),
+        ("echo hello", "hadolint printed no JSON(.|\n)*hello"),
+    ],
+)
+def test_a_linter_that_fails_is_an_error(
+    text: str, message: str, sample: Callable[..., Spec], tmp_path: Path
+) -> None:
+    pieces = [place.piece for place in read_places(sample())]
+    with pytest.raises(StepFailed, match=message):
+        programs.remarks(pieces, fake(tmp_path, text), Processes(), 2)
+
+
+def test_a_stopped_run_starts_no_linter(sample: Callable[..., Spec], tmp_path: Path) -> None:
+    processes = Processes()
+    processes.stop()
+    pieces = [place.piece for place in read_places(sample())]
+    with pytest.raises(Interrupted):
+        programs.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
+
+
+def test_ctrl_c_ends_the_linters(
+    sample: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(programs, "_run", interrupted)
+    processes = Processes()
+    pieces = [place.piece for place in read_places(sample())]
+    with pytest.raises(KeyboardInterrupt):
+        programs.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
+    assert processes.stopping
+
+
+def test_settings_of_the_user_do_not_decide(
+    sample: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_linters()
+    (tmp_path / "hadolint.yaml").write_text("ignored: [DL3004]\n")
+    (tmp_path / ".hadolint.yaml").write_text("ignored: [DL3004]\n")
+    (tmp_path / ".shellcheckrc").write_text("disable=all\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELLCHECK_OPTS", "--exclude=SC2070")
+    monkeypatch.chdir(tmp_path)
+    found = {one.rule for one in run([sample(run="sudo ls && [ -n $1 ]")]).findings}
+    assert {"DL3004", "SC2070"} <= found
+
+
+def test_a_script_is_read_as_its_shell(sample: Callable[..., Spec]) -> None:
+    scripts = {"#!/bin/bash": "bash", "#!/usr/bin/env bash": "bash", "#!/bin/sh -e": "sh"}
+    files = {f"files/{n}": f"{line}\ntrue\n" for n, line in enumerate(scripts)}
+    files["files/x.py"] = "#!/usr/bin/env python3\n"
+    found = {place.file: place.piece.dialect for place in read_places(sample(files=files))}
+    assert [found[f"files/{n}"] for n in range(3)] == list(scripts.values())
+    assert "files/x.py" not in found
+    section = "%test -c /bin/bash\n    [[ -e /x ]]\n"
+    [piece] = [
+        place.piece for place in read_places(sample(definition=section)) if "[[" in place.piece.text
+    ]
+    assert piece.dialect == "bash"
+
+
+# What the documentation says
+
+
+def table(title: str) -> dict[str, list[str]]:
+    text = (ROOT / "docs" / "lint.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", text.partition(f"## {title}\n")[2], re.M)
+    below = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return {name: cells.split(" | ") for name, cells in rows if f"| `{name}` |" in below}
+
+
+def test_the_rules_are_documented() -> None:
+    expected = {rule.name: [rule.level, rule.what, rule.why] for rule in RULES}
+    assert table("Our own rules") == expected
+
+
+def test_ignored_rules_are_documented_with_their_reasons() -> None:
+    assert {name: [reason] for name, reason in IGNORED.items()} == table("Ignored rules of others")
+    assert all(len(reason) > 20 for reason in IGNORED.values())
+
+
+def test_findings_are_sorted_and_told_by_line() -> None:
+    make = {"file": "Dockerfile", "level": "error", "rule": "secret", "text": "x"}
+    late, early = Finding(image="a", line=12, **make), Finding(image="a", line=2, **make)
+    assert sorted([late, early]) == [early, late]
+    assert str(early) == "a/Dockerfile:2: error secret: x"

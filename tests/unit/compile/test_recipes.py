@@ -1,0 +1,149 @@
+"""The shipped recipes: each is for something, compiles for it, and names its versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from samples import plan_of, shipped_plan, shipped_project
+
+from builder.compile import spec
+from builder.model import BlockUse, PlannedImage
+
+# The families that the project promises.
+PROMISED = (
+    *("hpc-base", "cuda-base", "python-mpi", "pytorch", "tensorflow", "horovod", "chainermn"),
+    *("biggan", "mlperf-maskrcnn", "mlperf-ssd", "mlperf-gnmt", "mlperf-transformer"),
+    *("hpc-bench", "mpi-source"),
+)
+RED_HAT = ("ubi", "rocky", "alma", "centos")
+
+
+def samples() -> Iterator[PlannedImage]:
+    """An image for each recipe, base, architecture, CUDA and way to an MPI."""
+    seen = set()
+    for image in shipped_plan().images:
+        cell, route = image.cell, image.mpi.route if image.mpi else ""
+        key = (cell.recipe, cell.base, cell.arch, cell.cuda, image.mpi and image.mpi.family, route)
+        if key not in seen:
+            seen.add(key)
+            yield image
+
+
+def blocks(image: PlannedImage) -> Iterator[BlockUse]:
+    for stage in image.stages:
+        yield from (*stage.development, *stage.runtime)
+
+
+def test_all_that_are_promised_are_there_and_can_be_built() -> None:
+    planned = {image.cell.recipe for image in shipped_plan().images}
+    assert set(PROMISED) <= planned
+    assert set(shipped_project().recipes) == planned
+
+
+@pytest.mark.parametrize("name", sorted(shipped_project().recipes))
+def test_each_compiles_for_all_that_it_takes(name: str) -> None:
+    """hpccm's warnings are errors: `compile_spec` raises."""
+    for image in samples():
+        if image.cell.recipe == name:
+            made = spec.compile_spec(image, run_checks="#!/bin/sh\n")
+            assert made.dockerfile
+            assert made.singularity
+
+
+def test_what_looks_for_the_drivers_library_also_looks_for_one_in_the_image() -> None:
+    """A GPU is needed for the first, and none for the second."""
+    for image in samples():
+        checks = {check.name for check in image.checks}
+        assert ("cuda-clean" in checks) == ("gpu-library" in checks) == (image.cuda is not None)
+
+
+def test_where_nccl_is_asked_for_it_is_checked() -> None:
+    asked = {
+        name
+        for name, recipe in shipped_project().recipes.items()
+        for use in recipe.development
+        if use.name == "cuda" and "nccl" in use.arguments
+    }
+    assert {"cuda-base", "chainermn", "tensorflow", "hpc-bench-osu"} <= asked
+    for image in samples():
+        names = [check.name for check in image.checks]
+        if image.cuda is None:
+            assert [name for name in names if name.startswith(("cuda", "gpu"))] == []
+        elif asked & {stage.name for stage in image.stages}:
+            needed = ["cuda-runtime", "gpu-code", "gpu-compute", "gpu-nccl"]  # the first builds
+            assert [name for name in names if name in needed] == needed
+
+
+def test_wget_is_installed_before_it_runs() -> None:
+    """hpccm's generic blocks run it, and leave it to the recipe to install it."""
+    wrong = []
+    for image in samples():
+        text = spec.compile_spec(image, run_checks="#!/bin/sh\n").dockerfile
+        for stages in text.split(" AS runtime"):
+            before, runs, _ = stages.partition("wget -")
+            if runs and not re.search(r"(?m)^ {8}wget\b", before):
+                wrong.append(image.identifier)
+    assert wrong == []
+
+
+def test_packages_are_named_for_the_family_of_the_base() -> None:
+    """hpccm installs nothing, without a word, where a family has no list."""
+    wrong = [
+        f"{image.identifier}: {use.where}"
+        for image in samples()
+        for use in blocks(image)
+        if use.name == "packages" and "ospackages" not in use.arguments
+        for family in ["yum" if image.base.name.startswith(RED_HAT) else "apt"]
+        if not use.arguments.get(family)
+    ]
+    assert wrong == []
+
+
+def test_python_packages_are_of_one_version() -> None:
+    loose = {
+        str(use.where): package
+        for image in samples()
+        for use in blocks(image)
+        if use.name == "pip"
+        for package in use.arguments.get("packages", ())
+        if not re.search(r"==\d", package)
+    }
+    assert loose == {}
+
+
+def test_every_image_is_looked_at() -> None:
+    """Each has the check of its architecture, and one of what it is for."""
+    for image in samples():
+        names = [check.name for check in image.checks]
+        assert "architecture" in names, image.identifier
+        assert len(names) > 1, image.identifier
+
+
+def test_a_clone_is_of_a_commit_or_a_tag() -> None:
+    for image in samples():
+        for use in blocks(image):
+            if "repository" in use.arguments and str(use.arguments["repository"]).endswith(".git"):
+                named = use.arguments.get("commit") or use.arguments.get("branch", "")
+                assert re.fullmatch(r"[0-9a-f]{40}|v?\d[\d.]*", named), use.where
+
+
+def run_of(check: str, image: PlannedImage) -> str:
+    return next(one.run for one in image.checks if one.name == check)
+
+
+def test_grace_has_pytorch_with_cuda_and_tensorflow_without() -> None:
+    """TensorFlow's wheels for aarch64 have no CUDA."""
+    arm = [image for image in shipped_plan().images if image.cell.arch == "aarch64"]
+    [pytorch] = [image for image in arm if image.cell.recipe == "pytorch-grace"]
+    assert pytorch.cell.cuda == "13.0"
+    assert "pytorch-gpu-check.py 90 --" in run_of("pytorch-gpu", pytorch)
+    tensorflow = [image for image in arm if image.cell.recipe == "tensorflow"]
+    assert tensorflow
+    for image in tensorflow:
+        packages = [text for use in blocks(image) for text in use.arguments.get("packages", ())]
+        assert "tensorflow-cpu-aws==2.12.1" in packages
+        assert image.cuda is None
+    power = next(image for image in plan_of("pytorch").images if image.cell.cuda == "12.4")
+    assert "pytorch-gpu-check.py 70 --" in run_of("pytorch-gpu", power)

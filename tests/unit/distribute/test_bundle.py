@@ -1,0 +1,463 @@
+"""Archives of images with their proof: what is in them, and what is refused of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_registry import Fake, fake_registry
+from made_releases import correct_evidence, make_images, make_project
+from samples import ROOT, private_file
+
+from builder.cli import main
+from builder.cli.loading import _fixed_here
+from builder.distribute.bundle import archive as archives
+from builder.distribute.bundle import layout, writing
+from builder.model.digests import HashedWriter
+from builder.trust.policy.outcomes import refused
+
+PROOF = ROOT / "tests/data/proof"
+HOST = str(ROOT / "tests/data/hosts/dgx.json")  # asking this machine takes longer
+TAG = "1.0-sample"
+POLICY = {
+    "schema": "build-images/policy/v1",
+    "keys": ["cosign.pub"],
+    "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
+    "host_contract": "ignored",
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
+
+
+@pytest.fixture(scope="module", name="made")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=["tools", "app"])
+    make_images(project, size=2000)
+    correct_evidence(project)
+    return project
+
+
+@pytest.fixture(scope="module", name="whole")
+def one_archive(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of two releases, signed."""
+    place = tmp_path_factory.mktemp("archive")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BUILD_IMAGES_HOME", str(place / "home"))
+        patch.setenv("COSIGN_PASSWORD", "correct horse")
+        assert bundled(made, place / "site.tar") == 0
+    return place / "site.tar"
+
+
+@pytest.fixture(name="policy")
+def a_policy(tmp_path: Path) -> Path:
+    shutil.copy(PROOF / "cosign.pub", tmp_path)
+    path = tmp_path / "policy.yaml"
+    path.write_text(json.dumps(POLICY))
+    return path
+
+
+@pytest.fixture(name="fake")
+def registry_in_memory() -> Iterator[Fake]:
+    with fake_registry() as fake:
+        yield fake
+
+
+def bundled(project: Path, target: Path, *more: str) -> int:
+    words = ["bundle", "--project", str(project), "--output", str(target), "--no-inputs", "-q"]
+    return main([*words, "--key", str(private_file("cosign")), *more])
+
+
+def loaded(archive: Path, policy: Path, fake: Fake, *more: str) -> int:
+    words = ["load", str(archive), "--policy", str(policy), "--host", HOST, "-q"]
+    return main([*words, "--to", f"{fake.host}/site", *more])
+
+
+def test_the_same_images_give_the_same_bytes(made: Path, whole: Path, tmp_path: Path) -> None:
+    assert bundled(made, tmp_path / "again.tar") == 0
+    assert (tmp_path / "again.tar").read_bytes() == whole.read_bytes()
+    assert [one.name for one in tmp_path.iterdir() if "partial" in one.name] == []
+
+
+def test_it_is_a_layout_that_others_read(whole: Path) -> None:
+    with tarfile.open(whole) as tar:
+        names = tar.getnames()
+        assert names[:2] == ["oci-layout", "index.json"]
+        index = json.load(tar.extractfile("index.json") or io.BytesIO())
+        refs = [
+            one.get("annotations", {}).get("org.opencontainers.image.ref.name")
+            for one in index["manifests"]
+        ]
+        assert {f"{name}:{tag}" for name in ("tools", "app") for tag in (TAG, "latest")} <= {*refs}
+        for name in names[2:]:
+            content = (tar.extractfile(name) or io.BytesIO()).read()
+            assert name == f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+
+
+def test_what_is_loaded_is_what_is_published(
+    made: Path, whole: Path, policy: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert loaded(whole, policy, fake, "--dry-run") == 0
+    assert fake.manifests == {}
+    assert loaded(whole, policy, fake) == 0, capsys.readouterr().err
+    with fake_registry() as other:
+        words = ["publish", "--project", str(made), "--to", f"{other.host}/site", "-q"]
+        assert main([*words, "--key", str(private_file("cosign"))]) == 0
+        images = {key for key in other.manifests if key[1].startswith("sha256:")}
+        tags = {key for key in other.manifests if "latest" in key[1] or TAG in key[1]}
+        assert tags <= fake.manifests.keys()
+        assert {other.manifests[key] for key in tags} == {fake.manifests[key] for key in tags}
+        signed = {key for key in images if b'"subject"' in other.manifests[key][0]}
+        assert signed <= fake.manifests.keys()
+
+
+def test_another_key_is_refused_and_nothing_is_sent(
+    whole: Path, policy: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(PROOF / "ed25519.pub", policy.parent)
+    policy.write_text(json.dumps({**POLICY, "keys": ["ed25519.pub"]}))
+    assert loaded(whole, policy, fake) == 5
+    error = capsys.readouterr().err
+    assert "nothing was loaded" in error
+    assert error.count("(x86_64, sif): refused") == 2
+    assert fake.manifests == {}
+    assert fake.blobs == {}
+
+
+def test_a_tag_of_another_image_is_refused(
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who carries the archive may have renamed what is in it."""
+
+    def renamed(files: Files) -> None:
+        index = json.loads(files.named("index.json"))
+        for one in index["manifests"]:
+            notes = one["annotations"]
+            if notes.get("org.opencontainers.image.ref.name") == "tools:latest":
+                notes["org.opencontainers.image.ref.name"] = "tools:9.0-sample"
+        files.replace("index.json", json.dumps(index).encode())
+
+    assert loaded(changed(whole, tmp_path / "x.tar", renamed), policy, fake) == 5
+    assert "identity" in capsys.readouterr().err
+    assert fake.manifests == {}
+
+
+def test_a_folder_is_filled_as_pull_does_it(whole: Path, policy: Path, tmp_path: Path) -> None:
+    words = ["load", str(whole), "--policy", str(policy), "--output", str(tmp_path / "out")]
+    assert main([*words, "--format", "oci", "--arch", "ppc64le", "--host", HOST]) == 0
+    names = {one.name for one in (tmp_path / "out").iterdir()}
+    assert names == {f"{name}-{TAG}-ppc64le-oci" for name in ("tools", "app")}
+    for name in names:
+        assert (tmp_path / "out" / name / "image.oci/index.json").is_file()
+        assert (tmp_path / "out" / name / "receipt.json").is_file()
+
+
+def test_images_that_nobody_noted_the_inputs_of_are_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bundle", "--project", str(made), "--output", str(tmp_path / "site.tar")]
+    assert main(words) == 4
+    assert "what these images were built from is not here" in capsys.readouterr().err
+    assert not (tmp_path / "site.tar").exists()
+
+
+def test_images_alone_do_not_fill_a_home(
+    whole: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["load", str(whole), "--policy", str(policy), "--home", "--host", HOST]) == 4
+    assert "it holds images alone" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_nothing(
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(writing, "_check_space", lambda *_: None)
+    target = tmp_path / "full.tar"
+    monkeypatch.setattr(HashedWriter, "write", _full)
+    assert bundled(made, target) == 4
+    assert "the disk is full" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir() if "full.tar" in one.name] == []
+
+
+def _full(_self: object, _data: bytes) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_that_changed_is_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Path(shutil.copytree(made, tmp_path / "project"))
+    sif = next((project / "out").glob("tools-*/image.sif"))
+    content = bytearray(sif.read_bytes())
+    content[5] ^= 1
+    sif.write_bytes(content)
+    assert bundled(project, tmp_path / "site.tar") == 5
+    assert "image.sif: it is not what it has to be" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir() if "site.tar" in one.name] == []
+
+
+# What somebody may have made of an archive
+
+
+@dataclass
+class Files:
+    """The members of an archive, in order."""
+
+    some: list[tuple[tarfile.TarInfo, bytes]] = field(default_factory=list)
+
+    def named(self, name: str) -> bytes:
+        return next(content for info, content in self.some if info.name == name)
+
+    def replace(self, name: str, content: bytes) -> None:
+        for number, (info, _) in enumerate(self.some):
+            if info.name == name:
+                info.size = len(content)
+                self.some[number] = info, content
+
+    def add(self, name: str, content: bytes = b"", **more: Any) -> None:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        for key, value in more.items():
+            setattr(info, key, value)
+        self.some.append((info, content))
+
+    def blob(self) -> str:
+        """A layer that is large enough to be no manifest."""
+        found = [info for info, content in self.some if not content.startswith(b"{")]
+        return max(found[2:], key=lambda one: one.size).name
+
+
+def changed(whole: Path, target: Path, change: Callable[[Files], object]) -> Path:
+    files = Files()
+    with tarfile.open(whole) as tar:
+        for info in tar:
+            files.some.append((info, (tar.extractfile(info) or io.BytesIO()).read()))
+    change(files)
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
+        for info, content in files.some:
+            tar.addfile(info, io.BytesIO(content))
+    return target
+
+
+def _wrong_byte(files: Files) -> None:
+    name = files.blob()
+    content = bytearray(files.named(name))
+    content[-1] ^= 1
+    files.replace(name, bytes(content))
+
+
+def _missing(files: Files) -> None:
+    name = files.blob()
+    files.some = [one for one in files.some if one[0].name != name]
+
+
+def _twice(files: Files) -> None:
+    files.add(files.blob(), b"other")
+
+
+def _shorter(files: Files) -> None:
+    name = files.blob()
+    files.replace(name, files.named(name)[:-1])
+
+
+def _no_list(files: Files) -> None:
+    index = json.loads(files.named("index.json"))
+    files.replace("index.json", json.dumps({**index, "manifests": {}}).encode())
+
+
+def _nowhere(files: Files) -> None:
+    index = json.loads(files.named("index.json"))
+    del index["manifests"][0]["annotations"]
+    files.replace("index.json", json.dumps(index).encode())
+
+
+def _listed_twice(files: Files) -> None:
+    index = json.loads(files.named("index.json"))
+    files.replace("index.json", json.dumps({**index, "manifests": index["manifests"] * 2}).encode())
+
+
+def _tagged_often(files: Files) -> None:
+    """Each tag would be judged, in each format."""
+    index = json.loads(files.named("index.json"))
+    release = next(one for one in index["manifests"] if "index" in one["mediaType"])
+    name = release["annotations"]["build-images.repository"]
+    for number in range(101):
+        notes = {**release["annotations"], layout.REF_NAME: f"{name}:x{number}"}
+        index["manifests"].append({**release, "annotations": notes})
+    files.replace("index.json", json.dumps(index).encode())
+
+
+FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
+    "a wrong byte": (_wrong_byte, "holds sha256:"),
+    "a blob is missing": (_missing, "it lacks the blob sha256:"),
+    "a name twice": (_twice, "is in it twice"),
+    "a manifest twice": (_listed_twice, "is in it twice"),
+    "a hundred tags": (_tagged_often, "has more than 100 tags"),
+    "a shorter blob": (_shorter, "bytes, not"),
+    "a path that leads out": (
+        lambda files: files.add("../../etc/cron.d/x", b"x"),
+        "has no place in an image layout",
+    ),
+    "an absolute path": (lambda files: files.add("/etc/passwd", b"x"), "has no place"),
+    "a blob below another folder": (
+        lambda files: files.add(f"blobs/sha256/../{'0' * 64}", b"x"),
+        "has no place",
+    ),
+    "a link": (
+        lambda files: files.add("blobs/x", type=tarfile.SYMTYPE, linkname="/etc"),
+        "is no plain file",
+    ),
+    "a hard link": (
+        lambda files: files.add("blobs/x", type=tarfile.LNKTYPE, linkname="index.json"),
+        "is no plain file",
+    ),
+    "a device": (lambda files: files.add("blobs/x", type=tarfile.CHRTYPE), "is no plain file"),
+    "an extended header": (
+        lambda files: files.add("x", b"20 path=oci-layout\n", type=tarfile.XHDTYPE),
+        "is no plain file",
+    ),
+    "rubbish for an index": (lambda files: files.replace("index.json", b"{"), "it is not JSON"),
+    "no list": (_no_list, "has no list of manifests"),
+    "a manifest of no repository": (_nowhere, "is of no repository"),
+    "a deep index": (lambda files: files.replace("index.json", b"[" * 100_000), "it is not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_damaged_archive_is_refused_in_one_error(
+    name: str,
+    whole: Path,
+    policy: Path,
+    fake: Fake,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change, expected = FAULTS[name]
+    archive = changed(whole, tmp_path / "bad.tar", change)
+    assert loaded(archive, policy, fake, "--jobs", "1") == 5
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("build-images: ") == 1
+    assert fake.tags("site/tools") == set()
+    assert loaded(archive, policy, fake, "--dry-run") == 5
+    words = ["load", str(archive), "--policy", str(policy), "--output", str(tmp_path / "out")]
+    assert main([*words, "--format", "oci", "--arch", "x86_64", "--host", HOST]) == 5
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("after", [b"x", bytes(5000) + b"x", bytes(2 << 20)])
+def test_what_stands_after_the_end_is_refused(
+    after: bytes,
+    whole: Path,
+    policy: Path,
+    fake: Fake,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    longer = tmp_path / "longer.tar"
+    longer.write_bytes(whole.read_bytes() + after)
+    assert loaded(longer, policy, fake) == 5
+    assert "something stands after its end" in capsys.readouterr().err
+    longer.write_bytes(whole.read_bytes() + bytes(10240))
+    assert loaded(longer, policy, fake, "--dry-run") == 0
+
+
+def test_a_manifest_that_is_listed_often_is_read_once(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+    small = layout.small
+
+    def noted(archive: archives.Archive, digest: str) -> bytes:
+        read.append(digest)
+        return small(archive, digest)
+
+    monkeypatch.setattr(layout, "small", noted)
+    layout.opened(changed(whole, tmp_path / "often.tar", _tagged_often))
+    assert len(read) == len(set(read))
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.9, 0.999])
+def test_an_archive_that_breaks_off(
+    kept: float,
+    whole: Path,
+    policy: Path,
+    fake: Fake,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut = tmp_path / "cut.tar"
+    content = whole.read_bytes()
+    cut.write_bytes(content[: int(len(content) * kept)])
+    assert loaded(cut, policy, fake) == 5
+    assert "it breaks off before its end" in capsys.readouterr().err
+
+
+def test_the_two_blocks_at_the_end_are_needed(
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(whole.read_bytes()[: -archives.BLOCK])
+    assert loaded(cut, policy, fake) == 5
+    assert "it breaks off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar", b"x" * 5000, bytes(5000)])
+def test_what_is_no_archive(
+    content: bytes, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.tar").write_bytes(content)
+    assert loaded(tmp_path / "x.tar", policy, fake) == 2
+    assert "this is no" in capsys.readouterr().err
+    assert loaded(tmp_path / "absent.tar", policy, fake) == 2
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path / "pipe", Path("/dev/zero")):
+        assert loaded(other, policy, fake) == 2
+    assert loaded(tmp_path, policy, fake) == 2
+
+
+def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
+    older = refused("rollback", "older than at the last pull", "name it by digest, or ...")
+    assert _fixed_here(older).fix == "say rollback: accepted in the policy, if it is meant"
+    other = refused("age", "too old", "verify it again")
+    assert _fixed_here(other) == other
+
+
+def test_another_layout_is_no_bundle(
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def other(files: Files) -> None:
+        index = json.loads(files.named("index.json"))
+        del index["artifactType"]
+        files.replace("index.json", json.dumps(index).encode())
+
+    assert loaded(changed(whole, tmp_path / "x.tar", other), policy, fake) == 2
+    assert "this is no bundle" in capsys.readouterr().err
+
+
+def test_options_that_do_not_go_together(policy: Path) -> None:
+    for words in (
+        ["load", "x.tar"],
+        ["load", "x.tar", "--home", "--format", "sif"],
+        ["load", "x.tar", "--output", "out"],
+        ["load", "x.tar", "--home", "--to", "a/b"],
+        ["load", "x.tar", "--to", "a/b", "--checkout", "c"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--policy", str(policy)])
+        assert ended.value.code == 2

@@ -1,0 +1,201 @@
+"""Inputs that are loaded into a home in which something is already."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from samples import private_file
+from test_bundle import (  # noqa: F401 - fixtures
+    HOST,
+    PROOF,
+    _own_home,
+    a_policy,
+)
+
+from builder.cli import main
+from builder.distribute.bundle import Contents, opened, write_archive
+from builder.distribute.bundle.filling import Input, fill_home, index_of_inputs, inputs_of
+from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
+from builder.distribute.bundle.layout import Repository
+from builder.model.errors import BadInput
+from builder.registry import WrongContent
+from builder.sources.journals import Given, Journals
+from builder.system.home import Home
+from builder.trust.proof import Descriptor, proofs
+from builder.trust.proof.keys import private_key
+
+SIGNED, OTHER = b"what was signed", b"of the same size"[: len(b"what was signed")]
+SHA256 = hashlib.sha256(SIGNED).hexdigest()
+
+
+def archive_of(
+    folder: Path, *, file: str = "ab/x.deb", builds: int = 1
+) -> tuple[Repository, list[Input]]:
+    """The inputs of an archive: a source, and builds that were given the same file."""
+    cache, source = folder / "packages", folder / "source"
+    (cache / file).parent.mkdir(parents=True)
+    (cache / file).write_bytes(SIGNED)
+    source.write_bytes(SIGNED)
+    given = [Given(url="http://mirror/x.deb", file=file)]
+    names = [f"{number:032x}" for number in range(builds)]
+    inputs = Inputs(
+        sources={SHA256: source},
+        builds={who: Build(who=who, given=given, cache=cache) for who in names},
+    )
+    contents = Contents()
+    add_inputs(contents, inputs)
+    write_archive(folder / "site.tar", contents)
+    repository, index = index_of_inputs(opened(folder / "site.tar"))
+    return repository, inputs_of(repository, index)
+
+
+def test_a_file_of_the_same_size_is_replaced(tmp_path: Path) -> None:
+    repository, inputs = archive_of(tmp_path)
+    home = Home(path=tmp_path / "other")
+    files = home.packages / "ab/x.deb", home.sources / "sha256" / SHA256
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_bytes(OTHER)
+    fill_home(repository, inputs, home)
+    assert [file.read_bytes() for file in files] == [SIGNED, SIGNED]
+    before = [file.stat().st_ino for file in files]
+    fill_home(repository, inputs, home)
+    assert [file.stat().st_ino for file in files] == before
+
+
+def test_a_base_counts_if_it_is_the_one_that_was_signed(tmp_path: Path) -> None:
+    archive = tmp_path / "debian13-x86_64.oci.tar"
+    archive.write_bytes(SIGNED)
+    record = {"name": "debian13", "arch": "x86_64", "digest": f"sha256:{'5' * 64}"}
+    contents = Contents()
+    add_inputs(contents, Inputs(bases={"one": BaseFile(record=record, archive=archive)}))
+    write_archive(tmp_path / "site.tar", contents)
+    repository, index = index_of_inputs(opened(tmp_path / "site.tar"))
+    inputs, home = inputs_of(repository, index), Home(path=tmp_path / "other")
+    there = home.bases / f"debian13-x86_64-{'5' * 12}"
+    for before in (SIGNED, OTHER):  # whole, then damaged
+        fill_home(repository, inputs, home)
+        made = (there / "base.json").stat().st_ino
+        (there / archive.name).write_bytes(before)
+        fill_home(repository, inputs, home)
+        assert ((there / "base.json").stat().st_ino == made) is (before == SIGNED)
+        assert (there / archive.name).read_bytes() == SIGNED
+
+
+def test_an_answer_is_named_by_what_it_holds(tmp_path: Path) -> None:
+    home = Home(path=tmp_path / "other")
+    fill_home(*archive_of(tmp_path / "good", file=f"answers/{SHA256}"), home)
+    assert (home.packages / "answers" / SHA256).read_bytes() == SIGNED
+    repository, inputs = archive_of(tmp_path / "bad", file=f"answers/{'0' * 64}")
+    with pytest.raises(WrongContent, match="it is not the answer answers/0000"):
+        fill_home(repository, inputs, home)
+    assert not (home.packages / "answers" / ("0" * 64)).exists()
+
+
+def test_builds_that_share_a_file_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two loads at once, of one build each: a file is never written by both."""
+    repository, inputs = archive_of(tmp_path, builds=2)
+    home = Home(path=tmp_path / "other")
+    read, both = Repository.read_blob, threading.Barrier(2)
+    met: list[str] = []
+
+    def slow(self: Repository, wanted: object, path: Path, **more: object) -> None:
+        try:
+            both.wait(0.5)
+            met.append(path.name)
+        except threading.BrokenBarrierError:
+            pass
+        read(self, wanted, path, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Repository, "read_blob", slow)
+    builds = [one for one in inputs if "build" in one.about]
+    loads = [threading.Thread(target=fill_home, args=(repository, [one], home)) for one in builds]
+    for load in loads:
+        load.start()
+    for load in loads:
+        load.join()
+    assert met == []
+    assert (home.packages / "ab/x.deb").read_bytes() == SIGNED
+    journals = Journals(cache=home.packages)
+    assert all(journals.is_complete(str(one.about["build"])) for one in builds)
+
+
+def signed_archive(folder: Path) -> Path:
+    """An archive of a project's files, and a source, signed by the policy's key."""
+    for name in ("matrix.yaml", "source"):
+        (folder / name).write_bytes(SIGNED)
+    project = {"matrix.yaml": folder / "matrix.yaml", "recipes/x.yaml": folder / "matrix.yaml"}
+    contents = Contents()
+    index = add_inputs(contents, Inputs(project=project, sources={SHA256: folder / "source"}))
+    image = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    key = private_key(str(private_file("cosign")), os.environ)
+    time = "2026-01-01T00:00:00Z"
+    add_proof(contents, proofs(image, (), key, reference="inputs", created=time))
+    write_archive(folder / "inputs.tar", contents)
+    return folder / "inputs.tar"
+
+
+def checked_out(archive: Path, policy: Path, place: Path) -> int:
+    words = ["load", str(archive), "--policy", str(policy), "--host", HOST, "--home", "--checkout"]
+    return main([*words, str(place)])
+
+
+def _emptied(place: Path) -> None:
+    shutil.rmtree(place)
+    place.mkdir()
+
+
+def _linked(place: Path) -> None:
+    place.rename(place.with_name("elsewhere"))
+    place.symlink_to("elsewhere")
+
+
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "nothing": _emptied,
+    "a file more": lambda place: (place / "site.yaml").touch(),
+    "a file less": lambda place: (place / "matrix.yaml").unlink(),
+    "another file": lambda place: (place / "matrix.yaml").write_bytes(OTHER),
+    "a link to it": _linked,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_folder_is_refused_before_anything_is_brought(
+    name: str, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, place = signed_archive(tmp_path), tmp_path / "project"
+    assert checked_out(archive, policy, place) == 0
+    shutil.rmtree(tmp_path / "home")
+    OTHERS[name](place)
+    assert checked_out(archive, policy, place) == 2
+    assert f"{place} is there already" in capsys.readouterr().err
+    assert not (tmp_path / "home/sources").exists()
+
+
+def test_a_checkout_that_a_killed_one_made_is_taken(policy: Path, tmp_path: Path) -> None:
+    archive, place = signed_archive(tmp_path), tmp_path / "project"
+    assert checked_out(archive, policy, place) == 0
+    (tmp_path / ".project.lock").touch()
+    assert checked_out(archive, policy, place) == 0
+    assert (place / "recipes/x.yaml").read_bytes() == SIGNED
+    assert not (tmp_path / ".project.lock").exists()
+
+
+def test_an_archive_takes_the_place_of_no_device_pipe_or_folder(tmp_path: Path) -> None:
+    """Root could put a file in the place of /dev/full."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(BadInput, match="is there already, and is no file"):
+            write_archive(tmp_path / name, Contents())
+    assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "pipe"]

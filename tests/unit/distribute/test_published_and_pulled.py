@@ -1,0 +1,146 @@
+"""An image on its way from its folder to a registry, and from there to a site's disk.
+
+All of it is our own code but for the registry, which is in memory. The engine tests do the same
+with images that run and a real registry.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import made_releases
+import pytest
+from fake_registry import Fake, fake_registry
+from made_releases import correct_evidence, make_images, make_project
+from proof_samples import PASSWORD
+from samples import PROOF, private_file
+from transcripts import Transcript
+
+from builder.artifacts.oci import read_layout
+from builder.cli import pulling
+from builder.model.digests import sha256_of_file
+from builder.trust.proof import standing
+from builder.verify.host import HostFacts
+
+HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
+ARCH = ("--arch", "x86_64")
+FORMATS = ("oci", "sif", "charliecloud", "directory")
+
+
+class Fixed(dt.datetime):
+    """A clock that stands still, some days after the evidence."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Fixed:
+        return cls(2026, 1, 11, 12, tzinfo=tz)
+
+
+CLOCK = SimpleNamespace(datetime=Fixed, timezone=dt.timezone, timedelta=dt.timedelta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A registry with a published image, and the folder of a site that pulls."""
+
+    registry: Fake
+    folder: Path
+    project: Path
+    transcript: Transcript
+
+    @property
+    def image(self) -> str:
+        return f"{self.registry.host}/site/tools:1.0-sample"
+
+    @property
+    def policy(self) -> Path:
+        return self.folder / "policy.yaml"
+
+    def write_policy(self, **rules: object) -> None:
+        rules = {"schema": "build-images/policy/v1", "keys": ["cosign.pub"], **rules}
+        self.policy.write_text(json.dumps({"host_contract": "ignored", **rules}))
+
+
+@pytest.fixture(name="site")
+def site_with_a_published_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Site]:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COSIGN_PASSWORD", PASSWORD)
+    monkeypatch.setattr(made_releases, "host_facts", lambda: HOST)
+    for module in (pulling, standing):
+        monkeypatch.setattr(module, "dt", CLOCK)
+    monkeypatch.chdir(tmp_path)
+    project = make_project(tmp_path / "project", recipes=["tools"], architectures=["x86_64"])
+    [folder] = make_images(project)
+    _make_real(folder)
+    correct_evidence(project)
+    key = private_file("cosign")
+    shutil.copy(PROOF / "cosign.pub", tmp_path)
+    with fake_registry() as fake:
+        replaced = {fake.host: "REGISTRY", str(key): "KEY", str(tmp_path): "HERE"}
+        site = Site(
+            registry=fake,
+            folder=tmp_path,
+            project=project,
+            transcript=Transcript(capsys, replaced),
+        )
+        site.write_policy()
+        site.transcript.run(
+            *("publish", "--project", project, "--to", f"{fake.host}/site", "--key", key)
+        )
+        yield site
+
+
+def _make_real(folder: Path) -> None:
+    """Put a SIF and a tarball that are some into an image's folder."""
+    changed = {
+        "sif": bytes(32) + b"SIF_MAGIC\0" + bytes(100),
+        "charliecloud": _tarball(folder / "image.oci"),
+    }
+    for name, content in changed.items():
+        path = folder / made_releases.FILES[name]
+        before = sha256_of_file(path)
+        path.write_bytes(content)
+        for file in (folder / "manifest.json", *folder.glob("evidence/*.json")):
+            file.write_text(file.read_text().replace(before, sha256_of_file(path)))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for artifact in manifest["artifacts"].values():
+        if artifact["format"] in changed:
+            artifact["size"] = len(changed[artifact["format"]])
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _tarball(layout: Path) -> bytes:
+    """All files of a layout's layers in one tar."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as target:
+        for layer in read_layout(layout).layers:
+            with tarfile.open(layer) as source:
+                for member in source:
+                    target.addfile(member, source.extractfile(member))
+    return gzip.compress(made.getvalue(), mtime=0)
+
+
+def test_what_is_published_and_pulled(site: Site) -> None:
+    """All of it, byte for byte but for digests: what is in the registry, and what a site gets."""
+    site.transcript.registry(site.registry)
+    site.transcript.compare("published")
+
+
+def test_all_formats(site: Site) -> None:
+    for name in FORMATS:
+        words = ("pull", site.image, *ARCH, "--format", name, "--policy", site.policy)
+        site.transcript.run(*words, "--explain")
+        folder = site.folder / f"tools-1.0-sample-x86_64-{name}"
+        site.transcript.files(folder, without=() if name == "oci" else ("rules", "case"))
+        site.transcript.run(*words, "--explain")
+    site.transcript.compare("pull")

@@ -1,0 +1,276 @@
+"""Headers of tars: what is read the fast way is what `tarfile` makes of them, to the last field."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+import time
+from typing import Literal
+
+import pytest
+
+from builder.distribute.pull.headers import usual
+from builder.distribute.pull.limits import LIMITS
+from builder.distribute.pull.members import BROKEN, members
+from builder.distribute.pull.streams import Plain
+from builder.model.digests import HashedReader
+from builder.model.errors import Refused
+
+FIELDS = ("name", "mode", "uid", "gid", "size", "mtime", "type", "linkname")
+ENCODING = ("utf-8", "surrogateescape")
+Header = dict[str, object]
+
+
+def by_tarfile(header: bytes) -> Header | str:
+    try:
+        made = tarfile.TarInfo.frombuf(header, *ENCODING)
+    except tarfile.TarError as error:
+        return type(error).__name__
+    return {name: getattr(made, name) for name in FIELDS}
+
+
+def by_ours(header: bytes) -> Header | str:
+    try:
+        made = usual(header) or tarfile.TarInfo.frombuf(header, *ENCODING)
+    except tarfile.TarError as error:
+        return type(error).__name__
+    return {name: getattr(made, name) for name in FIELDS}
+
+
+def header_of(archive_format: Literal[0, 1, 2] = tarfile.GNU_FORMAT, **more: object) -> bytes:
+    made = tarfile.TarInfo("usr/bin/tool")
+    made.size, made.mtime, made.uid, made.gid = 12345, 1_000_000_000, 1000, 100
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made.tobuf(archive_format)[:512]
+
+
+SOUND = [
+    header_of(),
+    header_of(tarfile.USTAR_FORMAT),
+    header_of(tarfile.PAX_FORMAT),
+    header_of(type=tarfile.DIRTYPE, name="usr/bin/", size=0),
+    header_of(type=tarfile.SYMTYPE, linkname="../lib/tool", size=0),
+    header_of(type=tarfile.LNKTYPE, linkname="usr/lib/tool", size=0),
+    header_of(type=tarfile.CHRTYPE, devmajor=1, devminor=3, size=0),
+    header_of(type=tarfile.AREGTYPE, name="old/"),
+    header_of(size=1 << 40),
+    header_of(mode=0o4755, name="ä" * 40),
+    header_of(tarfile.USTAR_FORMAT, name="long/" * 30 + "name"),
+    header_of(tarfile.USTAR_FORMAT, name="n" * 100),
+]
+
+
+def with_checksum(header: bytes) -> bytes:
+    number = 256 + sum(header[:148]) + sum(header[156:])
+    return header[:148] + b"%06o\0 " % number + header[156:]
+
+
+@pytest.mark.parametrize("header", SOUND)
+def test_sound_headers(header: bytes) -> None:
+    assert by_ours(header) == by_tarfile(header)
+    assert isinstance(by_ours(header), dict)
+
+
+def test_damaged_headers_with_a_good_checksum_and_without() -> None:
+    rng = random.Random(20)
+    fields = (0, 100, 107, 108, 116, 124, 135, 136, 147, 148, 156, 157, 257, 329, 337, 345)
+    seen = set()
+    for _ in range(20_000):
+        header = bytearray(rng.choice(SOUND))
+        for _ in range(rng.randint(1, 3)):
+            place = (
+                rng.choice(fields) + rng.randrange(3) if rng.random() < 0.7 else rng.randrange(512)
+            )
+            header[place] = rng.choice(b"\0 0178/-_xo\x80\xff")
+        damaged = bytes(header)
+        for one in (damaged, with_checksum(damaged)):
+            assert by_ours(one) == by_tarfile(one), one
+            seen.add(str(by_tarfile(one))[:12])
+    assert len(seen) > 2
+
+
+@pytest.mark.parametrize("header", [b"", b"x", bytes(511), bytes(512), b"\xff" * 512])
+def test_what_is_no_header(header: bytes) -> None:
+    assert by_ours(header) == by_tarfile(header)
+    assert isinstance(by_ours(header), str)
+
+
+def pax(header: bytes, **said: str) -> bytes:
+    """A pax header that says more, before a header."""
+    create = tarfile.TarInfo._create_pax_generic_header  # type: ignore[attr-defined]
+    records = create(said, tarfile.XHDTYPE, "utf-8")
+    return bytes(records) + header
+
+
+def read(data: bytes) -> list[Header] | str:
+    """By ours, out of a stream that comes in pieces."""
+    stream = Plain(HashedReader(Pieces(data)), LIMITS, gzipped=False, shown="it")
+    found = []
+    try:
+        for member, _, _ in members(stream, LIMITS):
+            found.append({name: getattr(member, name) for name in FIELDS})
+    except (*BROKEN, Refused) as error:
+        return type(error).__name__
+    return found
+
+
+def read_by_tarfile(data: bytes) -> list[Header] | str:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8") as archive:
+            return [{name: getattr(one, name) for name in FIELDS} for one in archive]
+    except BROKEN as error:
+        return type(error).__name__
+
+
+class Pieces(io.BytesIO):
+    """A file that gives a few bytes at a time."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(min(size or 700, 700))
+
+
+def padded(record: bytes, rest: bytes = b"") -> bytes:
+    """A pax header with a record within its size, and another, or anything else, after that."""
+    data = pax(header_of(size=0), path="bin/true")
+    if record:
+        rest = b"%d %s\n" % (len(record) + 4, record)
+    end = 512 + data[512:1024].index(b"\0")
+    return data[:end] + rest + data[end + len(rest) :]
+
+
+def spoiled(header: bytes, place: int, by: bytes) -> bytes:
+    return with_checksum(header[:place] + by + header[place + len(by) :])
+
+
+END = bytes(1024)
+LONG = "usr/share/" + "a-long-name/" * 20 + "file"
+TARS = {
+    "a long name": pax(header_of(size=0), path=LONG),
+    "a long folder": pax(header_of(type=tarfile.DIRTYPE, size=0), path=LONG + "/"),
+    "a long link": pax(header_of(type=tarfile.SYMTYPE, size=0), linkpath=LONG),
+    "a time of a part of a second": pax(header_of(size=0), mtime="1000000000.25"),
+    "a time that is none": pax(header_of(size=0), mtime="yesterday"),
+    "names of other letters": pax(header_of(size=0), path="usr/ä/ö", uname="ü", gname="ß"),
+    "what is asked for nowhere": pax(header_of(size=0), path=LONG, atime="1", ctime="2"),
+    "a size": pax(header_of(size=0), size="0"),
+    "an owner": pax(header_of(size=0), uid="70000", gid="5"),
+    "attributes": pax(header_of(size=0), **{"SCHILY.xattr.user.x": "y", "path": LONG}),
+    "another charset": pax(header_of(size=0), hdrcharset="BINARY", path=LONG),
+    "two of them": pax(pax(header_of(size=0), path=LONG), path="usr/other"),
+    "one with content": pax(header_of(size=600), path=LONG) + b"x" * 600 + bytes(424),
+    "what is about all": tarfile.TarInfo.create_pax_global_header({"path": "usr/all"})
+    + header_of(size=0)
+    + header_of(size=0, name="usr/bin/other"),
+    "more in the padding": padded(b"path=bin/evil"),
+    "a size in the padding": padded(b"size=512") + header_of(size=0, name="hidden"),
+    "rubbish in the padding": padded(b"", b"\0\0rubbish"),
+    "a charset within a name": pax(header_of(size=0), path="a\n1 hdrcharset=\x7f\nb"),
+    "a device's number that is two": spoiled(header_of(size=0), 329, b"0 0")
+    + header_of(size=0, name="after"),
+    "nothing after it": pax(b"", path=LONG),
+    "usual ones between": header_of(size=0) + pax(header_of(size=0), path=LONG) + header_of(size=0),
+    "GNU's long name": header_of(size=0)
+    + tarfile.TarInfo(LONG).tobuf(tarfile.GNU_FORMAT)
+    + header_of(size=0),
+    "a prefix alone": header_of(
+        tarfile.USTAR_FORMAT, type=tarfile.DIRTYPE, size=0, name="x" * 100 + "/"
+    ),
+    "a prefix": tarfile.TarInfo("long/" * 30 + "name").tobuf(tarfile.USTAR_FORMAT),
+}
+
+
+TARS |= {
+    "a time that is no number": pax(header_of(size=0), mtime="nan"),
+    "a time without an end": pax(header_of(size=0), mtime="1e400"),
+}
+REFUSED = {  # what two readers understand differently, and no sound layer has
+    "two of them",
+    "a time that is no number",
+    "a time without an end",
+    "what is about all",
+    "more in the padding",
+    "a size in the padding",
+    "rubbish in the padding",
+}
+
+
+@pytest.mark.parametrize("name", TARS)
+def test_whole_tars_are_read_as_tarfile_does(name: str) -> None:
+    for end in (END, b"", bytes(512), bytes(10240)):
+        expected = "Refused" if name in REFUSED else read_by_tarfile(TARS[name] + end)
+        assert read(TARS[name] + end) == expected
+    if name not in REFUSED | {"nothing after it", "a device's number that is two"}:
+        assert isinstance(read(TARS[name] + END), list)
+
+
+def test_what_is_about_all_members_and_counts_nowhere_is_passed_over() -> None:
+    """As `git archive` writes it: the commit."""
+    said = tarfile.TarInfo.create_pax_global_header({"comment": "a commit"})
+    assert read(said + header_of(size=0) + END) == read_by_tarfile(header_of(size=0) + END)
+
+
+@pytest.mark.parametrize(
+    "end",
+    {
+        "a second tar": END + header_of(size=0, name="second"),
+        "a second tar after one block": bytes(512) + header_of(size=0, name="second"),
+        "a byte": END + bytes(5000) + b"x",
+        "no header": b"x" * 512 + header_of(size=0, name="second"),
+        "a part of a header": header_of(size=0, name="second")[:300],
+    }.values(),
+)
+def test_what_one_reader_sees_and_another_does_not_is_refused(end: bytes) -> None:
+    assert isinstance(read_by_tarfile(header_of(size=0) + end), list)
+    assert read(header_of(size=0) + end) == "Refused"
+
+
+def test_damaged_pax_headers() -> None:
+    """What is refused here, and read by `tarfile`, is no wrong reading: a path that leads out."""
+    rng = random.Random(21)
+    same = 0
+    for _ in range(4000):
+        data = bytearray(rng.choice(list(TARS.values())) + END)
+        for _ in range(rng.randint(1, 2)):
+            place = rng.randrange(512, 600) if rng.random() < 0.8 else rng.randrange(len(data))
+            data[place] = rng.choice(b"\0 0189=\nax/\xff")
+        ours, theirs = read(bytes(data)), read_by_tarfile(bytes(data))
+        if theirs != "UnicodeDecodeError":  # of a charset, which `tarfile` looks for within names
+            assert ours in (theirs, "Refused", "ReadError"), bytes(data)
+        same += ours == theirs
+    assert same > 1200
+
+
+def extended(kind: bytes, content: bytes) -> bytes:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, len(content)
+    return header.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def digits(number: int) -> bytes:
+    """A pax header with a comment of so many digits."""
+    text = b" comment=" + b"1" * number + b"\n"
+    return extended(tarfile.XHDTYPE, b"%d%s" % (len(text) + len(str(len(text))), text))
+
+
+HOSTILE = {
+    "digits": digits(1 << 19),
+    "nothing but digits": extended(tarfile.XHDTYPE, b"1" * (1 << 20)),
+    "records without a value": extended(tarfile.XHDTYPE, b"5 aa\n" * 200_000),
+    "records of one byte": extended(tarfile.XHDTYPE, b"1 " * 500_000),
+    "many records": extended(tarfile.XHDTYPE, b"6 a=b\n" * 170_000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_extended_headers_take_a_time_in_proportion_to_their_length(name: str) -> None:
+    """`tarfile` of many versions looks for a charset at each of a million digits anew: an hour."""
+    start = time.process_time()
+    read(HOSTILE[name] + header_of(size=0) + END)
+    assert time.process_time() - start < 2
+
+
+def test_a_chain_of_extended_headers_is_not_kept() -> None:
+    name = extended(tarfile.GNUTYPE_LONGNAME, b"a" * (1 << 20))
+    assert read(name * 3 + header_of(size=0) + END) == "Refused"

@@ -1,0 +1,200 @@
+"""What a pull keeps and leaves is its user's own, whatever the umask."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from builder.distribute.pull.contents import Contents
+from builder.distribute.pull.finding import Found
+from builder.distribute.pull.packing import Packer, kept_in
+from builder.distribute.pull.placing import made_whole
+from builder.distribute.pull.receipts import Last
+from builder.distribute.pull.store import Store
+from builder.distribute.pull.there import Expected, already_there
+from builder.model.errors import Refused
+from builder.registry import MANIFEST, Descriptor, Source
+from builder.trust.policy.gathered import Gathered, Image
+from builder.trust.policy.values import Policy
+
+CONFIG = Descriptor.of(b"{}", "application/vnd.oci.image.config.v1+json")
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Groups may write what this user makes."""
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+def a_layer() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        member = tarfile.TarInfo("file")
+        member.size = 4
+        archive.addfile(member, io.BytesIO(b"good"))
+    return gzip.compress(buffer.getvalue())
+
+
+LAYER = a_layer()
+
+
+class Registry:
+    """Gives the layer."""
+
+    asked = 0
+
+    def read_blob(self, _wanted: Descriptor, path: Path, **_: Any) -> None:
+        self.asked += 1
+        path.write_bytes(LAYER)
+
+    def stop(self) -> None:
+        pass
+
+
+def found() -> Found:
+    layer = Descriptor.of(LAYER, "application/vnd.oci.image.layer.v1.tar+gzip")
+    entry = {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size}
+    config = {"mediaType": CONFIG.media_type, "digest": CONFIG.digest, "size": CONFIG.size}
+    content = str({"config": config, "layers": [entry]}).replace("'", '"').encode()
+    manifest = Descriptor.of(content, MANIFEST)
+    return Found(
+        manifest=manifest,
+        content=content,
+        config=b"{}",
+        config_descriptor=CONFIG,
+        layers=(layer,),
+        image=Image(digest=manifest.digest, architecture="x86_64", asked="x86_64"),
+    )
+
+
+def packer(pulls: Path, registry: Registry | None = None) -> Packer:
+    return Packer(
+        registry=cast("Source", registry or Registry()),
+        kept=kept_in(pulls, check=lambda: None),
+        found=found(),
+        artifact=None,
+    )
+
+
+def laid_out(tmp_path: Path) -> tuple[Path, Expected]:
+    """A layout that was pulled, and what is expected of it."""
+    output = tmp_path / "out"
+    with made_whole(output) as folder:
+        assert folder is not None
+        made = packer(tmp_path / "home/pulls").make("oci", folder)
+        tree = made.unpacked.tree if made.unpacked else ""
+        receipt = (
+            f'{{"schema": "build-images/receipt/v1", "format": "oci", "digest": "{made.digest}", '
+            f'"image": {{"digest": "{made.digest}"}}, "tree": "{tree}"}}'
+        )
+        (folder / "receipt.json").write_text(receipt)
+        (folder / "receipt.json").chmod(0o644)
+    expected = Expected(
+        format="oci", image=made.digest, digest=made.digest, tree=tree, environment=b""
+    )
+    return output, expected
+
+
+def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
+    output, expected = laid_out(tmp_path)
+    modes = {one: one.stat().st_mode & 0o777 for one in (output, *output.rglob("*"))}
+    assert {modes[one] for one in modes if one.is_dir()} == {0o755}
+    assert {modes[one] for one in modes if one.is_file()} == {0o644}
+    assert already_there(output, expected)[0] == output / "image.oci"
+
+
+LEVELS = ("", "blobs", "blobs/sha256", "index.json", "oci-layout", "blobs/sha256/*")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_layout_that_others_may_write_is_refused(level: str, tmp_path: Path) -> None:
+    output, expected = laid_out(tmp_path)
+    layout = output / "image.oci"
+    [one, *_] = layout.glob(level) if level else [layout]
+    one.chmod(0o775)
+    with pytest.raises(Refused, match="written to by others"):
+        already_there(output, expected)
+
+
+def gathered() -> Gathered:
+    image = Image(digest="sha256:1", architecture="x86_64", asked="x86_64")
+    now = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
+    return Gathered(reference="x:1", format="oci", now=now, image=image)
+
+
+def into_blobs(pulls: Path) -> None:
+    Store(folder=pulls / "blobs").get(cast("Source", Registry()), found().layers[0])
+
+
+def into_layers(pulls: Path) -> None:
+    blob = pulls.with_name("blob")
+    blob.write_bytes(LAYER)
+    Contents(folder=pulls / "layers").note(blob, found().layers[0].digest)
+
+
+def into_last(pulls: Path) -> None:
+    Last(folder=pulls / "last").write("x:1", gathered(), Policy(keys=()))
+
+
+def from_last(pulls: Path) -> None:
+    Last(folder=pulls / "last").read("x:1", "x86_64")
+
+
+KEPT: list[tuple[Callable[[Path], None], str]] = [
+    (into_blobs, "blobs"),
+    (into_layers, "layers"),
+    (into_last, "last"),
+    (from_last, "last"),
+]
+
+
+@pytest.mark.parametrize(("use", "name"), KEPT)
+def test_what_is_kept_is_out_of_others_reach(
+    use: Callable[[Path], None], name: str, tmp_path: Path
+) -> None:
+    pulls = tmp_path / "pulls"
+    use(pulls)
+    for one in (pulls, pulls / name) if use is not from_last else ():
+        assert one.stat().st_mode & 0o777 == 0o700
+    (pulls / name).mkdir(parents=True, exist_ok=True)
+    for one in (pulls, pulls / name):
+        pulls.chmod(0o700)
+        (pulls / name).chmod(0o700)
+        one.chmod(0o770)
+        with pytest.raises(Refused, match=f"written to by others(?s:.*)chmod 700 {one}"):
+            use(pulls)
+        one.chmod(0o700)
+        if os.geteuid() == 0:
+            os.chown(one, 12345, 12345)
+            with pytest.raises(Refused, match="belongs to somebody else"):
+                use(pulls)
+            os.chown(one, 0, 0)
+    (pulls / name).rename(tmp_path / "moved")
+    (pulls / name).symlink_to(tmp_path / "moved")
+    with pytest.raises(Refused, match="is no folder"):
+        use(pulls)
+
+
+def test_a_blob_that_others_could_change_is_fetched_again(tmp_path: Path) -> None:
+    pulls, registry = tmp_path / "pulls", Registry()
+    store, layer = Store(folder=pulls / "blobs"), found().layers[0]
+    blob = store.get(cast("Source", registry), layer)
+    assert blob.stat().st_mode & 0o777 == 0o644
+    store.get(cast("Source", registry), layer)
+    assert registry.asked == 1
+    blob.chmod(0o664)
+    number = blob.stat().st_ino
+    other = pulls / "other"
+    other.hardlink_to(blob)  # so that its number is not given again
+    assert store.get(cast("Source", registry), layer).stat().st_ino != number
+    assert registry.asked == 2

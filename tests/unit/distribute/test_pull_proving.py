@@ -1,0 +1,99 @@
+"""Bounds of what is read of an image's proof: whoever may push can attach anything."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_registry import Fake, fake_registry
+from proof_samples import our_key, trusted
+from registry_site import Content, Published, Site
+
+from builder.distribute.pull import proving
+from builder.distribute.pull.proving import proofs_of
+from builder.model.errors import Refused
+from builder.registry import Descriptor, Registry
+from builder.registry.kinds import EMPTY, EMPTY_CONTENT
+from builder.trust.policy.choosing import counted_reasons
+from builder.trust.policy.gathered import OTHER, Proof
+from builder.trust.proof.values import BUNDLE
+
+NOW = dt.datetime.now(dt.timezone.utc)
+
+
+@pytest.fixture(name="fake")
+def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    with fake_registry() as fake:
+        fake.referrers = True
+        yield fake
+
+
+@pytest.fixture(name="image")
+def published_image(fake: Fake, tmp_path: Path) -> tuple[Registry, Published]:
+    site = Site(registry=fake.host, place=tmp_path, known={}, key=our_key())
+    made = site.publish(Content())
+    return site.repository(), made
+
+
+def attach(registry: Registry, image: str, contents: list[bytes], note: str = "") -> None:
+    """Attach a manifest of bundles to an image, as whoever may push can."""
+    manifest = {
+        "schemaVersion": 2,
+        "artifactType": BUNDLE,
+        "config": Descriptor.of(EMPTY_CONTENT, EMPTY).as_json(),
+        "layers": [registry.write_blob(one, media_type=BUNDLE).as_json() for one in contents],
+        "subject": registry.resolve(image).bare().as_json(),
+        "annotations": {"note": note},
+    }
+    registry.attach(json.dumps(manifest).encode())
+
+
+def judged(registry: Registry, image: str) -> Counter[str]:
+    """How many proofs there are, by kind; those with a fault count as `fault`."""
+    found = proofs_of(registry, [image], [trusted()], NOW)
+    return Counter("fault" if one.fault else one.kind for one in found)
+
+
+def test_too_many_claims_are_refused(
+    image: tuple[Registry, Published], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passed over, the rest could hide a failure."""
+    registry, made = image
+    monkeypatch.setattr(proving, "MAX_CLAIMS", 30)
+    for number in range(3):
+        attach(registry, made.image, [b"{}"] * 10, note=str(number))
+    with pytest.raises(Refused, match="more than 30 things are claimed of it"):
+        judged(registry, made.image)
+
+
+def test_rubbish_within_bounds_hides_nothing(image: tuple[Registry, Published]) -> None:
+    registry, made = image
+    before = judged(registry, made.image)
+    attach(registry, made.image, [b"[" * 100, b'{"a":[' + b"[]," * 50_000 + b"0]}"])
+    assert judged(registry, made.image) == before + Counter(fault=2)
+
+
+def test_too_many_bytes_are_refused(
+    image: tuple[Registry, Published], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, made = image
+    monkeypatch.setattr(proving, "_BYTES", 100_000)
+    monkeypatch.setattr(proving, "_Proof", functools.partial(proving._Proof, left=100_000))
+    attach(registry, made.image, [b"x" * 100_000])
+    with pytest.raises(Refused, match="more than 100,000 bytes of proof"):
+        judged(registry, made.image)
+
+
+def test_of_a_thousand_reasons_the_first_are_told() -> None:
+    proofs = [Proof(kind=OTHER, fault=f"is odd in way {number}") for number in range(1000)]
+    assert counted_reasons(Counter(one.fault for one in proofs)) == (
+        "1 is odd in way 0; 1 is odd in way 1; 1 is odd in way 2; 1 is odd in way 3; "
+        "1 is odd in way 4; 995 for other reasons"
+    )
+    assert counted_reasons({}) == ""

@@ -1,0 +1,184 @@
+"""What is at the output already, and which of several files is taken: nothing is believed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from builder.distribute.pull.artifacts import published
+from builder.distribute.pull.disk import tree_on_disk
+from builder.distribute.pull.receipts import SCHEMA
+from builder.distribute.pull.there import Expected, already_there
+from builder.model.digests import sha256_of_file
+from builder.model.errors import BadInput, Refused
+from builder.registry import Descriptor, Registry
+from builder.registry.kinds import ARTIFACT_TYPES
+from builder.trust.policy.choosing import newest_proven
+from builder.trust.policy.gathered import EVIDENCE, Evidence, Gathered, Image, Proof
+from builder.trust.policy.values import Policy
+
+IMAGE = "sha256:" + "a1" * 32
+TREE = "sha256:" + "7e" * 32
+NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
+SIF = ARTIFACT_TYPES["sif"]
+
+
+def pulled(output: Path, form: str = "sif") -> Expected:
+    """A folder as a pull leaves it, and what is expected of it."""
+    output.mkdir()
+    digest, on_disk, path = IMAGE, "", output / "rootfs"
+    if form == "sif":
+        path = output / "image.sif"
+        path.write_bytes(b"SIF")
+        digest = f"sha256:{sha256_of_file(path)}"
+    else:
+        (path / "ch").mkdir(parents=True)
+        (path / "ch/environment").write_text("A=b\n")
+        (path / "file").write_text("x")
+        on_disk = tree_on_disk(path)
+    receipt = {
+        "schema": SCHEMA,
+        "format": form,
+        "digest": digest,
+        "image": {"digest": IMAGE},
+        "tree": TREE,
+        "on_disk": on_disk,
+    }
+    (output / "receipt.json").write_text(json.dumps(receipt))
+    for one in (output, path, output / "receipt.json"):
+        one.chmod(0o755)
+    return Expected(format=form, image=IMAGE, digest=digest, tree=TREE, environment=b"A=b\n")
+
+
+def edit(output: Path, **more: Any) -> None:
+    file = output / "receipt.json"
+    document = json.loads(file.read_text()) | more
+    known = {key: value for key, value in document.items() if value is not None}
+    file.write_text(json.dumps(known))
+
+
+@pytest.mark.parametrize("form", ["sif", "directory"])
+def test_what_is_whole_is_taken(tmp_path: Path, form: str) -> None:
+    expected = pulled(tmp_path / "out", form)
+    path, receipt = already_there(tmp_path / "out", expected)
+    assert path.exists()
+    assert receipt["digest"] == expected.digest
+
+
+def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:
+    """Its receipt fits it, and what is judged now is another file."""
+    expected = pulled(tmp_path / "out")
+    other = Expected(
+        format="sif", image=IMAGE, digest="sha256:" + "52" * 32, tree=TREE, environment=b""
+    )
+    with pytest.raises(BadInput, match="the sif is sha256:"):
+        already_there(tmp_path / "out", other)
+    edit(tmp_path / "out", digest=other.digest)
+    with pytest.raises(Refused, match="it was changed since"):
+        already_there(tmp_path / "out", other)
+    edit(tmp_path / "out", digest=expected.digest)
+    (tmp_path / "out/image.sif").write_bytes(b"evil")
+    with pytest.raises(Refused, match="it was changed since"):
+        already_there(tmp_path / "out", expected)
+
+
+@pytest.mark.parametrize("rubbish", [None, 5, [], {}, "\ud800", "x"])
+@pytest.mark.parametrize("key", ["format", "digest", "image", "tree", "on_disk"])
+def test_rubbish_in_a_receipt_is_refused(tmp_path: Path, key: str, rubbish: Any) -> None:
+    expected = pulled(tmp_path / "out", "directory")
+    edit(tmp_path / "out", **{key: rubbish})
+    with pytest.raises((BadInput, Refused)):
+        already_there(tmp_path / "out", expected)
+
+
+def test_what_others_own_or_may_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    expected = pulled(output)
+    for one in (output, output / "receipt.json", output / "image.sif"):
+        one.chmod(0o775)
+        with pytest.raises(Refused, match="written to by others"):
+            already_there(output, expected)
+        one.chmod(0o755)
+    (output / "image.sif").rename(tmp_path / "elsewhere")
+    (output / "image.sif").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="is a link"):
+        already_there(output, expected)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(Refused, match="belongs to somebody else"):
+        already_there(output, expected)
+
+
+def test_the_environment_is_read_again(tmp_path: Path) -> None:
+    """The tree digest leaves it out, and ch-run --set-env starts programs with it."""
+    expected = pulled(tmp_path / "out", "directory")
+    file = tmp_path / "out/rootfs/ch/environment"
+    file.write_text("LD_PRELOAD=/tmp/evil.so\n")
+    with pytest.raises(Refused, match="it was changed since"):
+        already_there(tmp_path / "out", expected)
+    file.unlink()
+    with pytest.raises(Refused, match="it was changed since"):
+        already_there(tmp_path / "out", expected)
+
+
+@dataclass
+class FakeRegistry:
+    """What refers to an image, by its digest."""
+
+    documents: dict[str, Any]
+    name: str = "registry.example/site/tool"
+
+    def referrers(self, _digest: str, _kind: str) -> tuple[Descriptor, ...]:
+        return tuple(Descriptor(media_type="m", digest=one, size=1) for one in self.documents)
+
+    def document(self, target: Descriptor) -> tuple[Descriptor, Any]:
+        return target, self.documents[target.digest]
+
+
+def file_of(*digests: str, subject: str = IMAGE) -> dict[str, Any]:
+    layers = [{"mediaType": SIF, "digest": f"sha256:{one * 32}", "size": 1} for one in digests]
+    return {"subject": {"digest": subject}, "layers": layers}
+
+
+def test_what_is_damaged_or_has_many_files_stops_nothing() -> None:
+    rubbish: list[Any] = [None, [], {}, {"subject": 5}, {"subject": {"digest": IMAGE}}]
+    rubbish += [file_of(*["0b"] * 21), file_of("0c", subject="x"), file_of() | {"layers": 5}]
+    many = {str(number): one for number, one in enumerate(rubbish * 5)}
+    registry = FakeRegistry({**many, "the last": file_of("51")})
+    found = published(cast("Registry", registry), IMAGE, "sif")
+    assert [one.digest for one in found] == ["sha256:" + "51" * 32]
+
+
+def test_of_several_files_the_one_of_the_newest_evidence_is_taken() -> None:
+    first, second, unproven = "sha256:51", "sha256:52", "sha256:53"
+    proofs = tuple(evidence(one, day) for day, one in enumerate((first, second), 1))
+    image = Image(digest=IMAGE, architecture="x86_64", asked="x86_64")
+    gathered = Gathered(reference="x", format="sif", now=NOW, image=image, proofs=proofs)
+    policy = Policy(keys=())
+    assert newest_proven(policy, gathered, [first, second, unproven]) == second
+    assert newest_proven(policy, gathered, [unproven, second, first]) == second
+    assert newest_proven(policy, gathered, [unproven, first]) == first
+    assert newest_proven(policy, gathered, [unproven]) == unproven
+    assert newest_proven(policy, gathered, []) == ""
+
+
+def evidence(artifact: str, day: int) -> Proof:
+    time = dt.datetime(2026, 11, day, tzinfo=dt.timezone.utc)
+    content = Evidence(
+        started=time,
+        finished=time,
+        format="sif",
+        runner="apptainer",
+        launcher="x",
+        emulated=False,
+        architecture="x86_64",
+        outcomes={"environment": "passed"},
+    )
+    return Proof(kind=EVIDENCE, subjects=(IMAGE, artifact), key="site.pub", content=content)

@@ -1,0 +1,413 @@
+"""Unpacking by our own code: the same tree as builder.artifacts.flatten, and nothing hostile."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import random
+import stat
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from builder.artifacts import flatten
+from builder.artifacts.oci import Layout
+from builder.artifacts.tree import comparable, tree_digest
+from builder.distribute.pull.disk import tree_on_disk
+from builder.distribute.pull.limits import LIMITS, Limits
+from builder.distribute.pull.roots import Root
+from builder.distribute.pull.unpacking import Unpacked, unpack
+from builder.model.errors import Refused
+
+DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+
+@dataclass(frozen=True)
+class M:
+    """A member of a layer."""
+
+    name: str
+    data: bytes = b""
+    type: bytes = tarfile.REGTYPE
+    to: str = ""
+    mode: int = 0o644
+
+    def info(self) -> tarfile.TarInfo:
+        made = tarfile.TarInfo(self.name)
+        made.type, made.linkname, made.mode, made.size = self.type, self.to, self.mode, 0
+        if self.type == tarfile.REGTYPE:
+            made.size = len(self.data)
+        made.mtime = 1_000_000_000
+        return made
+
+
+def d(name: str, mode: int = 0o755) -> M:
+    return M(name, type=DIR, mode=mode)
+
+
+def layer(folder: Path, members: Sequence[M], *, packed: bool = True) -> tuple[Path, str]:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for one in members:
+            archive.addfile(one.info(), io.BytesIO(one.data))
+    return blob(folder, gzip.compress(buffer.getvalue(), 1) if packed else buffer.getvalue())
+
+
+def blob(folder: Path, data: bytes) -> tuple[Path, str]:
+    name = hashlib.sha256(data).hexdigest()
+    (folder / name).write_bytes(data)
+    return folder / name, f"sha256:{name}"
+
+
+def by_flatten(layers: Sequence[tuple[Path, str]]) -> str:
+    diff_ids = []
+    for path, _ in layers:
+        data = path.read_bytes()
+        tar = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        diff_ids.append(f"sha256:{hashlib.sha256(tar).hexdigest()}")
+    config = {"rootfs": {"diff_ids": diff_ids}}
+    layout = Layout(path=Path(), digest="", config=config, layers=tuple(one for one, _ in layers))
+    return tree_digest(comparable(flatten.entries_of_layout(layout)))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    made = tmp_path / "root"
+    made.mkdir(mode=0o700)
+    return made
+
+
+@pytest.fixture(name="blobs")
+def folder_of_blobs(tmp_path: Path) -> Path:
+    made = tmp_path / "blobs"
+    made.mkdir()
+    return made
+
+
+def snapshot(folder: Path) -> list[str]:
+    """Everything beside the target."""
+    return sorted(str(one) for one in folder.parent.rglob("*") if folder not in one.parents)
+
+
+GOOD: dict[str, list[list[M]]] = {
+    "a file, a folder, a link, a hard link": [
+        [d("a"), M("a/f", b"x"), M("l", type=LINK, to="/a/f"), M("a/h", type=HARD, to="a/f")]
+    ],
+    "replaced": [[d("a"), M("a/f", b"1")], [M("a/f", b"22", mode=0o755)]],
+    "a folder instead of a file": [[M("a", b"1")], [d("a"), M("a/f", b"2")]],
+    "a file instead of a folder": [[d("a"), M("a/f", b"1"), d("a/b"), M("a/b/c")], [M("a", b"2")]],
+    "a folder instead of a link": [[d("x"), M("a", type=LINK, to="x")], [d("a"), M("a/f")]],
+    "a link instead of a folder": [[d("a"), M("a/f")], [M("a", type=LINK, to="/nowhere")]],
+    "a whiteout": [[d("a"), M("a/f"), M("a/g")], [M("a/.wh.f")]],
+    "a whiteout of a folder": [[d("a"), d("a/b"), M("a/b/c"), M("a/g")], [M("a/.wh.b")]],
+    "a whiteout of nothing": [[d("a")], [M("a/.wh.b"), M(".wh.c")]],
+    "an opaque folder": [[d("a"), M("a/f"), M("a/g")], [d("a"), M("a/.wh..wh..opq"), M("a/h")]],
+    "opaque after its content": [
+        [d("a"), M("a/f"), d("a/b"), M("a/b/c")],
+        [d("a"), M("a/f", b"new"), d("a/b"), M("a/b/d"), M("a/.wh..wh..opq")],
+    ],
+    "a whiteout after what replaces it": [
+        [M("f", b"1"), d("a"), M("a/b")],
+        [M("f", b"2"), M(".wh.f"), d("a"), M("a/c"), M(".wh.a")],
+    ],
+    "a whiteout of a folder that gets something new": [
+        [d("a", 0o700), M("a/b")],
+        [M("a/c"), M(".wh.a")],
+    ],
+    "a hard link to a lower layer": [[M("f", b"1")], [M("g", type=HARD, to="f"), M(".wh.f")]],
+    "a hard link to what is replaced": [
+        [M("f", b"1")],
+        [M("g", type=HARD, to="./f"), M("f", b"2")],
+    ],
+    "folders that nobody declares": [[M("a/b/c/f", b"1")], [M("a/b/.wh.c")]],
+    "odd names": [[M("./-n", b"1"), M("a b", b"2"), M("é\udcff", b"3"), M("x" * 200)]],
+    "a setuid program": [[d("bin"), M("bin/su", b"#!", mode=0o4755), M("w", mode=0o2755)]],
+    "closed to its owner": [[d("a", 0o000), M("a/f", mode=0o000)]],
+    "a pipe": [[M("p", type=tarfile.FIFOTYPE, mode=0o600)]],
+    "a device in /dev": [[d("dev"), M("dev/null", type=tarfile.CHRTYPE)], [M("dev/.wh.null")]],
+    "nothing": [[]],
+    "links all over": [
+        [M("a", type=LINK, to="b"), M("b", type=LINK, to="a"), M("c", type=LINK, to="../..")]
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_tree_is_that_of_flatten(name: str, packed: bool, blobs: Path, target: Path) -> None:
+    layers = [layer(blobs, members, packed=packed) for members in GOOD[name]]
+    before = snapshot(target)
+    found = unpack(layers, target)
+    assert found.tree == by_flatten(layers) == unpack(layers, None).tree
+    assert found.on_disk == tree_on_disk(target)
+    assert snapshot(target) == before
+
+
+def random_layers(rng: random.Random) -> Iterator[list[M]]:
+    """Layers that change each other: names meet often, folders come before what is in them."""
+    for _ in range(rng.randint(1, 4)):
+        members: list[M] = []
+        files: set[str] = set()
+        folders = [""]
+        for _ in range(rng.randint(0, 12)):
+            folder = rng.choice(folders)
+            name = f"{folder}/{rng.choice('abc')}" if folder else rng.choice("abc")
+            hidden = f"{folder}/" if folder else ""
+            kind = rng.choice(["file", "folder", "link", "whiteout", "opaque"])
+            if kind == "whiteout":
+                members.append(M(f"{hidden}.wh.{rng.choice('abc')}"))
+            elif kind == "opaque" and folder:
+                members.append(M(f"{hidden}.wh..wh..opq"))
+            elif name in files or name in folders:
+                continue
+            elif kind == "folder":
+                members.append(d(name, rng.choice([0o755, 0o700, 0o2775])))
+                folders.append(name)
+            else:
+                files.add(name)
+                made = M(name, rng.randbytes(rng.randint(0, 9)), mode=rng.choice([0o644, 0o4755]))
+                members.append(replace(made, type=LINK, to="a/b") if kind == "link" else made)
+        yield members
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_layers_come_to_the_tree_of_flatten(seed: int, blobs: Path, target: Path) -> None:
+    layers = [layer(blobs, one) for one in random_layers(random.Random(seed))]
+    found = unpack(layers, target)
+    assert found.tree == by_flatten(layers) == unpack(layers, None).tree
+    assert found.on_disk == tree_on_disk(target)
+
+
+HOSTILE: dict[str, tuple[list[M], str]] = {
+    "a path that goes up": ([M("../x", b"1")], r"\.\. in a layer"),
+    "a path that goes up within": ([d("a"), M("a/../../x", b"1")], r"\.\. in a layer"),
+    "an absolute path": ([M("/etc/x", b"1")], "absolute path"),
+    "through an absolute link": ([M("a", type=LINK, to="/"), M("a/x", b"1")], "is a link"),
+    "through a link that goes up": ([M("a", type=LINK, to=".."), M("a/x", b"1")], "is a link"),
+    "through a link below": ([d("b"), M("a", type=LINK, to="b"), M("a/x", b"1")], "is a link"),
+    "a folder through a link": ([M("a", type=LINK, to="/tmp"), d("a/b")], "is a link"),
+    "a whiteout that goes up": ([M(".wh...", b"")], "whiteout of nothing"),
+    "a whiteout of nothing": ([M(".wh.", b"")], "whiteout of nothing"),
+    "a hard link that goes up": ([M("a", type=HARD, to="../x")], r"\.\. in a layer"),
+    "an absolute hard link": ([M("a", type=HARD, to="/etc/passwd")], "absolute path"),
+    "a hard link to nothing": ([M("a", type=HARD, to="b")], "no file that is there"),
+    "a hard link to itself": ([M("a"), M("a", type=HARD, to="a")], "hard link to itself"),
+    "a hard link to a folder": ([d("b"), M("a", type=HARD, to="b")], "no file that is there"),
+    "a hard link through a link": (
+        [M("l", type=LINK, to="/etc"), M("a", type=HARD, to="l/passwd")],
+        "no file that is there",
+    ),
+    "a device": ([d("etc"), M("etc/x", type=tarfile.BLKTYPE)], "device outside of /dev"),
+    "a device at the top": ([M("dev", type=tarfile.CHRTYPE)], "device outside of /dev"),
+    "below a file": ([M("a", b"1"), M("a/x", b"1")], "is a file, not a folder"),
+    "a file in the place of a folder with content": ([d("a"), M("a/f"), M("a")], "no folder"),
+    "a long name": ([M("x" * 256)], "too long"),
+    "a long path": ([M("/".join(["x" * 200] * 25))], "too long"),
+    "a deep path": ([M("/".join(["x"] * 300))], "levels"),
+    "an unknown kind": ([M("a", type=b"D")], "kind that is not read|no whole tar"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_hostile_layer_is_refused(name: str, writes: bool, blobs: Path, target: Path) -> None:
+    members, reason = HOSTILE[name]
+    made = layer(blobs, members)
+    before = snapshot(target)
+    with pytest.raises(Refused, match=reason) as refused:
+        unpack([made], target if writes else None)
+    assert made[1][:19] in str(refused.value)
+    assert snapshot(target) == before
+
+
+def test_a_link_of_a_lower_layer_is_not_gone_through(blobs: Path, target: Path) -> None:
+    layers = [layer(blobs, [M("a", type=LINK, to="..")]), layer(blobs, [M("a/x", b"1")])]
+    with pytest.raises(Refused, match="is a link"):
+        unpack(layers, target)
+
+
+def test_what_is_on_disk_is_said(blobs: Path, target: Path) -> None:
+    members = [d("b", 0o2755), M("b/su", b"1", mode=0o6755), M("shadow", mode=0o000)]
+    devices = [d("dev"), M("dev/null", type=tarfile.CHRTYPE), M("dev/sda", type=tarfile.BLKTYPE)]
+    found = unpack([layer(blobs, [*members, *devices])], target)
+    assert sorted(found.counts.values()) == [1, 2, 2]
+    assert ("/b", "/b/su") in found.changes.values()
+    assert stat.S_IMODE((target / "b/su").stat().st_mode) == 0o755
+    assert stat.S_IMODE((target / "b").stat().st_mode) == 0o755
+    assert stat.S_IMODE((target / "shadow").stat().st_mode) == 0o400
+    assert list((target / "dev").iterdir()) == []
+    assert (target / "b/su").stat().st_mtime == (target / "b").stat().st_mtime == 1_000_000_000
+
+
+def test_names_that_would_steer_a_terminal_are_shown_harmless(blobs: Path, target: Path) -> None:
+    odd = [M("a\x1b[2J\n\udcff", mode=0o4755)]
+    found = unpack([layer(blobs, odd)], target)
+    assert list(found.changes.values()) == [("/a\\x1b[2J\\n\\udcff",)]
+    for hostile in ([M("\x1b[2J/../x")], [d("\x1b[2J"), M("\x1b[2J/x", type=tarfile.BLKTYPE)]):
+        with pytest.raises(Refused) as refused:
+            unpack([layer(blobs, hostile)], None)
+        assert "\x1b" not in str(refused.value)
+        assert "\\x1b[2J" in str(refused.value)
+
+
+def test_another_digest_is_refused(blobs: Path, target: Path) -> None:
+    made, digest = layer(blobs, [M("a", b"1")])
+    data = bytearray(made.read_bytes())
+    data[9] ^= 1  # the system in the header: it unpacks as before
+    made.write_bytes(data)
+    with pytest.raises(Refused, match="the blob holds sha256:"):
+        unpack([(made, digest)], target)
+
+
+def test_every_byte_of_a_small_layer_counts(blobs: Path) -> None:
+    made, digest = layer(blobs, [d("a"), M("a/f", b"some text")])
+    whole = made.read_bytes()
+    for at in range(len(whole)):
+        made.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        with pytest.raises(Refused):
+            unpack([(made, digest)], None)
+    for at in range(len(whole)):
+        made.write_bytes(whole[:at])
+        with pytest.raises(Refused):
+            unpack([(made, digest)], None)
+
+
+PLAIN_TAR = tarfile.TarInfo("f").tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+PACKED = gzip.compress(PLAIN_TAR, 1, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    {
+        "no checksum": (PACKED[:-8], "break off"),
+        "half a checksum": (PACKED[:-3], "break off"),
+        "another checksum": (PACKED[:-8] + b"1234" + PACKED[-4:], "damaged"),
+        "another length": (PACKED[:-4] + b"1234", "damaged"),
+        "bytes after it": (PACKED + b"rest", "damaged"),
+        "zeros after it": (PACKED + bytes(512), "damaged"),
+        "the beginning of a member": (PACKED + PACKED[:10], "break off"),
+        "a second tar": (PACKED + gzip.compress(PLAIN_TAR), "after the end of the tar"),
+        "zstd": (b"\x28\xb5\x2f\xfd" + PACKED, "it is compressed by zstd; gzip is read"),
+        "xz": (b"\xfd7zXZ\0" + PACKED, "it is compressed by xz"),
+        "bzip2": (b"BZh9" + PACKED, "it is compressed by bzip2"),
+    }.values(),
+)
+def test_what_other_readers_refuse(data: bytes, reason: str, blobs: Path) -> None:
+    assert unpack([blob(blobs, PACKED)], None).paths == 1
+    for one in (PACKED + gzip.compress(bytes(512)), PACKED + gzip.compress(b"")):
+        assert unpack([blob(blobs, one)], None).paths == 1
+    with pytest.raises(Refused, match=reason):
+        unpack([blob(blobs, data)], None)
+
+
+def few(**more: int) -> Limits:
+    return replace(LIMITS, **more)
+
+
+def test_bombs_are_refused(blobs: Path, target: Path) -> None:
+    zeros = layer(blobs, [M("zeros", bytes(3 << 20))])
+    assert unpack([zeros], None).paths == 1
+    for limits in (few(small=1 << 20), few(plain=1 << 20)):
+        with pytest.raises(Refused, match="bomb"):
+            unpack([zeros], target, limits)
+    many = layer(blobs, [M(f"f{n}") for n in range(50)])
+    with pytest.raises(Refused, match="more than 49 entries"):
+        unpack([many], target, few(entries=49))
+    whiteouts = layer(blobs, [M(f".wh.f{n}") for n in range(50)])
+    with pytest.raises(Refused, match="more than 99 entries"):
+        unpack([many, whiteouts], None, few(entries=99))
+    assert unpack([many, whiteouts], None).paths == 0
+
+
+def test_a_whiteout_bomb_takes_no_longer_than_it_has_entries(blobs: Path) -> None:
+    """Each whiteout would look at every path, were they not kept by folder."""
+    number = 8_000
+    some = layer(blobs, [d("a"), *(M(f"a/f{n}") for n in range(number))])
+    gone = layer(blobs, [M(f"a/.wh.f{n}") for n in range(number)])
+    opaque = layer(blobs, [M("a/.wh..wh..opq") for _ in range(number)])
+    assert unpack([some, gone, opaque], None).paths == 1
+
+
+@pytest.mark.parametrize("whiteout", ["a/.wh..wh..opq", ".wh.a"])
+def test_whiteouts_of_what_their_own_layer_has_take_no_longer(blobs: Path, whiteout: str) -> None:
+    """Each would look at every path of the layer once more, and hide none."""
+    number = 10_000
+    files = [M(f"a/f{n}") for n in range(number)]
+    start = time.process_time()
+    made = layer(blobs, [*files, *(M(whiteout) for _ in range(number))])
+    assert unpack([made], None).paths == number
+    assert time.process_time() - start < 10
+
+
+def test_an_extended_header_of_a_gigabyte_is_refused(blobs: Path) -> None:
+    for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
+        header = M("x", type=kind).info()
+        header.size = 1 << 30
+        made = blob(blobs, gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 16)))
+        with pytest.raises(Refused, match="extended header"):
+            unpack([made], None)
+
+
+def test_a_sparse_file_is_refused(blobs: Path) -> None:
+    header = M("x", type=tarfile.GNUTYPE_SPARSE).info()
+    made = blob(blobs, header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(Refused, match="sparse"):
+        unpack([made], None)
+    pax = M("x", b"1\n0\n1\n").info()
+    pax.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x"}
+    made = blob(blobs, pax.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
+    with pytest.raises(Refused, match="sparse"):
+        unpack([made], None)
+
+
+@pytest.mark.parametrize("data", [b"", b"no tar", b"\x1f\x8b", b"x" * 600, bytes(511)])
+def test_rubbish_is_refused_or_empty(data: bytes, blobs: Path) -> None:
+    made = blob(blobs, data)
+    try:
+        found = unpack([made], None)
+    except Refused:
+        return
+    assert found == Unpacked(tree=tree_digest({}), paths=0)
+    assert data == b""
+
+
+def test_a_file_that_breaks_off_is_refused(blobs: Path, target: Path) -> None:
+    header = M("x", b"12345").info().tobuf()
+    for rest in (b"", b"123"):
+        with pytest.raises(Refused):
+            unpack([blob(blobs, header + rest)], target)
+        (target / "x").unlink(missing_ok=True)
+
+
+def test_nothing_leads_out_of_a_root_whatever_lies_in_it(tmp_path: Path, target: Path) -> None:
+    """Also if a link were there that no layer has made: no component is ever followed."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    (target / "link").symlink_to(outside)
+    (target / "file-link").symlink_to(outside / "kept")
+    root = Root(target)
+    try:
+        for work in (
+            lambda: root.file("link/x", io.BytesIO(b"1"), 1, 0o644, 0),
+            lambda: root.file("file-link", io.BytesIO(b"1"), 1, 0o644, 0),
+            lambda: root.folder("link/x"),
+            lambda: root.link("link/x", "y", 0),
+            lambda: root.pipe("link/x", 0o600),
+            lambda: root.same("x", "link/kept"),
+            lambda: root.same("link/x", "file-link"),
+            lambda: root.remove("link/kept", folder=False),
+            lambda: root.settle("link", 0o777, 0),
+        ):
+            with pytest.raises((Refused, OSError)):
+                work()
+    finally:
+        root.close()
+    assert [one.name for one in outside.iterdir()] == ["kept"]
+    assert (outside / "kept").read_text() == "kept"
+    assert stat.S_IMODE(outside.stat().st_mode) != 0o777

@@ -1,0 +1,82 @@
+"""Verifying what `pull` left: what is read of receipts, and which checks an image carries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.artifacts.tree import Entry
+from builder.cli import main
+from builder.cli.pulled import checks_in, receipt_in
+from builder.model.errors import BadInput
+from builder.verify import FormatTree
+
+RECEIPT: dict[str, Any] = {
+    "schema": "build-images/receipt/v1",
+    "name": "tool-1.0-x86_64",
+    "format": "sif",
+    "digest": f"sha256:{'5' * 64}",
+    "image": {"architecture": "x86_64"},
+    "run": {"environment": ["A=b=c", "EMPTY="], "directory": "/work"},
+}
+
+
+def put(folder: Path, **changed: object) -> Path:
+    (folder / "receipt.json").write_text(json.dumps({**RECEIPT, **changed}))
+    return folder
+
+
+def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
+    found = receipt_in(put(tmp_path))
+    assert found is not None
+    assert (found.identifier, found.arch, found.format) == ("tool-1.0-x86_64", "x86_64", "sif")
+    assert found.environment == {"A": "b=c", "EMPTY": ""}
+    assert found.directory == "/work"
+    assert receipt_in(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"format": "directory"}, "pulled as a directory is not verified as one"),
+        ({"format": ["sif"]}, "is not verified as one"),
+        ({"run": None}, "pull the image again with this version"),
+        ({"run": {"environment": ["A"], "directory": "/"}}, "it does not say what to verify"),
+        ({"run": {"environment": [3], "directory": "/"}}, "it does not say what to verify"),
+        ({"image": []}, "it does not say what to verify"),
+    ],
+)
+def test_a_receipt_that_will_not_do(
+    changed: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(put(tmp_path, **changed))]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_artifact_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(put(tmp_path))]) == 2
+    assert "image.sif" in capsys.readouterr().err
+
+
+def tree_of(*paths: str) -> FormatTree:
+    files = {path: Entry(path=path, kind="file", mode=0o755) for path in paths}
+    return FormatTree.of(files)
+
+
+def test_the_checks_of_an_image_are_its_scripts_in_order() -> None:
+    here = "opt/build-images/checks"
+    others = (f"{here}/notes.txt", f"{here}/old/10-mpi", "opt/build-images/run-checks")
+    found = checks_in(
+        tree_of(f"{here}/20-mpi", f"{here}/30-pytorch-gpu", f"{here}/10-libraries", *others), "it"
+    )
+    assert [(one.name, one.needs) for one in found] == [
+        ("libraries", ()),
+        ("mpi", ()),
+        ("pytorch-gpu", ("gpu",)),
+    ]
+    assert found[0].script == f"/{here}/10-libraries"
+    with pytest.raises(BadInput, match="it: there are no checks in it"):
+        checks_in(tree_of(*others), "it")

@@ -1,0 +1,112 @@
+"""Which releases a selection means, and where they go."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+from builder.cli.publishing import namespace
+from builder.cli.releases import declared_releases, ready_releases
+from builder.load.project import load_project
+from builder.model import Cell, FloatingTag, Project, Selection, Where
+from builder.model.errors import BadInput
+
+
+@pytest.fixture(scope="module", name="project")
+def shipped_project() -> Project:
+    return load_project(ROOT)
+
+
+def test_the_default_selection_says_which_architectures_a_tag_has(project: Project) -> None:
+    [release] = declared_releases(project, Selection())
+    assert str(release) == "hpc-base:1.0-debian13-openmpi5.0"
+    assert release.floating == ("latest",)
+    assert [one.cell.arch for one in release.images] == ["ppc64le", "x86_64"]
+    assert release.architectures == ("ppc64le", "amd64")
+
+
+def test_a_glob_leaves_no_architecture_out_and_an_option_does(project: Project) -> None:
+    glob = ("python-mpi-*-debian13-openmpi5.0-x86_64",)
+    [release] = declared_releases(project, Selection(images=glob))
+    assert [one.cell.arch for one in release.images] == ["aarch64", "ppc64le", "x86_64"]
+    assert release.relatives == (("hpc-base", "1.0-debian13-openmpi5.0"),)
+    some = Selection(images=glob, patterns={"arch": ("x86_64",)})
+    [release] = declared_releases(project, some)
+    assert [one.cell.arch for one in release.images] == ["x86_64"]
+
+
+def test_every_floating_tag_of_the_shipped_matrix_means_a_cell(project: Project) -> None:
+    recipes = tuple({one.recipe for one in project.matrix.tags})
+    bases = tuple({one.base for one in project.matrix.tags})
+    patterns = {"recipe": recipes, "base": bases, "cuda": ("none", "11.8", "12.4")}
+    found = declared_releases(project, Selection(patterns={**patterns, "arch": ("x86_64",)}))
+    tags = [(release.recipe, tag) for release in found for tag in release.floating]
+    assert sorted(tags) == sorted((one.recipe, one.tag) for one in project.matrix.tags)
+
+
+def test_a_floating_tag_of_a_cell_that_is_left_out_is_a_fault(project: Project) -> None:
+    where = Where(file="matrix.yaml", line=7, key="tags.hpc-base.new")
+    tag = FloatingTag(
+        recipe="hpc-base", tag="new", base="debian12", cuda="none", mpi="openmpi5.0", where=where
+    )
+    matrix = dataclasses.replace(project.matrix, tags=(tag,))
+    changed = dataclasses.replace(project, matrix=matrix)
+    with pytest.raises(
+        BadInput, match=r"matrix\.yaml:7: tags\.hpc-base\.new: this tag means"
+    ) as one:
+        declared_releases(changed, Selection())
+    assert "debian12 packages Open MPI 4.1.4, not 5.0" in str(one.value)
+    assert declared_releases(changed, Selection(patterns={"recipe": ("biggan",)}))
+
+
+def test_what_is_not_built_is_said_for_each_architecture(project: Project, tmp_path: Path) -> None:
+    _, reasons = ready_releases(declared_releases(project, Selection()), tmp_path, ROOT)
+    assert reasons == [
+        f"hpc-base:1.0-debian13-openmpi5.0: {arch}: "
+        "it is not built: its folder has no manifest.json"
+        for arch in ("ppc64le", "x86_64")
+    ]
+
+
+def test_the_tag_of_a_cell_is_its_identifier_without_recipe_and_architecture() -> None:
+    cell = Cell(
+        recipe="pytorch",
+        recipe_version="2.6",
+        base="debian13",
+        cuda="12.4",
+        mpi="openmpi5.0",
+        arch="ppc64le",
+    )
+    assert cell.tag == "2.6-debian13-cuda12.4-openmpi5.0"
+    made = dataclasses.replace(cell, mpi="none", flavour="development", cpu="power9le")
+    assert made.tag == "2.6-debian13-cuda12.4-development-power9le"
+    for one in (cell, made):
+        assert f"pytorch-{one.tag}-ppc64le" == one.identifier
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("quay.io", "write REGISTRY/NAMESPACE"),
+        ("quay.io/", "write REGISTRY/NAMESPACE"),
+        ("me:secret@quay.io", "write REGISTRY/NAMESPACE"),
+        ("me:secret@quay.io/site", "no user name"),
+        ("https://quay.io/site", "no scheme"),
+        ("quay.io/site:tag", "no tag and no digest"),
+        ("quay.io/Site", "no repository"),
+    ],
+)
+def test_what_is_no_namespace(text: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why) as caught:
+        namespace(text, ())
+    assert "secret" not in str(caught.value)
+
+
+def test_the_repositories_of_a_namespace_share_their_connections() -> None:
+    to = namespace("quay.io/site/images/", ())
+    assert to("hpc-base").name == "quay.io/site/images/hpc-base"
+    assert to("hpc-base").transport is to("pytorch").transport
+    assert namespace("site/images", ())("a").name == "docker.io/site/images/a"

@@ -1,0 +1,485 @@
+"""`doctor --gpu`: hosts that are well and hosts that are not, and whose matter a failure is.
+
+The driver's library is the one of fakes/nvml.c, found by name as the driver's would be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_nvml import fake_nvml
+
+from builder.cli import main
+from builder.facts import CUDA_ERRORS
+from builder.host.doctor.gpus import SICK, SOUND, UNKNOWN, WATCH, Finding
+from builder.host.doctor.gpus.accused import accused
+from builder.host.doctor.gpus.dcgm import read_diagnosis
+from builder.host.doctor.gpus.judging import judged
+from builder.load.facts import read_facts
+from builder.load.faults import Faults
+from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlFault, NvmlReading
+
+RELEASES = read_facts(Path("/nonexistent"), Faults()).cuda
+Doctor = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return fake_nvml(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def doctor(
+    library: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Doctor:
+    """Runs `doctor --gpu --json` on a host whose NVML says something: exit code and document."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(library).parent))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def run(said: str = "", *arguments: str) -> tuple[int, dict[str, Any]]:
+        monkeypatch.setenv("FAKE_NVML", said)
+        status = main(["doctor", "--gpu", "--json", "--project", str(tmp_path), *arguments])
+        found = json.loads(capsys.readouterr().out)
+        assert found["schema"] == "build-images/gpu-health/v1"
+        return status, found
+
+    return run
+
+
+def said(found: dict[str, Any], *verdicts: str) -> list[str]:
+    """The findings of these verdicts, a line each."""
+    return [
+        f"{one['subject']}: {one['text']}"
+        for one in found["findings"]
+        if one["verdict"] in verdicts and one["key"] != "images"
+    ]
+
+
+def test_a_healthy_v100(doctor: Doctor) -> None:
+    status, found = doctor()
+    assert (status, found["verdict"]) == (0, SOUND)
+    assert said(found, SOUND) == [
+        "host: driver 418.87.00, for CUDA up to 10.1",
+        "GPU 0: Tesla V100-SXM2-32GB, 34 °C, no uncorrectable memory error, not slowed down",
+    ]
+    assert found["host"]["gpus"][0]["uuid"] == "GPU-00000000"
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "finding"),
+    [
+        (
+            "vuncorrected=3",
+            SICK,
+            "3 uncorrectable memory errors since the driver was loaded: CUDA error 214",
+        ),
+        (
+            "uncorrected=3",
+            WATCH,
+            "3 uncorrectable memory errors in its life, none since the driver was loaded",
+        ),
+        ("ecc=0", WATCH, "ECC is off: wrong memory goes unnoticed"),
+        ("single=60,double=4", SICK, "64 pages of memory are retired: no more can be"),
+        ("double=1,pagespending=1", WATCH, "a page of memory waits to be retired"),
+        ("rows=1,rowsfailed=1", SICK, "a row of memory could not be replaced by a spare one"),
+        ("rows=1,rowspending=1", WATCH, "a row of memory waits to be replaced by a spare one"),
+        (
+            "throttle=0x40,sm=900,temp=90",
+            SICK,
+            "slowed down: hardware thermal slowdown: much too hot; 900 of 1530 MHz; 90 of 87 °C",
+        ),
+        (
+            "throttle=0x80",
+            SICK,
+            (
+                "slowed down: power brake: the power supply says that it gives too much; "
+                "135 of 1530 MHz; 34 of 87 °C"
+            ),
+        ),
+        ("temp=87", SICK, "too hot; 87 of 87 °C"),
+        ("temp=82", WATCH, "hot; 82 of 87 °C"),
+        ("mode=2", SICK, "closed to computing: CUDA ends with error 46"),
+        ("mode=3", WATCH, "for one process at a time: a second rank on it ends with error 46"),
+        ("mig=1", SICK, "MIG is on, and no device was made: CUDA ends with error 100"),
+        (
+            "persistence=0",
+            WATCH,
+            "persistence is off: the first call of each program takes seconds",
+        ),
+        ("nvlinks=4", WATCH, "2 of 6 NVLinks are down"),
+        ("width=8", WATCH, "PCIe is 8 lanes wide, not 16: copies are slow"),
+        (
+            "temp=-15",
+            SICK,
+            "it fell off the bus (NVML_ERROR_GPU_IS_LOST in nvmlDeviceGetTemperature)",
+        ),
+        (
+            "temp=-16",
+            SICK,
+            "it asks for a reset (NVML_ERROR_RESET_REQUIRED in nvmlDeviceGetTemperature)",
+        ),
+        (
+            "temp=-999",
+            UNKNOWN,
+            "it does not answer every question (NVML_ERROR_UNKNOWN in nvmlDeviceGetTemperature)",
+        ),
+    ],
+)
+def test_a_gpu_with_a_symptom(doctor: Doctor, answers: str, verdict: str, finding: str) -> None:
+    status, found = doctor(answers)
+    assert said(found, WATCH, SICK, UNKNOWN) == [
+        f"GPU 0: {finding} [Tesla V100-SXM2-32GB, 0004:04:00.0]"
+    ]
+    assert found["verdict"] == verdict
+    assert status == (0 if verdict == WATCH else 1)
+    [one] = [one for one in found["findings"] if one["subject"] == "GPU 0"]
+    assert one["matter"] == "host"
+    assert one["remedy"]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        "throttle=0x4,use=100,power=299000",  # at the power limit under load, as it should be
+        "temp=81",
+        "mig=1,migdevices=2",
+        "nvlinks=0",  # none of them is wired
+        "vcorrected=1000",
+        "single=63",
+        "temp=-3,throttle=0",  # it does not tell its temperature
+    ],
+)
+def test_what_is_no_symptom(doctor: Doctor, answers: str) -> None:
+    status, found = doctor(answers)
+    assert (status, found["verdict"], said(found, WATCH, SICK, UNKNOWN)) == (0, SOUND, [])
+
+
+def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
+    status, found = doctor("count=2,handle1=15")
+    assert status == 1
+    assert said(found, SOUND)[1].startswith("GPU 0: Tesla V100")
+    assert said(found, SICK) == [
+        "GPU 1: it fell off the bus (NVML_ERROR_GPU_IS_LOST in nvmlDeviceGetHandleByIndex_v2)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "finding"),
+    [
+        (
+            "init=18",
+            SICK,
+            (
+                "the driver's library is not of the loaded kernel module's version: CUDA error 803 "
+                "(NVML_ERROR_LIB_RM_VERSION_MISMATCH)"
+            ),
+        ),
+        (
+            "init=9",
+            SICK,
+            (
+                "the driver's library is there, and its kernel module is not loaded "
+                "(NVML_ERROR_DRIVER_NOT_LOADED)"
+            ),
+        ),
+        (
+            "init=15",
+            SICK,
+            ("the driver does not answer: nvmlInit_v2: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
+        ),
+        ("init=4", UNKNOWN, "this user may not ask the driver (NVML_ERROR_NO_PERMISSION)"),
+        ("count=0", SICK, "the driver answers, and shows no GPU"),
+        (
+            "crash=1",
+            SICK,
+            (
+                "the driver does not answer: libnvidia-ml.so.1: NO_ANSWER, "
+                "whoever asked ended with signal 11"
+            ),
+        ),
+    ],
+)
+def test_a_driver_that_does_not_answer(
+    doctor: Doctor, answers: str, verdict: str, finding: str
+) -> None:
+    status, found = doctor(answers)
+    assert (status, found["verdict"]) == (1, verdict)
+    assert said(found, SICK, UNKNOWN) == [f"host: {finding}"]
+
+
+def test_a_host_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if Path("/proc/driver/nvidia").exists() or judged(reading_here(), RELEASES)[0].verdict == SICK:
+        pytest.skip("this machine has a GPU")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    assert main(["doctor", "--gpu", "--project", str(tmp_path)]) == 4
+    told = capsys.readouterr().out
+    assert "no GPU of NVIDIA's and no driver for one" in told
+    assert told.splitlines()[-1].startswith("There is no GPU to look at")
+
+
+def reading_here() -> NvmlReading:
+    from builder.system.nvml import read  # noqa: PLC0415
+
+    return read()
+
+
+NO_LIBRARY = NvmlFault(
+    call="dlopen", number=12, name=LIBRARY_NOT_FOUND, text="cannot open shared object file"
+)
+V100 = Gpu(index=0, name="Tesla V100", pci="0004:04:00.0", compute_capability="7.0")
+HOST = NvmlReading(driver="418.87.00", kernel_driver="418.87.00", cuda="10.1", gpus=(V100,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "text"),
+    [
+        (
+            {"gpus": (), "fault": NO_LIBRARY},
+            SICK,
+            "driver 418.87.00 is loaded, and its library is not: cannot open shared object file",
+        ),
+        (
+            {"gpus": (), "fault": NO_LIBRARY, "kernel_driver": "", "pci_gpus": ("a", "b")},
+            SICK,
+            "no driver for the 2 of NVIDIA's GPUs on the PCI bus",
+        ),
+        (
+            {"driver": "535.104.05"},
+            SICK,
+            (
+                "the driver's library is of 535.104.05, the kernel module of 418.87.00: "
+                "CUDA ends with error 803"
+            ),
+        ),
+        (
+            {"pci_gpus": ("0004:04:00.0", "0004:05:00.0")},
+            WATCH,
+            "on the PCI bus, and not shown by the driver: 0004:05:00.0",
+        ),
+        ({"kernel_driver": ""}, SOUND, "driver 418.87.00, for CUDA up to 10.1"),
+    ],
+)
+def test_a_host_as_it_was_read(changes: dict[str, Any], verdict: str, text: str) -> None:
+    found = judged(dataclasses.replace(HOST, **changes), RELEASES)
+    assert (verdict, text) in [(one.verdict, one.text) for one in found]
+
+
+def test_a_lost_gpu_is_the_one_that_is_missing() -> None:
+    lost = NvmlFault(call="nvmlDeviceGetHandleByIndex_v2", number=15, name="NVML_ERROR_GPU_IS_LOST")
+    reading = dataclasses.replace(
+        HOST,
+        gpus=(V100, Gpu(index=1, fault=lost)),
+        pci_gpus=("0004:04:00.0", "0004:05:00.0"),
+    )
+    texts = [one.text for one in judged(reading, RELEASES)]
+    assert any(text.endswith("HandleByIndex_v2) [0004:05:00.0]") for text in texts)
+    assert not any("not shown" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "capability", "first", "last", "missing"),
+    [
+        ("418.87.00", "10.1", "7.0", "9.2", "10.1", "10.2"),
+        ("580.65.06", "13.0", "7.0", "9.2", "12.9", "13.0"),  # 13.0 has no code for a V100
+        ("450.80.02", "11.0", "8.0", "9.2", "11.8", "12.0"),  # minor-version compatibility
+        ("525.60.13", "12.0", "8.9", "9.2", "12.9", "13.0"),
+    ],
+)
+def test_which_images_run_here(
+    driver: str, cuda: str, capability: str, first: str, last: str, missing: str
+) -> None:
+    gpu = dataclasses.replace(V100, compute_capability=capability)
+    reading = NvmlReading(driver=driver, kernel_driver=driver, cuda=cuda, gpus=(gpu,))
+    [found] = [one for one in judged(reading, RELEASES) if one.key == "images"]
+    assert found.matter == "image"
+    versions = found.text.removeprefix("images with CUDA ").partition(" run")[0].split(", ")
+    assert (versions[0], versions[-1], missing in versions) == (first, last, False)
+
+
+def test_ptx_that_is_newer_than_the_driver_does_not_run() -> None:
+    """11.4 has code for 8.7 at most, and a driver of 11.0 cannot compile its PTX for an H100."""
+    gpu = dataclasses.replace(V100, compute_capability="9.0")
+    reading = NvmlReading(driver="450.80.02", kernel_driver="450.80.02", cuda="11.0", gpus=(gpu,))
+    [found] = [one for one in judged(reading, RELEASES) if one.key == "images"]
+    assert "11.0" in found.text
+    assert "11.4" not in found.text
+
+
+# ---- DCGM ----
+
+PASSED_3 = {
+    "DCGM GPU Diagnostic": {
+        "test_categories": [
+            {
+                "category": "Deployment",
+                "tests": [
+                    {"name": "Denylist", "results": [{"gpu_ids": "0,1", "status": "Pass"}]},
+                    None,
+                    {"name": "NVML Library", "results": [{"gpu_ids": "0,1", "status": "Pass"}]},
+                ],
+            }
+        ]
+    }
+}
+
+
+def failed_4(severity: int) -> dict[str, Any]:
+    warning = {"warning": "Persistence mode is disabled.", "error_severity": severity}
+    result = {"entity_group": "GPU", "entity_id": 0, "status": "Fail", "warnings": [warning]}
+    test = {"name": "software", "results": [result], "test_summary": {"status": "Fail"}}
+    return {"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [test]}]}}
+
+
+def test_dcgm_that_passes() -> None:
+    [found] = read_diagnosis("WARNING: something\n" + json.dumps(PASSED_3))
+    assert (found.subject, found.verdict) == ("host", SOUND)
+    assert found.text == "DCGM: its quick diagnosis passed, 2 results"
+
+
+@pytest.mark.parametrize(("severity", "verdict"), [(2, SICK), (5, WATCH)])
+def test_dcgm_4_that_fails(severity: int, verdict: str) -> None:
+    [found] = read_diagnosis(json.dumps(failed_4(severity)))
+    assert (found.subject, found.verdict) == ("GPU 0", verdict)
+    assert found.text == "DCGM: software: Persistence mode is disabled."
+
+
+def test_dcgm_3_that_fails() -> None:
+    document: Any = json.loads(json.dumps(PASSED_3))
+    tests = document["DCGM GPU Diagnostic"]["test_categories"][0]["tests"]
+    tests[2]["results"] = [{"gpu_ids": "1", "status": "FAIL", "warnings": ["row remap failed"]}]
+    [found] = read_diagnosis(json.dumps(document))
+    assert (found.subject, found.verdict) == ("GPU 1", SICK)
+    assert found.text == "DCGM: NVML Library: row remap failed"
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "text"),
+    [
+        ("", "Error: unable to establish a connection", "Error: unable to establish a connection"),
+        ("{ broken", "", "{ broken"),
+        (json.dumps({"DCGM Diagnostic": {"runtime_error": "no GPUs"}}), "", "no GPUs"),
+        ("", "", "nothing"),
+    ],
+)
+def test_dcgm_that_cannot_look(stdout: str, stderr: str, text: str) -> None:
+    [found] = read_diagnosis(stdout, stderr)
+    assert (found.verdict, found.text) == (UNKNOWN, f"DCGM: could not look; it says: {text}")
+
+
+def test_dcgm_that_skips_everything_is_no_pass() -> None:
+    skipped = json.dumps(PASSED_3).replace('"Pass"', '"Skip"')
+    [found] = read_diagnosis(skipped)
+    assert (found.verdict, found.text) == (UNKNOWN, "DCGM: ran no test")
+
+
+def test_dcgm_is_asked_where_it_is(doctor: Doctor, tmp_path: Path) -> None:
+    program = tmp_path / "dcgmi"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(failed_4(2))}'\nexit 226\n")
+    program.chmod(0o755)
+    status, found = doctor()
+    assert status == 1
+    assert said(found, SICK) == ["GPU 0: DCGM: software: Persistence mode is disabled."]
+
+
+# ---- A bad image, or a sick GPU? ----
+
+ECC = Finding(
+    subject="GPU 0", key="ecc", verdict=SICK, text="3 uncorrectable", matter="host", remedy="reset"
+)
+
+
+def failing(reason: str, name: str = "gpu-compute") -> dict[str, Any]:
+    one = {"check": name, "outcome": "failed", "reason": reason}
+    other = {"check": "mpi", "outcome": "failed", "reason": "1 rank of 4"}
+    passed = {"check": "gpu-blas", "outcome": "passed", "reason": "all right"}
+    return {"checks": {"oci": [one, other, passed], "sif": [one]}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "sick", "matter", "verdict"),
+    [
+        ("cuInit: CUDA error 34 (x)", "gpu-library", False, "image", SICK),
+        ("cuInit: CUDA error 34 (x)", "gpu-library", True, "image", SICK),
+        ("x: CUDA error 100 (x)", "gpu-compute", True, "start", SICK),
+        ("x: CUDA error 214 (x)", "gpu-compute", False, "host", SICK),
+        ("x: CUDA error 719 (x)", "gpu-compute", True, "host", SICK),
+        ("x: CUDA error 719 (x)", "gpu-compute", False, "image", SICK),
+        ("x: CUDA error 4711 (x)", "gpu-compute", True, "host", SICK),
+        ("sum 3 is 4, not 5", "gpu-compute", True, "host", SICK),
+        ("sum 3 is 4, not 5", "gpu-compute", False, "image", UNKNOWN),
+        ("of the driver: libcuda.so.1", "cuda-clean", True, "image", UNKNOWN),
+        ("without a GPU cuda-compute passes", "gpu-control", True, "image", UNKNOWN),
+        ("without a GPU cuda-compute passes", "gpu-withheld", True, "image", UNKNOWN),
+    ],
+)
+def test_whose_matter_a_failed_check_is(
+    reason: str, name: str, sick: bool, matter: str, verdict: str
+) -> None:
+    [found] = accused(failing(reason, name), [ECC] if sick else [])
+    assert (found.subject, found.matter, found.verdict) == (f"check {name}", matter, verdict)
+    assert found.text.endswith(f"{reason} (in oci, sif)")
+    if matter == "host" and sick:
+        assert found.remedy == "first the host: GPU 0: 3 uncorrectable"
+    assert found.remedy
+
+
+def test_an_image_beside_the_hosts_health(doctor: Doctor, tmp_path: Path) -> None:
+    """The exit code is the host's: an image that is at fault does not make GPUs sick."""
+    folder = tmp_path / "image"
+    folder.mkdir()
+    manifest = {
+        "schema": "build-images/manifest/v1",
+        "image": "x",
+        "cell": {},
+        "content_key": "",
+        "engine": "buildah",
+        "artifacts": {"oci": {"format": "oci", "path": "x", "digest": "x", "size": 1}},
+        "outcome": "failed",
+        "in_image_checks": [],
+        **failing("cuInit: CUDA error 34 (CUDA_ERROR_STUB_LIBRARY)", "gpu-library"),
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    status, found = doctor("", str(folder))
+    assert (status, found["verdict"]) == (0, SOUND)
+    assert said(found, SICK)[0].startswith("check gpu-library: the image's matter: cuInit")
+
+
+def test_what_is_no_image(
+    tmp_path: Path, doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del doctor
+    assert main(["doctor", "--gpu", str(tmp_path)]) == 2
+    assert "no manifest.json here" in capsys.readouterr().err
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert "doctor --gpu IMAGE" in capsys.readouterr().err
+
+
+def test_the_text_of_it(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doctor()
+    monkeypatch.setenv("FAKE_NVML", "count=4,handle1=15,vuncorrected2=3")
+    assert main(["doctor", "--gpu"]) == 1
+    told = capsys.readouterr().out
+    assert re.search(r"2 +Tesla V100-SXM2-32GB +7\.0 +32 GiB +34 of 87 .* on 3/0 +3 x16", told)
+    assert "  0-2 0-3: PCIe SYS\n  2-3: 3 NVLinks, PCIe NODE\n" in told
+    assert "the host's matter: drain the node, look for Xid 79" in told
+    assert told.splitlines()[-1].startswith("Something is sick")
+
+
+def test_each_cuda_error_says_whose_matter_it_is_and_what_to_do() -> None:
+    for error in CUDA_ERRORS.values():
+        assert error.matter in {"host", "image", "start", "unclear"}
+        assert error.meaning
+        assert error.remedy

@@ -1,0 +1,189 @@
+"""The host contract in each form that an image has, without starting it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import struct
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_samples import OPENMPI, contract, cuda
+from samples import a_file, a_folder, tar_bytes
+
+from builder.artifacts import oci
+from builder.host import contract_in
+from builder.model.contract import as_labels, as_text
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.system.process import Processes
+
+CONTRACT = contract("ppc64le", cuda=cuda("10.1"), mpi=OPENMPI)
+LABELS = as_labels(CONTRACT)
+_JSON, _PARTITION = 0x4006, 0x4004
+
+
+def layout(root: Path, labels: Mapping[str, str] | None) -> Path:
+    """An OCI layout whose image has labels."""
+    (root / "rootfs.tar").write_bytes(tar_bytes(a_folder("bin")))
+    oci.write_archive(
+        root / "rootfs.tar", root / "base.tar", architecture="ppc64le", environment={}, name="base"
+    )
+    with tarfile.open(root / "base.tar") as archive:
+        archive.extractall(root / "image.oci", filter="data")
+    folder = root / "image.oci"
+    config = {"config": {"Labels": labels}}
+    replace_config(folder, config)
+    return folder
+
+
+def replace_config(folder: Path, config: Mapping[str, Any]) -> None:
+    def stored(value: Mapping[str, Any]) -> str:
+        data = json.dumps(value).encode()
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        oci.blob_path(folder, digest).write_bytes(data)
+        return digest
+
+    index = json.loads((folder / "index.json").read_text())
+    manifest = json.loads(oci.blob_path(folder, index["manifests"][0]["digest"]).read_bytes())
+    manifest["config"]["digest"] = stored(config)
+    index["manifests"][0]["digest"] = stored(manifest)
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def sif(file: Path, objects: Mapping[str, bytes], *, kind: int = _JSON) -> Path:
+    """A SIF with objects and no file system, as https://github.com/apptainer/sif lays it out."""
+    table, start = b"", 128 + 585 * 4
+    body = b""
+    for number, (name, data) in enumerate(objects.items(), start=1):
+        numbers = (start + len(body), len(data), len(data), 0, 0, 0, 0)
+        table += struct.pack(
+            "<i?IIIqqqqqqq128s384s", kind, True, number, 1, 0, *numbers, name.encode(), b""
+        )
+        body += data
+    head = struct.pack(
+        "<32s10s3s3s16sqqqqqqqq",
+        *(b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC\0", b"01\0", b"02\0", b"\0" * 16),
+        *(0, 0, 4 - len(objects), 4, 128, 585 * 4, start, len(body)),
+    )
+    file.write_bytes(head + table.ljust(585 * 4, b"\0") + body)
+    return file
+
+
+def tarball(file: Path, *, prefix: str = "", text: str | None = None, packed: bool = True) -> Path:
+    members = [a_folder(f"{prefix}bin")]
+    if text is not None:
+        members.append(a_file(f"{prefix}opt/build-images/host-contract.json", text))
+    data = tar_bytes(*members)
+    file.write_bytes(gzip.compress(data) if packed else data)
+    return file
+
+
+def unpacked(root: Path) -> Path:
+    folder = root / "image"
+    (folder / "opt/build-images").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "opt/build-images/host-contract.json").write_text(as_text(CONTRACT))
+    return folder
+
+
+def text_file(root: Path) -> Path:
+    file = root / "host-contract.json"
+    file.write_text(as_text(CONTRACT))
+    return file
+
+
+def inspected(labels: Mapping[str, str]) -> bytes:
+    return json.dumps({"data": {"attributes": {"labels": labels}}}).encode()
+
+
+FORMS: Mapping[str, Callable[[Path], Path]] = {
+    "an OCI layout": lambda root: layout(root, LABELS),
+    "a SIF made of an OCI image": lambda root: sif(
+        root / "image.sif", {"oci-config.json": json.dumps({"Labels": LABELS}).encode()}
+    ),
+    "a SIF made of a definition": lambda root: sif(
+        root / "image.sif",
+        {"oci-config.json": b"{}", "inspect-metadata.json": inspected(LABELS)},
+    ),
+    "a tarball": lambda root: tarball(root / "image.tar.gz", text=as_text(CONTRACT)),
+    "a tarball with ./": lambda root: tarball(
+        root / "image.tar.gz", prefix="./", text=as_text(CONTRACT)
+    ),
+    "a plain tar": lambda root: tarball(root / "image.tar", text=as_text(CONTRACT), packed=False),
+    "a folder": unpacked,
+    "a file": text_file,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_has_the_same_contract(form: str, tmp_path: Path) -> None:
+    assert contract_in(FORMS[form](tmp_path), Processes()) == CONTRACT
+
+
+def unpacked_without(root: Path) -> Path:
+    folder = unpacked(root)
+    (folder / "opt/build-images/host-contract.json").unlink()
+    return folder
+
+
+WITHOUT: Mapping[str, Callable[[Path], Path]] = {
+    "an OCI layout": lambda root: layout(root, {"build-images.arch": "ppc64le"}),
+    "an OCI layout without labels": lambda root: layout(root, None),
+    "a tarball": lambda root: tarball(root / "image.tar.gz"),
+    "a folder": unpacked_without,
+}
+
+
+@pytest.mark.parametrize("form", WITHOUT)
+def test_an_image_without_one_cannot_be_told(form: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingPrerequisite, match="cannot tell: this image has no host contract"):
+        contract_in(WITHOUT[form](tmp_path), Processes())
+
+
+def broken_blob(root: Path) -> Path:
+    folder = layout(root, LABELS)
+    for blob in (folder / "blobs/sha256").iterdir():
+        blob.write_bytes(blob.read_bytes() + b" ")
+    return folder
+
+
+def truncated(file: Path, size: int) -> Path:
+    os.truncate(file, size)
+    return file
+
+
+BROKEN: Mapping[str, Callable[[Path], Path]] = {
+    "nothing": lambda root: root / "image.sif",
+    "an empty folder": lambda root: root,
+    "an empty file": lambda root: tarball_of(root, b""),
+    "no archive": lambda root: tarball_of(root, b"\x1f\x8b no archive"),
+    "a tarball that breaks off": lambda root: truncated(FORMS["a tarball"](root), 60),
+    "a SIF that breaks off": lambda root: truncated(FORMS["a SIF made of an OCI image"](root), 500),
+    "a SIF without a file system": lambda root: sif(root / "image.sif", {"a.json": b"["}),
+    "another blob": broken_blob,
+    "an index of something else": lambda root: index_of(root, "[]"),
+    "an index that is no JSON": lambda root: index_of(root, "{"),
+    "a contract that is none": lambda root: tarball(root / "image.tar.gz", text="{}"),
+    "a contract of megabytes": lambda root: tarball(root / "image.tar.gz", text=" " * (2 << 20)),
+}
+
+
+def tarball_of(root: Path, data: bytes) -> Path:
+    (root / "image.tar.gz").write_bytes(data)
+    return root / "image.tar.gz"
+
+
+def index_of(root: Path, text: str) -> Path:
+    (root / "index.json").write_text(text)
+    return root
+
+
+@pytest.mark.parametrize("form", BROKEN)
+def test_what_is_broken_is_bad_input(form: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput):
+        contract_in(BROKEN[form](tmp_path), Processes())

@@ -1,0 +1,205 @@
+"""Templates: types kept, lists spliced, and every fault a `TemplateError`."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import base
+
+from builder import facts
+from builder.load import templates
+from builder.load.templates import TemplateError, render
+from builder.model import Cell, PlannedMpi
+
+NAMES = templates.sample_names()
+MPI = PlannedMpi(
+    family="openmpi",
+    version="5.0.7",
+    route="package",
+    development=("libmpi-dev",),
+    runtime=("mpi-bin",),
+)
+CELL = Cell(
+    recipe="core", recipe_version="1.0", base="debian13", cuda="none", mpi="none", arch="ppc64le"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{{ mpi.development }}", ["mpi-dev"]),
+        (" {{ 2 + 1 }}\n", 3),
+        ("{{ arch == 'x86_64' }}", True),
+        ("{{ 1.5 }}", 1.5),
+        ("{{ '}' }}", "}"),
+        ("{{ mpi.version }}", "5.0.7"),
+    ],
+)
+def test_a_whole_expression_keeps_its_type(text: str, value: Any) -> None:
+    found = render(text, NAMES)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{{ arch }}-{{ cuda.version }}", "x86_64-12.4"),
+        ("n={{ 3 }}", "n=3"),
+        ("{{ 1 }}{{ 2 }}", "12"),
+        ("{% if arch == 'x86_64' %}yes{% endif %}\n", "yes\n"),
+        ("${HOME} { } %", "${HOME} { } %"),
+        ("no template", "no template"),
+    ],
+)
+def test_everything_else_is_text(text: str, value: str) -> None:
+    assert render(text, NAMES) == value
+
+
+def test_a_list_in_a_list_is_spliced() -> None:
+    assert render(["make", "{{ mpi.development }}", "cmake"], NAMES) == ["make", "mpi-dev", "cmake"]
+    assert render(["{{ [] }}"], NAMES) == []
+    assert render(("a", ["b", "c"]), NAMES) == ["a", "b", "c"]
+
+
+def test_a_list_as_a_value_is_not_spliced() -> None:
+    given = {"ospackages": "{{ mpi.runtime }}", "inner": {"arch": "{{ arch }}"}}
+    assert render(given, NAMES) == {"ospackages": ["mpi"], "inner": {"arch": "x86_64"}}
+
+
+@pytest.mark.parametrize("value", [1, True, None, 1.5])
+def test_other_values_are_left_alone(value: Any) -> None:
+    assert render({"key": [value]}, NAMES) == {"key": [value]}
+
+
+def test_names_in_mappings_are_no_templates() -> None:
+    assert render({"{{ arch }}": "x"}, NAMES) == {"{{ arch }}": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ nothing }}", "'nothing' is undefined"),
+        ("{{ mpi.nothing }}", "no attribute 'nothing'"),
+        ("a {{ nothing }}", "'nothing' is undefined"),
+        ("a {{ base.nothing }} b", "no attribute 'nothing'"),
+        ("{{ [nothing] }}", "'nothing' is undefined"),
+        ("{{ mpi.nothing.deeper }}", "no attribute 'nothing'"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_a_fault(text: str, said: str) -> None:
+    with pytest.raises(TemplateError, match=said):
+        render({"key": [text]}, NAMES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 1 / 0 }}",
+        "{{ 'a' + 1 }}",
+        "{{ arch() }}",
+        "{{ mpi.launch() }}",
+        "{{ [][1:2].x() }}",
+        "x {{ 1 // 0 }}",
+        "{{ 1 +",
+        "{% if %}",
+        "{{ '%d' % 'x' }}",
+        "{{ 'x' | no_such_filter }}",
+        "{% include 'file' %}",
+        "{{ range(10 ** 20) | list }}",
+    ],
+)
+def test_whatever_an_expression_raises_is_a_fault(text: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        render(text, NAMES)
+    assert str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("text", ["{{ mpi }}", "{{ mpi.launch }}", "{{ {} }}", "{{ none }}"])
+def test_a_value_that_yaml_could_not_hold_is_a_fault(text: str) -> None:
+    with pytest.raises(TemplateError, match="not text or a list"):
+        render(text, NAMES)
+
+
+def test_names_of_a_cell() -> None:
+    names = templates.names(CELL, base(), MPI)
+    text = "{{ recipe.name }} {{ recipe.version }} {{ arch }} {{ cuda.version }}"
+    assert render(text, names) == "core 1.0 ppc64le none"
+    assert render("{{ base.distribution }}{{ base.version }}", names) == "debian13"
+    assert render("{{ mpi.family }} {{ mpi.version }}", names) == "openmpi 5.0.7"
+    launch = facts.MPI_FAMILIES["openmpi"].launch.format(ranks=4)
+    assert render("{{ mpi.launch(4) }} x", names) == f"{launch} x"
+
+
+def test_names_without_an_mpi() -> None:
+    names = templates.names(CELL, base(), None)
+    given = ["{{ mpi.family }}", "{{ mpi.development }}", "{{ mpi.launch(4) }}"]
+    assert render(given, names) == ["none", ""]
+
+
+def test_sample_names_have_the_shape_of_real_ones() -> None:
+    real = templates.names(CELL, base(), MPI)
+    assert NAMES.keys() == real.keys()
+    assert all(isinstance(value, type(real[name])) for name, value in NAMES.items())
+
+
+def test_every_valid_name_is_one() -> None:
+    for name in templates.VALID_NAMES.replace("(RANKS)", "(2)").split(", "):
+        assert render(f"{{{{ {name} }}}}", NAMES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ mpi.launch.__func__.__globals__ }}",
+    ],
+)
+def test_a_template_reaches_nothing_of_the_host(text: str) -> None:
+    with pytest.raises(TemplateError):
+        render(text, templates.sample_names())
+
+
+PIECES = (
+    *("{{ arch }}", "{{mpi.version}}", "{{ mpi.development }}", "{{ mpi.launch }}", "{{ gone }}"),
+    *(
+        "{{ sources.a.url }}",
+        "{{ sources }}",
+        "{{ base.name.upper }}",
+        "{{ arch.a.b }}",
+        "{{ none }}",
+    ),
+    *("{{ arch._x }}", "{{- arch }}", "{% if arch %}", "{% endif %}", "{#", "#}", "{", "}", "}}"),
+    *(
+        " ",
+        "\n",
+        "\r\n",
+        "$",
+        "text",
+        "{{ mpi.__class__ }}",
+        "{{\tarch }}",
+        "{{ true }}",
+        "{{ not }}",
+    ),
+)
+
+
+def rendered(text: str) -> Any:
+    try:
+        return render(text, NAMES)
+    except TemplateError as error:
+        return type(error), str(error)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=5).map("".join))
+def test_names_are_what_jinja_makes_of_them(text: str) -> None:
+    found = rendered(text)
+    with mock.patch.object(templates, "_with_names", return_value=None):
+        expected = rendered(text)
+    assert (type(found), found) == (type(expected), expected)

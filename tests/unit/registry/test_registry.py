@@ -1,0 +1,403 @@
+"""The client of registries, against one in memory that fails as registries and networks do."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_registry import Fake, Fault, digest, fake_registry
+
+from builder.model.errors import BadInput, Interrupted
+from builder.registry import (
+    MANIFEST,
+    Credentials,
+    Denied,
+    Descriptor,
+    Login,
+    NotThere,
+    Reference,
+    Registry,
+    RegistryFailed,
+    Unreachable,
+    WrongContent,
+    connect,
+    uploads,
+)
+
+CONTENT = bytes(range(256)) * 4000
+BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
+SECRET = base64.b64encode(b"user:secret").decode()
+
+
+@pytest.fixture(name="fake")
+def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    with fake_registry() as fake:
+        yield fake
+
+
+def client(fake: Fake, waits: list[float] | None = None, **logins: Login) -> Registry:
+    credentials = Credentials(logins=dict.fromkeys([fake.host], *logins.values()), files=())
+    if not logins:
+        credentials = Credentials(files=())
+    wait = (lambda _: None) if waits is None else waits.append
+    return connect(Reference.parse(f"{fake.host}/site/a"), credentials, wait=wait)
+
+
+def manifest(**more: object) -> bytes:
+    return json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, **more}).encode()
+
+
+def test_manifests_are_written_and_read_by_tag_and_digest(fake: Fake) -> None:
+    registry, content = client(fake), manifest()
+    written = registry.write_manifest(content, MANIFEST, "1.0")
+    assert registry.resolve("1.0") == written
+    assert registry.manifest(written) == registry.manifest(written.digest) == content
+    assert registry.document("1.0")[1]["schemaVersion"] == 2
+    with pytest.raises(NotThere, match=r"site/a: manifests/2\.0"):
+        registry.resolve("2.0")
+
+
+@pytest.mark.parametrize("target", ["1.0", digest(manifest())])
+def test_a_wrong_byte_in_a_manifest_is_refused(target: str, fake: Fake) -> None:
+    registry = client(fake)
+    written = registry.write_manifest(manifest(), MANIFEST, "1.0")
+    fake.faults = [Fault(pattern="GET .*/manifests/", changed=True, times=9)]
+    if target == "1.0":  # nobody knows what is under a tag
+        assert registry.resolve(target).digest != written.digest
+        return
+    with pytest.raises(WrongContent, match="the registry gives sha256:") as caught:
+        registry.manifest(target)
+    assert caught.value.exit_code == 5
+    with pytest.raises(WrongContent):
+        registry.manifest(written)
+
+
+@pytest.mark.parametrize("target", ["../../b/manifests/c", "a/b", "sha256:00", "x\x1b[2J", "?a"])
+def test_what_is_no_tag_is_not_written_to(target: str, fake: Fake) -> None:
+    with pytest.raises(BadInput, match="is no tag and no digest"):
+        client(fake).write_manifest(b"{}", MANIFEST, target)
+    assert fake.asked == []
+
+
+def test_a_manifest_of_a_gigabyte_is_refused_before_it_is_read(fake: Fake) -> None:
+    huge = {"Content-Length": str(1 << 30)}
+    fake.faults = [Fault(pattern="GET", status=200, headers=huge, times=9)]
+    fake.faults[0].pattern = "manifests"
+    with pytest.raises(WrongContent, match=r"it has 1073741824 bytes, at most 4194304 are read"):
+        client(fake).resolve("1.0")
+
+
+def test_a_manifest_without_a_length_is_read_to_the_limit_alone(fake: Fake) -> None:
+    fake.manifests["site/a", "1.0"] = (b" " * (5 << 20), MANIFEST)
+    fake.faults = [Fault(pattern="GET .*/manifests/", chunked=True, times=9)]
+    with pytest.raises(WrongContent, match="it has more than 4194304 bytes"):
+        client(fake).resolve("1.0")
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b"{", b"null", b"[" * 100_000, b'{"mediaType": "text/html"}']
+)
+def test_a_manifest_that_is_none_is_refused(content: bytes, fake: Fake) -> None:
+    fake.manifests["site/a", "1.0"] = (content, MANIFEST)
+    with pytest.raises(WrongContent, match="site/a: sha256:"):
+        client(fake).document("1.0")
+
+
+def test_a_blob_is_sent_once_and_read_back(fake: Fake, tmp_path: Path) -> None:
+    registry, file = client(fake), tmp_path / "blob"
+    file.write_bytes(CONTENT)
+    assert registry.write_blob(file, media_type="x") == BLOB
+    assert registry.write_blob(file, media_type="x", digest=BLOB.digest) == BLOB
+    assert registry.transport.sent_bytes == len(CONTENT)
+    registry.read_blob(BLOB, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == CONTENT
+    assert registry.small_blob(BLOB) == CONTENT
+
+
+def test_a_file_that_holds_something_else_is_not_sent(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(WrongContent, match=f"has to hold {BLOB.digest}"):
+        client(fake).write_blob(tmp_path / "blob", digest=BLOB.digest)
+    assert not fake.requests("POST")
+
+
+def test_a_blob_is_mounted_where_another_repository_has_it(fake: Fake) -> None:
+    registry = client(fake)
+    registry.sibling("site/b").write_blob(CONTENT)
+    assert registry.mount_blob(BLOB.digest, "site/b")
+    assert registry.has_blob(BLOB.digest)
+    assert not registry.mount_blob(digest(b"?"), "site/b")
+    assert fake.requests("DELETE .*/uploads/"), "an upload that nobody goes on with stays open"
+
+
+def test_a_blob_that_breaks_off_goes_on_where_it_was(fake: Fake, tmp_path: Path) -> None:
+    waits: list[float] = []
+    registry = client(fake, waits)
+    registry.write_blob(CONTENT)
+    fake.faults = [Fault(pattern="GET .*/blobs/", after=300_000, times=2)]
+    registry.read_blob(BLOB, tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == CONTENT
+    ranges = [one.get("Range", "") for one in fake.requests("GET .*/blobs/")]
+    assert ranges[0] == ""
+    assert all(one.startswith("bytes=") and one != "bytes=0-" for one in ranges[1:])
+    assert len(ranges) == 3
+    assert waits
+
+
+def test_a_blob_that_is_cut_short_is_no_blob(fake: Fake, tmp_path: Path) -> None:
+    registry = client(fake)
+    registry.write_blob(CONTENT)
+    fake.blobs["site/a", BLOB.digest] = CONTENT[:1000]
+    with pytest.raises(WrongContent, match=r"it ends after 1000 of 1024000 bytes"):
+        registry.read_blob(BLOB, tmp_path / "blob")
+    assert not (tmp_path / "blob").exists()
+
+
+@pytest.mark.parametrize("wrong", [CONTENT[:-1] + b"?", CONTENT + b"?", b""])
+def test_a_blob_of_other_bytes_is_refused_and_gone(
+    wrong: bytes, fake: Fake, tmp_path: Path
+) -> None:
+    fake.blobs["site/a", BLOB.digest] = wrong
+    with pytest.raises((WrongContent, Unreachable)):
+        client(fake).read_blob(BLOB, tmp_path / "blob")
+    there = tmp_path / "blob"
+    assert not there.exists() or there.stat().st_size == 0
+
+
+def test_no_more_is_written_than_a_blob_has(fake: Fake, tmp_path: Path) -> None:
+    fake.blobs["site/a", BLOB.digest] = CONTENT * 9
+    came: list[int] = []
+    with pytest.raises(WrongContent, match="it has more than 1024000 bytes"):
+        client(fake).read_blob(BLOB, tmp_path / "blob", on_bytes=came.append)
+    assert sum(came) <= len(CONTENT)
+
+
+def test_what_lay_there_is_gone_on_with_or_replaced(fake: Fake, tmp_path: Path) -> None:
+    registry, file = client(fake), tmp_path / "blob"
+    registry.write_blob(CONTENT)
+    for there in (CONTENT[:500], b"?" * 500, CONTENT + b"more", CONTENT, b""):
+        file.write_bytes(there)
+        registry.read_blob(BLOB, file)
+        assert file.read_bytes() == CONTENT
+    assert fake.requests("GET .*/blobs/")[0]["Range"] == "bytes=500-"
+
+
+@pytest.mark.parametrize("kept", [0, 300_000])
+def test_an_upload_that_breaks_off_goes_on_where_it_was(
+    kept: int, fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "blob").write_bytes(CONTENT)
+    fake.faults = [Fault(pattern=r"PUT .*/uploads/", after=kept)]
+    registry = client(fake)
+    registry.write_blob(tmp_path / "blob")
+    assert fake.blobs["site/a", BLOB.digest] == CONTENT
+    parts = [one.get("Content-Range") for one in fake.requests("PATCH")]
+    assert parts == ([f"{kept}-{len(CONTENT) - 1}"] if kept else [])
+
+
+def test_pieces_are_sent_where_requests_are_limited(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_PIECE", 400_000)
+    fake.most_bytes = 400_000
+    client(fake).write_blob(CONTENT)
+    assert fake.blobs["site/a", BLOB.digest] == CONTENT
+    assert len(fake.requests("PATCH")) == 3
+    fake.most_bytes = 10
+    with pytest.raises(RegistryFailed, match="the registry takes no requests of 400000 bytes"):
+        client(fake).write_blob(CONTENT + b"?")
+
+
+def test_an_upload_that_never_comes_through_ends(fake: Fake) -> None:
+    fake.faults = [Fault(pattern=r"PUT .*/uploads/", after=0, times=99)]
+    with pytest.raises(Unreachable, match="no answer"):
+        client(fake).write_blob(CONTENT)
+    assert len(fake.requests("PUT")) == 5
+    assert not fake.blobs
+
+
+def test_what_is_stopped_ends_at_its_next_piece(fake: Fake, tmp_path: Path) -> None:
+    registry = client(fake)
+    registry.write_blob(CONTENT)
+
+    def stop(_: int) -> None:
+        registry.transport.sleep.stop()
+
+    with pytest.raises(Interrupted):
+        registry.read_blob(BLOB, tmp_path / "blob", on_bytes=stop)
+    assert 0 < (tmp_path / "blob").stat().st_size < len(CONTENT)
+    other = client(fake)
+    fake.before = lambda request: other.transport.sleep.stop() if "uploads" in request else None
+    with pytest.raises(Interrupted):
+        other.write_blob(CONTENT + b"?")
+    assert digest(CONTENT + b"?") not in {name for _, name in fake.blobs}
+
+
+def test_a_limit_of_requests_is_waited_for_as_long_as_it_says(fake: Fake) -> None:
+    waits: list[float] = []
+    registry = client(fake, waits)
+    registry.write_manifest(manifest(), MANIFEST, "1.0")
+    fake.faults = [Fault(pattern="manifests", status=429, headers={"Retry-After": "7"}, times=2)]
+    registry.resolve("1.0")
+    assert waits == [7.0, 7.0]
+    fake.faults = [Fault(pattern="manifests", status=429, headers={"Retry-After": "3600"})]
+    with pytest.raises(RegistryFailed, match="answers 429"):
+        registry.resolve("1.0")
+    assert len(waits) == 2, "an hour is not waited for"
+
+
+def test_a_failing_registry_is_asked_a_bounded_number_of_times(fake: Fake) -> None:
+    waits: list[float] = []
+    fake.faults = [Fault(pattern="manifests", status=500, times=99)]
+    with pytest.raises(RegistryFailed, match="answers 500") as caught:
+        client(fake, waits).resolve("1.0")
+    assert waits == [0.5, 1.0, 2.0, 4.0]
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(("status", "hint"), [(401, "log in with"), (403, "this login may not")])
+def test_a_refusal_is_said_as_what_it_is_and_not_repeated(
+    status: int, hint: str, fake: Fake
+) -> None:
+    body = b'{"errors": [{"code": "DENIED", "message": "no\\nentry: http://u:secret@x/"}]}'
+    fake.faults = [Fault(pattern="manifests", status=status, body=body, times=99)]
+    with pytest.raises(Denied, match=f"answers {status} .*DENIED: no entry: http://x/") as caught:
+        client(fake).resolve("1.0")
+    assert hint in str(caught.value)
+    assert caught.value.exit_code == 4
+    assert len(fake.requests("manifests")) == 1
+
+
+def test_a_password_that_was_refused_is_not_sent_again(fake: Fake) -> None:
+    basic = {"WWW-Authenticate": 'Basic realm="tests"'}
+    fake.faults = [Fault(pattern="manifests", status=401, headers=basic, times=99)]
+    registry = client(fake, me=Login(user="user", password="secret"))
+    for asked in (2, 3):
+        with pytest.raises(Denied):
+            registry.resolve("1.0")
+        assert len(fake.requests("manifests")) == asked
+
+
+def test_a_token_is_asked_for_with_the_scope_and_never_shown(fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
+    fake.faults = [
+        Fault(pattern="manifests", status=401, headers=realm),
+        Fault(pattern="/token", status=200, body=b'{"token": "granted"}'),
+        Fault(pattern="manifests", status=403, body=b"", times=9),
+    ]
+    login = Login(user="user", password="secret")
+    with pytest.raises(Denied) as caught:
+        client(fake, me=login).write_manifest(manifest(), MANIFEST, "1.0")
+    [token] = fake.requests("/token")
+    assert token["Authorization"] == f"Basic {SECRET}"
+    [asked] = [request for request, _ in fake.asked if "/token" in request]
+    assert "scope=repository%3Asite%2Fa%3Apull%2Cpush" in asked
+    assert fake.requests("manifests")[1]["Authorization"] == "Bearer granted"
+    for secret in ("secret", SECRET, "granted"):
+        assert secret not in f"{caught.value}{login!r}"
+
+
+def test_an_identity_token_is_posted_never_put_into_a_url(fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
+    fake.faults = [
+        Fault(pattern="manifests", status=401, headers=realm),
+        Fault(pattern="/token", status=200, body=b'{"access_token": "granted"}'),
+    ]
+    client(fake, me=Login(identity_token="secret")).write_manifest(manifest(), MANIFEST, "1.0")
+    assert [request for request, _ in fake.asked if "token" in request] == ["POST /token"]
+
+
+def test_a_token_that_has_expired_is_renewed(fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
+    registry = client(fake)
+    for token in (b"first", b"second"):
+        fake.faults = [
+            Fault(pattern="manifests", status=401, headers=realm),
+            Fault(pattern="/token", status=200, body=b'{"token": "%s"}' % token),
+        ]
+        registry.write_manifest(manifest(), MANIFEST, "1.0")
+    assert fake.requests("manifests")[-1]["Authorization"] == "Bearer second"
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"?", b'{"token": 3}', b'{"token": "a b"}'])
+def test_a_server_of_tokens_that_gives_none(answer: bytes, fake: Fake) -> None:
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token"'}
+    fake.faults = [
+        Fault(pattern="manifests", status=401, headers=realm),
+        Fault(pattern="/token", status=200, body=answer),
+    ]
+    with pytest.raises(Denied, match="its server of tokens gives none"):
+        client(fake).resolve("1.0")
+
+
+def test_another_host_sees_no_credentials(fake: Fake, tmp_path: Path) -> None:
+    with fake_registry() as other:
+        other.blobs["site/a", BLOB.digest] = CONTENT
+        where = {"Location": f"http://{other.host}/v2/site/a/blobs/{BLOB.digest}"}
+        fake.faults = [
+            Fault(pattern="blobs", status=401, headers={"WWW-Authenticate": "Basic"}),
+            Fault(pattern="blobs", status=307, headers=where),
+        ]
+        login = Login(user="user", password="secret")
+        client(fake, me=login).read_blob(BLOB, tmp_path / "blob")
+        assert fake.requests("blobs")[1]["Authorization"] == f"Basic {SECRET}"
+        [asked] = other.requests("blobs")
+        assert "Authorization" not in asked
+
+
+def test_redirects_that_never_end(fake: Fake) -> None:
+    fake.faults = [Fault(pattern="manifests", status=307, headers={"Location": ""}, times=99)]
+    fake.faults[0].headers["Location"] = f"http://{fake.host}/v2/site/a/manifests/1.0"
+    with pytest.raises(RegistryFailed, match="more than 5 redirects"):
+        client(fake).resolve("1.0")
+
+
+def test_tags_come_in_pages(fake: Fake) -> None:
+    registry = client(fake)
+    assert registry.tags() == []
+    for tag in ("a", "b", "c", "d", "e"):
+        registry.write_manifest(manifest(), MANIFEST, tag)
+    assert registry.tags() == ["a", "b", "c", "d", "e"]
+
+
+def test_a_registry_that_keeps_something_else_is_told(fake: Fake) -> None:
+    headers = {"Docker-Content-Digest": digest(b"?")}
+    fake.faults = [Fault(pattern="PUT .*manifests", status=201, headers=headers)]
+    with pytest.raises(WrongContent, match="the registry keeps it as sha256:"):
+        client(fake).write_manifest(manifest(), MANIFEST, "1.0")
+
+
+def test_a_registry_that_is_away() -> None:
+    waits: list[float] = []
+    registry = connect(Reference.parse("127.0.0.1:9/a/b"), Credentials(files=()), wait=waits.append)
+    with pytest.raises(Unreachable, match=r"127.0.0.1:9/a/b: manifests/1: no answer: ") as caught:
+        registry.resolve("1")
+    assert caught.value.exit_code == 4
+    assert len(waits) == 4
+
+
+def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    with pytest.raises(BadInput, match=r"SSL_CERT_FILE: /nowhere/ca\.pem"):
+        client(fake).resolve("1")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        3,
+        {},
+        {"mediaType": "x", "digest": "sha256:00", "size": 1},
+        {"mediaType": "x", "digest": digest(b""), "size": -1},
+        {"mediaType": "x", "digest": digest(b""), "size": True},
+        {"mediaType": "x", "digest": digest(b"") + "\n", "size": 1},
+        {"mediaType": 3, "digest": digest(b""), "size": 1},
+    ],
+)
+def test_a_descriptor_of_another_shape_is_refused(entry: object) -> None:
+    with pytest.raises(WrongContent, match="here"):
+        Descriptor.read(entry, "here")

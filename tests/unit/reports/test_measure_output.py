@@ -1,0 +1,286 @@
+"""What a measurement is shown as: text, JSON, Prometheus' format, and the plot in the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from measure_samples import measured, run, speeds
+from prometheus_client.parser import text_string_to_metric_families
+from test_report import Page, cell, manifest, render, why
+
+from builder.cli import main
+from builder.cli.again import OpenImage
+from builder.cli.measuring import keep, with_measurement
+from builder.cli.proving import artifact_part
+from builder.cli.run import Run
+from builder.model import Artifact, LeftOut
+from builder.reports.report import refresh
+from builder.reports.report.plot import plot_of
+from builder.verify import Target
+from builder.verify.measure import as_text, exposition
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    """By metric and place, as Prometheus' own parser reads them."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        assert family.type == "gauge"
+        assert family.documentation
+        for one in family.samples:
+            assert one.labels["image"].startswith("hpc-bench")
+            found[one.name.removeprefix("build_images_bench_"), one.labels.get("place", "")] = (
+                one.value
+            )
+    return found
+
+
+def test_the_text_shows_bare_the_ratios_and_what_runs_took() -> None:
+    text = as_text(measured())
+    assert "3 rounds, native" in text
+    assert "MPI latency, 1 B" in text
+    assert "1.00 µs" in text
+    assert "0.91 (0.91 to 0.91)" in text
+    assert "1.00 (0.91 to 1.11)" in text
+    assert "mpi-speed, oci" in text
+    assert "2.5 s  50%         3.0 GB  90%" in text
+    assert "oci: collapse passed: 3 figures" in text
+
+
+def test_a_collapse_is_shouted_and_emulation_is_said() -> None:
+    slow = measured(
+        run("bare", speeds(1.0)),
+        run("oci", speeds(4.0)),
+        emulator="qemu 11.1",
+        places=("bare", "oci"),
+    )
+    text = as_text(slow)
+    assert "emulated by qemu 11.1, bare as well" in text
+    assert "0.25 (0.25 to 0.25)  COLLAPSED" in text
+    assert "oci: collapse failed: MPI latency, 1 B: 0.25 of bare" in text
+
+
+def test_a_busy_machine_is_shouted() -> None:
+    text = as_text(dataclasses.replace(measured(), others=(0.9, 0.8, 0.1)))
+    assert "DISTURBED: others kept the cores busy before the rounds: 90%, 80%, 10%" in text
+    assert "DISTURBED" not in as_text(measured())
+
+
+def test_gpus_that_could_not_be_asked_are_said() -> None:
+    plain = run("oci", speeds(1.0))
+    lost = dataclasses.replace(plain, use=dataclasses.replace(plain.use, no_gpus="GPU is lost"))
+    found = measured(run("bare", speeds(1.0)), lost, places=("bare", "oci"))
+    assert "GPUs NOT SAMPLED, or not to the end: GPU is lost\n" in as_text(found)
+    assert found.as_json(with_runs=False)["no_gpus"] == "GPU is lost"
+    assert "GPUs NOT SAMPLED" not in as_text(measured())
+    assert measured().as_json()["no_gpus"] == ""
+
+
+def test_prometheus_reads_it_in_base_units() -> None:
+    found = samples(exposition(dataclasses.replace(measured(), others=(0.0, 0.3, 0.1))))
+    assert found["others_busy_ratio", ""] == 0.1
+    assert found["mpi_latency_seconds", "oci"] == pytest.approx(1.1e-6)
+    assert found["mpi_bandwidth_bytes_per_second", "bare"] == 1e9
+    assert found["speed_ratio", "sif"] == 1.0
+    assert found["collapsed", "sif"] == 0.0
+    assert found["run_seconds", "bare"] == 2.5
+    assert found["run_gpu_busy_ratio", "bare"] == 0.9
+    assert found["finished_timestamp_seconds", ""] == 1767323645
+
+
+def test_labels_may_hold_anything() -> None:
+    odd = dataclasses.replace(measured(), image='hpc-bench "a\\b"\nc')
+    families = text_string_to_metric_families(exposition(odd))
+    assert {one.labels["image"] for family in families for one in family.samples} == {odd.image}
+
+
+def test_a_metric_is_there_once_and_all_of_its_samples_stand_together() -> None:
+    lines = exposition(measured()).splitlines()
+    types = [line for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+    names = [line.partition("{")[0] for line in lines if not line.startswith("#")]
+    assert [one for i, one in enumerate(names) if one in names[:i] and names[i - 1] != one] == []
+
+
+def test_json_has_every_run_and_a_manifest_none() -> None:
+    whole, kept = measured().as_json(), measured().as_json(with_runs=False)
+    json.dumps(whole)
+    assert len(whole["runs"]) == 9
+    assert whole["runs"][0]["use"]["samples"]
+    assert "runs" not in kept
+    assert kept["completions"] == whole["completions"]
+    assert {one["place"] for one in kept["completions"]} == {"bare", "oci", "sif"}
+    assert kept["completions"][0]["seconds"] == 2.5
+    assert kept["completions"][0]["gpus"] == 0.9
+    assert kept["outcomes"]["oci"]["outcome"] == "passed"
+
+
+# The plot.
+
+
+def test_marks_stand_at_their_ratio_between_slowest_and_fastest() -> None:
+    plot = plot_of(measured().as_json(with_runs=False))
+    assert plot is not None
+    latency = plot.lanes[0]
+    oci, sif = latency.marks
+    assert oci.x == oci.low == oci.high < plot.one
+    assert sif.low < sif.x == plot.one < sif.high
+    assert plot.floor < oci.x
+    zero, *_, last = plot.ticks
+    assert (zero.x, zero.text, last.text) == (plot.left, "0", "1.25")
+    assert plot.one == pytest.approx(zero.x + (last.x - zero.x) / 1.25)
+    assert plot.width - 30 < last.x < plot.width
+    assert latency.bare == "1.00 µs"
+    assert latency.cells == ("0.91 (0.91 to 0.91)", "1.00 (0.91 to 1.11)")
+    assert oci.shape != sif.shape
+
+
+def test_what_is_far_beyond_the_axis_stays_in_the_drawing_and_says_so() -> None:
+    fast = measured(run("bare", speeds(9.0)), run("oci", speeds(1.0)), places=("bare", "oci"))
+    plot = plot_of(fast.as_json(with_runs=False))
+    assert plot is not None
+    mark = plot.lanes[0].marks[0]
+    assert mark.is_beyond
+    assert mark.x <= plot.width
+    assert "9.00" in mark.text
+
+
+def test_a_quantity_without_result_has_no_mark_and_a_reason() -> None:
+    broken = dataclasses.replace(run("oci", {}), problem="exit status 1")
+    found = measured(run("bare", speeds(1.0)), broken, places=("bare", "oci"))
+    plot = plot_of(json.loads(json.dumps(found.as_json(with_runs=False))))
+    assert plot is not None
+    assert plot.lanes[0].marks == ()
+    assert plot.lanes[0].cells == ("exit status 1",)
+    assert plot.verdicts[0].outcome == "failed"
+
+
+def test_no_measurement_no_plot(tmp_path: Path) -> None:
+    assert plot_of(None) is None
+    assert "svg" not in render(tmp_path, manifest(cell())).tags
+
+
+def measured_manifest(**changes: object) -> dict[str, object]:
+    found = json.loads(json.dumps(measured().as_json(with_runs=False)))
+    return manifest(cell(), measured={**found, **changes})
+
+
+def test_the_report_shows_plot_and_table_for_every_reader(tmp_path: Path) -> None:
+    page = render(tmp_path, measured_manifest())
+    assert page.tags.count("svg") == 3  # two keys of the legend, and the plot
+    assert "img" in page.values("role")
+    assert any("median and the range" in text for text in page.values("aria-label"))
+    assert "MPI latency, 1 B, oci: 0.91" in page.text("circle")
+    assert "1.00 (0.91 to 1.11)" in page.text("measured", "list")
+    assert "native" in page.text("measured")
+    assert page.tags.count("script") == 1
+
+
+def test_a_collapse_is_in_the_report_and_markup_is_not(tmp_path: Path) -> None:
+    attack = "<script>alert(1)</script>"
+    outcomes = {"oci": {"outcome": "failed", "reason": attack}}
+    page = render(tmp_path, measured_manifest(outcomes=outcomes))
+    assert attack in page.text("collapsed")
+    assert "oci collapsed" in page.text("collapsed")
+    assert page.tags.count("script") == 1
+    skipped = {"oci": {"outcome": "skipped", "reason": "cannot tell"}}
+    page = render(tmp_path, measured_manifest(outcomes=skipped))
+    assert page.text("collapsed") == "○ oci: cannot tell"
+
+
+def test_the_report_is_written_anew_and_keeps_all_else(tmp_path: Path) -> None:
+    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=why("not here: at all", "nor there"))
+    other = manifest(cell("ppc64le"))
+    compiled = {cell(cuda="10.1").identifier: "no registry"}
+    render(tmp_path, manifest(cell()), other, left_out=(absent,), compiled=compiled)
+    out = tmp_path / "out"
+    before = json.loads((out / "report.json").read_text())
+    assert refresh(out, measured_manifest())
+    after = json.loads((out / "report.json").read_text())
+    assert "measured" in after["images"][0]
+    assert {**after, "images": []} == {**before, "images": []}
+    page = Page((out / "report.html").read_text(encoding="utf-8"))
+    assert "maintainer: not here: at all" in page.text("absences")
+    assert "svg" in page.tags
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"schema": "other"}'])
+def test_where_there_is_no_report_none_is_written(tmp_path: Path, text: str) -> None:
+    if text:
+        (tmp_path / "report.json").write_text(text)
+    assert not refresh(tmp_path, measured_manifest())
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_report_without_the_image_is_left_alone(tmp_path: Path) -> None:
+    render(tmp_path, manifest(cell("ppc64le")))
+    assert not refresh(tmp_path / "out", measured_manifest())
+
+
+# The manifest.
+
+
+@pytest.mark.parametrize("outcome", ["verified", "built", "failed"])
+def test_a_measurement_says_nothing_of_whether_an_image_is_verified(outcome: str) -> None:
+    given = {"checks": {}, "outcome": outcome, "evidence": ["evidence/oci.json"], "measured": 1}
+    for latency in (1.0, 9.0):
+        found = measured(
+            run("bare", speeds(1.0)), run("oci", speeds(latency)), places=("bare", "oci")
+        )
+        updated = with_measurement(given, found, ["evidence/oci-bench.json", "evidence/oci.json"])
+        assert (updated["outcome"], updated["checks"]) == (outcome, {})
+        assert updated["evidence"] == ["evidence/oci-bench.json", "evidence/oci.json"]
+        assert updated["measured"]["outcomes"]["oci"]["outcome"] == (
+            "passed" if latency == 1 else "failed"
+        )
+
+
+@pytest.mark.parametrize(
+    ("equal", "of_oci"), [(True, ["oci", "sif", "tree"]), (False, ["oci"]), (None, ["oci"])]
+)
+def test_evidence_is_of_the_artifact_that_ran_unless_all_are_equal(
+    equal: bool | None, of_oci: list[str], tmp_path: Path
+) -> None:
+    artifacts = {
+        name: Artifact(format=name, path=tmp_path / name, digest=f"sha256:{name}", size=1)
+        for name in ("oci", "sif")
+    }
+    given: dict[str, Any] = {
+        "artifacts": {
+            name: {**artifact_part(one), "tree_digest": "sha256:7e"}
+            for name, one in artifacts.items()
+        },
+        "evidence": [],
+        "formats_equal": equal,
+    }
+    target = Target(identifier="x", arch="x86_64", environment={}, checks=())
+    image = OpenImage(manifest=given, artifacts=artifacts, target=target, work=tmp_path)
+    folder = tmp_path / "image"
+    keep(cast("Run", SimpleNamespace(versions={})), image, folder, measured())
+    for name, wanted in (("oci", of_oci), ("sif", of_oci if equal else ["sif"])):
+        statement = json.loads((folder / "evidence" / f"{name}-bench.json").read_text())
+        assert [one["name"].rpartition("/")[2] for one in statement["subject"]] == wanted
+
+
+# The command line.
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--repeats", "3"], "--repeats goes with --bench"),
+        (["--prometheus", "x.prom"], "--prometheus goes with --bench"),
+        (["--bench", "--repeats", "0"], "0 is not a positive number"),
+    ],
+)
+def test_bad_usage(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tmp_path), *options])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,310 @@
+"""Pipelines: what is kept is what is printed, and each job does what its name says."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from samples import ROOT, shipped_plan, shipped_project
+
+from builder.cli import main
+from builder.cli.dispatch import COMMANDS
+from builder.cli.options import parse
+from builder.compile.spec import COMPILER
+from builder.model import Plan, Selection
+from builder.model.errors import BadInput
+from builder.plan import make_plan
+from builder.reports.pipelines import github, gitlab, pipeline_of
+from builder.reports.pipelines.github import RUNNERS as GITHUB
+from builder.reports.pipelines.gitlab import RUNNERS as GITLAB
+
+SYSTEMS = {"github": (github, GITHUB), "gitlab": (gitlab, GITLAB)}
+PROJECT = f"--project={ROOT}"
+GITLABS_OWN = {"stages", "workflow", "default"}
+
+
+@functools.cache
+def planned(*flavours: str) -> Plan:
+    selection = Selection(
+        patterns={"recipe": ("hpc-base",), "base": ("debian13",), "mpi": ("openmpi5",)},
+        flavours=flavours or ("runtime",),
+    )
+    return make_plan(shipped_project(), selection, compiler=COMPILER)
+
+
+def document(system: str, plan: Plan, **runners: str) -> Any:
+    make, known = SYSTEMS[system]
+    return yaml.load(
+        make(pipeline_of(plan.images, {**known, **runners}, command="sample")),
+        Loader=yaml.BaseLoader,  # `on` is a word
+    )
+
+
+def jobs(system: str, plan: Plan, **runners: str) -> dict[str, Any]:
+    """The jobs of a pipeline by what they are shown as."""
+    made = document(system, plan, **runners)
+    if system == "gitlab":
+        return {name: job for name, job in made.items() if name not in GITLABS_OWN}
+    return {job["name"]: job for job in made["jobs"].values()}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_without_a_key_the_job_that_publishes_shows_who_it_is(system: str) -> None:
+    make, known = SYSTEMS[system]
+    made = make(pipeline_of(planned().images, known, command="x", key="keyless"))
+    assert "COSIGN" not in made.replace("cosign", "")
+    assert made.count("--key keyless") == made.count("ci/setup images --with-cosign") == 1
+    token = {"github": "id-token: write", "gitlab": "SIGSTORE_ID_TOKEN"}[system]
+    assert made.count(token) == 1
+    assert token not in make(pipeline_of(planned().images, known, command="x"))
+
+
+def commands(job: Any) -> Iterator[str]:
+    yield from job.get("script", ())
+    yield from (step["run"] for step in job.get("steps", ()) if "run" in step)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_is_kept_is_what_is_printed(
+    system: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    kept = (ROOT / "ci" / f"{system}.yml").read_text()
+    assert main(["ci", system, PROJECT]) == 0
+    assert capsys.readouterr().out == kept, f"build-images ci {system} > ci/{system}.yml"
+    made = re.match(r"# Made by: build-images (.*)\n", kept)
+    assert made
+    assert main([*shlex.split(made.group(1)), PROJECT]) == 0
+    assert capsys.readouterr().out == kept
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_head_has_the_command_with_all_that_decided(
+    system: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    given = "--recipe=hpc-base --arch=ppc64le --base=debian13 --mpi=openmpi"
+    given += " --flavour=development --native-runner=ppc64le=power9"
+    assert main(["ci", system, PROJECT, *given.split()]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"# Made by: build-images ci {system} {given}\n")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("flavour", ["runtime", "development"])
+def test_each_job_builds_the_image_of_its_name(system: str, flavour: str) -> None:
+    plan = planned(flavour)
+    found = jobs(system, plan)
+    assert len(plan.images) == 3
+    for image in plan.images:
+        job = next(one for name, one in found.items() if name.startswith(image.identifier))
+        words = shlex.split(list(commands(job))[-1].replace("${REFRESH:+--refresh}", "--refresh"))
+        assert words[:2] == ["ci/retry", ".venv/bin/build-images"]
+        options = parse(words[2:])
+        selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
+        assert [one.identifier for one in selected.images] == [image.identifier]
+        assert options.refresh
+        assert options.verify
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_command_is_one_that_there_is(system: str) -> None:
+    for job in jobs(system, planned()).values():
+        for command in commands(job):
+            words = shlex.split(command.replace("${REFRESH:+--refresh}", ""))
+            assert words.pop(0) == "ci/retry"
+            if words[0] == "ci/setup":
+                assert words == ["ci/setup", "images"]
+            elif words[1] in COMMANDS or words[1].startswith("--"):
+                parse(words[1:])
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_native_where_there_is_a_runner_else_emulated(system: str) -> None:
+    label = {"github": "runs-on", "gitlab": "tags"}[system]
+    _, known = SYSTEMS[system]
+    by_arch = {name.split(" ")[0].rpartition("-")[2]: one for name, one in runs(system).items()}
+    assert by_arch["x86_64"][label] in (known["x86_64"], [known["x86_64"]])
+    assert by_arch["aarch64"][label] in (known["aarch64"], [known["aarch64"]])
+    assert by_arch["ppc64le"][label] in (known["x86_64"], [known["x86_64"]])
+    power = runs(system, ppc64le="power9")
+    (own,) = (one for name, one in power.items() if "ppc64le" in name)
+    assert own[label] in ("power9", ["power9"])
+    without = runs(system, aarch64="none")
+    (other,) = (one for name, one in without.items() if "aarch64" in name)
+    assert other[label] in (known["x86_64"], [known["x86_64"]])
+
+
+def runs(system: str, **runners: str) -> dict[str, Any]:
+    found = jobs(system, planned(), **runners)
+    return {name: one for name, one in found.items() if not name.startswith("publish")}
+
+
+def test_emulated_jobs_say_so_and_have_more_time() -> None:
+    found = runs("github")
+    emulated = [one for name, one in found.items() if name.endswith(" (emulated)")]
+    native = [one for name, one in found.items() if not name.endswith(" (emulated)")]
+    assert (len(emulated), len(native)) == (1, 2)
+    assert {one["timeout-minutes"] for one in emulated} == {"350"}
+    assert {one["timeout-minutes"] for one in native} == {"120"}
+
+
+def test_no_runner_to_emulate_on_is_refused() -> None:
+    with pytest.raises(BadInput, match="no runner for x86_64"):
+        pipeline_of(planned().images, {**GITHUB, "x86_64": "none"}, command="")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_all_architectures_of_an_image_are_published_together(system: str) -> None:
+    found = jobs(system, planned())
+    (publish,) = (one for name, one in found.items() if name.startswith("publish "))
+    assert len(publish["needs"]) == 3
+    known = set(document(system, planned()).get("jobs", found))
+    assert set(publish["needs"]) <= known
+    (command,) = (one for one in commands(publish) if " publish " in one)
+    for image in planned().images:
+        assert f"--image {image.identifier}" in command
+        assert f"--arch {image.cell.arch}" in command
+    words = shlex.split(command.partition(" publish ")[2].partition(" --to ")[0])
+    selected = make_plan(shipped_project(), parse(words).selection, compiler=COMPILER)
+    assert {one.identifier for one in selected.images} == {
+        one.identifier for one in planned().images
+    }
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_whole_matrix_has_one_job_for_each_image(system: str) -> None:
+    plan = shipped_plan()
+    found = jobs(system, plan)
+    groups = {one.identifier.removesuffix(one.cell.arch) for one in plan.images}
+    assert len(found) == len(plan.images) + len(groups)
+    make, known = SYSTEMS[system]
+    texts = {make(pipeline_of(plan.images, known, command="x")) for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_secrets_are_in_the_environment_of_the_publishing_step_alone() -> None:
+    text = (ROOT / "ci/github.yml").read_text()
+    for job in jobs("github", planned()).values():
+        for step in job["steps"]:
+            held = "secrets." in str(step)
+            assert held == (step.get("name") == "Publish")
+            assert "secrets." not in step.get("run", "")
+            assert "${{" not in step.get("run", ""), "text of others must not become a script"
+    assert "password" not in text.lower().replace("_password", "")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_publishing_alone_is_in_the_environment_that_has_secrets(system: str) -> None:
+    for name, job in jobs(system, planned()).items():
+        expected = {"github": "registry", "gitlab": {"name": "registry"}}[system]
+        assert job.get("environment") == (expected if name.startswith("publish ") else None)
+
+
+def test_an_image_that_fails_is_handed_on_and_its_failure_is_published() -> None:
+    """`publish` refuses it, and attaches the evidence to what the registry has."""
+    made = jobs("github", planned())
+    for job in made.values():
+        for step in job["steps"]:
+            action = step.get("uses", "")
+            if action.startswith("actions/upload-artifact@"):
+                assert step["if"] == "${{ !cancelled() }}"
+            if action.startswith("actions/download-artifact@"):
+                assert step["continue-on-error"] == "true"
+        assert "needs" not in job or job["if"].startswith("${{ !cancelled() && ")
+    for job in jobs("gitlab", planned()).values():
+        if "needs" in job:
+            assert [rule["when"] for rule in job["rules"]] == ["always"]
+        else:
+            assert job["artifacts"]["when"] == "always"
+
+
+def test_actions_are_named_by_commit() -> None:
+    uses = re.findall(r"uses: (\S+)(.*)", (ROOT / "ci/github.yml").read_text())
+    assert uses
+    for action, version in uses:
+        assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action)
+        assert re.fullmatch(r" # v\d+\.\d+\.\d+", version)
+
+
+@pytest.mark.parametrize("runner", ["ppc64le", "=x", "ppc64le=", "vax=old"])
+def test_what_is_no_runner_is_refused(runner: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: Any = main(["ci", "github", PROJECT, "--native-runner", runner])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert "--native-runner" in capsys.readouterr().err
+
+
+# ci/retry
+
+
+def retried(tmp_path: Path, *said: tuple[int, str]) -> tuple[int, int]:
+    """The exit code of ci/retry, and how often it ran a command that says and ends so in turn."""
+    script = tmp_path / "command"
+    cases = [
+        f"{n}) echo {shlex.quote(text)} >&2; exit {code};;" for n, (code, text) in enumerate(said)
+    ]
+    script.write_text(
+        f"#!/bin/bash\nn=$(cat {tmp_path}/n 2>/dev/null || echo 0)\n"
+        f"echo $((n + 1)) >{tmp_path}/n\ncase $n in\n" + "\n".join(cases) + "\nesac\n"
+    )
+    script.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "ci/retry", script],
+        env={"PATH": "/usr/bin:/bin", "RETRY_WAIT": "0 0"},
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode, int((tmp_path / "n").read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "E: Failed to fetch http://example.org/x  503  Service Unavailable",
+        "Err:1 Temporary failure resolving 'example.org'",
+        "Read timed out. (read timeout=60)",
+        "429 Too Many Requests",
+        "E: Hash Sum mismatch",
+    ],
+)
+def test_what_passes_by_itself_is_tried_again(tmp_path: Path, text: str) -> None:
+    text = re.sub(" +", " ", text)
+    assert retried(tmp_path, (1, text), (4, text), (0, "done")) == (0, 3)
+
+
+def test_it_is_given_up_after_three_times(tmp_path: Path) -> None:
+    text = "Connection timed out"
+    assert retried(tmp_path, (1, text), (1, text), (1, text), (0, "")) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (1, "check mpi failed: rank 0 of 1"),
+        (1, "404 Not Found"),
+        (1, "401 Unauthorized"),
+        (2, "Connection timed out"),
+        (3, "Connection timed out"),
+        (5, "503 Service Unavailable"),
+        (0, "503 Service Unavailable"),
+        (130, "Connection reset by peer"),
+    ],
+)
+def test_what_does_not_pass_is_told_at_once(tmp_path: Path, code: int, text: str) -> None:
+    assert retried(tmp_path, (code, text), (0, "")) == (code, 1)

@@ -1,0 +1,433 @@
+"""The report: what a person and a program read in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.model import Cell, LeftOut, Reason
+from builder.reports.report import write_report
+from builder.reports.report.matrix import axes_of
+from builder.reports.report.units import human_moment, human_size, human_time
+from builder.reports.report.view import card_of
+
+FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
+VOID = {"meta", "link", "input", "br", "hr", "img"}
+BUILD = {
+    "tool_version": "0.1.0",
+    "command": "build-images --arch ppc64le",
+    "started": "2026-01-01T09:12:40Z",
+    "duration_s": 612.3,
+    "host": {"arch": "x86_64", "kernel": "Linux 6.1", "cpu": "EPYC", "os": "Debian 12"},
+}
+
+
+class Page(HTMLParser):
+    """Collects texts by class, links and ids; fails on tags that do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.stack: list[tuple[str, set[str], str]] = []
+        self.texts: list[tuple[set[str], str]] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.tags: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.stack, f"never closed: {self.stack}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = {name: value or "" for name, value in attrs}
+        assert len(named) == len(attrs), f"an attribute twice in <{tag}>"
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in named.items()]
+        if tag not in VOID:
+            self.stack.append((tag, set(named.get("class", "").split()), named.get("id", "")))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack, f"</{tag}> closes nothing"
+        opened = self.stack.pop()[0]
+        assert opened == tag, f"</{tag}> closes <{opened}> at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        around = {name for _, classes, _ in self.stack for name in classes}
+        ids = {f"#{one}" for _, _, one in self.stack if one}
+        self.texts.append((around | ids, data))
+
+    def text(self, *classes: str) -> str:
+        found = "".join(text for around, text in self.texts if set(classes) <= around)
+        return " ".join(found.split())
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, attribute, value in self.attributes if attribute == name]
+
+
+def why(*texts: str) -> tuple[Reason, ...]:
+    return tuple(Reason(layer="maintainer", text=text) for text in texts)
+
+
+def cell(arch: str = "x86_64", mpi: str = "openmpi5.0", cuda: str = "none") -> Cell:
+    return Cell(
+        recipe="hpc-base", recipe_version="1.0", base="debian13", cuda=cuda, mpi=mpi, arch=arch
+    )
+
+
+def axes(one: Cell) -> dict[str, str]:
+    names = ("recipe", "recipe_version", "base", "cuda", "mpi", "arch", "flavour", "cpu")
+    return {name: str(getattr(one, name)) for name in names}
+
+
+def outcome(check: str, word: str = "passed", reason: str = "4 ranks") -> dict[str, Any]:
+    return {"check": check, "outcome": word, "reason": reason, "duration_s": 2.0, "data": {}}
+
+
+def manifest(one: Cell, **changes: Any) -> dict[str, Any]:
+    artifacts = {
+        name: {
+            "path": path,
+            "digest": f"sha256:{name}-digest",
+            "size": 118_403_221,
+            "tree_digest": "sha256:tree",
+            "duration_s": 4.2,
+        }
+        for name, path in FORMATS.items()
+    }
+    found: dict[str, Any] = {
+        "schema": "build-images/manifest/v1",
+        "image": one.identifier,
+        "cell": axes(one),
+        "about": "Compilers and an MPI",
+        "content_key": "c0ffee",
+        "tree_digest": "sha256:tree",
+        "engine": "buildah",
+        "emulated": False,
+        "inputs": {
+            "recipes": [{"name": "hpc-base", "version": "1.0", "file": "f", "sha256": "0"}],
+            "base": {"name": "debian13", "key": "k", "digest": "sha256:base"},
+        },
+        "tools": {"buildah": "1.28.2"},
+        "artifacts": artifacts,
+        "formats_equal": True,
+        "checks": {name: [outcome("mpi")] for name in FORMATS},
+        "outcome": "verified",
+        "proven_on_gpu": None,
+        "evidence": ["evidence/oci.json"],
+        "sbom": "sbom.cdx.json",
+        "packages": 212,
+        "started": "2026-01-01T09:13:00Z",
+        "durations_s": {"spec": 0.01, "build": 301.0, "verify": 6.0},
+    }
+    return {**found, **changes}
+
+
+def render(
+    tmp_path: Path,
+    *manifests: dict[str, Any],
+    left_out: tuple[LeftOut, ...] = (),
+    failures: Mapping[str, str] | None = None,
+    compiled: Mapping[str, str] | None = None,
+) -> Page:
+    out = tmp_path / "out"
+    write_report(manifests, left_out, failures or {}, out=out, build=BUILD, compiled=compiled)
+    return Page((out / "report.html").read_text(encoding="utf-8"))
+
+
+def failed_manifest(reason: str = "rank 0 of 1, four times") -> dict[str, Any]:
+    checks = {name: [outcome("mpi")] for name in FORMATS}
+    checks["sif"] = [outcome("mpi", "failed", reason)]
+    return manifest(cell(mpi="mpich4.2"), checks=checks, outcome="failed")
+
+
+def test_every_outcome_is_in_the_matrix_and_in_the_totals(tmp_path: Path) -> None:
+    absent = LeftOut(cell=cell(mpi="openmpi4.1"), reasons=why("debian13 carries no openmpi4.1"))
+    broken = cell("ppc64le", "mpich4.2").identifier
+    page = render(
+        tmp_path,
+        manifest(cell()),
+        failed_manifest(),
+        left_out=(absent,),
+        failures={broken: "apt-get: exit status 100"},
+    )
+    assert "✓ verified" in page.text("matrix", "tile", "verified")
+    assert "✗ check failed" in page.text("matrix", "tile", "failed")
+    assert "✗ build failed" in page.text("matrix", "tile", "broken")
+    assert "⊘ left out" in page.text("matrix", "tile", "left-out")
+    assert "not selected" in page.text("matrix", "tile", "none")
+    assert page.text("totals") == "1verified 2failed 1left out"
+    assert page.text("head").startswith("1 of 3 images verified")
+
+
+def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_path: Path) -> None:
+    lacking = {
+        cell("ppc64le", cuda="10.1").identifier: "docker.io cannot be reached\nhint: a mirror",
+        cell(cuda="10.1").identifier: "docker.io cannot be reached\nhint: a mirror",
+    }
+    page = render(tmp_path, manifest(cell()), compiled=lacking)
+    assert "◇ compiled, not built here" in page.text("matrix", "tile", "compiled")
+    assert page.text("totals") == "1verified 0failed 2compiled, not built here 0left out"
+    assert page.text("head").startswith("1 image verified")
+    listed = page.text("absences")
+    assert listed.startswith("Compiled, not built here, and why docker.io cannot be reachedhpc-")
+    assert "hint" not in listed
+    found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    assert (found["compiled"], found["outcome"], found["failures"]) == (lacking, "verified", {})
+
+
+def test_an_image_built_before_is_not_hidden_when_it_cannot_be_built_again(tmp_path: Path) -> None:
+    page = render(tmp_path, manifest(cell()), compiled={cell().identifier: "no registry"})
+    assert page.text("totals") == "1verified 0failed 0left out"
+
+
+def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "checks": {},
+        "outcome": "built",
+        "formats_equal": None,
+        "evidence": [],
+    }
+    one = manifest(cell(), **changes)
+    for artifact in one["artifacts"].values():
+        artifact["tree_digest"] = ""
+    page = render(tmp_path, one)
+    assert "○ not verified" in page.text("matrix", "tile", "built")
+    assert page.text("badge", "state") == "○ not verified"
+    assert page.text("totals") == "0verified 1not verified 0failed 0left out"
+    assert "nothing is proven" in page.text("main")
+    assert page.text("tree", "equal") == ""
+    assert json.loads((tmp_path / "out/report.json").read_text())["outcome"] == "built"
+
+
+def test_a_left_out_cell_says_why_on_hover_and_in_the_list(tmp_path: Path) -> None:
+    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=why("not here", "nor there"))
+    page = render(tmp_path, manifest(cell()), left_out=(absent,))
+    assert "maintainer: not here; maintainer: nor there" in page.text("absences")
+    assert absent.cell.identifier in page.text("absences")
+    assert any(title.endswith("; maintainer: nor there") for title in page.values("title"))
+
+
+def test_one_recipe_base_and_mpi_is_one_row(tmp_path: Path) -> None:
+    page = render(tmp_path, manifest(cell()), manifest(cell("ppc64le"), emulated=True))
+    assert page.text("matrix").count("hpc-base 1.0") == 1
+    assert page.text("matrix").startswith("recipex86_64ppc64le")
+
+
+def test_a_reason_cannot_inject_markup(tmp_path: Path) -> None:
+    attack = "<script>alert(1)</script>"
+    broken = {"hpc-base-1.0-debian13-ppc64le": attack}
+    page = render(tmp_path, failed_manifest(attack), failures=broken)
+    assert attack in page.text("finding", "failed")
+    assert attack in page.text("error")
+    assert page.tags.count("script") == 1
+
+
+def test_skipped_is_never_shown_as_passed(tmp_path: Path) -> None:
+    reason = "no NVIDIA driver on this machine"
+    checks = {name: [outcome("mpi"), outcome("gpu", "skipped", reason)] for name in FORMATS}
+    page = render(tmp_path, manifest(cell(), checks=checks, proven_on_gpu=False))
+    assert page.text("finding", "skipped").count("○ skipped") == 3
+    assert reason in page.text("finding", "skipped")
+    assert "skipped" not in page.text("finding", "passed")
+    assert reason not in page.text("finding", "passed")
+    assert page.text("badge", "no-gpu") == "not proven on a GPU"
+
+
+def test_ranks_that_a_launcher_started_are_shown_beside_the_images_own_checks(
+    tmp_path: Path,
+) -> None:
+    """A launcher that fails makes no image unverified, and is seen all the same."""
+    reason = "MPI started singletons: this process is rank 0 of 1"
+    launched = {"sif": [outcome("mpi-hybrid-srun", "failed", reason)]}
+    page = render(tmp_path, manifest(cell(), launched=launched))
+    assert reason in page.text("finding", "failed")
+    assert page.text("finding", "absent").count("not run") == 2
+    assert page.text("badge", "state") == "✓ verified"
+
+
+def test_an_unknown_outcome_counts_as_failed(tmp_path: Path) -> None:
+    page = render(tmp_path, manifest(cell(), checks={"oci": [outcome("mpi", "maybe", "odd")]}))
+    assert "odd" in page.text("finding", "failed")
+    assert page.text("finding", "absent").count("not run") == 2
+
+
+@pytest.mark.parametrize(("proven", "text"), [(None, ""), (True, "proven on a GPU")])
+def test_gpu_badge(tmp_path: Path, proven: bool | None, text: str) -> None:
+    page = render(tmp_path, manifest(cell(), proven_on_gpu=proven))
+    assert page.text("badge", "gpu") == text
+    assert page.text("badge", "no-gpu") == ""
+
+
+def test_emulated_is_never_shown_as_native(tmp_path: Path) -> None:
+    tools = {"qemu": "11.1.3"}
+    page = render(tmp_path, manifest(cell("ppc64le"), emulated=True, tools=tools))
+    assert page.text("badge", "emulated") == "emulated · QEMU 11.1.3"
+    assert page.text("badge", "native") == ""
+    assert "emulated" in page.text("matrix", "tile")
+    assert "native" not in page.text("matrix", "tile")
+    assert "1 emulated" in page.text("run")
+
+
+@pytest.mark.parametrize(("emulated", "about"), [(True, "checked"), (False, "built and checked")])
+def test_what_was_native(emulated: bool, about: str) -> None:
+    (badge,) = card_of(manifest(cell(), emulated_build=emulated), folder="out").badges
+    assert (badge.kind, badge.about) == ("native", f"{about} on x86_64")
+
+
+def test_a_failed_build_shows_the_end_of_its_error(tmp_path: Path) -> None:
+    text = "\n".join(f"line {number:03}" for number in range(100))
+    image = cell().identifier
+    page = render(tmp_path, manifest(cell()), failures={image: text})
+    assert "line 099" in page.text("error")
+    assert "line 059" not in page.text("error")
+    assert "verified" not in page.text("matrix", "tile")
+    assert f"./{image}/build.log" in page.values("href")
+
+
+def test_links_are_relative_and_complete(tmp_path: Path) -> None:
+    page = render(tmp_path, manifest(cell()))
+    names = ["Dockerfile", "Singularity.def", "manifest.json", "evidence/oci.json"]
+    names += ["sbom.cdx.json", "build.log", "image.sif", "image.tar.gz", "image.oci"]
+    assert {f"./{cell().identifier}/{name}" for name in names} <= set(page.values("href"))
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
+    page = render(tmp_path, manifest(cell()), failed_manifest())
+    assert page.values("src") == []
+    for href in page.values("href"):
+        assert href.startswith(("./", "#", "data:")), href
+    targets = {href[1:] for href in page.values("href") if href.startswith("#")}
+    assert targets <= set(page.values("id"))
+
+
+def test_the_commands_run_the_image_in_each_runtime(tmp_path: Path) -> None:
+    image = cell().identifier
+    lines = render(tmp_path, manifest(cell())).text("runtimes")
+    checks = "/opt/build-images/run-checks"
+    assert f"apptainer exec out/{image}/image.sif {checks}" in lines
+    assert f"mpirun -np 4 apptainer exec out/{image}/image.sif" in lines
+    assert f"ch-convert -i tar -o dir out/{image}/image.tar.gz /var/tmp/{image}" in lines
+    assert f"ch-run --set-env -w /var/tmp/{image} -- {checks}" in lines
+    assert f"tar -xzf out/{image}/image.tar.gz -C /var/tmp/{image}" in lines
+    assert f"podman run --rm oci:out/{image}/image.oci {checks}" in lines
+
+
+def test_mpich_is_started_by_its_own_launcher_and_no_mpi_by_none(tmp_path: Path) -> None:
+    assert "mpiexec -n 4 apptainer" in render(tmp_path, failed_manifest()).text("runtimes")
+    lines = render(tmp_path, manifest(cell(mpi="none"))).text("runtimes")
+    assert "mpirun" not in lines
+    assert "mpiexec" not in lines
+
+
+def test_tree_digests_that_differ_are_each_shown(tmp_path: Path) -> None:
+    one = manifest(cell(), formats_equal=False, outcome="failed")
+    one["artifacts"]["sif"]["tree_digest"] = "sha256:other"
+    page = render(tmp_path, one)
+    assert "sha256:other" in page.text("tree", "differ")
+    assert page.text("tree", "equal") == ""
+    assert "✗ formats differ" in page.text("matrix", "tile", "failed")
+
+
+def test_equal_is_not_believed_when_the_digests_differ(tmp_path: Path) -> None:
+    one = manifest(cell())
+    one["artifacts"]["sif"]["tree_digest"] = "sha256:other"
+    assert "sha256:other" in render(tmp_path, one).text("tree", "differ")
+
+
+def test_equal_digests_are_not_called_equal_when_the_manifest_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    page = render(tmp_path, manifest(cell(), formats_equal=False, outcome="failed"))
+    assert page.text("tree", "equal") == ""
+    assert "sha256:tree" in page.text("tree", "differ")
+
+
+def test_a_manifest_with_gaps_is_still_shown(tmp_path: Path) -> None:
+    page = render(tmp_path, {"image": cell().identifier, "outcome": "failed", "cell": axes(cell())})
+    assert "✗ failed" in page.text("matrix", "tile", "failed")
+
+
+def test_nothing_built_is_no_success(tmp_path: Path) -> None:
+    page = render(tmp_path)
+    assert "No image was built" in page.text("head")
+    assert json.loads((tmp_path / "out/report.json").read_text())["outcome"] == "failed"
+
+
+def test_report_json_holds_all_that_was_given(tmp_path: Path) -> None:
+    one = manifest(cell())
+    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=why("not carried"))
+    failures = {cell("ppc64le").identifier: "it broke: ü"}
+    render(tmp_path, one, left_out=(absent,), failures=failures)
+    found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    assert found["schema"] == "build-images/report/v1"
+    assert found["images"] == [one]
+    assert found["failures"] == failures
+    assert found["build"] == BUILD
+    assert found["outcome"] == "failed"
+    expected = {"image": absent.cell.identifier, "cell": axes(absent.cell)}
+    assert found["left_out"] == [{**expected, "reasons": ["maintainer: not carried"]}]
+    assert found["totals"]["verified"] == found["totals"]["failed"] == 1
+
+
+def test_a_report_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    render(tmp_path, failed_manifest())
+    page = render(tmp_path, manifest(cell()))
+    assert page.text("head").startswith("1 image verified")
+    left = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert left == ["report.html", "report.json"]
+
+
+def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> None:
+    render(tmp_path, manifest(cell()))
+    before = (tmp_path / "out/report.html").read_bytes()
+    with pytest.raises(TypeError):
+        render(tmp_path, manifest(cell(), about=object()))
+    assert (tmp_path / "out/report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        cell(),
+        cell(cuda="12.4"),
+        cell(mpi="none"),
+        cell("ppc64le", "none", "10.1"),
+        dataclasses.replace(cell("ppc64le"), cpu="power9le"),
+        dataclasses.replace(cell(cuda="12.4"), flavour="development", cpu="x86_64_v3"),
+    ],
+)
+def test_an_identifier_can_be_taken_apart(one: Cell) -> None:
+    usual = {"cuda": "none", "mpi": "none", "flavour": "runtime", "cpu": "generic"}
+    assert {**usual, **axes_of(one.identifier)} == axes(one)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (999_999, "1 MB"), (63_100_000, "63.1 MB"), (1.5e9, "1.5 GB")],
+)
+def test_human_size(size: float, text: str) -> None:
+    assert human_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.01, "<0.1 s"),
+        (1.25, "1.2 s"),
+        (9.96, "10 s"),
+        (59.7, "1 min 00 s"),
+        (301, "5 min 01 s"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_human_time(seconds: float, text: str) -> None:
+    assert human_time(seconds) == text
+
+
+def test_human_moment() -> None:
+    assert human_moment("2026-01-01T10:12:40+01:00") == "2026-01-01 09:12 UTC"
+    assert human_moment("yesterday") == "yesterday"

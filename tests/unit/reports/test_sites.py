@@ -1,0 +1,296 @@
+"""What a site gets with an image: every value is the plan's, and no text leaves its quotes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from samples import GOLDEN, ROOT, image, recipe, shipped_plan
+
+from builder.cli import main
+from builder.model import Cell, PlannedImage
+from builder.model.errors import BadInput
+from builder.reports.sites import Place, SiteImage, site_files, site_image
+from builder.reports.sites.names import kubernetes_name
+from builder.reports.sites.rendering import lua
+
+PLACE = Place(registry="quay.io/site", folder="/opt/images")
+DIGEST = "sha256:" + "a" * 64
+SHOWN = {
+    "hpc-base-1.0-debian13-openmpi5.0-x86_64": True,
+    "cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le": False,
+}
+
+
+@functools.cache
+def planned() -> dict[str, PlannedImage]:
+    return {one.identifier: one for one in shipped_plan().images}
+
+
+def at_site(identifier: str, place: Place = PLACE, *, built: bool = False) -> SiteImage:
+    digests = {identifier: DIGEST} if built else {}
+    return site_image(planned()[identifier], place, digests)
+
+
+def texts(identifier: str, place: Place = PLACE, *, built: bool = False) -> dict[str, str]:
+    """The files of one image, by name without its folder."""
+    files = site_files([at_site(identifier, place, built=built)])
+    return {path.removeprefix(f"{identifier}/"): text for path, text in files.items()}
+
+
+def identifiers(**axes: str) -> Iterator[str]:
+    for identifier, one in planned().items():
+        if all(one.cell.axis(name).startswith(value) for name, value in axes.items()):
+            yield identifier
+
+
+def first(**axes: str) -> str:
+    return next(identifiers(**axes))
+
+
+@pytest.mark.parametrize(("identifier", "built"), SHOWN.items(), ids=list(SHOWN))
+def test_files_are_those_that_were_looked_at(identifier: str, built: bool) -> None:
+    for name, text in texts(identifier, built=built).items():
+        kept = GOLDEN / "sites" / identifier / Path(name).name
+        if os.environ.get("UPDATE_GOLDEN"):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(text)
+        assert text == kept.read_text(), name
+
+
+def test_every_shipped_image_gets_all_files() -> None:
+    images = [site_image(one, PLACE, {}) for one in planned().values()]
+    files = site_files(images)
+    with_mpi = sum(one.contract.mpi is not None for one in images)
+    of_cray = sum(one.binds_cray for one in images)  # without Charliecloud's two scripts
+    assert len(files) == len(images) * 7 + with_mpi - 2 * of_cray
+    assert files == site_files(images)
+    for path, text in files.items():
+        assert text.endswith("\n"), path
+        assert "None" not in text, path
+        assert "{{" not in text, path
+        if path.endswith(".yaml"):
+            assert yaml.safe_load(text)["kind"] in {"Pod", "Job", "Template"}
+
+
+# Values
+
+
+def test_gpus_are_asked_for_where_there_is_cuda() -> None:
+    files = texts(first(recipe="cuda-base", arch="ppc64le"), dataclasses.replace(PLACE, gpus=6))
+    assert "#SBATCH --gres=gpu:6\n" in files["slurm-apptainer.sh"]
+    assert "apptainer exec --nv" in files["slurm-apptainer.sh"]
+    assert "--device nvidia.com/gpu=all" in files["podman.sh"]
+    assert limits(files["openshift-pod.yaml"])["nvidia.com/gpu"] == 6
+    assert limits(files["openshift-job.yaml"])["nvidia.com/gpu"] == 6
+
+
+def test_no_gpus_are_asked_for_where_there_is_none() -> None:
+    for name, text in texts(first(recipe="hpc-base")).items():
+        assert "gpu" not in text, name
+        assert "nvidia" not in text, name
+
+
+def limits(text: str) -> Any:
+    return pod_spec(text)["containers"][0]["resources"]["limits"]
+
+
+def pod_spec(text: str) -> Any:
+    document = yaml.safe_load(text)
+    return document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(("arch", "label"), [("ppc64le", "ppc64le"), ("x86_64", "amd64")])
+def test_pods_go_to_nodes_of_the_architecture(arch: str, label: str) -> None:
+    files = texts(first(arch=arch))
+    wanted = {"kubernetes.io/arch": label}
+    assert pod_spec(files["openshift-pod.yaml"])["nodeSelector"] == wanted
+    assert pod_spec(files["openshift-job.yaml"])["nodeSelector"] == wanted
+    build = yaml.safe_load(files["openshift-build.yaml"])["objects"][-1]
+    assert build["spec"]["nodeSelector"] == wanted
+    assert f"--arch={label} " in files["podman.sh"]
+    assert f"!= {arch} " in files["slurm-apptainer.sh"]
+
+
+@pytest.mark.parametrize(
+    ("mpi", "slurm", "mpiexec"),
+    [
+        ("openmpi5.0", "srun --mpi=pmix", "--map-by"),
+        ("openmpi4.1", "srun --mpi=pmix", "--map-by"),
+        ("mpich4.2", "srun --mpi=pmi2", "-ppn"),
+        ("intelmpi", "srun --mpi=pmi2", "-ppn"),
+        ("openmpi1.10", "mpiexec -n", "--map-by"),
+    ],
+)
+def test_ranks_are_started_as_their_mpi_can_be(mpi: str, slurm: str, mpiexec: str) -> None:
+    files = texts(first(mpi=mpi))
+    last = files["slurm-apptainer.sh"].splitlines()[-1]
+    assert last.startswith(f"exec {slurm}")
+    assert f'exec mpiexec -n "$SLURM_NTASKS" {mpiexec}' in files["mpiexec-charliecloud.sh"]
+    assert 'ch-run "${options[@]}" -w "$image" -- "$@"' in files["mpiexec-charliecloud.sh"]
+    assert ("PMIX_MCA_gds" in files["slurm-charliecloud.sh"]) == (slurm == "srun --mpi=pmix")
+
+
+def test_cray_mpich_is_started_by_its_own_kind_of_pmi() -> None:
+    files = texts(first(mpi="craympich"))
+    script = files["slurm-apptainer.sh"]
+    assert script.splitlines()[-1].startswith("exec srun --mpi=cray_shasta apptainer exec")
+    assert "#SBATCH --nodes=2\n" in script
+    assert not [name for name in files if "charliecloud" in name]
+
+
+def test_an_mpi_of_the_hosts_is_bound_in() -> None:
+    files = texts(first(mpi="intelmpi"))
+    for name in ("slurm-apptainer.sh", "slurm-charliecloud.sh", "mpiexec-charliecloud.sh"):
+        assert "${HOST_MPI:?" in files[name], name
+    assert "HOST_MPI" not in "".join(texts(first(mpi="mpich")).values())
+
+
+def test_without_mpi_tasks_are_single(tmp_path: Path) -> None:
+    one = site_image(image(tmp_path), PLACE, {})
+    files = site_files([one])
+    assert not [path for path in files if "mpiexec" in path]
+    script = files[f"{one.identifier}/slurm-apptainer.sh"]
+    assert "#SBATCH --nodes=1\n" in script
+    assert "exec srun apptainer exec " in script
+    assert "set -- /opt/build-images/run-checks\n" in script
+
+
+def test_the_proof_is_the_images_own_check_on_all_ranks() -> None:
+    proof = at_site("hpc-base-1.0-debian13-openmpi5.0-x86_64").proof
+    assert shlex.split(proof) == [
+        "/opt/build-images/bin/mpi",
+        "$SLURM_NTASKS",
+        "multiple",
+        "Open MPI v5.0.7",
+    ]
+
+
+def test_an_image_that_is_built_is_named_by_its_digest() -> None:
+    identifier = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+    built, planned_only = texts(identifier, built=True), texts(identifier)
+    assert f"quay.io/site/hpc-base@{DIGEST}" in built["openshift-pod.yaml"]
+    assert f"image=${{IMAGE:-quay.io/site/hpc-base@{DIGEST}}}" in built["podman.sh"]
+    assert "quay.io/site/hpc-base:1.0-debian13-openmpi5.0" in planned_only["podman.sh"]
+    entry = yaml.safe_load(built["shpc/x86_64/quay.io/site/hpc-base/container.yaml"])
+    assert entry["tags"] == {"1.0-debian13-openmpi5.0": DIGEST}
+    assert not [path for path in planned_only if path.startswith("shpc/")]
+
+
+def test_shpc_has_one_entry_for_a_recipe_and_an_architecture() -> None:
+    names = list(identifiers(recipe="hpc-base", base="debian13"))
+    digests = {name: f"sha256:{number:064}" for number, name in enumerate(names)}
+    files = site_files([site_image(planned()[name], PLACE, digests) for name in names])
+    entries = {path: yaml.safe_load(files[path]) for path in files if path.startswith("shpc/")}
+    assert {path.split("/")[1] for path in entries} == {planned()[one].cell.arch for one in names}
+    tags = [digest for one in entries.values() for digest in one["tags"].values()]
+    assert sorted(tags) == sorted(digests.values())
+    for one in entries.values():
+        assert list(one["tags"].items())[-1:] == list(one["latest"].items())
+
+
+# Names and quotes
+
+EVIL = "a ]] \" ' $(touch x) `id` \\ {{ 7 }} # -- <b>\n\nsecond: line"
+
+
+def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
+    one = image(tmp_path, recipes=[recipe(about=EVIL)])
+    place = Place(registry="quay.io/site", folder="/opt/my $(images) 'x'")
+    site = site_image(one, place, {one.identifier: DIGEST})
+    files = site_files([site])
+    script = files[f"{one.identifier}/slurm-apptainer.sh"]
+    assert f"image=${{IMAGE:-{shlex.quote(site.sif)}}}\n" in script
+    module = files[f"modulefiles/core/{site.tag}-x86_64.lua"]
+    assert "]] \\\" '" in module
+    assert all("second: line" in line for line in module.splitlines() if "touch x" in line)
+    entry = yaml.safe_load(files["shpc/x86_64/quay.io/site/core/container.yaml"])
+    assert entry["description"] == " ".join(EVIL.split())
+
+
+def test_lua_strings_hold_what_they_are_given() -> None:
+    assert lua('a"b\\c\nd') == '"a\\"b\\\\c\\nd"'
+
+
+def test_tags_are_identifiers_without_recipe_and_architecture() -> None:
+    cell = Cell(
+        recipe="pytorch",
+        recipe_version="2.6",
+        base="debian13",
+        cuda="12.4",
+        mpi="openmpi5.0",
+        arch="ppc64le",
+    )
+    assert cell.tag == "2.6-debian13-cuda12.4-openmpi5.0"
+    assert dataclasses.replace(cell, flavour="development").tag.endswith("-development")
+
+
+def test_names_in_kubernetes_are_labels_and_stay_different() -> None:
+    assert kubernetes_name("core-1.0-x86_64") == "core-1-0-x86-64"
+    names = [kubernetes_name(f"{'long-' * 20}{end}") for end in ("a", "b")]
+    assert names[0] != names[1]
+    assert max(map(len, names)) <= 57
+
+
+@pytest.mark.parametrize(
+    ("registry", "folder"),
+    [
+        ("quay.io", "/opt/images"),
+        ("https://quay.io/site", "/opt/images"),
+        ("quay.io/Site", "/opt/images"),
+        ("quay.io/site", "images"),
+        ("quay.io/site", "/opt/a:b"),
+        ("quay.io/site", "/opt/a\nb"),
+    ],
+)
+def test_what_is_no_place_is_refused(registry: str, folder: str) -> None:
+    with pytest.raises(BadInput, match="is not"):
+        Place(registry=registry, folder=folder)
+
+
+# The command
+
+
+def test_the_command_writes_and_prints_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    identifier = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+    argv = ["site-files", f"--project={ROOT}", "--registry=quay.io/site", f"--image={identifier}"]
+    assert main([*argv, f"--output={tmp_path}", f"--images-in={tmp_path}"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / identifier}\n"
+    assert err == "1 image not built here: named by tag, and without an shpc entry\n"
+    script = tmp_path / identifier / "slurm-apptainer.sh"
+    assert script.stat().st_mode & 0o777 == 0o755
+    built(tmp_path / identifier, planned()[identifier].content_key)
+    assert main([*argv, f"--output={tmp_path}", f"--images-in={tmp_path}"]) == 0
+    assert DIGEST in (tmp_path / identifier / "podman.sh").read_text()
+    built(tmp_path / identifier, "of other inputs")
+    assert main([*argv, f"--output={tmp_path}", f"--images-in={tmp_path}"]) == 0
+    assert DIGEST not in (tmp_path / identifier / "podman.sh").read_text()
+
+
+def built(folder: Path, content_key: str) -> None:
+    """A manifest as the main job leaves it."""
+    oci = {"format": "oci", "path": "image.oci", "digest": DIGEST, "size": 1}
+    manifest = {
+        "schema": "build-images/manifest/v1",
+        "image": folder.name,
+        "cell": {},
+        "content_key": content_key,
+        "engine": "buildah",
+        "artifacts": {"oci": oci},
+        "checks": {},
+        "outcome": "verified",
+        "in_image_checks": [],
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))

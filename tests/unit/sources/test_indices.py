@@ -1,0 +1,132 @@
+"""Which states of package indices are known, kept, and shown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from builder.build.engines import Tools
+from builder.reports.report.badges import badges_of
+from builder.reports.report.indices import index_facts
+from builder.sources.journals import Journals, who_of
+from builder.sources.package_cache import PackageCache
+from builder.sources.package_indices import (
+    IndexState,
+    age_days,
+    days_behind,
+    state_from,
+    state_of,
+    states_in,
+)
+from builder.system.home import Home
+from builder.system.process import Processes
+
+ONE, OTHER = who_of("one"), who_of("other")
+MAIN = IndexState(
+    archive="debian",
+    suite="trixie",
+    taken_as="stable",
+    date="2026-09-12T07:55:41+00:00",
+    sha256="a" * 64,
+    behind_days=70,
+)
+SECURITY = IndexState(
+    archive="debian-security",
+    suite="trixie-security",
+    taken_as="trixie-security",
+    date="2026-11-23T11:22:38+00:00",
+    sha256="b" * 64,
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://m.example/debian/dists/trixie/InRelease", ("debian", "trixie")),
+        ("http://m.example/a/debian/dists/trixie/Release", ("debian", "trixie")),
+        ("http://m.example/debian/dists/buster/updates/InRelease", ("debian", "buster/updates")),
+        ("http://m.example/debian/dists/trixie/main/binary-amd64/Packages.xz", None),
+        ("http://m.example/InRelease", None),
+    ],
+)
+def test_a_release_file_is_known_by_its_address(url: str, name: tuple[str, str] | None) -> None:
+    found = state_of(url, url, b"Date: Sat, 12 Sep 2026 07:55:41 UTC\n")
+    assert (found and (found.archive, found.suite)) == name
+    assert found is None or found.date == MAIN.date
+
+
+@pytest.mark.parametrize("text", [b"", b"Date: some day\n", b"Date:\n", b"\xff"])
+def test_a_release_file_may_have_no_date(text: bytes) -> None:
+    url = "http://m.example/debian/dists/trixie/InRelease"
+    found = state_of(url, url, text)
+    assert found
+    assert found.date == ""
+    assert age_days(found, "2026-11-24T00:00:00+00:00") is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"date": "x"}, {"behind_days": True}, {"suite": 1}, {"more": ""}, {"sha256": None}]
+)
+def test_what_is_no_state_is_not_taken_for_one(change: dict[str, object]) -> None:
+    assert state_from(asdict(MAIN)) == MAIN
+    with pytest.raises((ValueError, TypeError)):
+        state_from({**asdict(MAIN), **change})
+    assert states_in({"indices": [{**asdict(MAIN), **change}, asdict(SECURITY)]}) == (SECURITY,)
+
+
+def test_a_build_on_cached_layers_was_told_what_these_were(tmp_path: Path) -> None:
+    journals = Journals(cache=tmp_path)
+    journals.begin(ONE, fresh=True)
+    journals.note_state(ONE, MAIN)
+    journals.end(ONE, built=["1"], taken=[], well=True)
+    journals.begin(OTHER, fresh=False)
+    journals.note_state(OTHER, SECURITY)
+    journals.end(OTHER, built=["2"], taken=["1"], well=True)
+    assert journals.states(OTHER) == (MAIN, SECURITY)
+
+
+@pytest.mark.parametrize("taken", [[], ["1"]])
+def test_what_a_failed_build_was_told_counts_where_its_layers_do(
+    taken: list[str], tmp_path: Path
+) -> None:
+    journals = Journals(cache=tmp_path)
+    journals.begin(ONE, fresh=False)
+    journals.note_state(ONE, MAIN)
+    journals.end(ONE, built=["1"], taken=[], well=False)
+    journals.begin(ONE, fresh=False)
+    journals.note_state(ONE, SECURITY)
+    journals.end(ONE, built=["2"], taken=taken, well=True)
+    assert journals.states(ONE) == ((MAIN, SECURITY) if taken else (SECURITY,))
+
+
+def manifest(*states: IndexState) -> dict[str, object]:
+    said = [{**asdict(one), "used_by": ["base"]} for one in states]
+    inputs = {"indices": said, "base": {"key": "1"}}
+    return {"inputs": inputs, "started": "2026-11-24T10:00:00+00:00"}
+
+
+def test_the_report_shows_how_old_they_were() -> None:
+    both = manifest(MAIN, SECURITY)
+    [(title, text)] = index_facts(both)
+    assert title == "package index"
+    assert text == (
+        "debian trixie of 2026-09-12 (as stable), 73 days old, 70 days behind the mirror; "
+        "debian-security trixie-security of 2026-11-23, 0 days old"
+    )
+    assert "packages 70 days behind" in [one.text for one in badges_of(both)]
+    assert "packages 70 days behind" not in [one.text for one in badges_of(manifest(SECURITY))]
+    assert index_facts(manifest(MAIN))[0][1].endswith("; no security updates")
+    assert index_facts({}) == ()
+    assert days_behind({}) == 0
+
+
+def test_what_an_earlier_build_of_that_name_was_told_of_may_be_left_out(tmp_path: Path) -> None:
+    earlier, now = PackageCache(folder=tmp_path), PackageCache(folder=tmp_path)
+    earlier.note_index(ONE, MAIN)
+    now.note_index(ONE, SECURITY)
+    home = Home(path=tmp_path / "home")
+    tools = Tools(processes=Processes(), home=home, packages=now, journals=now.journals)
+    assert tools.told("one") == (MAIN, SECURITY)
+    assert tools.told("one", earlier=False) == (SECURITY,)

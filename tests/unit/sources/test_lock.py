@@ -1,0 +1,394 @@
+"""Locking: what becomes of what images need, and what lock.yaml then says."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.load.faults import Faults
+from builder.load.lock import read_lock
+from builder.model import Lock, LockedSource
+from builder.model.errors import Refused, StepFailed
+from builder.sources import Downloader, Store
+from builder.sources.debian import DebianSources
+from builder.sources.download import Fetched, NotFetched, digest_of
+from builder.sources.locking import Locking, Wanted, lock_sources, lock_text, merged
+from builder.sources.pins import mismatches, pin_references
+from builder.sources.registry import Registries, RegistryFails, RegistryUnreachable
+from builder.sources.store import Unfetched
+from builder.system.process import Processes
+
+ONE, TWO = "https://up.example/one-1.0.tar.gz", "https://up.example/two-2.0.tar.gz"
+DEBIAN = "https://debian.example/debian"
+DIGEST = "sha256:" + "ab" * 32
+
+
+class FakeNetwork(Downloader):
+    """Files by URL; what is not there cannot be reached."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__()
+        self.files = files
+        self.asked: list[str] = []
+
+    def fetch(self, url: str, target: Path, **_: Any) -> Fetched:
+        self.asked.append(url)
+        if url not in self.files:
+            raise NotFetched("up.example cannot be reached: no network in unit tests")
+        target.write_bytes(self.files[url])
+        return digest_of(target)
+
+
+def no_debian(url: str) -> LockedSource:
+    raise Unfetched(f"{url}: no Debian here")
+
+
+def locking(
+    root: Path,
+    network: FakeNetwork,
+    *,
+    update: bool = False,
+    resolve: Callable[[str], LockedSource] = no_debian,
+    mirrors: tuple[str, ...] = (),
+    said: list[str] | None = None,
+) -> Locking:
+    return Locking(
+        store=Store(path=root, mirrors=mirrors, debian=DEBIAN),
+        downloader=network,
+        resolve=resolve,
+        update=update,
+        say=(said if said is not None else []).append,
+    )
+
+
+def wanted(*urls: str, recipes: tuple[str, ...] = ("core",)) -> Wanted:
+    return Wanted(urls=urls, recipes=recipes)
+
+
+def entry(url: str = ONE, content: bytes = b"old", **changes: Any) -> LockedSource:
+    made = LockedSource(
+        url=url,
+        file=url.rpartition("/")[2],
+        sha256=hashlib.sha256(content).hexdigest(),
+        size=len(content),
+        recipes=("core",),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def test_a_new_source_is_fetched_and_kept(tmp_path: Path) -> None:
+    found = lock_sources([wanted(ONE)], Lock(), locking(tmp_path, FakeNetwork({ONE: b"1"})))
+    assert found.sources == (entry(content=b"1"),)
+    assert Store(path=tmp_path).holds(found.sources[0])
+    assert not list(tmp_path.glob(".*.new"))
+
+
+def test_what_is_locked_stays_without_a_look_at_the_network(tmp_path: Path) -> None:
+    network = FakeNetwork({ONE: b"new"})
+    want = wanted(ONE, recipes=("app", "core"))
+    found = lock_sources([want], Lock(sources={ONE: entry()}), locking(tmp_path, network))
+    assert found.sources == (entry(recipes=("app", "core")),)
+    assert network.asked == []
+
+
+def test_an_update_accepts_what_changed_and_says_both_checksums(tmp_path: Path) -> None:
+    said: list[str] = []
+    how = locking(tmp_path, FakeNetwork({ONE: b"new"}), update=True, said=said)
+    found = lock_sources([wanted(ONE)], Lock(sources={ONE: entry()}), how)
+    assert found.sources == (entry(content=b"new"),)
+    assert entry().sha256 in said[0]
+    assert entry(content=b"new").sha256 in said[0]
+
+
+def test_an_update_without_a_network_loses_nothing(tmp_path: Path) -> None:
+    how = locking(tmp_path, FakeNetwork({}), update=True)
+    found = lock_sources([wanted(ONE)], Lock(sources={ONE: entry()}), how)
+    assert found.sources == (entry(),)
+    assert len(found.failures) == 1
+
+
+def test_the_next_of_some_alternatives_is_taken_and_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    how = locking(tmp_path, FakeNetwork({TWO: b"2"}), said=said)
+    found = lock_sources([wanted(ONE, "debian-source:one/1", TWO)], Lock(), how)
+    assert [one.url for one in found.sources] == [TWO]
+    assert ONE in said[1]
+    assert "no Debian here" in said[2]
+
+
+def test_what_can_be_locked_is_locked(tmp_path: Path) -> None:
+    how = locking(tmp_path, FakeNetwork({TWO: b"2"}))
+    found = lock_sources([wanted(ONE, recipes=("app",)), wanted(TWO)], Lock(), how)
+    assert [one.url for one in found.sources] == [TWO]
+    [failure] = found.failures
+    assert f"{ONE} (app)" in str(failure)
+
+
+def test_a_sites_mirror_stands_in(tmp_path: Path) -> None:
+    network = FakeNetwork({"https://near.example/one-1.0.tar.gz": b"1"})
+    how = locking(tmp_path, network, mirrors=("https://near.example/",))
+    assert lock_sources([wanted(ONE)], Lock(), how).sources == (entry(content=b"1"),)
+
+
+def test_locking_shows_no_user_name_and_no_password(tmp_path: Path) -> None:
+    said: list[str] = []
+    secret, near = (f"https://user:secret@{host}.example/" for host in ("up", "near"))
+    network = FakeNetwork({f"{secret}there.tar": b"1"})
+    how = locking(tmp_path, network, mirrors=(near,), said=said)
+    wants = [wanted(f"{secret}{name}") for name in ("there.tar", "gone.tar", "get?id=1")]
+    found = lock_sources(wants, Lock(), how)
+    text = "\n".join([*said, *map(str, found.failures)])
+    for place in ("up.example/there.tar", "up.example/gone.tar", "near.example/gone.tar"):
+        assert f"https://{place}: " in text
+    assert "secret" not in text
+
+
+def test_a_url_without_a_file_name_cannot_be_locked(tmp_path: Path) -> None:
+    how = locking(tmp_path, FakeNetwork({}))
+    [failure] = lock_sources([wanted("https://up.example/get?id=1")], Lock(), how).failures
+    assert "is not the name of a file" in str(failure)
+
+
+# The text
+
+
+def test_the_text_is_read_as_what_was_written(tmp_path: Path) -> None:
+    debian = entry("debian-source:one/1", file="one_1.orig.tar.xz", path="pool/main/o/one_1")
+    lock = Lock(
+        sources={
+            TWO: entry(TWO, mirrors=("https://m.example/two",)),
+            ONE: entry(sha256="1" * 64),
+            debian.url: debian,
+        },
+        references={("docker.io/library/debian:13", "ppc64le"): DIGEST},
+    )
+    (tmp_path / "lock.yaml").write_text(lock_text(lock))
+    faults = Faults()
+    assert read_lock(tmp_path, faults) == lock
+    assert faults.found == []
+    turned = Lock(
+        sources={url: lock.sources[url] for url in reversed(list(lock.sources))},
+        references=lock.references,
+    )
+    assert lock_text(turned) == lock_text(lock)
+
+
+def test_an_empty_lock_is_read(tmp_path: Path) -> None:
+    (tmp_path / "lock.yaml").write_text(lock_text(Lock()))
+    faults = Faults()
+    assert read_lock(tmp_path, faults) == Lock()
+    assert faults.found == []
+
+
+def test_a_lock_of_everything_drops_what_nobody_needs() -> None:
+    known = Lock(sources={ONE: entry(), TWO: entry(TWO)}, references={("a", "x86_64"): DIGEST})
+    found = Lock(sources={ONE: entry()})
+    assert merged(known, found, everything=True, recipes=["core"]) == found
+
+
+def test_a_lock_of_some_images_keeps_the_rest() -> None:
+    known = Lock(
+        sources={ONE: entry(recipes=("app", "core")), TWO: entry(TWO, recipes=("app",))},
+        references={("a", "x86_64"): DIGEST},
+    )
+    found = Lock(sources={ONE: entry(content=b"new")})
+    result = merged(known, found, everything=False, recipes=["core"])
+    assert result.sources[ONE].recipes == ("app", "core")
+    assert result.sources[ONE].sha256 == entry(content=b"new").sha256
+    assert result.sources[TWO] == known.sources[TWO]
+    assert result.references == known.references
+
+
+# Whether it matches
+
+
+def test_a_lock_that_matches_has_no_faults() -> None:
+    lock = Lock(sources={ONE: entry()}, references={("a", "x86_64"): DIGEST})
+    assert not mismatches(lock, [wanted(TWO, ONE)], [("a", "x86_64")], FILES, everything=True)
+
+
+FILES = {"core": "recipes/core.yaml", "app": "recipes/app.yaml"}
+
+
+def test_a_missing_source_is_a_fault_where_others_are_locked() -> None:
+    lock = Lock(sources={ONE: entry()})
+    needs = [wanted(ONE), wanted(TWO, recipes=("app", "core"))]
+    [fault] = mismatches(lock, needs, [], FILES, everything=True)
+    assert fault.file == "recipes/core.yaml"
+    assert TWO in fault.problem
+
+
+def test_entries_that_nobody_needs_are_faults() -> None:
+    lock = Lock(
+        sources={ONE: entry(recipes=("app", "core"), line=4), TWO: entry(TWO, line=9)},
+        references={("a", "x86_64"): DIGEST},
+    )
+    faults = mismatches(lock, [wanted(ONE)], [], FILES, everything=True)
+    assert [(one.file, one.line) for one in faults] == [("lock.yaml", n) for n in (4, 9, 1)]
+    assert not mismatches(lock, [wanted(ONE)], [], FILES, everything=False)
+
+
+# Digests of references
+
+
+class FakeRegistries(Registries):
+    def digest(self, reference: str, arch: str) -> str:
+        if reference.startswith("gone.example"):
+            lost = "the registry gone.example cannot be reached"
+            raise RegistryUnreachable(f"{reference}: {lost}", lost=lost)
+        if "none" in reference:
+            raise RegistryFails(f"{reference}: no such image for {arch}")
+        return DIGEST
+
+
+def test_an_unreachable_registry_is_one_error_and_the_rest_is_pinned() -> None:
+    keys = [("gone.example/a:1", "x86_64"), ("gone.example/b:1", "x86_64")]
+    found = pin_references(
+        [*keys, ("here.example/c:1", "x86_64"), ("here.example/none", "ppc64le")],
+        {keys[0]: "sha256:old"},
+        FakeRegistries(),
+        update=True,
+    )
+    assert found.references == {keys[0]: "sha256:old", ("here.example/c:1", "x86_64"): DIGEST}
+    assert [str(one) for one in found.failures] == [
+        (
+            "the registry gone.example cannot be reached\n"
+            "  not asked for: gone.example/a:1, gone.example/b:1"
+        ),
+        "here.example/none: no such image for ppc64le",
+    ]
+
+
+def test_a_pinned_reference_is_written_without_its_tag() -> None:
+    keys = ["docker.io/library/debian:13", "localhost:5000/debian", "debian"]
+    lock = Lock(references={(one, "x86_64"): DIGEST for one in keys})
+    assert [lock.pinned(one, "x86_64") for one in keys] == [
+        f"docker.io/library/debian@{DIGEST}",
+        f"localhost:5000/debian@{DIGEST}",
+        f"debian@{DIGEST}",
+    ]
+    assert lock.pinned(keys[0], "ppc64le") == keys[0]
+
+
+# Debian's source packages
+
+ORIG = b"upstream's tarball"
+INDEX = f"""\
+Package: hello-extra
+Version: 9-1
+
+Package: hello
+Binary: hello
+Version: 1:2.10+ds-3.1
+Checksums-Sha256:
+ {"0" * 64} 99 hello_2.10+ds-3.1.dsc
+ {hashlib.sha256(ORIG).hexdigest()} {len(ORIG)} hello_2.10+ds.orig.tar.xz
+ {"1" * 64} 99 hello_2.10+ds.orig-docs.tar.xz
+Directory: pool/main/h/hello
+Format: 3.0 (quilt)
+
+Package: native
+Version: 5
+Checksums-Sha256:
+ {"2" * 64} 99 native_5.tar.xz
+Directory: pool/main/n/native
+"""
+
+
+class FakeGpgv(Processes):
+    def __init__(self, *, trusts: bool = True) -> None:
+        super().__init__()
+        self.trusts = trusts
+
+    def capture(self, argv: Any, **_: Any) -> Any:
+        if not self.trusts:
+            raise StepFailed("gpgv: exit status 1", tail=["gpgv: BAD signature"])
+        assert argv[0] == "gpgv"
+        Path(argv[4]).write_bytes(Path(argv[5]).read_bytes())
+
+
+def archive(*, codename: str = "trixie", sha256: str = "") -> dict[str, bytes]:
+    packed = lzma.compress(INDEX.encode())
+    promised = sha256 or hashlib.sha256(packed).hexdigest()
+    release = (
+        f"Suite: stable\nCodename: {codename}\nMD5Sum:\n {'0' * 32} 1 main/source/Sources.xz\n"
+        f"SHA256:\n {promised} {len(packed)} main/source/Sources.xz\n"
+    )
+    return {
+        f"{DEBIAN}/dists/trixie/InRelease": release.encode(),
+        f"{DEBIAN}/dists/trixie/main/source/Sources.xz": packed,
+        f"{DEBIAN}/pool/main/h/hello/hello_2.10+ds.orig.tar.xz": ORIG,
+    }
+
+
+def debian(root: Path, files: dict[str, bytes], *, trusts: bool = True) -> DebianSources:
+    keyring = root / "keyring.gpg"
+    keyring.touch()
+    return DebianSources(
+        store=Store(path=root / "store", debian=DEBIAN),
+        suites=["trixie"],
+        downloader=FakeNetwork(files),
+        processes=FakeGpgv(trusts=trusts),
+        keyring=keyring,
+    )
+
+
+def test_a_source_package_is_found_in_the_signed_index(tmp_path: Path) -> None:
+    found = debian(tmp_path, archive()).resolve("debian-source:hello/2.10+ds")
+    assert found == LockedSource(
+        url="debian-source:hello/2.10+ds",
+        file="hello_2.10+ds.orig.tar.xz",
+        sha256=hashlib.sha256(ORIG).hexdigest(),
+        size=len(ORIG),
+        path="pool/main/h/hello/hello_2.10+ds.orig.tar.xz",
+    )
+
+
+def test_a_source_package_is_locked_without_the_mirrors_name(tmp_path: Path) -> None:
+    files = archive()
+    how = locking(tmp_path, FakeNetwork(files), resolve=debian(tmp_path, files).resolve)
+    found = lock_sources([wanted("debian-source:hello/2.10+ds")], Lock(), how)
+    assert found.failures == ()
+    assert "debian.example" not in lock_text(Lock(sources={"x": found.sources[0]}))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("debian-source:hello/2.10", r"have 2\.10\+ds \(trixie\)"),
+        ("debian-source:other/1", "have no version of it"),
+        ("debian-source:native/5", "have  \\(trixie\\)|no .orig.tar"),
+    ],
+)
+def test_a_version_that_debian_has_not_is_told(url: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(Unfetched, match=said):
+        debian(tmp_path, archive()).resolve(url)
+
+
+def test_an_index_that_debian_did_not_sign_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="not signed by Debian") as caught:
+        debian(tmp_path, archive(), trusts=False).resolve("debian-source:hello/2.10+ds")
+    assert "BAD signature" in str(caught.value)
+
+
+def test_the_index_of_another_suite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="is that of forky, stable"):
+        debian(tmp_path, archive(codename="forky")).resolve("debian-source:hello/2.10+ds")
+
+
+def test_an_index_that_is_not_the_promised_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="gives another file") as caught:
+        debian(tmp_path, archive(sha256="f" * 64)).resolve("debian-source:hello/2.10+ds")
+    assert "debian.example" not in str(caught.value)
+
+
+def test_a_mirror_that_is_away_is_not_named(tmp_path: Path) -> None:
+    with pytest.raises(Unfetched, match="no Release file of trixie") as caught:
+        debian(tmp_path, {}).resolve("debian-source:hello/2.10+ds")
+    assert "debian.example" not in str(caught.value)

@@ -1,0 +1,626 @@
+"""The cache of packages: what it keeps, what it never keeps, and what clients see."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import socket
+import subprocess
+import sys
+import threading
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from builder.model.errors import Interrupted, StepFailed
+from builder.sources import pip_index, request_bodies
+from builder.sources.package_cache import PackageCache
+from builder.sources.package_proxy import package_cache, pip_configuration
+from builder.system.process import Completed, Processes
+
+CONTENT = bytes(range(256)) * 1000
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """Serves CONTENT under every name; names say what goes wrong."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if "whoami" in self.path:
+            self.answer(self.headers.get("Authorization", "").encode())
+            return
+        if "missing" in self.path:
+            self.send_error(404)
+            return
+        if self.headers.get("If-Modified-Since"):
+            self.send_response(304)
+            self.end_headers()
+            return
+        self.send_response(200)
+        size = len(CONTENT)
+        if "endless" in self.path:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        else:
+            self.send_header("Content-Length", str(size))
+        self.end_headers()
+        self.wfile.write(CONTENT[: size // 2] if "broken" in self.path else CONTENT)
+        if "broken" in self.path:
+            self.close_connection = True
+
+    def do_POST(self) -> None:
+        if length := self.headers.get("Content-Length"):
+            self.answer(self.rfile.read(int(length)))
+            return
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        self.answer(body)
+
+    def answer(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def mirror(asked: list[str]) -> Iterator[str]:
+    handler = type("Handler", (Mirror,), {"asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[PackageCache]:
+    with package_cache(tmp_path / "packages") as cache:
+        yield cache
+
+
+def session_of(cache: PackageCache) -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False
+    session.proxies = {"http": cache.url}
+    return session
+
+
+def get(cache: PackageCache, url: str, **headers: str) -> requests.Response:
+    session = requests.Session()
+    session.trust_env = False
+    return session.get(url, proxies={"http": cache.url}, headers=headers, timeout=10)
+
+
+@pytest.mark.parametrize("name", ["a_1.0_amd64.deb", "b-1.x86_64.rpm", "c-1-py3-none-any.whl"])
+def test_a_package_is_fetched_once(
+    name: str, cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    for _ in range(3):
+        answer = get(cache, f"{mirror}/pool/{name}")
+        assert (answer.status_code, answer.content) == (200, CONTENT)
+    assert asked == [f"/pool/{name}"]
+    assert (cache.fetched, cache.taken, cache.taken_bytes) == (1, 2, 2 * len(CONTENT))
+
+
+def test_it_is_there_in_the_next_run(tmp_path: Path, mirror: str, asked: list[str]) -> None:
+    for _ in range(2):
+        with package_cache(tmp_path / "packages") as cache:
+            assert get(cache, f"{mirror}/a.deb").content == CONTENT
+    assert asked == ["/a.deb"]
+
+
+def test_indices_are_always_the_mirror_s_own(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    for _ in range(2):
+        assert get(cache, f"{mirror}/dists/trixie/InRelease").content == CONTENT
+    assert len(asked) == 2
+    answer = get(cache, f"{mirror}/dists/x", **{"If-Modified-Since": "x"})
+    assert answer.status_code == 304
+    assert not [one for one in cache.folder.rglob("*") if one.is_file()]
+
+
+@pytest.mark.parametrize("name", ["missing.deb", "broken.deb", "endless.deb"])
+def test_what_is_not_whole_is_not_kept(
+    name: str, cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    for _ in range(2):
+        try:
+            answer = get(cache, f"{mirror}/{name}")
+        except requests.RequestException:
+            assert name == "broken.deb"
+        else:
+            assert answer.status_code == (404 if "missing" in name else 200)
+    assert len(asked) == 2
+    assert not [one for one in cache.folder.rglob("*") if one.is_file()]
+
+
+def install(cache: PackageCache, urls: Sequence[str], error: Exception) -> None:
+    """A step that downloads and then fails."""
+    with cache.step():
+        for url in urls:
+            get(cache, url)
+        raise error
+
+
+def test_what_a_failed_step_was_given_is_fetched_anew(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    """The package manager may have refused it; what was given before the step stays."""
+    get(cache, f"{mirror}/before.deb")
+    get(cache, f"{mirror}/taken.deb")
+    names = [f"{mirror}/{name}.deb" for name in ("taken", "fetched")]
+    with pytest.raises(StepFailed, match="refused"):
+        install(cache, names, StepFailed("refused"))
+    assert cache.suspected == 2
+    for name in ("before", "taken", "fetched"):
+        get(cache, f"{mirror}/{name}.deb")
+    counted = [asked.count(f"/{name}.deb") for name in ("before", "taken", "fetched")]
+    assert counted == [1, 2, 2]
+
+
+def test_a_failed_step_takes_nothing_from_others(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    """What it was given stays until it was fetched anew, and offline for good."""
+    get(cache, f"{mirror}/need.deb")
+    get(cache, f"{mirror}/need.deb")  # which waits until it is kept
+    [kept] = cache.folder.glob("*/*need.deb")
+    for offline in (True, False):
+        cache.offline = offline
+        with pytest.raises(StepFailed):
+            install(cache, [f"{mirror}/need.deb"], StepFailed("a compiler's error"))
+        assert kept.read_bytes() == CONTENT
+        assert cache.is_good(kept) == offline
+    cache.offline = True
+    assert get(cache, f"{mirror}/need.deb").content == CONTENT
+    assert len(asked) == 1
+    cache.offline = False
+    assert get(cache, f"{mirror}/need.deb").content == CONTENT
+    assert get(cache, f"{mirror}/need.deb").content == CONTENT
+    assert len(asked) == 2
+    assert cache.is_good(kept)
+
+
+def test_what_is_on_its_way_when_a_step_fails_is_kept_and_suspected(
+    cache: PackageCache, tmp_path: Path
+) -> None:
+    place, partial = cache.folder / "aa" / "x.deb", tmp_path / "partial"
+    partial.write_bytes(b"x")
+
+    def fails() -> None:
+        with cache.step():
+            cache.begin(place)
+            raise StepFailed("beside it")
+
+    with pytest.raises(StepFailed):
+        fails()
+    cache.keep(partial, place)
+    assert place.read_bytes() == b"x"
+    assert not cache.is_good(place)
+
+
+def test_a_step_that_ends_well_or_is_interrupted_drops_nothing(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    with cache.step():
+        get(cache, f"{mirror}/a.deb")
+    with pytest.raises(Interrupted):
+        install(cache, [f"{mirror}/a.deb"], Interrupted("Ctrl-C"))
+    get(cache, f"{mirror}/a.deb")
+    assert asked == ["/a.deb"]
+    assert cache.suspected == 0
+
+
+def test_clients_are_told_how_to_send_the_key(cache: PackageCache, mirror: str) -> None:
+    """dnf's sends nothing before it is asked: https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1"""
+    session = session_of(cache)
+    session.proxies = {"http": cache.address}
+    answer = session.get(f"{mirror}/a.deb", timeout=10)
+    assert (answer.status_code, answer.headers["Proxy-Authenticate"]) == (
+        407,
+        'Basic realm="one run"',
+    )
+
+
+def test_two_who_want_one_file_fetch_it_once(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: get(cache, f"{mirror}/a.deb").content, range(8)))
+    assert answers == [CONTENT] * 8
+    assert asked == ["/a.deb"]
+
+
+def test_a_server_that_is_away_is_said_to_be(cache: PackageCache) -> None:
+    assert get(cache, "http://127.0.0.1:9/a.deb").status_code == 502
+
+
+def test_it_is_a_proxy_and_nothing_else(cache: PackageCache) -> None:
+    session = requests.Session()
+    session.headers["Proxy-Authorization"] = cache.key
+    assert session.get(f"{cache.url}/etc/passwd", timeout=10).status_code == 400
+
+
+def test_it_is_for_those_alone_who_were_told_of_it(cache: PackageCache, mirror: str) -> None:
+    address = cache.url.rpartition("@")[2]
+    session = requests.Session()
+    session.trust_env = False
+    answer = session.get(f"{mirror}/a.deb", proxies={"http": f"http://{address}"}, timeout=10)
+    assert answer.status_code == 407
+
+
+def test_bodies_are_passed_on(cache: PackageCache, mirror: str) -> None:
+    for body in (b"some text", iter([b"some ", b"text"])):
+        answer = session_of(cache).post(f"{mirror}/echo", data=body, timeout=10)
+        assert answer.content == b"some text"
+
+
+def test_a_body_that_breaks_off_reaches_no_end(cache: PackageCache, mirror: str) -> None:
+    host, _, port = mirror.removeprefix("http://").partition(":")
+    for body in (
+        "Content-Length: 90\r\n\r\nsome",
+        "Transfer-Encoding: chunked\r\n\r\n-1\r\nsome",
+        "Transfer-Encoding: chunked\r\n\r\n9\r\nsome",
+    ):
+        at = urlsplit(cache.address)
+        with socket.create_connection((at.hostname or "", at.port or 0), timeout=10) as client:
+            request = (
+                f"POST {mirror}/echo HTTP/1.1\r\nHost: {host}:{port}\r\n"
+                f"Proxy-Authorization: {cache.key}\r\n{body}"
+            )
+            client.sendall(request.encode())
+            client.shutdown(socket.SHUT_WR)
+            assert b"200 OK" not in b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most memory, in bytes, that Python held while something was done."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+class Endless(Mirror):
+    """Takes a body of any length, and gives a page of the length that its path says."""
+
+    def do_GET(self) -> None:
+        size = int(self.path.rpartition("/")[2])
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+        for _ in range(size >> 16):
+            self.wfile.write(b" " * (1 << 16))
+
+    def do_POST(self) -> None:
+        left = total = int(self.headers["Content-Length"])
+        while left:
+            left -= len(self.rfile.read(min(left, 1 << 16)))
+        self.answer(str(total).encode())
+
+
+@pytest.fixture
+def endless() -> Iterator[str]:
+    handler = type("Handler", (Endless,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_no_body_is_held_whole(cache: PackageCache, endless: str, tmp_path: Path) -> None:
+    size = 32 << 20
+    with (tmp_path / "body").open("w+b") as body:
+        body.truncate(size)
+
+        def post() -> None:
+            answer = session_of(cache).post(f"{endless}/", data=body, timeout=30)
+            assert answer.content == str(size).encode()
+
+        assert peak_of(post) < size >> 1
+
+
+def test_a_page_that_is_too_long_is_an_error(
+    cache: PackageCache, endless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_bodies, "_MOST_PAGE", 1 << 20)
+    assert len(by_index(cache, f"{endless}/{1 << 20}")) == 1 << 20
+    session = requests.Session()
+    session.trust_env = False
+    url = pip_index.via(f"{endless}/{(1 << 20) + (1 << 16)}", cache.url)
+    assert session.get(url, timeout=10).status_code == 502
+
+
+def test_the_user_s_own_credentials_are_not_added(
+    cache: PackageCache, mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login someone password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert get(cache, f"{mirror}/whoami").content == b""
+
+
+class Leading(Mirror):
+    """A mirror that also leads elsewhere: /to/URL."""
+
+    def do_GET(self) -> None:
+        if not self.path.startswith("/to/"):
+            super().do_GET()
+            return
+        self.send_response(302)
+        self.send_header("Location", self.path.removeprefix("/to/"))
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"gone")
+
+
+@pytest.fixture
+def leading() -> Iterator[str]:
+    handler = type("Handler", (Leading,), {"asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def by_index(cache: PackageCache, url: str) -> bytes:
+    """What is got as pip gets it: by the cache's own address."""
+    session = requests.Session()
+    session.trust_env = False
+    return session.get(pip_index.via(url, cache.url), timeout=10).content
+
+
+BASIC = b"Basic " + base64.b64encode(b"me:secret")
+
+
+def test_an_index_s_login_is_for_its_origin_alone(
+    cache: PackageCache, mirror: str, leading: str
+) -> None:
+    host = mirror.removeprefix("http://")
+    cache.logins["https", host] = "me", "secret"
+    assert get(cache, f"{mirror}/whoami").content == b""
+    assert by_index(cache, f"{mirror}/whoami") == b""
+    cache.logins["http", host] = "me", "secret"
+    assert get(cache, f"{mirror}/whoami").content == b""  # no index's request
+    assert by_index(cache, f"{mirror}/whoami") == BASIC
+    cache.logins.clear()
+    cache.logins["http", leading.removeprefix("http://")] = "me", "secret"
+    assert by_index(cache, f"{leading}/whoami") == BASIC
+    assert by_index(cache, f"{leading}/to/{mirror}/whoami") == b""
+
+
+def test_a_redirect_is_sent_no_login_of_the_user_s(
+    cache: PackageCache,
+    mirror: str,
+    leading: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / ".netrc").write_text("machine localhost login someone password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NETRC", raising=False)
+    there = mirror.replace("127.0.0.1", "localhost")
+    assert requests.get(f"{leading}/to/{there}/whoami", timeout=10).content.startswith(b"Basic")
+    assert by_index(cache, f"{leading}/to/{there}/whoami") == b""
+
+
+def test_an_index_s_refusal_stays_one(cache: PackageCache, mirror: str) -> None:
+    session = requests.Session()
+    session.trust_env = False
+    answer = session.get(pip_index.via(f"{mirror}/missing", cache.url), timeout=10)
+    assert (answer.status_code, answer.headers["Content-Type"][:9]) == (404, "text/html")
+
+
+def test_redirects_come_to_an_end(cache: PackageCache, leading: str) -> None:
+    session = requests.Session()
+    session.trust_env = False
+    url = pip_index.via(f"{leading}/to/loop", cache.url)
+    assert session.get(url, timeout=10).status_code == 502
+
+
+def test_a_redirect_of_a_mirror_is_passed_on_whole(cache: PackageCache, leading: str) -> None:
+    url = f"{leading}/to/{leading}/a.deb"
+    answer = session_of(cache).get(url, allow_redirects=False, timeout=10)
+    assert (answer.status_code, answer.content) == (302, b"gone")
+
+
+def test_what_one_client_was_given_for_its_credentials_is_not_kept(
+    cache: PackageCache, mirror: str, asked: list[str]
+) -> None:
+    for _ in range(2):
+        get(cache, f"{mirror}/a.deb", Authorization="Basic eDp5")
+    assert len(asked) == 2
+
+
+def test_what_a_killed_run_left_is_not_taken_for_whole(tmp_path: Path, mirror: str) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / "partial-abc").write_text("half")
+    os.utime(folder / "partial-abc", (0, 0))
+    with package_cache(folder) as cache:
+        assert not (folder / "partial-abc").exists()
+        assert get(cache, f"{mirror}/a.deb").content == CONTENT
+
+
+def test_a_full_disk_costs_the_copy_alone(
+    cache: PackageCache, mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile._TemporaryFileWrapper.write", full, raising=False)
+    assert get(cache, f"{mirror}/a.deb").content == CONTENT
+
+
+# pip: an index that is led through the cache.
+
+
+def wheel() -> bytes:
+    """A package with nothing in it: https://packaging.python.org/en/latest/specifications/binary-distribution-format/"""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("tiny.py", "")
+        file.writestr(
+            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+        )
+        file.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        file.writestr("tiny-1.0.dist-info/RECORD", "")
+    return buffer.getvalue()
+
+
+class Index(BaseHTTPRequestHandler):
+    """Serves one package, whose page has a link of the kind that `links` says, for a login."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
+    asked: list[str]
+    links: str
+    content = wheel()
+    sha256 = hashlib.sha256(content).hexdigest()
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if self.headers.get("Authorization") != "Basic " + base64.b64encode(b"me:secret").decode():
+            self.send_error(401)
+            return
+        if self.path.endswith(".whl"):
+            self.answer(self.content, "application/octet-stream")
+        elif self.path == "/simple/tiny/":
+            here = {"absolute": f"http://{self.headers['Host']}", "rooted": ""}.get(
+                self.links, "../.."
+            )
+            link = f"{here}/files/tiny-1.0-py3-none-any.whl#sha256={self.sha256}"
+            self.answer(f'<a href="{link}">tiny</a>'.encode(), "text/html; charset=utf-8")
+        else:
+            self.send_error(404)
+
+    def answer(self, content: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class OwnIndex(Processes):
+    """A pip that says which its index is."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        return Completed(argv=tuple(argv), returncode=0, stdout=f"global.index-url='{self.url}'\n")
+
+
+def download(config: Path, target: Path, **environment: str) -> str:
+    """What pip says as it downloads the package, as a build step would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "tiny"],
+        env={"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": str(config), **environment},
+        cwd=target,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("links", "by_proxy"), [("absolute", True), ("rooted", False), ("relative", True)]
+)
+def test_pip_downloads_a_wheel_once(
+    links: str, by_proxy: bool, asked: list[str], cache: PackageCache, tmp_path: Path
+) -> None:
+    handler = type("Handler", (Index,), {"asked": asked, "links": links})
+    environment = {"http_proxy": cache.url} if by_proxy else {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        index = OwnIndex(f"http://me:secret@127.0.0.1:{server.server_address[1]}/simple")
+        with pip_configuration(cache, tmp_path / "tmp", index) as folder:
+            config = Path(folder) / "pip.conf"
+            assert "secret" not in config.read_text()
+            for name in ("one", "two"):
+                (tmp_path / name).mkdir()
+                said = download(config, tmp_path / name, **environment)
+                assert "Successfully downloaded tiny" in said
+                assert (tmp_path / name / "tiny-1.0-py3-none-any.whl").read_bytes() == Index.content
+            secret = cache.url.partition("run:")[2].partition("@")[0]
+            assert secret not in said  # it is in the log of the build
+        server.shutdown()
+    assert [one.rpartition("/")[2] for one in asked].count("tiny-1.0-py3-none-any.whl") == 1
+    assert (cache.taken, cache.fetched) == (1, 1)
+    assert not Path(folder).exists()
+
+
+def test_pip_refuses_a_wheel_of_another_checksum(
+    asked: list[str], cache: PackageCache, tmp_path: Path
+) -> None:
+    handler = type("Handler", (Index,), {"asked": asked, "links": "rooted", "sha256": "0" * 64})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        index = OwnIndex(f"http://me:secret@127.0.0.1:{server.server_address[1]}/simple")
+        with pip_configuration(cache, tmp_path / "tmp", index) as folder:
+            said = download(Path(folder) / "pip.conf", tmp_path, http_proxy=cache.url)
+        server.shutdown()
+    assert "DO NOT MATCH THE HASHES" in said
+
+
+def test_an_index_needs_the_run_s_key(cache: PackageCache, mirror: str) -> None:
+    url = pip_index.via(f"{mirror}/simple/x/", cache.address)
+    assert requests.get(url, timeout=10).status_code == 407
+    assert requests.get(url, auth=("run", "guessed"), timeout=10).status_code == 407
+
+
+@pytest.mark.parametrize("path", ["/via/ftp/host/x", "/via/", "/other", "/via/file//etc/passwd"])
+def test_nothing_else_leads_through(path: str, cache: PackageCache) -> None:
+    url = cache.url + path
+    assert requests.get(url, timeout=10).status_code in {400, 407}
+
+
+def test_without_pip_there_is_no_configuration(cache: PackageCache, tmp_path: Path) -> None:
+    with pip_configuration(cache, tmp_path, OwnIndex("")) as folder:
+        assert folder == ""
+
+
+def test_this_machine_s_pip_has_an_index() -> None:
+    assert pip_index.own_index(Processes()).startswith("http")
+
+
+def test_a_page_of_anchors_without_an_end_is_read_in_one_pass() -> None:
+    """Of a hostile index; read again from each of them, it would take hours."""
+    page = b"<a " * 500_000
+    assert pip_index.leading_through(page, "https://index.example/simple/") == page

@@ -1,0 +1,372 @@
+"""Sources: the store, and downloads from a real HTTP server on loopback that misbehaves."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from builder.model.errors import Interrupted
+from builder.model.locked import Lock, LockedSource
+from builder.sources import Downloader, Store, fetch_all
+from builder.sources.download import ATTEMPTS, Fetched, NotFetched, digest_of
+from builder.sources.locking import LockedAll, Locking, Wanted, lock_sources
+from builder.sources.store import Changed, Unfetched
+
+CONTENT = bytes(range(256)) * 2000
+OTHER = CONTENT[:-1] + b"!"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves what the test's `Server` says; answers ranges as RFC 9110 wants it."""
+
+    server: _Http
+
+    def do_GET(self) -> None:
+        server = self.server.told
+        server.asked.append((self.path, self.headers.get("Range", "")))
+        if statuses := server.statuses.get(self.path):
+            self.send_response(statuses.pop(0))
+            self.end_headers()
+            return
+        if location := server.redirects.get(self.path):
+            self.send_response(302)
+            self.send_header("Location", location)
+            self.end_headers()
+            return
+        content = server.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        self._send(content, server)
+
+    def _send(self, content: bytes, server: Server) -> None:
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        if start and start >= len(content):
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(content)}")
+            self.end_headers()
+            return
+        whole = start == 0 or not server.ranges
+        part = content if whole else content[start:]
+        self.send_response(200 if whole else 206)
+        if not whole:
+            last = len(content) - 1
+            self.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        cut = server.cuts.pop(0) if server.cuts else len(part)
+        self.wfile.write(part[:cut])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Http(ThreadingHTTPServer):
+    told: Server
+
+
+@dataclass
+class Server:
+    """What is served, by path. Each of `cuts` ends one answer after so many bytes."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    statuses: dict[str, list[int]] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
+    cuts: list[int] = field(default_factory=list)
+    ranges: bool = True
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+
+@pytest.fixture(name="server")
+def http_server() -> Iterator[Server]:
+    http = _Http(("127.0.0.1", 0), Handler)
+    http.told = Server(url=f"http://127.0.0.1:{http.server_address[1]}")
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield http.told
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def source(url: str, content: bytes = CONTENT, *, mirrors: tuple[str, ...] = ()) -> LockedSource:
+    return LockedSource(
+        url=url,
+        file=url.rpartition("/")[2],
+        sha256=hashlib.sha256(content).hexdigest(),
+        size=len(content),
+        mirrors=mirrors,
+    )
+
+
+def downloader(waits: list[float] | None = None) -> Downloader:
+    return Downloader(wait=(waits if waits is not None else []).append)
+
+
+def leftovers(store: Path) -> list[str]:
+    return sorted(one.name for one in store.rglob("*") if one.is_file() and ".lock" not in one.name)
+
+
+def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tar.gz"] = CONTENT
+    wanted, store = source(f"{server.url}/a.tar.gz"), Store(path=tmp_path)
+    seen: list[int] = []
+    for _ in range(2):
+        place = store.ensure(
+            wanted, downloader=downloader(), on_progress=lambda _, size: seen.append(size)
+        )
+        assert place.read_bytes() == CONTENT
+    assert len(server.asked) == 1
+    assert seen[0] == 0
+    assert seen[-1] == len(CONTENT)
+    assert leftovers(tmp_path) == [wanted.sha256]
+
+
+def test_a_mirror_with_another_file_is_passed_over(server: Server, tmp_path: Path) -> None:
+    server.files.update({"/site/a.tgz": OTHER, "/a.tgz": CONTENT})
+    store = Store(path=tmp_path, mirrors=(f"{server.url}/site",))
+    store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    assert [path for path, _ in server.asked] == ["/site/a.tgz", "/a.tgz"]
+
+
+def test_another_file_everywhere_is_an_error_with_both_checksums(
+    server: Server, tmp_path: Path
+) -> None:
+    server.files["/a.tgz"] = OTHER
+    wanted = source(f"{server.url}/a.tgz", mirrors=(f"{server.url}/gone.tgz",))
+    with pytest.raises(Changed) as caught:
+        fetch_all(Store(path=tmp_path), [wanted], downloader=downloader())
+    text = str(caught.value)
+    assert wanted.sha256 in text
+    assert hashlib.sha256(OTHER).hexdigest() in text
+    assert f"{server.url}/gone.tgz: 127.0.0.1" in text
+    assert "answers 404" in text
+    assert "lock --update" in text
+    assert caught.value.exit_code == 5
+    assert leftovers(tmp_path) == []
+
+
+def test_a_longer_file_is_another_file(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT + b"more"
+    with pytest.raises(Changed, match=f"{len(CONTENT) + 4} bytes"):
+        Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+
+
+def test_what_breaks_off_is_resumed(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    server.cuts = [300_000, 100_000]
+    Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    assert [asked for _, asked in server.asked] == ["", "bytes=300000-", "bytes=400000-"]
+
+
+def test_a_server_without_ranges_starts_anew(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    server.cuts, server.ranges = [300_000], False
+    wanted = source(f"{server.url}/a.tgz")
+    assert Store(path=tmp_path).ensure(wanted, downloader=downloader()).read_bytes() == CONTENT
+
+
+def test_a_killed_download_is_never_taken_for_whole(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    wanted, store = source(f"{server.url}/a.tgz"), Store(path=tmp_path)
+
+    def killed(_: LockedSource, size: int) -> None:
+        if size > 200_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.ensure(wanted, downloader=downloader(), on_progress=killed)
+    assert store.holds(wanted) is None
+    assert leftovers(tmp_path) == [f".{wanted.sha256}.partial"]
+    assert store.ensure(wanted, downloader=downloader()).read_bytes() == CONTENT
+    assert server.asked[1][1].startswith("bytes=")
+    assert leftovers(tmp_path) == [wanted.sha256]
+
+
+def test_a_part_of_another_file_does_no_harm(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    wanted = source(f"{server.url}/a.tgz")
+    for stale in (b"x" * 1000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)):
+        (tmp_path / f".{wanted.sha256}.partial").write_bytes(stale)
+        store = Store(path=tmp_path)
+        place = store.ensure(wanted, downloader=downloader())
+        assert place.read_bytes() == CONTENT
+        place.unlink()
+
+
+def test_a_whole_file_whose_end_was_not_seen_is_not_fetched_again(
+    server: Server, tmp_path: Path
+) -> None:
+    server.files["/a.tgz"] = CONTENT
+    wanted = source(f"{server.url}/a.tgz")
+    (tmp_path / f".{wanted.sha256}.partial").write_bytes(CONTENT)
+    Store(path=tmp_path).ensure(wanted, downloader=downloader())
+    assert [asked for _, asked in server.asked] == [f"bytes={len(CONTENT)}-"]
+
+
+def test_a_folder_of_this_machine_can_be_a_mirror(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "near").mkdir()
+    (tmp_path / "near" / "a.tgz").write_bytes(CONTENT)
+    store = Store(path=tmp_path / "store", mirrors=((tmp_path / "near").as_uri(),))
+    store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    with pytest.raises(Unfetched, match="No such file or directory"):
+        store.ensure(source(f"{server.url}/b.tgz", OTHER), downloader=downloader())
+    assert [path for path, _ in server.asked] == ["/b.tgz"]
+
+
+def test_what_may_pass_is_tried_again_with_growing_waits(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    server.statuses["/a.tgz"] = [503, 429]
+    waits: list[float] = []
+    Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader(waits))
+    assert waits == [0.5, 1.0]
+
+
+def test_a_definitive_no_is_not_tried_again(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(Unfetched, match="answers 404"):
+        Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_stays_away_is_tried_once_more_only(server: Server, tmp_path: Path) -> None:
+    server.statuses.update({"/a.tgz": [503] * 9, "/b.tgz": [503] * 9})
+    both = [source(f"{server.url}/a.tgz"), source(f"{server.url}/b.tgz", OTHER)]
+    shared, store = downloader(), Store(path=tmp_path)
+    for wanted in both:
+        with pytest.raises(Unfetched, match="answers 503"):
+            store.ensure(wanted, downloader=shared)
+    assert len(server.asked) == ATTEMPTS + 1
+
+
+def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
+    server.files["/real.tgz"] = CONTENT
+    server.redirects["/a.tgz"] = "/real.tgz"
+    Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+
+
+def test_redirects_end(server: Server, tmp_path: Path) -> None:
+    server.redirects["/a.tgz"] = "/a.tgz"
+    with pytest.raises(NotFetched, match="redirects more than 10 times"):
+        downloader().fetch(f"{server.url}/a.tgz", tmp_path / "a")
+
+
+def test_https_is_never_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+
+    def get(_self: requests.Session, _url: str, **_: object) -> requests.Response:
+        answer = requests.Response()
+        answer.status_code, answer.raw = 302, io.BytesIO()
+        answer.headers["location"] = "http://plain.example/a.tgz"
+        return answer
+
+    monkeypatch.setattr(requests.Session, "get", get)
+    with pytest.raises(NotFetched, match=r"secure\.example redirects from https to http"):
+        downloader().fetch("https://secure.example/a.tgz", tmp_path / "a")
+
+
+def test_other_schemes_are_not_fetched(tmp_path: Path) -> None:
+    with pytest.raises(NotFetched, match="ftp: is not fetched"):
+        downloader().fetch("ftp://old.example/a.tgz", tmp_path / "a")
+
+
+def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    store = Store(path=tmp_path)
+    there = source(f"{server.url}/a.tgz")
+    store.ensure(there, downloader=downloader())
+    missing = [source(f"{server.url}/{name}.tgz", name.encode()) for name in ("b", "c")]
+    with pytest.raises(Unfetched) as caught:
+        fetch_all(store, [there, *missing], downloader=downloader(), offline=True)
+    text = str(caught.value)
+    assert "2 sources are not in the store, and --offline forbids to fetch:" in text
+    assert all(one.url in text and one.sha256 in text for one in missing)
+    assert there.url not in text
+    assert caught.value.exit_code == 4
+    assert len(server.asked) == 1
+
+
+def test_a_damaged_file_in_the_store_is_fetched_anew(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    wanted, store = source(f"{server.url}/a.tgz"), Store(path=tmp_path)
+    store.ensure(wanted, downloader=downloader()).write_bytes(OTHER)
+    assert store.ensure(wanted, downloader=downloader()).read_bytes() == CONTENT
+
+
+def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    shared = downloader()
+    shared.stop()
+    with pytest.raises(Interrupted):
+        shared.fetch(f"{server.url}/a.tgz", tmp_path / "a")
+
+
+def test_user_names_and_passwords_are_not_shown(server: Server, tmp_path: Path) -> None:
+    secret = server.url.replace("://", "://user:secret@")
+    server.files["/site/a.tgz"] = OTHER
+    store = Store(path=tmp_path, mirrors=(f"{secret}/site", f"{secret}/gone"))
+    with pytest.raises(Changed) as changed:
+        fetch_all(store, [source(f"{secret}/a.tgz")], downloader=downloader())
+    with pytest.raises(Unfetched) as missing:
+        fetch_all(store, [source(f"{secret}/b.tgz")], downloader=downloader())
+    text = f"{changed.value}{missing.value}"
+    assert f"{server.url}/site/a.tgz gives another file" in text
+    assert f"{server.url}/gone/b.tgz: 127.0.0.1" in text
+    assert "secret" not in text
+
+
+def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path) -> None:
+    wanted = LockedSource(
+        url="debian-source:hello/1.0",
+        file="hello_1.0.orig.tar.xz",
+        sha256="0" * 64,
+        size=1,
+        path="pool/main/h/hello/hello_1.0.orig.tar.xz",
+    )
+    store = Store(path=tmp_path, debian=f"{server.url}/debian")
+    with pytest.raises(Unfetched) as caught:
+        store.ensure(wanted, downloader=downloader())
+    assert server.asked[0][0] == f"/debian/{wanted.path}"
+    assert "/debian/pool" not in str(caught.value)
+    assert server.url.removeprefix("http://") not in str(caught.value)
+
+
+class SlowDownloader(Downloader):
+    """Writes in two pieces, and waits between them until another download has begun, or a while."""
+
+    def __init__(self, begun: threading.Semaphore, content: bytes) -> None:
+        super().__init__()
+        self.begun, self.content = begun, content
+
+    def fetch(self, url: str, target: Path, **_: Any) -> Fetched:  # noqa: ARG002
+        with target.open("ab") as file:
+            file.write(self.content)
+            file.flush()
+            self.begun.release()
+            for _one in range(2):
+                self.begun.acquire(timeout=0.2)
+            file.write(self.content)
+        return digest_of(target)
+
+
+def test_two_runs_that_lock_one_source_do_not_mix(tmp_path: Path) -> None:
+    begun = threading.Semaphore(0)
+    url = "https://up.example/a.tgz"
+
+    def run(content: bytes) -> LockedAll:
+        slow, store = SlowDownloader(begun, content), Store(path=tmp_path)
+        how = Locking(store=store, downloader=slow, resolve=lambda _: source(url))
+        return lock_sources([Wanted(urls=(url,), recipes=())], Lock(), how)
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(run, [b"1", b"2"]))
+    assert [one.sources for one in found] == [(source(url, b"11"),), (source(url, b"22"),)]

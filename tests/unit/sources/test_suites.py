@@ -1,0 +1,338 @@
+"""Mirrors amid a sync: what the cache of packages asks for in place of a torn suite."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import requests
+
+from builder.model.errors import StepFailed
+from builder.sources.journals import as_build, who_of
+from builder.sources.package_cache import PackageCache
+from builder.sources.package_proxy import package_cache
+from builder.sources.suites import Suites, state_beside
+
+OLD, NEW = b"Package: tree\nVersion: 1\n", b"Package: tree\nVersion: 1.1\n"
+PATH = "main/binary-ppc64el/Packages.xz"
+
+
+def release(index: bytes, date: str, *, suite: str = "stable", by_hash: bool = True) -> bytes:
+    """A Release file of trixie that names one index for two architectures."""
+    promised = f"{hashlib.sha256(index).hexdigest()} {len(index)}"
+    lines = [
+        *("-----BEGIN PGP SIGNED MESSAGE-----", "Hash: SHA256", ""),
+        *("Origin: Debian", f"Suite: {suite}", "Codename: trixie", f"Date: {date}"),
+        f"Acquire-By-Hash: {'yes' if by_hash else 'no'}",
+        *("Components: main contrib", "SHA256:"),
+        *(f" {promised} main/binary-{arch}/Packages.xz" for arch in ("amd64", "ppc64el")),
+        f" {'0' * 64} 9 contrib/binary-ppc64el/Packages.xz",
+    ]
+    return "\n".join([*lines, ""]).encode()
+
+
+@dataclass
+class Site:
+    """A mirror: files by path, and what was asked for."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    status: int = 404
+    url: str = ""
+
+    def has(self, name: str, text: bytes, ppc64el: bytes, *, by_hash: bool = True) -> None:
+        """A suite under a name: its Release file, and the index that is there for ppc64el."""
+        amd64 = NEW if hashlib.sha256(NEW).hexdigest().encode() in text else OLD
+        folder = f"/debian/dists/{name}"
+        self.files[f"{folder}/InRelease"] = text
+        for arch, index in {"amd64": amd64, "ppc64el": ppc64el}.items():
+            self.files[f"{folder}/main/binary-{arch}/Packages.xz"] = index
+            if by_hash:
+                digest = hashlib.sha256(index).hexdigest()
+                self.files[f"{folder}/main/binary-{arch}/by-hash/SHA256/{digest}"] = index
+
+
+@pytest.fixture
+def mirror() -> Iterator[Site]:
+    site = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
+
+        def do_GET(self) -> None:
+            site.asked.append(f"{self.command} {self.path}")
+            content = site.files.get(self.path)
+            self.send_response(site.status if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content or b"")
+
+        do_HEAD = do_GET  # noqa: N815 - as http.server calls it
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        site.url = f"http://127.0.0.1:{server.server_address[1]}/debian"
+        yield site
+        server.shutdown()
+
+
+Get = Callable[[str], requests.Response]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def suites(said: list[str]) -> Suites:
+    return Suites(
+        architectures=frozenset({"amd64", "ppc64el"}),
+        say=said.append,
+        most_behind=dt.timedelta(days=70),
+    )
+
+
+@pytest.fixture
+def cache(tmp_path: Path, suites: Suites) -> Iterator[PackageCache]:
+    with package_cache(tmp_path / "packages", suites=suites) as cache:
+        yield cache
+
+
+@pytest.fixture
+def get(cache: PackageCache, mirror: Site) -> Get:
+    def asked(path: str) -> requests.Response:
+        session = requests.Session()
+        session.trust_env = False
+        return session.get(f"{mirror.url}/{path}", proxies={"http": cache.url}, timeout=10)
+
+    return asked
+
+
+LATER, BEFORE = "Sat, 21 Nov 2026 09:15:44 UTC", "Sat, 12 Sep 2026 07:55:41 UTC"
+TORN, WHOLE = release(NEW, LATER), release(OLD, BEFORE)
+
+
+def test_a_whole_suite_is_asked_for_by_its_own_name(
+    mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("trixie", TORN, NEW)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+    assert get(f"dists/trixie/{PATH}").content == NEW
+    assert not [one for one in mirror.asked if "stable" in one]
+    assert said == []
+
+
+@pytest.mark.parametrize("by_hash", [True, False])
+def test_of_a_torn_suite_all_is_taken_from_its_whole_state(
+    by_hash: bool, mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("trixie", release(NEW, LATER, by_hash=by_hash), OLD, by_hash=by_hash)
+    mirror.has("stable", release(OLD, BEFORE, by_hash=by_hash), OLD, by_hash=by_hash)
+    for _ in range(2):
+        assert b"12 Sep 2026" in get("dists/trixie/InRelease").content
+        assert get(f"dists/trixie/{PATH}").content == OLD
+        assert get("dists/trixie/main/binary-amd64/Packages.xz").content == OLD
+    [line] = said
+    assert f"amid a sync of trixie: {PATH} is not there yet; " in line
+    assert line.endswith(f"taken is its stable, of {BEFORE}")
+    assert sum(one.startswith("HEAD") for one in mirror.asked) <= 6, "found out once"
+
+
+def test_a_state_that_is_too_old_is_not_taken(
+    mirror: Site, get: Get, suites: Suites, cache: PackageCache, said: list[str]
+) -> None:
+    """The step that then fails, as apt finds no index, says what would have been taken, and how."""
+    suites.most_behind = dt.timedelta(days=69)
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+    [line] = said
+    assert "not taken: is 70 days behind it; --max-index-age 70 takes it" in line
+    with pytest.raises(StepFailed) as failed, cache.step():
+        raise StepFailed("the build failed at: RUN apt-get update", hint="ask for the log")
+    assert "--max-index-age 70 takes it" in failed.value.hint
+    assert failed.value.hint.endswith("ask for the log")
+    with pytest.raises(StepFailed) as failed, cache.step():
+        raise StepFailed("the build failed at: RUN make")
+    assert failed.value.hint == ""
+
+
+@pytest.mark.parametrize(("until", "taken"), [(-60, False), (60, True)])
+def test_a_state_that_apt_would_refuse_is_not_taken(
+    until: int, taken: bool, mirror: Site, get: Get, suites: Suites
+) -> None:
+    """Archives of security updates say how long a state is good."""
+    end = format_datetime(dt.datetime.now(tz=dt.timezone.utc) + dt.timedelta(minutes=until))
+    dated = WHOLE.replace(b"Codename:", f"Valid-Until: {end}\nCodename:".encode())
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", dated, OLD)
+    assert (get("dists/trixie/InRelease").content == dated) is taken
+    assert ["BUILD_IMAGES_SECURITY_MIRROR=none" in one for one in suites.refused] == (
+        [] if taken else [True]
+    )
+
+
+def test_the_security_archive_names_its_components_otherwise(
+    mirror: Site, get: Get, said: list[str]
+) -> None:
+    torn = TORN.replace(b"Components: main", b"Components: updates/main updates")
+    mirror.has("trixie", torn, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == WHOLE
+    assert len(said) == 1
+
+
+def test_which_state_a_build_was_told_of_is_known(
+    mirror: Site, cache: PackageCache, tmp_path: Path
+) -> None:
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    who = who_of("localhost/build-images/stage:1")
+    session = requests.Session()
+    session.trust_env = False
+    proxies = {"http": as_build(cache.url, who)}
+    for path in ("dists/trixie/InRelease", f"dists/trixie/{PATH}"):
+        session.get(f"{mirror.url}/{path}", proxies=proxies, timeout=10)
+    [state] = cache.told(who)
+    assert (state.archive, state.suite, state.taken_as) == ("debian", "trixie", "stable")
+    assert state.date == "2026-09-12T07:55:41+00:00"
+    assert state.sha256 == hashlib.sha256(WHOLE).hexdigest()
+    assert state.behind_days == 70
+    assert cache.journals.states(who) == (state,)
+    with package_cache(tmp_path / "packages", offline=True) as again:
+        url, proxies = f"{mirror.url}/dists/trixie/InRelease", {"http": as_build(again.url, who)}
+        assert session.get(url, proxies=proxies, timeout=10).content == WHOLE
+        assert [one.sha256 for one in again.told(who)] == [state.sha256]
+
+
+def test_what_is_asked_past_the_proxy_is_asked_again(mirror: Site) -> None:
+    mirror.has("trixie", WHOLE, OLD)
+    state = state_beside(mirror.url, "trixie")
+    assert state
+    assert state.sha256 == hashlib.sha256(WHOLE).hexdigest()
+    assert state_beside(mirror.url, "forky") is None
+    assert state_beside("http://127.0.0.1:9/debian", "trixie") is None
+
+
+def test_a_suite_that_is_asked_for_as_stable_is_found_by_its_codename(
+    mirror: Site, get: Get
+) -> None:
+    mirror.has("stable", TORN, OLD)
+    mirror.has("trixie", WHOLE, OLD)
+    assert get("dists/stable/InRelease").content == WHOLE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        None,
+        release(NEW, BEFORE),  # as torn
+        release(OLD, BEFORE, suite="oldstable"),  # of another release
+        release(OLD, "Sat, 09 Aug 2025 09:15:44 UTC"),  # forgotten there
+        release(OLD, "some day"),
+        WHOLE.replace(b"Origin: Debian", b"Origin: Other"),
+        WHOLE.replace(b"Codename: trixie", b"Codename: bookworm"),
+        b"<html>no Release file</html>",
+    ],
+)
+def test_without_a_whole_state_everything_stays_as_it_is(
+    other: bytes | None, mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("trixie", TORN, OLD)
+    if other is not None:
+        mirror.has("stable", other, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+    assert get(f"dists/trixie/{PATH}").content == OLD
+    assert said == []
+
+
+def test_an_index_that_is_missing_altogether_is_missed(mirror: Site, get: Get) -> None:
+    mirror.has("trixie", TORN, NEW)
+    mirror.has("stable", WHOLE, OLD)
+    for path in [one for one in mirror.files if "/trixie/" in one and "ppc64el" in one]:
+        del mirror.files[path]
+    assert get("dists/trixie/InRelease").content == WHOLE
+
+
+def test_an_architecture_that_nobody_wants_may_be_missing(
+    mirror: Site, get: Get, suites: Suites
+) -> None:
+    suites.architectures = frozenset({"amd64"})
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    assert get("dists/trixie/InRelease").content == TORN
+
+
+@pytest.mark.parametrize("status", [403, 405, 500])
+def test_a_server_that_does_not_say_is_believed(status: int, mirror: Site, get: Get) -> None:
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    mirror.status = status
+    assert get("dists/trixie/InRelease").content == TORN
+
+
+def test_other_addresses_are_left_alone(mirror: Site, suites: Suites) -> None:
+    for path in ("pool/main/t/tree.deb", "dists/trixie", "dists/", "dists/trixie/InRelease?x=1"):
+        assert suites.address(f"{mirror.url}/{path}") == f"{mirror.url}/{path}"
+    assert mirror.asked == []
+
+
+def test_nobody_answers(suites: Suites) -> None:
+    url = "http://127.0.0.1:9/debian/dists/trixie/InRelease"
+    assert suites.address(url) == url
+
+
+def test_offline_nothing_is_asked(tmp_path: Path, mirror: Site, suites: Suites) -> None:
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    with package_cache(tmp_path / "packages", offline=True, suites=suites) as cache:
+        session = requests.Session()
+        session.trust_env = False
+        url = f"{mirror.url}/dists/trixie/InRelease"
+        assert session.get(url, proxies={"http": cache.url}, timeout=10).content == TORN
+    assert mirror.asked == ["GET /debian/dists/trixie/InRelease"]
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\n\r\n"])
+def test_a_mirror_that_says_nothing_does_not_hold_the_others(
+    answer: bytes, mirror: Site, suites: Suites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.sources.suites._PATIENCE_S", 1.0)
+    mirror.has("trixie", TORN, OLD)
+    mirror.has("stable", WHOLE, OLD)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        if answer:
+            threading.Thread(target=answering, args=(silent, answer), daemon=True).start()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/dists/trixie/InRelease"
+        waiting = threading.Thread(target=suites.address, args=(url,), daemon=True)
+        waiting.start()
+        found = suites.address(f"{mirror.url}/dists/trixie/InRelease")
+        assert found == f"{mirror.url}/dists/stable/InRelease"
+        assert suites.address(url) == url
+        waiting.join(10)
+        assert not waiting.is_alive()
+
+
+def answering(server: socket.socket, answer: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)

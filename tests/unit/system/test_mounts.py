@@ -1,0 +1,27 @@
+"""What is mounted below a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.system.mounts import mounted_below
+
+TABLE = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 22 0:20 / /proc rw - proc proc rw
+41 22 254:0 /home/tmp/a /home/tmp/a rw - ext4 /dev/vda rw
+42 41 0:40 / /home/tmp/a/with\040space\134 rw - overlay overlay rw
+43 22 0:41 / /home/tmpfs rw - tmpfs tmpfs rw
+"""
+
+
+def test_what_is_below_comes_last_mounted_first(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(TABLE)
+    below = [Path("/home/tmp/a/with space\\"), Path("/home/tmp/a")]
+    assert mounted_below(Path("/home/tmp"), mounts=mounts) == below
+    assert mounted_below(Path("/home/tmp/a"), mounts=mounts) == below
+    assert mounted_below(Path("/home/tm"), mounts=mounts) == []
+
+
+def test_this_machines_mounts() -> None:
+    assert Path("/proc") in mounted_below(Path("/"))

@@ -1,0 +1,50 @@
+"""Files of which nothing half-made is left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from builder.system.atomic import discard, unnamed, write_whole
+
+
+class Killed(BaseException):
+    """Ends a program where it is."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+def test_a_file_is_as_it_was_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "some" / "file"
+    write_whole(file, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", killed)
+        with pytest.raises(Killed):
+            write_whole(file, "new")
+    assert file.read_text() == "old"
+    file.with_name(".file.partial").write_text("what a killed one has left")
+    write_whole(file, "new")
+    assert {one.name: one.read_text() for one in file.parent.iterdir()} == {"file": "new"}
+
+
+def test_an_unnamed_file_is_in_no_folder(tmp_path: Path) -> None:
+    with unnamed(tmp_path) as file:
+        for piece in (b"some", b"thing"):
+            with file.open("ab+") as opened:
+                opened.write(piece)
+        discard(file)
+        assert file.read_bytes() == b"something"
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_discarded(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    discard(tmp_path / "file")
+    discard(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []

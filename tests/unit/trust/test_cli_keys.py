@@ -1,0 +1,109 @@
+"""`build-images keys`: a pair that can be read again, and nothing written over."""
+
+from __future__ import annotations
+
+import getpass
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.cli import main
+from builder.trust.proof import private_key, public_key
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
+    return tmp_path / "site"
+
+
+def generate(prefix: Path) -> int:
+    return main(["keys", "generate", "--output", str(prefix)])
+
+
+def test_a_pair_is_made(prefix: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(prefix) == 0
+    private, public = prefix.with_suffix(".key"), prefix.with_suffix(".pub")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    key = private_key(str(private), {"COSIGN_PASSWORD": "correct horse"})
+    assert key.public.pem == public.read_bytes()
+    out = capsys.readouterr().out
+    assert public_key(str(public), {}).fingerprint in out
+    assert "correct horse" not in out + private.read_text()
+
+
+@pytest.mark.parametrize("named", ["/", "//", ".", "..", "../.."])
+def test_a_folder_is_no_prefix(
+    named: str,
+    prefix: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`/` had a traceback, and with `.` the files were beside the folder, not in it."""
+    monkeypatch.chdir(prefix.parent)
+    assert main(["keys", "generate", "--output", named]) == 2
+    assert "this names a folder, and no files in it" in capsys.readouterr().err
+    assert list(prefix.parent.parent.glob("*.key")) == []
+
+
+@pytest.mark.parametrize("there", ["site.key", "site.pub"])
+def test_nothing_is_written_over(
+    prefix: Path, there: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (prefix.parent / there).write_text("mine")
+    assert generate(prefix) == 2
+    assert "is not written over" in capsys.readouterr().err
+    assert [one.name for one in prefix.parent.iterdir()] == [there]
+
+
+def test_without_a_password_and_a_terminal(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COSIGN_PASSWORD")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    assert generate(prefix) == 2
+    assert "COSIGN_PASSWORD is not set, and there is no terminal" in capsys.readouterr().err
+    assert list(prefix.parent.iterdir()) == []
+
+
+def test_on_a_terminal_the_password_is_asked_for_twice(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COSIGN_PASSWORD")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    answers = iter(["one", "two", "one", "one"])
+    monkeypatch.setattr(getpass, "getpass", lambda _: next(answers))
+    assert generate(prefix) == 2
+    assert "the two passwords differ" in capsys.readouterr().err
+    assert generate(prefix) == 0
+    assert private_key(str(prefix.with_suffix(".key")), {"COSIGN_PASSWORD": "one"})
+
+
+def test_a_folder_that_is_not_there(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(getpass, "getpass", lambda _: pytest.fail("asked in vain"))
+    monkeypatch.delenv("COSIGN_PASSWORD")
+    assert generate(prefix / "none" / "key") == 2
+    assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_a_terminal_that_ends(
+    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.delenv("COSIGN_PASSWORD")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(getpass, "getpass", ended)
+    assert generate(prefix) == 2
+    assert "no password was given" in capsys.readouterr().err
+    assert list(prefix.parent.iterdir()) == []
+
+
+def test_an_unknown_action_is_named() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["keys", "steal"])

@@ -1,0 +1,79 @@
+"""Recorded cases: each is judged as it says; every rule is seen to refuse and to pass."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from samples import ROOT
+
+from builder.trust.policy.cases import Case, read_cases, try_case
+from builder.trust.policy.gathered import OTHER, SIGNATURE, Gathered, Image, Proof
+from builder.trust.policy.judging import RULE_NAMES, judge
+from builder.trust.policy.outcomes import PASSED, REFUSED, refused
+from builder.trust.policy.render import as_lines
+from builder.trust.policy.values import Policy
+
+CASES = read_cases(ROOT / "tests/data/policy/cases")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_is_judged_as_it_says(case: Case) -> None:
+    tried = try_case(case, None)
+    assert tried.wrong == ()
+    assert case.expected.keys() == set(RULE_NAMES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_refusal_says_what_can_be_done(case: Case) -> None:
+    for one in try_case(case, None).rulings:
+        assert one.reason
+        assert bool(one.fix) == (one.result == REFUSED)
+        assert "\n" not in one.reason
+
+
+def test_every_rule_is_seen_to_pass_and_to_refuse() -> None:
+    seen = {(rule, result) for case in CASES for rule, result in case.expected.items()}
+    assert {(rule, PASSED) for rule in RULE_NAMES} <= seen
+    assert {(rule, REFUSED) for rule in RULE_NAMES} <= seen
+    assert len(CASES) >= 25
+
+
+ABOUT = Image(digest=f"sha256:{'1' * 64}", architecture="x86_64", asked="x86_64")
+OF_PROOF = ("identity", "signature", "evidence", "provenance", "sbom")
+
+
+def fixes_of(*proofs: Proof, policy: Policy | None = None) -> dict[str, str]:
+    """What is said to help, by rule, of an image with some proof."""
+    now = dt.datetime.now(dt.timezone.utc)
+    gathered = Gathered(
+        reference="registry.example/tool:1", format="oci", now=now, image=ABOUT, proofs=proofs
+    )
+    judged = judge(policy or Policy(keys=()), gathered)
+    return {one.rule: one.fix for one in judged.refused if one.rule in OF_PROOF}
+
+
+def test_an_unsigned_image_wants_a_signature_and_nothing_else() -> None:
+    fixes = fixes_of()
+    assert fixes.keys() == set(OF_PROOF)
+    assert set(fixes.values()) == {"ask whoever published the image to sign it"}
+
+
+def test_of_a_wrong_key_the_key_is_named() -> None:
+    """It is no matter of what the registry calls its images."""
+    fixes = fixes_of(Proof(kind=OTHER, fault="no trusted key signed this"))
+    assert fixes.keys() == set(OF_PROOF)
+    assert set(fixes.values()) == {"name the key that signed it under keys, if you trust it"}
+
+
+def test_with_a_signature_each_rule_says_what_it_lacks() -> None:
+    fixes = fixes_of(Proof(kind=SIGNATURE, subjects=(ABOUT.digest,), key="site.pub"))
+    assert fixes.keys() == set(OF_PROOF) - {"signature"}
+    assert "identity: ignored" in fixes["identity"]
+    assert "verify it on such a host" in fixes["evidence"]
+
+
+def test_a_reason_that_somebody_else_wrote_has_an_end() -> None:
+    """Labels of a host contract that is none came to 200,000 letters of reasons."""
+    [line, *_] = as_lines([refused("host contract", "x" * 100_000, "ask")])
+    assert len(line) < 1100

@@ -1,0 +1,279 @@
+"""Policies as they are read: every fault at once, with its line and what would be valid."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import lzma
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from samples import ROOT
+
+from builder.cli import main
+from builder.model.errors import BadInput
+from builder.trust.policy.check_names import CHECK_NAMES
+from builder.trust.policy.reading import read_policy
+from builder.trust.policy.values import (
+    MAX_AGE,
+    Identity,
+    Key,
+    Policy,
+    WantedBill,
+    WantedEvidence,
+    WantedHosts,
+    WantedProvenance,
+)
+from builder.trust.proof.keys import generated
+from builder.verify.control import WITHHELD_CHECK
+from builder.verify.environment import ENVIRONMENT_CHECK
+from builder.verify.harness import HARNESS_CHECK
+from builder.verify.ranks.launchers import LAUNCHERS
+from builder.verify.trees import EQUALITY_CHECK
+
+POLICIES = ROOT / "tests/data/policy/policies"
+FAULTS = """\
+schema: build-images/policy/v2
+keys: [site.pub, missing.pub, site.pub]
+signatures: 0
+evidence:
+  required: formats-equal
+  max_age: 3 months
+  emulated: perhaps
+  hosts:
+    architectures: [power]
+    capabilities: [70]
+    driver: new
+    runtimes: [enroot]
+    launcher: srun
+provenance: no
+sbom: {forbidden: [x]}
+host_contract: ignore
+rollback: yes
+"""
+SAID = (
+    (1, "schema", "build-images/policy/v1"),
+    (2, "keys[1]", "cosign.pub"),
+    (2, "keys[2]", "in this list twice"),
+    (3, "signatures", "from 1 on"),
+    (5, "evidence.required", "in brackets"),
+    (6, "evidence.max_age", "12h, 90d, 26w"),
+    (7, "evidence.emulated", "valid: accepted, refused"),
+    (9, "evidence.hosts.architectures[0]", "valid: x86_64"),
+    (10, "evidence.hosts.capabilities[0]", "quotes"),
+    (11, "evidence.hosts.driver", ">=525.60.13,<590"),
+    (12, "evidence.hosts.runtimes[0]", "apptainer"),
+    (13, "evidence.hosts.launcher", 'did you mean "launchers"?'),
+    (14, "provenance", "a mapping"),
+    (15, "sbom.forbidden", "did you mean"),
+    (16, "host_contract", "valid: enforced, ignored"),
+    (17, "rollback", "in quotes"),
+)
+
+
+@pytest.mark.parametrize(
+    ("required", "said"),
+    [
+        ("[formats-equals]", 'did you mean "formats-equal"?'),
+        ("[formats-equal, enviroment]", 'did you mean "environment"?'),
+        ("[mpj]", 'did you mean "mpi"?'),
+        ("[gpu-computes, mpi]", 'did you mean "gpu-compute"?'),
+        ("[my-check]", "a check of your own is named under own_checks, too"),
+    ],
+)
+def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
+    required: str, said: str, tmp_path: Path
+) -> None:
+    """Every image would be refused, as one in which it was never run."""
+    (tmp_path / "site.pub").write_bytes(generated().public.pem)
+    policy = tmp_path / "policy.yaml"
+    text = f"schema: build-images/policy/v1\nkeys: [site.pub]\nevidence:\n  required: {required}\n"
+    policy.write_text(text)
+    with pytest.raises(BadInput, match=re.escape(said)) as caught:
+        read_policy(policy)
+    assert f"{policy}:4: evidence.required[" in str(caught.value)
+    own = "[my-check, enviroment, mpj, formats-equals, gpu-computes]"
+    policy.write_text(f"{text}  own_checks: {own}\n")
+    assert read_policy(policy).evidence.required
+
+
+def test_the_checks_that_are_known_are_those_that_there_are() -> None:
+    shipped = {*yaml.safe_load((ROOT / "tests/images/checks.yaml").read_text())["checks"]}
+    launched = {f"mpi-{way}-{one}" for way in ("hybrid", "bind") for one in LAUNCHERS}
+    harness = {EQUALITY_CHECK, ENVIRONMENT_CHECK, HARNESS_CHECK, WITHHELD_CHECK}
+    assert {*CHECK_NAMES} == shipped | launched | harness
+
+
+def test_a_key_alone_is_a_policy() -> None:
+    policy = read_policy(POLICIES / "key-alone.yaml")
+    assert policy == Policy(keys=(Key(name="site.pub", file=POLICIES / "site.pub"),))
+    assert policy.evidence.max_age == MAX_AGE == dt.timedelta(days=90)
+    assert (policy.evidence.emulated, policy.host_contract, policy.rollback) == (False, True, True)
+    assert policy.provenance == WantedProvenance()
+    assert policy.bill == WantedBill()
+
+
+def test_everything_is_read() -> None:
+    policy = read_policy(POLICIES / "everything.yaml")
+    assert [one.name for one in policy.keys] == ["site.pub", "security.pub"]
+    assert policy.signatures == 2
+    assert policy.keys[0].until is None
+    assert policy.keys[1].until == dt.datetime.combine(
+        dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc
+    )
+    assert policy.evidence == WantedEvidence(
+        required=("formats-equal", "environment", "mpi", "gpu-compute"),
+        max_age=dt.timedelta(weeks=26),
+        hosts=WantedHosts(
+            architectures=("x86_64",),
+            capabilities=(70, 80),
+            driver=">=525.60.13,<590",
+            runtimes=("apptainer",),
+            launchers=("srun",),
+        ),
+    )
+    assert policy.provenance == WantedProvenance(
+        builders=("https://ci.site.example/*",), sources=("git+https://git.site.example/*",)
+    )
+    assert policy.bill == WantedBill(
+        forbidden_packages=("xz-utils@5.6.[01]*",), forbidden_licences=("AGPL-*",)
+    )
+
+
+def test_what_is_ignored_is_not_asked_for() -> None:
+    policy = read_policy(POLICIES / "little.yaml")
+    assert policy.provenance is None
+    assert policy.bill is None
+    assert (policy.host_contract, policy.rollback, policy.evidence.emulated) == (False, False, True)
+    assert policy.evidence.hosts == WantedHosts(capabilities=None, driver="same")
+
+
+def faults_of(text: str, tmp_path: Path) -> dict[str, tuple[int, str]]:
+    (tmp_path / "site.pub").touch()
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as raised:
+        read_policy(path)
+    return {one.key: (one.line, f"{one.problem} {one.valid}") for one in raised.value.faults}
+
+
+def test_every_fault_is_reported_at_its_place(tmp_path: Path) -> None:
+    found = faults_of(FAULTS, tmp_path)
+    for line, key, words in SAID:
+        assert found[key][0] == line
+        assert words in found[key][1], (key, found[key])
+    assert len(found) == len(SAID)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("", "", "empty"),
+        ("schema: build-images/policy/v1\n", "keys", "missing"),
+        ("schema: build-images/policy/v1\nkeys: []\n", "keys", "at least one"),
+        (
+            "schema: build-images/policy/v1\nkeys: [site.pub]\nsignatures: 2\n",
+            "signatures",
+            "valid: 1 to 1",
+        ),
+        ("keys: [site.pub]\n", "schema", "missing"),
+        (
+            "schema: build-images/policy/v1\nkeys: [{file: site.pub, until: 2027-01-01}]\n",
+            "keys[0].until",
+            "in quotes",
+        ),
+        (
+            'schema: build-images/policy/v1\nkeys: [{file: site.pub, until: "soon"}]\n',
+            "keys[0].until",
+            "2027-12-31",
+        ),
+        ("- a\n", "", "expected a mapping"),
+        (
+            "schema: build-images/policy/v1\nkeys: [{identity: a, issuer: b, roots: none.json}]\n",
+            "keys[0].roots",
+            "roots of Sigstore (trusted_root.json)",
+        ),
+        (
+            "schema: build-images/policy/v1\nkeys: [{identity: a, isuer: b, roots: site.pub}]\n",
+            "keys[0].isuer",
+            'did you mean "issuer"?',
+        ),
+        (
+            "schema: build-images/policy/v1\nkeys: [{identity: a, file: site.pub}]\n",
+            "keys[0].issuer",
+            "missing",
+        ),
+    ],
+)
+def test_single_faults(text: str, key: str, words: str, tmp_path: Path) -> None:
+    assert words in faults_of(text, tmp_path)[key][1]
+
+
+def test_a_policy_that_is_not_there_or_no_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for argument in ("missing.yaml", "."):
+        policy = tmp_path / argument
+        argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(policy)]
+        assert main(argv) == 2
+        assert "nothing was done" in capsys.readouterr().err
+
+
+def test_one_key_under_two_names_is_no_second_signature(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pem = generated().public.pem
+    for name in ("a.pub", "b.pub"):
+        (tmp_path / name).write_bytes(pem)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("schema: build-images/policy/v1\nkeys: [a.pub, b.pub]\nsignatures: 2\n")
+    argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(policy)]
+    assert main(argv) == 2
+    assert "b.pub: the same key as a.pub" in capsys.readouterr().err
+
+
+def test_an_identity_is_read_and_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = lzma.decompress((ROOT / "tests/data/sigstore/conformance.json.xz").read_bytes())
+    (tmp_path / "roots.json").write_text(json.loads(suite)["roots"]["production"])
+    one = '{identity: "https://a/*", issuer: "https://b", roots: roots.json, until: "2027-12-31"}'
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}]\n")
+    [found] = read_policy(path).keys
+    assert found == Identity(
+        name="https://a/*",
+        issuer="https://b",
+        roots=tmp_path / "roots.json",
+        until=dt.datetime.combine(dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc),
+    )
+    again = one.replace(', until: "2027-12-31"', "")
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}, {again}]\n")
+    argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(path)]
+    assert main(argv) == 2
+    assert "identity https://a/*: the same key as https://a/*" in capsys.readouterr().err
+    (tmp_path / "roots.json").write_text("{}")
+    assert main(argv) == 2
+    assert "roots.json: not a trusted_root.json of Sigstore" in capsys.readouterr().err
+
+
+def test_policy_test_tells_what_is_not_as_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = (ROOT / "tests/data/policy/cases/later-failure.yaml").read_text()
+    (tmp_path / "one.yaml").write_text(case.replace("checks: refused", "checks: passed"))
+    (tmp_path / "two.yaml").write_text(case)
+    assert main(["policy", "test", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "✗ one" in out
+    assert "checks: expected passed, and it is refused: failed, 2026-11-20: mpi" in out
+    assert "✓ two" in out
+    assert "2 cases, 1 not as expected" in out
+    (tmp_path / "one.yaml").write_text("schema: x\n")
+    (tmp_path / "two.yaml").write_text(case.replace("kind: signature", "kind: signed"))
+    assert main(["policy", "test", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "one.yaml:1" in err
+    assert '"signed" is no kind of proof' in err

@@ -1,0 +1,283 @@
+"""Signed statements as values: what is malformed vouches for nothing, and ends nothing."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.model import Artifact, Cell, Outcome
+from builder.model.predicates import CYCLONEDX, SLSA
+from builder.trust.policy.gathered import (
+    BILL,
+    EVIDENCE,
+    OTHER,
+    PROVENANCE,
+    Bill,
+    Evidence,
+    Proof,
+    Provenance,
+)
+from builder.trust.policy.outcomes import refused
+from builder.trust.policy.render import as_lines
+from builder.trust.policy.statements import proof_of, time_of
+from builder.verify.evidence import Setting, statement
+from builder.verify.host import HostFacts
+
+DIGEST = "a1" * 32
+HOST = HostFacts(
+    arch="ppc64le",
+    kernel="4.18",
+    cpu="POWER9",
+    cores=4,
+    os="RHEL",
+    driver="418.87",
+    gpus=("Tesla V100-SXM2-32GB", "Tesla V100-SXM2-32GB"),
+)
+
+
+def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict[str, Any]:
+    """As verification writes it."""
+    setting = Setting(
+        format="sif",
+        runner="apptainer",
+        runner_version="1.4",
+        host=HOST,
+        started="2026-11-20T10:00:00+00:00",
+        finished="2026-11-20T10:05:00+00:00",
+        gpu=gpu,
+        no_gpu="" if gpu else "none",
+    )
+    outcomes = [
+        Outcome(check=name, outcome=outcome, reason="x", duration_s=1.0)
+        for name, outcome in (("mpi", "passed"), ("gpu", "skipped"), ("fio", "failed"))
+    ]
+    artifacts = [
+        Artifact(
+            format=name,
+            path=Path(name),
+            digest=f"sha256:{DIGEST}",
+            size=1,
+            tree_digest=f"sha256:{one}",
+        )
+        for name, one in zip(("oci", "sif"), (trees * 2)[:2], strict=True)
+    ]
+    return statement(
+        identifier="hpc-base", artifacts=artifacts, outcomes=outcomes, scripts={}, setting=setting
+    )
+
+
+def signed(kind: str, predicate: dict[str, Any]) -> dict[str, Any]:
+    subject = [{"name": "x", "digest": {"sha256": DIGEST}}]
+    return {"subject": subject, "predicateType": kind, "predicate": predicate}
+
+
+def test_evidence_as_verification_writes_it() -> None:
+    found = proof_of(evidence(), key="site.pub", digest="sha256:00")
+    assert (found.kind, found.key, found.fault) == (EVIDENCE, "site.pub", "")
+    assert f"sha256:{DIGEST}" in found.subjects
+    assert found.content == Evidence(
+        started=dt.datetime(2026, 11, 20, 10, tzinfo=dt.timezone.utc),
+        finished=dt.datetime(2026, 11, 20, 10, 5, tzinfo=dt.timezone.utc),
+        format="sif",
+        runner="apptainer",
+        launcher="the image's own",
+        emulated=False,
+        architecture="ppc64le",
+        outcomes={"mpi": "passed", "gpu": "skipped", "fio": "failed"},
+        driver="418.87",
+        capabilities=(70,),
+        tree="sha256:" + "7e" * 32,
+    )
+
+
+def test_a_launcher_of_the_host_is_known_by_its_name() -> None:
+    made = evidence()
+    run = made["predicate"]["configuration"][0]["annotations"]
+    run["launcher"].update(name="srun", product="Slurm", version="22.05.8", ranks=4, nodes=2)
+    content = proof_of(made, key="k", digest="").content
+    assert isinstance(content, Evidence)
+    assert content.launcher == "srun"
+
+
+def test_gpus_that_were_not_handed_over_prove_nothing() -> None:
+    content = proof_of(evidence(gpu=False), key="k", digest="").content
+    assert isinstance(content, Evidence)
+    assert (content.driver, content.capabilities) == ("", ())
+
+
+def test_trees_that_differ_are_no_tree() -> None:
+    content = proof_of(evidence(trees=("7e" * 32, "7f" * 32)), key="k", digest="").content
+    assert isinstance(content, Evidence)
+    assert content.tree == ""
+
+
+def test_a_check_on_two_lists_has_the_worst_outcome() -> None:
+    made = evidence()
+    made["predicate"]["passedTests"] += ["gpu", "fio"]
+    content = proof_of(made, key="k", digest="").content
+    assert isinstance(content, Evidence)
+    assert content.outcomes == {"mpi": "passed", "gpu": "skipped", "fio": "failed"}
+
+
+def test_a_failure_that_names_no_check_is_malformed() -> None:
+    made = evidence()
+    made["predicate"]["failedTests"] = []
+    for check in made["predicate"]["configuration"][1:]:
+        check["annotations"]["outcome"] = "passed"
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_the_details_of_a_check_outweigh_the_lists() -> None:
+    made = evidence()
+    made["predicate"] |= {"result": "PASSED", "warnedTests": [], "failedTests": []}
+    made["predicate"]["passedTests"] = ["mpi", "gpu", "fio"]
+    content = proof_of(made, key="k", digest="").content
+    assert isinstance(content, Evidence)
+    assert "failed" in content.outcomes.values()
+
+
+def test_a_run_that_ended_before_it_began_is_malformed() -> None:
+    made = evidence()
+    run = made["predicate"]["configuration"][0]["annotations"]
+    run |= {"started": "2026-01-01T00:00:01+00:00", "finished": "2026-01-01T00:00:00+00:00"}
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_a_native_run_that_saw_another_architecture_is_malformed() -> None:
+    made = evidence()
+    run = made["predicate"]["configuration"][0]["annotations"]
+    run["emulated"] = False
+    made["predicate"]["configuration"][1]["annotations"]["data"] = {"uname": "s390x"}
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_provenance_and_bill() -> None:
+    provenance = {
+        "buildDefinition": {
+            "externalParameters": {"image": "hpc-base", "cell": {"arch": "x86_64"}},
+            "resolvedDependencies": [
+                {"uri": "https://x.example/hwloc.tar.gz", "digest": {"sha256": "bb"}},
+                {"name": "matrix.yaml", "digest": {"sha256": "cc"}},
+            ],
+        },
+        "runDetails": {"builder": {"id": "ci"}, "metadata": {"startedOn": "2026-11-01T00:00:00Z"}},
+    }
+    found = proof_of(signed(SLSA, provenance), key="k", digest="")
+    assert found.kind == PROVENANCE
+    assert found.content == Provenance(
+        builder="ci",
+        sources=(
+            *("hpc-base", "x86_64", "https://x.example/hwloc.tar.gz"),
+            *("matrix.yaml", "matrix.yaml@sha256:cc"),
+        ),
+        finished=dt.datetime(2026, 11, 1, tzinfo=dt.timezone.utc),
+    )
+    components = [
+        {"name": "a", "version": "1", "licenses": [{"license": {"id": "MIT"}}]},
+        {"name": "b", "licenses": [{"license": {"name": "own"}}]},
+        {"name": "c", "licenses": [{"expression": "(MIT OR AGPL-3.0-only) AND ISC"}]},
+    ]
+    for kind in (CYCLONEDX, f"{CYCLONEDX}/v1.5"):
+        bill = proof_of(signed(kind, {"components": components}), key="k", digest="")
+        assert bill.kind == BILL
+        assert isinstance(bill.content, Bill)
+        licences = [one.licences for one in bill.content.packages]
+        assert licences == [("MIT",), ("own",), ("MIT", "AGPL-3.0-only", "ISC")]
+
+
+CELL = {
+    "recipe": "hpc-base",
+    "recipe_version": "1.0",
+    "base": "debian13",
+    "cuda": "12.4",
+    "mpi": "none",
+    "arch": "ppc64le",
+    "flavour": "development",
+}
+
+
+def built(cell: object) -> Proof:
+    predicate = {
+        "buildDefinition": {"externalParameters": {"cell": cell}},
+        "runDetails": {"builder": {"id": "ci"}},
+    }
+    return proof_of(signed(SLSA, predicate), key="k", digest="")
+
+
+def test_a_provenance_names_its_recipe_and_tag() -> None:
+    content = built(CELL).content
+    assert isinstance(content, Provenance)
+    tag = "1.0-debian13-cuda12.4-development"
+    assert (content.recipe, content.tag) == ("hpc-base", tag)
+    assert f"hpc-base-{tag}-ppc64le" == Cell(**CELL).identifier
+    for other in (None, "x", {}, {"recipe": "hpc-base"}):
+        content = built(other).content
+        assert isinstance(content, Provenance)
+        assert (content.recipe, content.tag) == ("", "")
+    assert "malformed" in built({**CELL, "base": 13}).fault
+
+
+def test_a_bill_that_says_it_is_incomplete() -> None:
+    nested = {"name": "a", "components": [{"name": "b", "components": [{"name": "c"}]}]}
+    parts = [nested, {"name": "d"}]
+    for aggregate, complete in (("unknown", True), ("incomplete_third_party_only", False)):
+        predicate = {"components": parts, "compositions": [{"aggregate": aggregate}]}
+        content = proof_of(signed(CYCLONEDX, predicate), key="k", digest="").content
+        assert isinstance(content, Bill)
+        assert [one.name for one in content.packages] == ["a", "b", "c", "d"]
+        assert content.complete == complete
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00", "x"])
+def test_a_time_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"year|isoformat"):
+        time_of(text)
+    made = evidence()
+    made["predicate"]["configuration"][0]["annotations"]["finished"] = text
+    assert "malformed" in proof_of(made, key="k", digest="").fault
+
+
+def test_what_cannot_be_printed_is_an_escape() -> None:
+    ruling = refused("sbom", "a\x1b[2J\ud800 é", "\x07")
+    assert as_lines([ruling])[0].endswith("a\\x1b[2J\\ud800 é")
+    assert as_lines([ruling])[1].endswith("fix: \\x07")
+
+
+def test_what_else_is_signed_is_nothing_that_is_judged() -> None:
+    found = proof_of(signed("https://example.org/other", {}), key="k", digest="")
+    assert (found.kind, found.content, found.fault) == (OTHER, None, "")
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a document, as what holds it and its key."""
+    if isinstance(value, dict):
+        for key in value:
+            yield value, key
+            yield from places(value[key])
+    if isinstance(value, list):
+        for index, one in enumerate(value):
+            yield value, index
+            yield from places(one)
+
+
+RUBBISH: tuple[Any, ...] = (None, 0, -1, True, "", "x", [], [None], {}, {"": None}, 1e999)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_rubbish_in_a_signed_statement_is_a_fault_or_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    made = copy.deepcopy(evidence())
+    holder, key = rng.choice(list(places(made)))
+    holder[key] = rng.choice(RUBBISH)
+    if rng.random() < 0.2 and isinstance(holder, dict):
+        del holder[key]
+    found = proof_of(made, key="k", digest="")
+    assert bool(found.fault) == (found.content is None) or found.kind == OTHER
+    json.dumps(found.fault)

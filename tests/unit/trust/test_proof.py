@@ -1,0 +1,491 @@
+"""Signatures and attestations: what we make we accept, what cosign made we accept, nothing else."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from proof_samples import (
+    IMAGE,
+    NOW,
+    OTHER,
+    REFERENCE,
+    VECTORS,
+    attached,
+    evidence,
+    judged,
+    kinds,
+    other_key,
+    our_key,
+    rebuilt,
+    trusted,
+)
+
+from builder.model.digests import digest_of
+from builder.model.errors import BadInput, Refused
+from builder.model.predicates import TEST_RESULT
+from builder.trust.proof import (
+    Attachment,
+    Descriptor,
+    TrustedKey,
+    Unusable,
+    Verdict,
+    attestation_tag,
+    envelopes,
+    layers_of,
+    proofs,
+    public_key,
+    signature_tag,
+    strict,
+    values,
+    verified,
+)
+from builder.trust.proof.making import bundle, bundled, classic_attestations
+
+
+def by_cosign() -> tuple[str, list[Attachment]]:
+    """An image's digest, and what cosign attached to it."""
+    found = json.loads((VECTORS / "attached.json").read_text())
+    return digest_of(found["image"].encode()), [
+        Attachment(
+            manifest=one["manifest"].encode(),
+            blobs={digest: text.encode() for digest, text in one["blobs"].items()},
+            tag=one["tag"],
+        )
+        for one in found["attached"]
+    ]
+
+
+def test_what_we_make_we_accept_in_both_formats() -> None:
+    verdict = judged(attached(evidence()))
+    assert verdict.rejected == ()
+    assert [(one.format, one.keys) for one in verdict.signatures] == [
+        ("bundle", ("site",)),
+        ("classic", ("site",)),
+    ]
+    assert verdict.signatures[1].reference == REFERENCE
+    assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
+    [found] = verdict.of_type(TEST_RESULT)
+    assert (found.payload, found.predicate["passedTests"]) == (evidence(), ["libraries"])
+
+
+def test_the_same_key_and_statements_give_the_same_bytes() -> None:
+    assert attached(evidence()) == attached(evidence())
+
+
+def test_what_cosign_made_we_accept() -> None:
+    digest, found = by_cosign()
+    key = TrustedKey(key=public_key(str(VECTORS / "cosign.pub"), {}), name="cosign")
+    verdict = verified(digest, found, [key], now=NOW)
+    assert [one.format for one in verdict.signatures] == ["bundle", "classic"]
+    assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
+    assert {one.predicate["result"] for one in verdict.of_type(TEST_RESULT)} == {"PASSED"}
+    assert kinds(verdict) == [values.WRONG_KEY]  # those of the other key
+
+
+def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
+    """cosign signs attestations with the variant Ed25519ph, which is not accepted."""
+    digest, found = by_cosign()
+    key = TrustedKey(key=public_key(str(VECTORS / "ed25519.pub"), {}), name="ed25519")
+    verdict = verified(digest, found, [key], now=NOW)
+    assert len(verdict.rejected) + len(verdict.signatures) + len(verdict.attestations) == 8
+    assert kinds(verdict) == [values.WRONG_KEY]
+
+
+def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
+    digest, found = by_cosign()
+    image = Descriptor(media_type=IMAGE.media_type, digest=digest, size=431)
+    before = {one.tag: one for one in found if one.tag}
+    made = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=before)
+    for one in made:
+        if one.tag:
+            layers = layers_of(one.manifest)
+            assert layers[: len(layers_of(before[one.tag].manifest))] == layers_of(
+                before[one.tag].manifest
+            )
+    again = {one.tag: one for one in made if one.tag}
+    twice = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=again)
+    assert [one.manifest for one in twice] == [one.manifest for one in made]
+
+
+def test_what_is_no_proof_at_the_tag_is_not_replaced() -> None:
+    tag = signature_tag(IMAGE.digest)
+    there = {tag: Attachment(manifest=b"{}", blobs={}, tag=tag)}
+    with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
+        proofs(IMAGE, [], our_key(), reference="r", created="", before=there)
+
+
+def test_the_tags_are_cosigns() -> None:
+    assert signature_tag("sha256:ab") == "sha256-ab.sig"
+    assert attestation_tag("sha256:ab") == "sha256-ab.att"
+
+
+def test_a_statement_about_another_image_is_not_signed() -> None:
+    with pytest.raises(BadInput, match="about another image"):
+        attached(evidence(OTHER))
+
+
+def test_another_key_vouches_for_nothing() -> None:
+    verdict = judged(attached(evidence(), key=other_key()))
+    assert (verdict.signatures, verdict.attestations) == ((), ())
+    assert kinds(verdict) == [values.WRONG_KEY]
+
+
+def test_one_of_several_keys_is_enough_and_is_named() -> None:
+    other = dataclasses.replace(trusted(other_key()), name="other")
+    verdict = judged(attached(evidence()), other, trusted())
+    assert {one.keys for one in verdict.attestations} == {("site",)}
+
+
+def test_no_key_vouches_for_nothing() -> None:
+    verdict = verified(IMAGE.digest, attached(evidence()), [], now=NOW)
+    assert (verdict.signatures, verdict.attestations) == ((), ())
+
+
+def test_a_key_that_is_trusted_no_more() -> None:
+    ended = trusted(until=NOW - dt.timedelta(days=1))
+    verdict = judged(attached(evidence()), ended)
+    assert (verdict.signatures, kinds(verdict)) == ((), [values.EXPIRED_KEY])
+    assert "site until 2026-11-20" in verdict.rejected[0].reason
+    assert judged(attached(evidence()), trusted(until=NOW)).rejected == ()
+
+
+def test_the_proof_of_another_image() -> None:
+    """Also where its manifests are copied to the tags of this one."""
+    image = dataclasses.replace(IMAGE, digest=OTHER)
+    there = attached(evidence(OTHER), image=image)
+    moved = [rebuilt(one, {} if one.tag else {"subject": IMAGE.as_json}) for one in there]
+    for found in (there, moved):
+        verdict = judged(found)
+        assert (verdict.signatures, verdict.attestations) == ((), ())
+        assert kinds(verdict) == [values.OTHER_SUBJECT]
+        assert len(verdict.rejected) == 4
+
+
+def test_what_refers_to_another_image_does_not_count() -> None:
+    found = [rebuilt(one, {"subject": {**IMAGE.as_json, "digest": OTHER}}) for one in attached()]
+    assert kinds(judged(found)) == [values.OTHER_SUBJECT]
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_a_changed_bit_anywhere_in_a_blob_is_found() -> None:
+    for one in attached(evidence()):
+        for layer in layers_of(one.manifest):
+            data = one.blobs[layer.digest]
+            for at in range(0, len(data), 7):
+                blobs = {**one.blobs, layer.digest: flipped(data, at)}
+                verdict = judged([dataclasses.replace(one, blobs=blobs)])
+                assert (verdict.signatures, verdict.attestations) == ((), ())
+                assert kinds(verdict) == [values.MALFORMED]
+
+
+def test_a_changed_bit_never_makes_another_statement() -> None:
+    """The manifest is made anew for the changed blob, as one who owns the registry would."""
+    [one] = [one for one in attached(evidence()) if one.tag == attestation_tag(IMAGE.digest)]
+    [layer] = layers_of(one.manifest)
+    data, accepted = one.blobs[layer.digest], 0
+    for at in range(0, len(data), 3):
+        changed = flipped(data, at)
+        digest = digest_of(changed)
+        descriptor = {**layer.as_json, "digest": digest}
+        found = dataclasses.replace(rebuilt(one, {"layers": [descriptor]}), blobs={digest: changed})
+        verdict = judged([found])
+        assert len(verdict.attestations) + len(verdict.rejected) == 1
+        for attestation in verdict.attestations:
+            assert attestation.payload == evidence()
+            accepted += 1
+    assert accepted < 5  # bits that Base64 leaves unused
+
+
+def test_a_blob_that_is_missing() -> None:
+    [one] = [dataclasses.replace(one, blobs={}) for one in attached() if not one.tag]
+    assert "is missing" in judged([one]).rejected[0].reason
+
+
+def changed_bundle(change: Callable[[dict[str, Any]], object]) -> Verdict:
+    """The verdict on a bundle that something was done to."""
+    envelope = envelopes.sealed(evidence(), our_key())
+    value = json.loads(bundled(envelope, our_key().public))
+    change(value)
+    content = json.dumps(value).encode()
+    return judged([bundle(IMAGE, content, TEST_RESULT, created="")])
+
+
+BUNDLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "another media type": (lambda one: one.update(mediaType="x"), values.WRONG_TYPE),
+    "no envelope": (lambda one: one.pop("dsseEnvelope"), values.WRONG_TYPE),
+    "an envelope that is a list": (lambda one: one.update(dsseEnvelope=[]), values.WRONG_TYPE),
+    "a message signature": (
+        lambda one: one.update(messageSignature=one.pop("dsseEnvelope")),
+        values.WRONG_TYPE,
+    ),
+    "a certificate": (
+        lambda one: one.update(verificationMaterial={"certificate": {"rawBytes": "AAAA"}}),
+        values.KEYLESS,
+    ),
+    "another payload type": (
+        lambda one: one["dsseEnvelope"].update(payloadType="text/plain"),
+        values.WRONG_TYPE,
+    ),
+    "no signatures": (lambda one: one["dsseEnvelope"].update(signatures=[]), values.MALFORMED),
+    "too many signatures": (
+        lambda one: one["dsseEnvelope"].update(signatures=one["dsseEnvelope"]["signatures"] * 17),
+        values.MALFORMED,
+    ),
+    "a signature that is a text": (
+        lambda one: one["dsseEnvelope"].update(signatures=["x"]),
+        values.MALFORMED,
+    ),
+    "a signature that is not Base64": (
+        lambda one: one["dsseEnvelope"].update(signatures=[{"sig": "é"}]),
+        values.MALFORMED,
+    ),
+    "an empty signature": (
+        lambda one: one["dsseEnvelope"].update(signatures=[{"sig": ""}]),
+        values.WRONG_KEY,
+    ),
+    "no payload": (lambda one: one["dsseEnvelope"].pop("payload"), values.MALFORMED),
+    "another payload": (
+        lambda one: one["dsseEnvelope"].update(payload=base64.b64encode(b"{}").decode()),
+        values.WRONG_KEY,
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "kind"), BUNDLES.values(), ids=BUNDLES)
+def test_a_bundle_that_is_not_as_it_should_be(
+    change: Callable[[dict[str, Any]], object], kind: str
+) -> None:
+    verdict = changed_bundle(change)
+    assert (verdict.attestations, kinds(verdict)) == ((), [kind])
+
+
+def signed(payload: bytes) -> Verdict:
+    """The verdict on any bytes that our key signed as a statement."""
+    envelope = envelopes.sealed(payload, our_key())
+    return judged([bundle(IMAGE, bundled(envelope, our_key().public), "x", created="")])
+
+
+GOOD = json.loads(evidence())
+STATEMENTS: dict[str, tuple[bytes, str]] = {
+    "not JSON": (b"{", values.MALFORMED),
+    "not UTF-8": (b'{"a": "\xff"}', values.MALFORMED),
+    "a list": (b"[]", values.MALFORMED),
+    "deep": (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", values.MALFORMED),
+    "half a character": (evidence().replace(b"libraries", b"\\ud800"), values.MALFORMED),
+    "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', values.MALFORMED),
+    "not a number": (evidence()[:-1] + b',"a":NaN}', values.MALFORMED),
+    "a number without a bound": (evidence()[:-1] + b',"a":1e999}', values.MALFORMED),
+    "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), values.WRONG_TYPE),
+    "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), values.MALFORMED),
+    "a predicate that is a text": (
+        json.dumps({**GOOD, "predicate": ""}).encode(),
+        values.MALFORMED,
+    ),
+    "no subjects": (json.dumps({**GOOD, "subject": None}).encode(), values.MALFORMED),
+    "odd subjects": (
+        json.dumps({**GOOD, "subject": [1, {}, {"digest": []}]}).encode(),
+        values.OTHER_SUBJECT,
+    ),
+    "another algorithm": (
+        json.dumps(
+            {**GOOD, "subject": [{"digest": {"sha512": IMAGE.digest.removeprefix("sha256:")}}]}
+        ).encode(),
+        values.OTHER_SUBJECT,
+    ),
+}
+
+
+@pytest.mark.parametrize(("payload", "kind"), STATEMENTS.values(), ids=STATEMENTS)
+def test_a_signed_statement_that_is_none(payload: bytes, kind: str) -> None:
+    verdict = signed(payload)
+    assert (verdict.attestations, verdict.signatures) == ((), ())
+    assert kinds(verdict) == [kind]
+
+
+def test_several_subjects_may_be_named() -> None:
+    subjects = [{"name": "sif", "digest": {"sha256": "0" * 64}}, *GOOD["subject"]]
+    assert signed(json.dumps({**GOOD, "subject": subjects}).encode()).rejected == ()
+
+
+SIMPLE: dict[str, tuple[dict[str, Any], str]] = {
+    "another type": ({"type": "atomic container signature"}, values.WRONG_TYPE),
+    "another image": ({"image": {"docker-manifest-digest": OTHER}}, values.OTHER_SUBJECT),
+    "no image": ({"image": None}, values.OTHER_SUBJECT),
+    "no name": ({"identity": {}}, values.MALFORMED),
+}
+
+
+@pytest.mark.parametrize(("change", "kind"), SIMPLE.values(), ids=SIMPLE)
+def test_a_classic_signature_that_says_something_else(change: dict[str, Any], kind: str) -> None:
+    [one] = [one for one in attached() if one.tag]
+    [layer] = layers_of(one.manifest)
+    claim = json.loads(one.blobs[layer.digest])
+    payload = json.dumps({**claim, "critical": {**claim["critical"], **change}}).encode()
+    notes = {values.SIGNATURE_NOTE: base64.b64encode(our_key().sign(payload)).decode()}
+    digest = digest_of(payload)
+    layers = [{**layer.as_json, "digest": digest, "size": len(payload), "annotations": notes}]
+    found = dataclasses.replace(rebuilt(one, {"layers": layers}), blobs={digest: payload})
+    verdict = judged([found])
+    assert (verdict.signatures, kinds(verdict)) == ((), [kind])
+
+
+MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no layers": ({"layers": None}, values.MALFORMED),
+    "an old schema": ({"schemaVersion": 1}, values.MALFORMED),
+    "many layers": ({"layers": [{}] * 201}, values.MALFORMED),
+    "a subject that is a text": ({"subject": "x"}, values.MALFORMED),
+}
+
+
+@pytest.mark.parametrize(("change", "kind"), MANIFESTS.values(), ids=MANIFESTS)
+def test_a_manifest_that_is_none(change: dict[str, Any], kind: str) -> None:
+    [one] = [one for one in attached() if not one.tag]
+    verdict = judged([rebuilt(one, change)])
+    assert (verdict.signatures, kinds(verdict)) == ((), [kind])
+
+
+LAYERS: dict[str, tuple[dict[str, Any], str]] = {
+    "a large one": ({"size": values.MAX_PAYLOAD + 1}, values.TOO_LARGE),
+    "a size that is a text": ({"size": "1"}, values.MALFORMED),
+    "a size below 0": ({"size": -1}, values.MALFORMED),
+    "another size": ({"size": 1}, values.MALFORMED),
+    "another algorithm": ({"digest": "md5:00"}, values.MALFORMED),
+    "a path": ({"digest": "sha256:../x"}, values.MALFORMED),
+    "annotations that are a list": ({"annotations": ["x"]}, values.MALFORMED),
+    "annotations that are numbers": ({"annotations": {"a": 1}}, values.MALFORMED),
+}
+
+
+@pytest.mark.parametrize(("change", "kind"), LAYERS.values(), ids=LAYERS)
+def test_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
+    [one] = [one for one in attached() if not one.tag]
+    [layer] = layers_of(one.manifest)
+    verdict = judged([rebuilt(one, {"layers": [{**layer.as_json, **change}]})])
+    assert (verdict.signatures, kinds(verdict)) == ((), [kind])
+
+
+@pytest.mark.parametrize("digest", ["sha256:../../x", "md5:00", "sha256:" + "A" * 64, None])
+def test_no_other_digest_is_asked_for(digest: str | None) -> None:
+    """Clients make addresses and paths of what `layers_of` gives."""
+    [one] = [one for one in attached() if not one.tag]
+    [layer] = layers_of(one.manifest)
+    with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
+        layers_of(rebuilt(one, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
+
+
+def test_manifests_of_other_things_are_passed_over() -> None:
+    other = {"schemaVersion": 2, "layers": [{"mediaType": "x", "digest": "y", "size": 1 << 40}]}
+    found = Attachment(manifest=json.dumps(other).encode(), blobs={})
+    assert judged([found, *attached()]).rejected == ()
+
+
+def test_of_too_many_attachments_the_rest_is_not_read() -> None:
+    rubbish = Attachment(manifest=b"x", blobs={})
+    verdict = judged([*[rubbish] * values.MAX_ATTACHMENTS, *attached()])
+    assert verdict.signatures == ()
+    assert "the rest was not read" in verdict.rejected[-1].reason
+    assert kinds(verdict) == [values.MALFORMED, values.TOO_LARGE]
+
+
+def test_of_too_many_claims_the_rest_is_not_read() -> None:
+    """Each may take the checks of 16 signatures by every key."""
+    manifest = json.loads(attached()[0].manifest)
+    layers = manifest["layers"] * (values.MAX_LAYERS // len(manifest["layers"]))
+    many = rebuilt(attached()[0], {"layers": layers})
+    verdict = judged([many] * (values.MAX_CLAIMS // len(layers) + 1))
+    assert len(verdict.signatures) == values.MAX_CLAIMS
+    assert [one.kind for one in verdict.rejected] == [values.TOO_LARGE]
+
+
+@pytest.mark.parametrize("filler", ["[]", "{}", "0"])
+def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """31 MiB of `[],` took 900 MB of memory before a signature was looked for."""
+    envelope = envelopes.sealed(evidence(), our_key())
+    sound = json.loads(bundled(envelope, our_key().public))
+    text = ",".join([filler] * 5 * strict.MOST_VALUES)
+    content = json.dumps({**sound, "more": 0}).replace('"more": 0', f'"more": [{text}]').encode()
+    made = bundle(IMAGE, content, TEST_RESULT, created="")
+    loads = json.loads
+
+    def only_small(given: str, **more: Any) -> Any:
+        assert len(given) < len(text)
+        return loads(given, **more)
+
+    monkeypatch.setattr("builder.model.exact_json.json.loads", only_small)
+    verdict = judged([made])
+    assert (verdict.attestations, kinds(verdict)) == ((), [values.MALFORMED])
+
+
+def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:
+    rubbish = [Attachment(manifest=text, blobs={}) for text in (b"", b"null", b"\xff", b"[1]")]
+    verdict = judged([*rubbish, *attached(evidence())])
+    assert (len(verdict.signatures), len(verdict.attestations), len(verdict.rejected)) == (2, 2, 4)
+
+
+def test_several_attestations_lie_in_one_classic_manifest() -> None:
+    sealed = [envelopes.sealed(evidence(result=one), our_key()) for one in ("PASSED", "FAILED")]
+    verdict = judged([classic_attestations(IMAGE.digest, sealed)])
+    assert [one.predicate["result"] for one in verdict.attestations] == ["PASSED", "FAILED"]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in some JSON."""
+    yield path
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, below in pairs:
+            yield from places(below, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
+    return copy
+
+
+ODD: list[Any] = [None, True, -1, 1e400, "", "\u001b[2J", [], {}, [[]], {"": ""}]
+ODD += ["x" * 1000, 10**4000]
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) -> None:
+    """Every place of a manifest and of its payload in turn, with every odd value."""
+    one = attached(evidence())[index]
+    [layer] = layers_of(one.manifest)
+    payload = json.loads(one.blobs[layer.digest])
+    manifest = json.loads(one.manifest)
+    found = [
+        Attachment(manifest=text, blobs=one.blobs, tag=one.tag)
+        for path in places(manifest)
+        for new in ODD
+        if (text := json.dumps(replaced(manifest, path, new)).encode())
+    ]
+    for path in places(payload):
+        for new in ODD:
+            content = json.dumps(replaced(payload, path, new)).encode()
+            descriptor = {**layer.as_json, "digest": digest_of(content), "size": len(content)}
+            changed = rebuilt(one, {"layers": [descriptor]})
+            found.append(dataclasses.replace(changed, blobs={digest_of(content): content}))
+    for each in found:
+        verdict = judged([each])
+        assert all(said.payload == evidence() for said in verdict.attestations)
+        assert all(said.reason.isprintable() for said in verdict.rejected)
+
+
+def test_a_signed_statement_may_say_anything_somewhere() -> None:
+    for path in places(GOOD):
+        for new in ODD:
+            verdict = signed(json.dumps(replaced(GOOD, path, new)).encode())
+            assert len(verdict.attestations) + len(verdict.rejected) == 1
+            assert all(said.reason.isprintable() for said in verdict.rejected)

@@ -1,0 +1,296 @@
+"""Keys: read from where they are, refused with a reason, never shown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from proof_samples import IMAGE, OTHER, PASSWORD, VECTORS, evidence, our_key
+from samples import private_file
+
+from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
+from builder.system.process import Completed, Processes
+from builder.trust.proof import (
+    PrivateKey,
+    boxes,
+    envelopes,
+    keyless_proofs,
+    private_key,
+    public_key,
+)
+from builder.trust.proof.keys import boxed, generated
+from builder.trust.proof.making import bundled
+from builder.trust.proof.signers import signer_of
+from builder.trust.proof.values import BUNDLE
+
+SECRET = {"COSIGN_PASSWORD": PASSWORD}
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
+
+
+RSA = rsa.generate_private_key(65537, 2048)
+
+
+def pem(key: Key, password: bytes = b"") -> str:
+    how = serialization.BestAvailableEncryption(password) if password else None
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        how or serialization.NoEncryption(),
+    ).decode()
+
+
+@pytest.mark.parametrize("name", ["cosign", "ed25519"])
+def test_cosigns_own_pair(name: str) -> None:
+    private = private_key(str(private_file(name)), SECRET)
+    public = public_key(str(VECTORS / f"{name}.pub"), {})
+    assert private.public.pem == public.pem == (VECTORS / f"{name}.pub").read_bytes()
+    assert public.verifies(private.sign(b"data"), b"data")
+    assert not public.verifies(private.sign(b"data"), b"other data")
+
+
+def test_the_fingerprint_is_that_of_openssl() -> None:
+    """openssl pkey -pubin -in cosign.pub -outform DER | sha256sum"""
+    found = public_key(str(VECTORS / "cosign.pub"), {})
+    assert found.fingerprint == base64.b64decode(found.hint).hex()
+    der = base64.b64decode("".join((VECTORS / "cosign.pub").read_text().splitlines()[1:-1]))
+    assert found.fingerprint == hashlib.sha256(der).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "key", [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()]
+)
+def test_a_plain_key_from_the_environment(key: Key) -> None:
+    found = private_key("env://CI_KEY", {"CI_KEY": pem(key)})
+    assert found.public.verifies(found.sign(b"data"), b"data")
+
+
+def test_a_cosign_key_from_the_environment() -> None:
+    text = (VECTORS / "cosign.key").read_text()
+    assert private_key("env://K", {**SECRET, "K": text}).public.pem == our_key().public.pem
+
+
+def test_what_we_encrypt_we_read() -> None:
+    key = generated()
+    for password in ("", "secret"):
+        text = boxed(key, password.encode()).decode()
+        assert text.startswith("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
+        assert max(len(line) for line in text.splitlines()) == 64
+        again = private_key("env://K", {"K": text, "COSIGN_PASSWORD": password})
+        assert again.public.pem == key.public.pem
+
+
+def test_a_key_is_never_shown() -> None:
+    assert repr(our_key()) == f"PrivateKey({str(private_file('cosign'))!r})"
+
+
+def damaged(**changes: object) -> str:
+    """cosign's key with something else in its JSON."""
+    body = "".join((VECTORS / "cosign.key").read_text().splitlines()[1:-1])
+    content = json.loads(base64.b64decode(body))
+    content["kdf"]["params"].update(changes.pop("params", {}))
+    content.update(changes)
+    text = base64.b64encode(json.dumps(content).encode()).decode()
+    return f"-----BEGIN {boxes.LABEL}-----\n{text}\n-----END {boxes.LABEL}-----\n"
+
+
+REFUSED = {
+    "rubbish": ("rubbish", "not a private key in PEM"),
+    "a public key": ((VECTORS / "cosign.pub").read_text(), "not a private key in PEM"),
+    "RSA": (pem(RSA), "a kind that is not used here"),
+    "another curve": (pem(ec.generate_private_key(ec.SECP384R1())), "a kind that is not used"),
+    "encrypted otherwise": (
+        pem(ed25519.Ed25519PrivateKey.generate(), b"secret"),
+        "encrypted, and not as cosign does it",
+    ),
+    "a cut one": (damaged()[:200], "not a whole key of cosign's"),
+    "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a whole key"),
+    "no text": (damaged(ciphertext=None), "not a whole key"),
+    "a changed text": (damaged(ciphertext="AAAA" * 20), "cannot be decrypted with this password"),
+    "much memory": (damaged(params={"N": 1 << 24}), "would take 16384 MiB of memory"),
+    "much time": (damaged(params={"p": 17}), "would take 64 MiB of memory, 17 times over"),
+    "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a whole key"),
+    "a cost that is a text": (damaged(params={"N": "65536"}), "not a whole key"),
+    "a cost of 0": (damaged(params={"r": 0}), "not a whole key"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_private_key_that_is_refused(text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said) as caught:
+        private_key("env://CI_KEY", {**SECRET, "CI_KEY": text})
+    assert "env://CI_KEY" in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    assert text not in str(caught.value)
+
+
+def test_a_wrong_password_and_none() -> None:
+    name = str(private_file("cosign"))
+    with pytest.raises(BadInput, match="cannot be decrypted with this password"):
+        private_key(name, {"COSIGN_PASSWORD": "wrong"})
+    with pytest.raises(BadInput, match="the key is encrypted, and COSIGN_PASSWORD is not set"):
+        private_key(name, {})
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601])
+def test_a_key_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> None:
+    """ssh does the same; a public key, and what a variable holds, may be known to all."""
+    file = tmp_path / "site.key"
+    file.write_bytes(private_file("cosign").read_bytes())
+    file.chmod(mode)
+    with pytest.raises(BadInput, match=f"its mode is {mode:04o}") as caught:
+        private_key(str(file), SECRET)
+    assert f"chmod 600 {file}" in caught.value.hint
+    assert "env://NAME" in caught.value.hint
+    for good in (0o600, 0o400):
+        file.chmod(good)
+        assert private_key(str(file), SECRET)
+
+
+def test_a_key_out_of_a_pipe_has_no_mode() -> None:
+    """`--key <(pass show site)`"""
+    reading, writing = os.pipe()
+    os.write(writing, private_file("cosign").read_bytes())
+    os.close(writing)
+    try:
+        assert private_key(f"/proc/self/fd/{reading}", SECRET)
+    finally:
+        os.close(reading)
+
+
+PUBLIC = {
+    "another curve": (
+        ec.generate_private_key(ec.SECP384R1())
+        .public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
+        "a kind that is not used here",
+    ),
+    "rubbish": (b"rubbish", "not a public key in PEM"),
+    "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; the public one"),
+    "RSA": (
+        RSA.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        ),
+        "a kind that is not used here",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), PUBLIC.values(), ids=PUBLIC)
+def test_a_public_key_that_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(data)
+    with pytest.raises(BadInput, match=said):
+        public_key(str(tmp_path / "key"), {})
+
+
+def test_a_key_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"the key cannot be read \(No such file"):
+        private_key(str(tmp_path / "none"), {})
+    with pytest.raises(BadInput, match="the environment variable NONE is not set, or empty"):
+        private_key("env://NONE", {"NONE": ""})
+    (tmp_path / "large").write_bytes(b"x" * 70_000)
+    (tmp_path / "large").chmod(0o600)
+    with pytest.raises(BadInput, match="too large for a key"):
+        private_key(str(tmp_path / "large"), {})
+
+
+class FakeCosign(Processes):
+    """Answers as cosign does, with a key of its own; keeps the command lines."""
+
+    def __init__(self, key: PrivateKey, *, signs_with: PrivateKey | None = None) -> None:
+        super().__init__()
+        self.key, self.signs_with = key, signs_with or key
+        self.commands: list[list[str]] = []
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        words = [str(word) for word in argv]
+        self.commands.append(words)
+        if words[1] == "public-key":
+            return Completed(argv=tuple(words), returncode=0, stdout=self.key.public.pem.decode())
+        signature = self.signs_with.sign(Path(words[-1]).read_bytes())
+        text = base64.b64encode(signature).decode()
+        bundle = Path(words[words.index("--bundle") + 1])
+        bundle.write_text(json.dumps({"messageSignature": {"signature": text}}))
+        return Completed(argv=tuple(words), returncode=0)
+
+
+def test_cosign_signs_with_keys_that_are_elsewhere() -> None:
+    cosign = FakeCosign(generated())
+    signer = signer_of("awskms:///alias/key", {}, cosign)
+    assert signer.public.verifies(signer.sign(b"data"), b"data")
+    asked, signed = cosign.commands
+    assert asked == ["cosign", "public-key", "--key", "awskms:///alias/key"]
+    assert signed[:4] == ["cosign", "sign-blob", "--key", "awskms:///alias/key"]
+    assert not Path(signed[-1]).exists()  # the scratch folder is gone
+
+
+def test_what_cosign_signs_is_checked() -> None:
+    cosign = FakeCosign(generated(), signs_with=generated())
+    with pytest.raises(StepFailed, match="does not fit the public key of k8s://ns/name"):
+        signer_of("k8s://ns/name", {}, cosign).sign(b"data")
+
+
+class FakeKeyless(Processes):
+    """Answers as cosign does to `attest-blob`, with what it is told to."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__()
+        self.changes, self.command = changes, list[str]()
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        self.command = [str(word) for word in argv]
+        given = dict(itertools.pairwise(self.command))
+        payload = Path(given["--statement"]).read_bytes()
+        envelope = envelopes.sealed(payload, generated())
+        value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
+        Path(given["--bundle"]).write_text(json.dumps(value))
+        return Completed(argv=tuple(self.command), returncode=0)
+
+
+def test_without_a_key_cosign_signs_statements() -> None:
+    cosign = FakeKeyless()
+    made = keyless_proofs(IMAGE, [evidence()], cosign, created="")
+    assert [one.artifact_type for one in made] == [BUNDLE, BUNDLE]
+    assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
+    assert "--key" not in cosign.command
+
+
+def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
+    other = envelopes.sealed(evidence(OTHER), generated()).as_json
+    for changes, said in (
+        ({"mediaType": "x"}, "does not hold what was to be signed"),
+        ({"dsseEnvelope": other}, "does not hold what was to be signed"),
+        ({"dsseEnvelope": None}, "the payload's type is None"),
+    ):
+        with pytest.raises(StepFailed, match=said):
+            keyless_proofs(IMAGE, [], FakeKeyless(**changes), created="")
+    with pytest.raises(BadInput, match="about another image"):
+        keyless_proofs(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
+    with pytest.raises(MissingPrerequisite, match="needs the cosign program"):
+        keyless_proofs(IMAGE, [], Processes(), created="", path="/nowhere")
+
+
+def test_a_local_key_needs_no_program() -> None:
+    found = signer_of(str(private_file("cosign")), SECRET, Processes(), path="/nowhere")
+    assert found.public.pem == our_key().public.pem
+
+
+@pytest.mark.parametrize("uri", ["pkcs11:token=site;object=key", "awskms:///alias/key"])
+def test_other_keys_are_cosigns(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingPrerequisite, match="only the cosign program can reach this key"):
+        signer_of(uri, {}, Processes(), path="/nowhere")
+
+
+def test_a_pin_on_the_command_line_is_refused() -> None:
+    with pytest.raises(BadInput, match="holds a PIN") as caught:
+        signer_of("pkcs11:object=key?pin-value=1234", {}, Processes())
+    assert "1234" not in str(caught.value)

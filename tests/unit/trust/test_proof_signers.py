@@ -1,0 +1,227 @@
+"""Keys that only cosign reaches: one at a time at a token, and told apart when they fail."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from proof_samples import IMAGE
+
+from builder.cli import signing
+from builder.model.errors import BadInput, Interrupted, StepFailed
+from builder.system.home import Home
+from builder.system.locks import locked
+from builder.system.process import Completed, Processes
+from builder.trust.proof import public_key
+from builder.trust.proof.keys import PublicKey
+from builder.trust.proof.making import classic_signature
+from builder.trust.proof.reading import layers_of
+from builder.trust.proof.signers import signer_of
+from builder.trust.proof.values import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, Descriptor
+
+TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
+NAME = "registry.example/site/tool"
+CERTIFICATE = "dev.sigstore.cosign/certificate"
+
+
+class Token(Processes):
+    """cosign with a key in a token, whose signatures differ each time; who comes second fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.open = threading.Lock()
+        self.environments: list[dict[str, str]] = []
+
+    def capture(self, argv: Sequence[Any], **more: Any) -> Completed:
+        if not self.open.acquire(blocking=False):
+            raise StepFailed("cosign ... failed", tail=["Error: CKR_GENERAL_ERROR"])
+        try:
+            time.sleep(0.01)
+            self.environments.append(dict(more["env"]))
+            return self._answer([str(word) for word in argv])
+        finally:
+            self.open.release()
+
+    def _answer(self, words: list[str]) -> Completed:
+        if words[1] == "public-key":
+            pem = PublicKey(key=self.key.public_key(), name="").pem.decode()
+            return Completed(argv=tuple(words), returncode=0, stdout=pem)
+        signature = self.key.sign(Path(words[-1]).read_bytes(), ec.ECDSA(hashes.SHA256()))
+        content = {"messageSignature": {"signature": base64.b64encode(signature).decode()}}
+        Path(words[words.index("--bundle") + 1]).write_text(json.dumps(content))
+        return Completed(argv=tuple(words), returncode=0)
+
+
+class Failing(Processes):
+    """cosign that says why it cannot."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self.said = said
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        again = f"error during command execution: {self.said}"
+        tail = f"Error: {self.said}\n{again}".splitlines()
+        raise StepFailed(f"{argv} failed", tail=tail)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+
+
+def test_a_token_is_opened_by_one_at_a_time() -> None:
+    token = Token()
+    signer = signer_of(TOKEN, {}, token)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(signer.sign, [b"%d" % number for number in range(8)]))
+    assert all(signer.public.verifies(one, b"%d" % number) for number, one in enumerate(found))
+
+
+def test_what_is_no_token_is_asked_by_several() -> None:
+    kms = Token()
+    signer = signer_of("awskms:///alias/key", {}, kms)
+    with ThreadPoolExecutor(4) as threads, pytest.raises(StepFailed, match="CKR_GENERAL_ERROR"):
+        list(threads.map(signer.sign, [b"data"] * 8))
+
+
+def test_a_certificate_in_a_token_is_not_used() -> None:
+    token = Token()
+    signer_of(TOKEN, {}, token, path="/bin").sign(b"data")
+    wanted = {"COSIGN_PKCS11_IGNORE_CERTIFICATE": "1", "PATH": "/bin"}
+    assert token.environments == [wanted, wanted]
+
+
+@pytest.mark.parametrize("name", ["pin-value", "PIN-value", "pin%2Dvalue", "%70in-value"])
+def test_a_pin_in_the_uri_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match="holds a PIN") as caught:
+        signer_of(f"{TOKEN}&{name}=1234", {}, Token())
+    assert "1234" not in str(caught.value)
+
+
+def test_signing_again_adds_no_signature() -> None:
+    token = Token()
+    signer = signer_of(TOKEN, {}, token)
+    first = classic_signature(IMAGE.digest, NAME, signer)
+    again = classic_signature(IMAGE.digest, NAME, signer, before=first)
+    assert again.manifest == first.manifest
+    elsewhere = classic_signature(IMAGE.digest, f"{NAME}-2", signer, before=again)
+    assert len(layers_of(elsewhere.manifest)) == 2
+    other = classic_signature(IMAGE.digest, NAME, signer_of(TOKEN, {}, Token()), before=elsewhere)
+    assert len(layers_of(other.manifest)) == 3
+    assert other.manifest == classic_signature(IMAGE.digest, NAME, signer, before=other).manifest
+
+
+def urlsafe(layer: dict[str, Any]) -> dict[str, Any]:
+    signature = layer["annotations"][SIGNATURE_NOTE]
+    return {SIGNATURE_NOTE: signature.replace("+", "-").replace("/", "_")}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda _: {"mediaType": DSSE},
+        lambda layer: {"size": layer["size"] + 1},
+        lambda layer: {"annotations": urlsafe(layer)},
+        lambda layer: {"annotations": {**layer["annotations"], CERTIFICATE: "rubbish"}},
+    ],
+    ids=["type", "size", "alphabet", "note"],
+)
+def test_what_others_would_refuse_is_signed_anew(
+    changed: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
+    """Whoever may push could otherwise keep a signature from coming: no client takes these."""
+    signer = signer_of(TOKEN, {}, Token())
+    ours = classic_signature(IMAGE.digest, NAME, signer)
+    while not {"+", "/"} & set(layers_of(ours.manifest)[0].annotations[SIGNATURE_NOTE]):
+        ours = classic_signature(IMAGE.digest, NAME, signer)
+    manifest = json.loads(ours.manifest)
+    [layer] = manifest["layers"]
+    manifest["layers"] = [{**layer, **changed(layer)}]
+    crafted = replace(ours, manifest=json.dumps(manifest).encode())
+    made = classic_signature(IMAGE.digest, NAME, signer, before=crafted)
+    last = layers_of(made.manifest)[-1]
+    notes = {SIGNATURE_NOTE: last.annotations[SIGNATURE_NOTE]}
+    good = Descriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
+    assert last == replace(good, annotations=notes)
+    signature = base64.b64decode(notes[SIGNATURE_NOTE], validate=True)
+    assert signer.public.verifies(signature, made.blobs[layer["digest"]])
+    assert {one.size for one in layers_of(made.manifest)} == {layer["size"]}
+
+
+def test_ctrl_c_is_heard_behind_another_command() -> None:
+    """Another command's cosign may be at the token for minutes."""
+    token = Token()
+    signer = signer_of(TOKEN, {}, token)
+    with (
+        ThreadPoolExecutor(1) as threads,
+        locked(Home.of_environment().path / "tokens", "pkcs11"),
+    ):
+        waiting = threads.submit(signer.sign, b"data")
+        time.sleep(0.2)
+        assert not waiting.done()
+        token.stop()
+        with pytest.raises(Interrupted):
+            waiting.result(timeout=2)
+
+
+def test_a_reason_of_several_lines_is_kept() -> None:
+    """Those of Vault and Azure."""
+    said = "reading the key: Error making API request.\n\nCode: 403. Errors:\n* permission denied"
+    with pytest.raises(StepFailed, match="request") as caught:
+        signer_of("hashivault://key", {}, Failing(said))
+    assert "permission denied" in str(caught.value)
+    assert str(caught.value).count("Code: 403") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("opening pkcs11 token key: unimplemented", "built without PKCS#11"),
+        ("failed to log into long term session: pkcs11: 0xA0: CKR_PIN_INCORRECT", "another PIN"),
+        ("opening pkcs11 token key: get pin: inappropriate ioctl", "put the PIN into"),
+        ("opening pkcs11 token key: could not find PKCS#11 token", "list-tokens"),
+        ("initializing pkcs11 token signer verifier: signer not set", "no such key"),
+        ("invalid uri: module-path or COSIGN_PKCS11_MODULE_PATH must be set", "token's library"),
+        ("opening pkcs11 token key: could not open PKCS#11", "token's library"),
+        ("unknown flag: --signing-config", "install cosign 3"),
+        ("AccessDeniedException", ""),
+    ],
+)
+def test_what_cosign_says_is_told_once(said: str, hint: str) -> None:
+    with pytest.raises(StepFailed) as caught:
+        signer_of(TOKEN, {}, Failing(said))
+    first, *rest = str(caught.value).splitlines()
+    assert first == f"{TOKEN}: cosign public-key: {said}"
+    assert hint in "".join(rest)
+    assert len(rest) == bool(hint)
+
+
+def test_the_cosign_of_the_machine_comes_before_the_builders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of set-up knows no PKCS#11."""
+    theirs = tmp_path / "theirs"
+    for folder in (theirs, Home.of_environment().tools):
+        folder.mkdir(parents=True)
+        program = folder / "cosign"
+        program.write_text(f"#!/bin/sh\n[ {folder} = {theirs} ] && cat {tmp_path}/key.pub\n")
+        program.chmod(0o755)
+    pem = PublicKey(key=Token().key.public_key(), name="").pem
+    (tmp_path / "key.pub").write_bytes(pem)
+    monkeypatch.setenv("PATH", f"{theirs}{os.pathsep}{os.environ['PATH']}")
+    _, signer = signing._signer(TOKEN, Processes())
+    assert signer is not None
+    assert signer.public.pem == public_key(str(tmp_path / "key.pub"), {}).pem

@@ -1,0 +1,257 @@
+"""Provenance: as SLSA has it, complete, and without what is nobody's business."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from proof_samples import VECTORS, evidence
+
+from builder import __version__
+from builder.cli.declared import files_of, program_digest, project_digests
+from builder.model import predicates
+from builder.model.errors import BadInput
+from builder.system.bound_files import bound_names, with_digests
+from builder.trust.proof import envelopes
+from builder.trust.proof.folders import statements_of
+from builder.trust.proof.provenance import builder_of, provenance
+
+SCHEMA = json.loads((VECTORS / "slsa-provenance-v1.schema.json").read_text())
+
+
+def digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+INPUTS: dict[str, Any] = {
+    "base": {
+        "name": "debian13",
+        "image": "localhost/build-images/debian13:547618fa9679-ppc64le",
+        "key": "k" * 64,
+        "digest": digest("base"),
+        "made": "2026-11-21T16:29:23+00:00",
+    },
+    "build-images": "0.1.0",
+    "compiler": "hpccm 26.5.0",
+    "files": {"matrix.yaml": digest("matrix"), "lock.yaml": digest("lock")},
+    "native_tools": "",
+    "program": digest("program"),
+    "recipes": [{"name": "hpc-base", "version": "1.0"}],
+    "source_date_epoch": 1,
+    "sources": {"debian-source:openmpi/5.0.7": digest("source")},
+    "specs": {"Dockerfile": digest("Dockerfile")},
+}
+MANIFEST: dict[str, Any] = {
+    "artifacts": {
+        "oci": {"digest": digest("oci"), "path": "image.oci"},
+        "sif": {"digest": digest("sif"), "path": "image.sif"},
+    },
+    "cell": {"arch": "ppc64le", "base": "debian13", "cpu": "", "recipe": "hpc-base"},
+    "content_key": "c0ffee",
+    "emulated": True,
+    "engine": "buildah",
+    "image": "hpc-base-1.0-debian13-openmpi5.0-ppc64le",
+    "inputs": INPUTS,
+    "started": "2026-11-21T18:04:50+01:00",
+    "tools": {"buildah": "1.28.2"},
+}
+
+
+def made(**inputs: Any) -> dict[str, Any]:
+    manifest = {**MANIFEST, "inputs": {**INPUTS, **inputs}}
+    found: dict[str, Any] = json.loads(provenance(manifest, builder_id=builder_of({})))
+    jsonschema.validate(found, SCHEMA)
+    return found
+
+
+def dependencies(**inputs: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = made(**inputs)["predicate"]["buildDefinition"][
+        "resolvedDependencies"
+    ]
+    return found
+
+
+def test_it_is_what_the_specification_asks_for() -> None:
+    found = made()
+    assert [one["name"].rpartition("/")[2] for one in found["subject"]] == ["oci", "sif"]
+    definition, run = found["predicate"]["buildDefinition"], found["predicate"]["runDetails"]
+    assert definition["externalParameters"] == {
+        "image": MANIFEST["image"],
+        "cell": {"arch": "ppc64le", "base": "debian13", "recipe": "hpc-base"},
+        "engine": "buildah",
+    }
+    assert run["metadata"] == {"startedOn": "2026-11-21T17:04:50Z"}
+    assert run["builder"]["version"] == {
+        "build-images": "0.1.0",
+        "buildah": "1.28.2",
+        "compiler": "hpccm 26.5.0",
+    }
+    [program] = run["builder"]["builderDependencies"]
+    assert program["digest"] == {"sha256": digest("program").removeprefix("sha256:")}
+    assert [one["name"] for one in run["byproducts"]] == ["Dockerfile"]
+
+
+def test_the_schema_is_not_content_with_anything() -> None:
+    for key in ("buildDefinition", "runDetails"):
+        broken = made()
+        del broken["predicate"][key]
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, SCHEMA)
+
+
+def test_the_materials() -> None:
+    names = [one.get("name") or one["uri"] for one in dependencies()]
+    assert names == [
+        "lock.yaml",
+        "matrix.yaml",
+        "base image debian13",
+        "debian-source:openmpi/5.0.7",
+    ]
+    assert all("sha256" in one["digest"] for one in dependencies())
+
+
+@pytest.mark.parametrize(
+    ("image", "uri"),
+    [
+        ("nvcr.io/nvidia/cuda:12.4@" + digest("x"), "pkg:oci/cuda@sha256%3A{}?tag=12.4"),
+        ("docker.io/library/ubuntu@" + digest("x"), "pkg:oci/ubuntu@sha256%3A{}"),
+        ("localhost:5000/ubuntu:22.04", "pkg:oci/ubuntu?tag=22.04"),
+    ],
+)
+def test_a_base_from_a_registry(image: str, uri: str) -> None:
+    base = {"name": "cuda", "image": image, "key": "", "digest": "", "made": ""}
+    [found] = [one for one in dependencies(base=base) if one.get("name") == "base image cuda"]
+    assert found["uri"] == uri.format(digest("x").removeprefix("sha256:"))
+    assert ("digest" in found) == ("@" in image)
+
+
+def test_nothing_of_this_machine_and_no_secret_is_in_it() -> None:
+    url = "https://user:secret@example.org:8443/a/file.tar.gz?token=secret#secret"
+    text = json.dumps(made(sources={url: digest("source")}))
+    assert "https://example.org:8443/a/file.tar.gz" in text
+    for word in ("secret", "token", "localhost", "image.oci"):
+        assert word not in text
+
+
+@pytest.mark.parametrize("key", ["files", "program", "specs", "base", "sources"])
+def test_a_manifest_of_an_earlier_version(key: str) -> None:
+    inputs = {name: value for name, value in INPUTS.items() if name != key}
+    with pytest.raises(BadInput, match="does not say what it was made from"):
+        provenance({**MANIFEST, "inputs": inputs}, builder_id="x:y")
+
+
+@pytest.mark.parametrize("value", ["", "sha256:", "md5:00", "sha256:" + "G" * 64, 1])
+def test_a_digest_that_is_none(value: object) -> None:
+    with pytest.raises(BadInput, match="does not say what it was made from"):
+        provenance({**MANIFEST, "inputs": {**INPUTS, "program": value}}, builder_id="x:y")
+
+
+def test_what_built_it() -> None:
+    assert builder_of({}) == f"pkg:generic/build-images@{__version__}"
+    github = {
+        "GITHUB_SERVER_URL": "https://github.example.org",
+        "GITHUB_WORKFLOW_REF": "site/images/.github/workflows/build.yml@refs/heads/main",
+        "GITHUB_TOKEN": "secret",
+    }
+    assert builder_of(github) == (
+        "https://github.example.org/site/images/.github/workflows/build.yml@refs/heads/main"
+    )
+    gitlab = {"GITLAB_CI": "true", "CI_PROJECT_URL": "https://gitlab.example.org/site/images"}
+    assert builder_of(gitlab) == "https://gitlab.example.org/site/images"
+
+
+def test_the_projects_files_by_digest(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "a.yaml").write_text("a")
+    (tmp_path / "matrix.yaml").write_text("m")
+    (tmp_path / "README.md").write_text("not declared")
+    assert project_digests(tmp_path) == {"matrix.yaml": digest("m"), "recipes/a.yaml": digest("a")}
+
+
+def test_the_files_of_one_image() -> None:
+    names = ["recipes/a.yaml", "recipes/b.yaml", "base-images/x.yaml", "base-images/y.yaml"]
+    declared = dict.fromkeys(["matrix.yaml", *names], digest("x"))
+    assert list(files_of(declared, ["a"], ["y"])) == [
+        "matrix.yaml",
+        "recipes/a.yaml",
+        "base-images/y.yaml",
+    ]
+    assert list(files_of(declared, ["a", "of another name"], ["y"])) == [
+        "matrix.yaml",
+        "recipes/a.yaml",
+        "recipes/b.yaml",
+        "base-images/y.yaml",
+    ]
+
+
+def test_the_program_by_digest(tmp_path: Path) -> None:
+    assert program_digest() == program_digest()
+    (tmp_path / "a.py").write_text("a")
+    one = program_digest(tmp_path)
+    (tmp_path / "a.pyc").write_text("compiled")
+    assert program_digest(tmp_path) == one
+    (tmp_path / "b.py").write_text("a")
+    two = program_digest(tmp_path)
+    (tmp_path / "b.py").rename(tmp_path / "c.py")
+    assert len({one, two, program_digest(tmp_path)}) == 3
+
+
+def folder_of(tmp_path: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
+    """An image's output folder with its manifest."""
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / "oci.json").write_bytes(evidence(digest("oci")))
+    (tmp_path / "sbom.cdx.json").write_text('{"bomFormat": "CycloneDX"}')
+    files = {"evidence": ["evidence/oci.json"], "sbom": "sbom.cdx.json"}
+    manifest = {**MANIFEST, **files, **changes}
+    return tmp_path, with_digests(tmp_path, manifest, bound_names(manifest))
+
+
+def test_the_statements_of_a_folder(tmp_path: Path) -> None:
+    folder, manifest = folder_of(tmp_path)
+    found = statements_of(folder, manifest, builder_id=builder_of({}))
+    assert found[0] == evidence(digest("oci"))
+    types = [envelopes.statement_of(one, digest("oci"))["predicateType"] for one in found]
+    assert types == [predicates.TEST_RESULT, predicates.CYCLONEDX, predicates.SLSA]
+
+
+def test_without_evidence_there_is_nothing_to_sign(tmp_path: Path) -> None:
+    folder, manifest = folder_of(tmp_path, evidence=[])
+    with pytest.raises(BadInput, match="nothing is proven of this image"):
+        statements_of(folder, manifest, builder_id="x:y")
+
+
+@pytest.mark.parametrize("name", ["sbom.cdx.json", "evidence/oci.json"])
+def test_what_lies_there_of_another_image_is_not_signed(tmp_path: Path, name: str) -> None:
+    folder, manifest = folder_of(tmp_path)
+    statements_of(folder, manifest, builder_id="x:y")
+    (folder / name).write_bytes((folder / name).read_bytes() + b" ")
+    with pytest.raises(BadInput, match=f"{name}: not the file that manifest.json names"):
+        statements_of(folder, manifest, builder_id="x:y")
+    earlier = {**manifest, "digests": {}}
+    with pytest.raises(BadInput, match=r"manifest\.json has no digest of it"):
+        statements_of(folder, earlier, builder_id="x:y")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "\xff"])
+def test_a_file_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    folder, manifest = folder_of(tmp_path)
+    (folder / "sbom.cdx.json").write_text(text, encoding="latin-1")
+    bound = with_digests(folder, manifest, ["sbom.cdx.json"])
+    with pytest.raises(BadInput, match=r"sbom\.cdx\.json: (cannot be read as JSON|not a JSON)"):
+        statements_of(folder, bound, builder_id="x:y")
+    (folder / "evidence" / "oci.json").unlink()
+    with pytest.raises(BadInput, match=r"oci\.json: cannot be read"):
+        statements_of(folder, manifest, builder_id="x:y")
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_emulated_is_what_the_build_was(emulated: bool) -> None:
+    """And not what later checks were, which may be run elsewhere."""
+    manifest = {**MANIFEST, "emulated": not emulated, "emulated_build": emulated}
+    found = json.loads(provenance(manifest, builder_id=builder_of({})))
+    parameters = found["predicate"]["buildDefinition"]["internalParameters"]
+    assert parameters["emulated"] is emulated

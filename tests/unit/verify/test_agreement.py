@@ -1,0 +1,304 @@
+"""Manifest, evidence and artifacts contradict each other: main job, report and publish see it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_releases import images_of, make_images, make_project
+
+from builder.cli.job import report
+from builder.cli.manifests import Wanted
+from builder.cli.standing import proven_state
+from builder.distribute.publish import NotReady, ready
+from builder.model import PlannedImage
+from builder.verify.agreement import CHECK, as_judged, faults_of, read_statements
+
+Json = dict[str, Any]
+NAME = "evidence/sif.json"
+
+
+@pytest.fixture(scope="module", name="made")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=["tools"])
+    make_images(project, size=2000)
+    return project
+
+
+@pytest.fixture(name="project")
+def own_project(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "project"))
+
+
+def image_of(project: Path, arch: str) -> PlannedImage:
+    return next(one for one in images_of(project) if one.cell.arch == arch)
+
+
+@dataclass
+class Forged:
+    """A manifest and its evidence by file, to be changed."""
+
+    manifest: Json
+    statements: dict[str, Any]
+
+
+def loaded(folder: Path) -> tuple[Json, dict[str, Any]]:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return manifest, dict(read_statements(folder, manifest))
+
+
+def predicate(forged: Forged) -> Json:
+    found: Json = forged.statements[NAME]["predicate"]
+    return found
+
+
+def run_of(forged: Forged) -> Json:
+    found: Json = predicate(forged)["configuration"][0]["annotations"]
+    return found
+
+
+def detail(forged: Forged) -> Json:
+    found: Json = predicate(forged)["configuration"][-1]["annotations"]
+    return found
+
+
+def empty(forged: Forged) -> None:
+    forged.manifest |= {"checks": {}, "evidence": [], "in_image_checks": [], "emulated": False}
+    forged.statements.clear()
+
+
+def drop_check(forged: Forged) -> None:
+    """From every place, so that nothing but the required checks tells."""
+    for outcomes in forged.manifest["checks"].values():
+        outcomes[:] = [one for one in outcomes if one["check"] != "environment"]
+    for one in forged.statements.values():
+        said = one["predicate"]
+        said["passedTests"].remove("environment")
+        said["configuration"] = [c for c in said["configuration"] if c["name"] != "environment"]
+
+
+def times(year: str) -> dict[str, str]:
+    return {"started": f"{year}-01-01T00:00:00+00:00", "finished": f"{year}-01-01T00:00:01+00:00"}
+
+
+FORGED: dict[str, tuple[Callable[[Forged], object], str]] = {
+    "failed inside": (
+        lambda f: detail(f).update(outcome="failed"),
+        "architecture is passed listed, and failed in its details",
+    ),
+    "failed on the list alone": (
+        lambda f: predicate(f)["failedTests"].append("architecture"),
+        "its result is PASSED, and its worst outcome failed",
+    ),
+    "a failed outcome in the manifest": (
+        lambda f: f.manifest["checks"]["sif"][0].update(outcome="failed"),
+        "it is said to be verified, and formats-equal failed in sif",
+    ),
+    "other outcomes": (
+        lambda f: f.manifest["checks"]["sif"][0].update(outcome="skipped"),
+        f"{NAME}: the manifest has other outcomes of formats-equal",
+    ),
+    "formats that are not equal": (
+        lambda f: f.manifest.update(formats_equal=False),
+        "its formats are not equal",
+    ),
+    "of 2001": (lambda f: run_of(f).update(times("2001")), "it is said to have run from 2001"),
+    "of 2099": (lambda f: run_of(f).update(times("2099")), "it is said to have run from 2099"),
+    "before the build": (
+        lambda f: run_of(f).update(times("2024")),
+        "before the image was made",
+    ),
+    "the end first": (
+        lambda f: run_of(f).update(finished="2025-12-31T23:59:59+00:00"),
+        "before it began",
+    ),
+    "another tree": (
+        lambda f: f.manifest["artifacts"]["sif"].update(tree_digest="sha256:" + "0" * 64),
+        "it has 2 tree digests",
+    ),
+    "another digest": (
+        lambda f: f.manifest["artifacts"]["sif"].update(digest="sha256:" + "0" * 64),
+        f"not about sha256:{'0' * 64}",
+    ),
+    "a check dropped": (drop_check, "it has no outcome of environment"),
+    "the checks emptied": (lambda f: f.manifest["checks"].clear(), "other outcomes of"),
+    "a declared check that was not run": (
+        lambda f: f.manifest["in_image_checks"].append({"name": "ucx"}),
+        "it has no outcome of ucx",
+    ),
+    "an MPI without its check": (
+        lambda f: f.manifest["cell"].update(mpi="openmpi5.0"),
+        "it has no outcome of mpi",
+    ),
+    "everything emptied": (empty, "it is said to be verified, and its checks were not run as oci"),
+    "no evidence": (lambda f: f.statements.pop(NAME), "sif: there is no evidence of this run"),
+    "evidence that is none": (
+        lambda f: f.statements.update({NAME: None}),
+        "missing, or cannot be read",
+    ),
+    "emulated told as native": (
+        lambda f: run_of(f).update(emulated=not run_of(f)["emulated"]),
+        "is said to be",
+    ),
+    "another list of emulated runs": (
+        lambda f: f.manifest.update(emulated_runs=[] if f.manifest["emulated"] else ["sif"]),
+        "by its evidence the emulated runs are",
+    ),
+    "newer package indices": (
+        lambda f: run_of(f).update(indices=[{"suite": "trixie", "date": "2026-01-01"}]),
+        "it names other states of package indices than the manifest",
+    ),
+    "ranks of one number": (
+        lambda f: detail(f).update(data={"ranks": 2, "rank_numbers": [0, 0]}),
+        "the ranks of architecture are numbered [0, 0], and it passed",
+    ),
+    "another architecture was seen": (
+        lambda f: detail(f).update(data={"uname": "s390x"}),
+        "architecture saw s390x",
+    ),
+}
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
+@pytest.mark.parametrize("case", FORGED)
+def test_what_contradicts_the_details_is_named(case: str, arch: str, made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, arch).identifier)
+    assert faults_of(manifest, statements) == []
+    forge, reason = FORGED[case]
+    forged = Forged(copy.deepcopy(manifest), copy.deepcopy(statements))
+    forge(forged)
+    assert reason in "; ".join(faults_of(forged.manifest, forged.statements))
+
+
+def edit(file: Path, change: Callable[[Json], object]) -> None:
+    found = json.loads(file.read_text())
+    change(found)
+    file.write_text(json.dumps(found))
+
+
+def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
+    image, out = image_of(project, "x86_64"), project / "out"
+    folder = out / image.identifier
+    edit(
+        folder / NAME,
+        lambda one: one["predicate"]["configuration"][-1]["annotations"].update(outcome="failed"),
+    )
+    assert proven_state(out, image, Wanted()).work == "verify"
+    manifest, _ = loaded(folder)
+    with pytest.raises(NotReady, match="failed in its details"):
+        ready(image, folder, manifest)
+    report(out, images_plan(project), {}, {}, {})
+    told = json.loads((out / "report.json").read_text())
+    [found] = [one for one in told["images"] if one["image"] == image.identifier]
+    assert found["outcome"] == "failed"
+    assert found["checks"]["sif"][-1]["check"] == CHECK
+
+
+def test_no_path_of_a_manifest_leads_out_of_its_folder(project: Path) -> None:
+    image, out = image_of(project, "x86_64"), project / "out"
+    folder = out / image.identifier
+    (folder / "image.sif").rename(out / "image.sif")
+    edit(folder / "manifest.json", lambda one: one["artifacts"]["sif"].update(path="../image.sif"))
+    manifest, _ = loaded(folder)
+    with pytest.raises(NotReady, match=r"it is not whole: .*image\.sif"):
+        ready(image, folder, manifest)
+
+
+def images_plan(project: Path) -> Any:
+    from builder.load.project import load_project  # noqa: PLC0415
+    from builder.model import Selection  # noqa: PLC0415
+    from builder.plan import make_plan  # noqa: PLC0415
+
+    return make_plan(load_project(project), Selection(everything=True), compiler="hpccm 1")
+
+
+@pytest.mark.parametrize("file", ["image.sif", "image.tar.gz", "sbom.cdx.json", "a layer"])
+def test_one_flipped_bit_is_not_unchanged(file: str, project: Path) -> None:
+    image, out = image_of(project, "x86_64"), project / "out"
+    folder = out / image.identifier
+    path = folder / file
+    if file == "a layer":
+        path = max(
+            (folder / "image.oci/blobs/sha256").iterdir(), key=lambda one: one.stat().st_size
+        )
+    edit(folder / "manifest.json", lambda one: one["inputs"].update(native_tools=[]))
+    assert proven_state(out, image, Wanted()).work == "none"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    state = proven_state(out, image, Wanted())
+    assert (state.work, state.text.endswith("is not what was made")) == ("build", True)
+
+
+def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
+    image, out = image_of(project, "x86_64"), project / "out"
+    folder = out / image.identifier
+    edit(folder / "manifest.json", lambda one: one["inputs"].update(native_tools=[]))
+    (folder / NAME).write_bytes((folder / NAME).read_bytes() + b"\n")
+    state = proven_state(out, image, Wanted())
+    assert state.work == "verify"
+    assert state.text.endswith(f"{NAME}: not the file that manifest.json names")
+
+
+def test_a_project_demands_its_own_checks(made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    found = faults_of(manifest, statements, required=["mpi"])
+    assert {fault.partition(": ")[2] for fault in found} == {"it has no outcome of mpi"}
+
+
+HARNESS = {"run-checks": "1" * 64, "checks/10-mpi": "2" * 64}
+
+
+@pytest.mark.parametrize(
+    ("noted", "fault"),
+    [
+        (HARNESS | {"bin/mpi": "3" * 64}, ""),
+        (HARNESS | {"checks/10-mpi": "4" * 64}, "is not the builder's: checks/10-mpi"),
+        ({"run-checks": "1" * 64}, "is not the builder's: checks/10-mpi"),
+        (None, "it does not say which scripts ran the checks"),
+    ],
+)
+def test_it_has_to_be_the_builders_scripts_that_ran(
+    noted: Json | None, fault: str, made: Path
+) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    for statement in statements.values():
+        assert statement is not None
+        for check in statement["predicate"]["configuration"][1:]:
+            check["annotations"]["data"] = {"harness": noted} if noted else {}
+    found = faults_of(manifest, statements, harness=HARNESS)
+    assert fault in "; ".join(found)
+    assert bool(found) is bool(fault)
+    manifest["inputs"]["programs"] = {"files/bin/mpi": f"sha256:{'5' * 64}"}
+    assert "builder's: bin/mpi" in "; ".join(faults_of(manifest, statements)) or not noted
+
+
+def test_proven_on_a_gpu_is_not_believed(made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    manifest["in_image_checks"] = [
+        {"name": "architecture", "script": "/s", "needs": ["gpu"], "timeout_s": 1}
+    ]
+    manifest["proven_on_gpu"] = True
+    assert faults_of(manifest, statements) == []
+    manifest["in_image_checks"][0]["name"] = "gpu-found"
+    found = "; ".join(faults_of(manifest, statements))
+    assert "it is said to be proven on a GPU, and gpu-found did not pass" in found
+
+
+def test_a_measurement_has_no_outcomes_in_the_manifest(made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    statements["evidence/sif-bench.json"] = copy.deepcopy(statements[NAME])
+    assert faults_of(manifest, statements) == []
+    statements["evidence/sif-other.json"] = statements.pop("evidence/sif-bench.json")
+    assert "evidence/sif-other.json: the manifest has other" in faults_of(manifest, statements)[0]
+
+
+def test_without_faults_a_manifest_is_as_it_was(made: Path) -> None:
+    manifest, _ = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    assert as_judged(manifest, []) == manifest

@@ -1,0 +1,362 @@
+"""Checks in a container: what counts as passed, failed and skipped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.errors import StepFailed
+from builder.system.process import Completed
+from builder.verify import RUNNERS, InImageCheck, Target
+from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed
+from builder.verify.environment import environment_outcome
+
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
+
+
+def env(*pairs: str, directory: str = "/") -> str:
+    return f"{directory}\n" + "".join(f"{pair}\0" for pair in pairs)
+
+
+ENV_OUTPUT = env("PATH=/usr/bin:/bin", "MODE=a=b c", "HOME=/tmp", "PWD=/", "CH_RUNNING=x")
+
+
+def done(
+    stdout: str = "",
+    returncode: int = 0,
+    stderr: str = "",
+    timed_out: bool = False,
+    waiting: tuple[str, ...] = (),
+) -> Completed:
+    return Completed(
+        argv=("x",),
+        returncode=returncode,
+        stdout=stdout,
+        stderr=stderr,
+        duration_s=1.23456,
+        timed_out=timed_out,
+        waiting=waiting,
+    )
+
+
+class FakeRunner:
+    def __init__(self, results: Mapping[str, Completed]) -> None:
+        self.results = results
+        self.calls: list[tuple[tuple[str, ...], float]] = []
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        self.calls.append((tuple(argv), timeout_s))
+        if argv[0] == "cat" and "cat" not in self.results:  # sees the variables that `env` saw
+            first = self.results["sh"]
+            return dataclasses.replace(first, stdout=first.stdout.partition("\n")[2])
+        return self.results[argv[0]]
+
+
+def a_check(name: str = "mpi", needs: tuple[str, ...] = ()) -> InImageCheck:
+    return InImageCheck(name=name, script=f"/checks/{name}", needs=needs, timeout_s=60)
+
+
+Verify = Callable[..., tuple[Outcome, ...]]
+
+
+@pytest.fixture(name="verify")
+def verifying() -> Verify:
+    """Runs checks where each command ends as it is told to."""
+
+    def run(
+        *results: Completed,
+        env: Completed | None = None,
+        needs: tuple[str, ...] = (),
+        gpu: bool = False,
+    ) -> tuple[Outcome, ...]:
+        checks = tuple(a_check(f"check{number}", needs) for number in range(len(results)))
+        commands = dict(zip([check.script for check in checks], results, strict=True))
+        runner = FakeRunner({"sh": env or done(ENV_OUTPUT), **commands})
+
+        target = Target(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
+        found = outcomes_in(target, RUNNERS["charliecloud"], runner, gpu=gpu)
+        assert [call for call in runner.calls if call[0][0] not in {"sh", "cat"}] == [
+            ((check.script,), 60) for check in checks
+        ]
+        return found
+
+    return run
+
+
+def test_a_finding_is_passed(verify: Verify) -> None:
+    text = 'noise\ndata: {"ranks": 4}\n4 ranks agree\n\n'
+    _, outcome = verify(done(text))
+    assert (outcome.outcome, outcome.reason) == (PASSED, "4 ranks agree")
+    assert outcome.data == {"ranks": 4}
+    assert (outcome.duration_s, outcome.output) == (1.235, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data: {",
+        "data: [1]",
+        "data: 3",
+        "data:",
+        'data: {"n": NaN}',
+        'data: {"n": -Infinity}',
+        'data: {"n": 1e999}',
+        'data: {"n": 1, "n": 2}',
+        f"data: {'[' * 50_000}",
+        f'data: {{"n": "{"x" * 100_000}"}}',
+    ],
+    ids=lambda text: text[:20],
+)
+def test_data_that_is_none_is_left_out(text: str, verify: Verify) -> None:
+    _, outcome = verify(done(f"{text}\nfine\n"))
+    assert (outcome.outcome, outcome.data) == (PASSED, {})
+
+
+def test_data_is_no_finding(verify: Verify) -> None:
+    _, outcome = verify(done('data: {"ranks": 4}\n'))
+    assert (outcome.outcome, outcome.reason) == (
+        FAILED,
+        "exit status 0, but the check printed no finding",
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (done("rank 0 of 1\n", 1), "rank 0 of 1"),
+        (done("", 1, "no mpirun\n"), "no mpirun"),
+        (done("", 3), "exit status 3"),
+        (done("so far so good\n", -9), "ended by SIGKILL; its last line: so far so good"),
+        (
+            done("", 139, "Segmentation fault\n"),
+            "ended by SIGSEGV; its last line: Segmentation fault",
+        ),
+        (done("", 135), "ended by SIGBUS; its last line: none"),
+        (done("", 255), "exit status 255"),
+        (
+            done("GPU 0: cudaErrorECCUncorrectable (214): uncorrectable ECC error\n", 1),
+            "GPU 0: cudaErrorECCUncorrectable (214): uncorrectable ECC error",
+        ),
+        (done("", 127, "not found"), "not found"),
+    ],
+)
+def test_any_other_exit_status_is_failed(result: Completed, reason: str, verify: Verify) -> None:
+    _, outcome = verify(result)
+    assert (outcome.outcome, outcome.reason) == (FAILED, reason)
+
+
+def test_failure_keeps_the_end_of_the_output(verify: Verify) -> None:
+    lines = "".join(f"line {n}\n" for n in range(100))
+    _, outcome = verify(done(lines, 1, "the error\n"))
+    assert outcome.output.splitlines()[-2:] == ["line 99", "the error"]
+    assert len(outcome.output.splitlines()) == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("no GPU here\n", "no GPU here"), ("", "the check gives no reason")]
+)
+def test_exit_status_77_is_skipped_and_never_passed(text: str, reason: str, verify: Verify) -> None:
+    _, outcome = verify(done(text, 77), needs=("gpu",))
+    assert (outcome.outcome, outcome.reason) == (SKIPPED, reason)
+    assert outcome.outcome != PASSED
+
+
+@pytest.mark.parametrize("status", [0, 77, -15])
+def test_a_timeout_is_failed_whatever_the_exit_status(status: int, verify: Verify) -> None:
+    _, outcome = verify(done("all well\n", status, timed_out=True))
+    assert outcome.outcome == FAILED
+    assert outcome.reason == "no result after 60 s; its last line: all well"
+
+
+def test_a_timeout_says_what_was_waited_for(verify: Verify) -> None:
+    hung = done("rank 3 sends\n", -15, timed_out=True, waiting=("mpi (futex_wait)", "1 more"))
+    _, outcome = verify(hung)
+    assert outcome.reason == (
+        "no result after 60 s; its last line: rank 3 sends; "
+        "it was waiting for: mpi (futex_wait), 1 more"
+    )
+    _, silent = verify(done("", -15, timed_out=True))
+    assert silent.reason == "no result after 60 s; its last line: none"
+
+
+def test_nothing_said_is_failed(verify: Verify) -> None:
+    for result in (done(""), done(" \n\t\n"), done("", stderr="only here\n")):
+        _, outcome = verify(result)
+        assert outcome.outcome == FAILED
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\ufffd\0" * 10_000, "\ufffd\ufffdELF", "fine\a", "\x7f\x01\x02", "a\u202eb"],
+    ids=["zeros", "elf", "bell", "control", "override"],
+)
+def test_binary_rubbish_is_no_finding(text: str, verify: Verify) -> None:
+    _, outcome = verify(done(text))
+    assert outcome.outcome == FAILED
+    assert outcome.reason.startswith("exit status 0, but its last line is no text: ")
+    assert len(outcome.reason) <= 500
+    assert outcome.reason.isprintable()
+    assert all(one.isprintable() or one in "\n\t" for one in outcome.output)
+    json.dumps(outcome.reason)
+
+
+def test_rubbish_before_a_finding_is_let_be(verify: Verify) -> None:
+    _, outcome = verify(done("\ufffd\0" * 1000 + "\nall is well\n"))
+    assert (outcome.outcome, outcome.reason) == (PASSED, "all is well")
+
+
+def test_what_moves_a_terminal_is_left_out(verify: Verify) -> None:
+    text = "\x1b]0;title\x07 10 %\r100 %\r\x1b[2K\x1b[1;32mall is well\x1b[0m\r\n"
+    _, outcome = verify(done(text))
+    assert (outcome.outcome, outcome.reason) == (PASSED, "all is well")
+
+
+def test_what_is_kept_of_long_output_is_bounded(verify: Verify) -> None:
+    _, outcome = verify(done("x" * 1_000_000, 1))
+    assert outcome.reason == "x" * 500
+    assert len(outcome.output) == 16_000
+
+
+def test_each_check_has_its_own_outcome(verify: Verify) -> None:
+    found = verify(done("a"), done("b", 1), done("c", 77))
+    assert [one.outcome for one in found] == [PASSED, PASSED, FAILED, SKIPPED]
+    assert [one.check for one in found] == ["environment", "check0", "check1", "check2"]
+
+
+def test_a_container_that_does_not_start_fails_every_check() -> None:
+    target = Target(
+        identifier="x", arch="x86_64", environment={}, checks=(a_check("a"), a_check("b"))
+    )
+    found = not_started(target, StepFailed("buildah from: exit status 125", tail=["no such image"]))
+    assert [one.check for one in found] == ["environment", "a", "b"]
+    assert {one.outcome for one in found} == {FAILED}
+    assert {one.reason for one in found} == {"the container could not be started: no such image"}
+    assert found[0].output == "no such image"
+    [said, *_] = not_started(target, StepFailed("tar: exit status 2"))
+    assert said.reason == "the container could not be started: tar: exit status 2"
+
+
+def test_environment_of_the_image_is_there(verify: Verify) -> None:
+    [outcome] = verify()
+    assert outcome.outcome == PASSED
+    assert outcome.reason == "in /, with the image's variables and no others: MODE, PATH"
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (env("PATH=/usr/bin:/bin"), "MODE is not set"),
+        (env("PATH=/bin", "MODE=a=b c"), "PATH is '/bin', not '/usr/bin:/bin'"),
+        (env("PATH=/usr/bin:/bin", "MODE=a=b\nc"), "MODE is 'a=b\\nc', not 'a=b c'"),
+        (
+            env("PATH=/usr/bin:/bin", "MODE=a=b c", "SECRET=1", "APPTAINER_X=1"),
+            "APPTAINER_X is set, and not by the image; SECRET is set, and not by the image",
+        ),
+        (
+            env("PATH=/usr/bin:/bin", "MODE=a=b c", directory="/root"),
+            "the working directory is /root, not /",
+        ),
+        ("", "PATH is not set; MODE is not set; the working directory is , not /"),
+    ],
+)
+def test_an_environment_that_is_not_the_images_is_failed(
+    printed: str, reason: str, verify: Verify
+) -> None:
+    [outcome] = verify(env=done(printed))
+    assert (outcome.outcome, outcome.reason) == (FAILED, reason)
+
+
+def test_env_that_fails_is_failed(verify: Verify) -> None:
+    for returncode, stderr, reason in (
+        (1, "broken\n", "broken"),
+        (127, "", "'pwd && exec env -0' did not run"),
+    ):
+        [outcome] = verify(env=done(ENV_OUTPUT, returncode, stderr))
+        assert (outcome.outcome, outcome.reason) == (FAILED, reason)
+
+
+def test_an_image_that_sets_home_is_sound() -> None:
+    """Each runner is told another HOME, so that nothing can be said of the image's."""
+    runner = FakeRunner({"sh": done(env("HOME=/tmp"))})
+    target = Target(identifier="x", arch="x86_64", environment={"HOME": "/root"}, checks=())
+    [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
+    assert outcome.outcome == PASSED
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"), [("", PASSED), ("java.home=/a", PASSED), ("java.home=/b", FAILED)]
+)
+def test_a_variable_that_no_shell_hands_on_is_compared_if_it_is_there(
+    printed: str, expected: str
+) -> None:
+    runner = FakeRunner({"sh": done(env(printed))})
+    target = Target(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
+    [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
+    assert outcome.outcome == expected
+
+
+def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "work").symlink_to("data")
+
+    class Here:
+        """A shell of this machine, in the folder that the link leads to."""
+
+        def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+            assert timeout_s
+            ran = subprocess.run(
+                argv, cwd=tmp_path / "data", env={"A": "b"}, capture_output=True, check=False
+            )
+            return done(ran.stdout.decode(), ran.returncode, ran.stderr.decode())
+
+    for name, outcome in (("work", PASSED), ("data", PASSED), ("none", FAILED), (".", FAILED)):
+        found = environment_outcome(
+            Here(), {"A": "b"}, directory=str(tmp_path / name), own=("*PATH",)
+        )
+        assert found.outcome == outcome, found.reason
+
+
+def test_what_hands_over_gpus_may_say_so(verify: Verify) -> None:
+    printed = env("PATH=/usr/bin:/bin", "MODE=a=b c", "NVIDIA_VISIBLE_DEVICES=void")
+    [outcome] = verify(env=done(printed), gpu=True)
+    assert outcome.outcome == PASSED
+    [outcome] = verify(env=done(printed))
+    assert outcome.outcome == FAILED
+
+
+def test_failed_alone_spoils_a_run() -> None:
+    assert passed([an_outcome(PASSED), an_outcome(SKIPPED)])
+    assert not passed([an_outcome(PASSED), an_outcome(FAILED)])
+
+
+def an_outcome(outcome: str, check: str = "mpi") -> Outcome:
+    return Outcome(check=check, outcome=outcome, reason="because")
+
+
+def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> None:
+    checks = (a_check("gpu", ("gpu",)), a_check("compute", ("gpu",)), a_check("mpi", ("mpi",)))
+    target = Target(identifier="x", arch="x86_64", environment={}, checks=checks)
+    found = after_a_loss(
+        [an_outcome(PASSED, "gpu"), an_outcome(SKIPPED, "compute"), an_outcome(SKIPPED, "mpi")],
+        target,
+        "a GPU disappeared",
+    )
+    assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
+    assert found[1].reason == "a GPU disappeared; the check said: because"
+
+
+def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> None:
+    """A script of a SIF may behave as long as it is `env` that looks."""
+    for other in (["PATH=/usr/bin:/bin", "MODE=other"], ["PATH=/usr/bin:/bin"]):
+        results = {"sh": done(ENV_OUTPUT), "cat": done("\0".join([*other, "CH_RUNNING=x"]))}
+        outcome = environment_outcome(
+            FakeRunner(results), ENVIRONMENT, directory="/", own=("CH_RUNNING",)
+        )
+        assert outcome.outcome == FAILED
+        assert "MODE depends on the program that is started: " in outcome.reason

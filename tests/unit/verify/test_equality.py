@@ -1,0 +1,145 @@
+"""Whether formats hold the same tree, and which paths differ if not; owners where they are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+
+from builder.artifacts.tree import Entry
+from builder.build.engines import Tools
+from builder.model import FAILED, PASSED, SKIPPED
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.verify import FormatTree, digest_of_file, equality
+
+
+def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:
+    return FormatTree.of(
+        {
+            name: Entry(
+                path=name,
+                kind="file",
+                mode=0o644,
+                content=text,
+                owner=(owners or {}).get(name, "0:0"),
+            )
+            for name, text in contents.items()
+        }
+    )
+
+
+def test_equal_trees_are_said_to_be() -> None:
+    outcome = equality({"oci": a_tree(a="1"), "sif": a_tree(a="1")})
+    assert outcome.outcome == PASSED
+    assert outcome.reason.startswith("oci, sif hold the same 1 paths, sha256:")
+    assert "owners" not in outcome.reason
+
+
+def test_one_tree_is_compared_with_none() -> None:
+    assert equality({"oci": a_tree(a="1")}).outcome == SKIPPED
+
+
+def test_trees_that_differ_are_failed_with_the_first_paths() -> None:
+    other = a_tree(None, **{f"f{n}": "" for n in range(7)})
+    outcome = equality({"oci": a_tree(), "sif": a_tree(), "charliecloud": other})
+    assert outcome.outcome == FAILED
+    assert outcome.reason.startswith("oci and charliecloud: /f0: only in the second; ")
+    assert outcome.reason.endswith("; and 2 more")
+    assert len(outcome.output.splitlines()) == 7
+
+
+def test_a_format_that_cannot_be_read_is_not_equal() -> None:
+    outcome = equality({"oci": a_tree(a="1")}, {"sif": "image.sif: not a SIF"})
+    assert (outcome.outcome, outcome.reason) == (FAILED, "sif: image.sif: not a SIF")
+
+
+MAIL = {"a": "0:8"}
+
+
+def test_owners_are_compared_where_they_are_kept() -> None:
+    """A SIF that an ordinary user packed has one owner for all."""
+    trees = {
+        "oci": a_tree(MAIL, a="1", b="2"),
+        "sif": a_tree(a="1", b="2"),
+        "charliecloud": a_tree(MAIL, a="1", b="2"),
+    }
+    outcome = equality(trees)
+    assert outcome.outcome == PASSED
+    assert outcome.reason.endswith("; owners are the same in oci and charliecloud")
+
+
+@pytest.mark.parametrize("lost", ["oci", "charliecloud"])
+def test_an_owner_that_was_lost_is_found(lost: str) -> None:
+    kept = a_tree(MAIL, a="1", b="2")
+    trees = {"oci": kept, "sif": a_tree(a="1", b="2"), "charliecloud": kept}
+    trees[lost] = a_tree({}, a="1", b="2")
+    outcome = equality(trees)
+    assert outcome.outcome == FAILED
+    first, second = ("0:0", "0:8") if lost == "oci" else ("0:8", "0:0")
+    assert outcome.reason == f"oci and charliecloud: /a: owner {first}, not {second}"
+
+
+def test_owners_in_a_sif_that_keeps_them_are_compared() -> None:
+    kept = a_tree(MAIL, a="1", b="2")
+    trees = {"oci": kept, "sif": a_tree({"b": "0:8"}, a="1", b="2"), "charliecloud": kept}
+    outcome = equality(trees)
+    assert outcome.outcome == FAILED
+    assert outcome.reason == (
+        "oci and sif: /a: owner 0:8, not 0:0; oci and sif: /b: owner 0:0, not 0:8"
+    )
+
+
+class Unpacks(Processes):
+    """Unpacks gzip, whichever program for it was named."""
+
+    @contextlib.contextmanager
+    def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
+        with gzip.open(argv[-1]) as stream:
+            yield cast("IO[bytes]", stream)
+
+
+def test_the_digest_of_one_file_of_a_tarball(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
+    tools = Tools(processes=Unpacks(), home=Home(path=tmp_path))
+    tarball = tmp_path / "image.tar.gz"
+    with tarfile.open(tarball, "w:gz") as archive:
+        for name, text in (("./opt/bin/mpi", b"program"), ("./opt/bin/other", b"another")):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+
+    def digest(path: str) -> str:
+        return digest_of_file("charliecloud", tarball, path, work=tmp_path, tools=tools)
+
+    assert digest("/opt/bin/mpi") == hashlib.sha256(b"program").hexdigest()
+    assert digest("/opt/bin/none") == ""
+    tarball.write_bytes(gzip.compress(b"no tar"))
+    assert digest("/opt/bin/mpi") == ""
+
+
+def test_no_digest_where_this_machine_cannot_look_into_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tools, "which", lambda *_: None)
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    (tmp_path / "image.sif").write_bytes(b"no sif")
+    for name, file in (("charliecloud", "image.tar.gz"), ("sif", "image.sif")):
+        assert digest_of_file(name, tmp_path / file, "/x", work=tmp_path, tools=tools) == ""
+
+
+def test_a_name_with_a_newline_forges_no_line() -> None:
+    name = "a\n  sif          formats-equal    passed   oci, sif hold the same"
+    outcome = equality({"oci": a_tree(), "sif": a_tree(None, **{name: ""})})
+    assert outcome.outcome == FAILED
+    assert "\n" not in outcome.reason + outcome.output
+    assert "/a\\n  sif" in outcome.reason

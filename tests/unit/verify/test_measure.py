@@ -1,0 +1,396 @@
+"""Measuring: programs are read right, compared round by round, and a collapse is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
+
+from builder.model.errors import StepFailed
+from builder.system.process import Completed
+from builder.verify.measure import (
+    EMULATED,
+    PROGRAMS,
+    Place,
+    PlaceFacts,
+    Sizes,
+    programs_in,
+    run_rounds,
+)
+from builder.verify.measure.bare import words
+from builder.verify.measure.gpus import Gpus
+from builder.verify.measure.reading import Unreadable
+from builder.verify.measure.sampling import (
+    CpuTimes,
+    Sampler,
+    busy_share,
+    cpu_times,
+    memory_in_use,
+    use_of_gpus,
+)
+from builder.verify.measure.values import GpuUse
+
+RECORDED = {
+    "hpcc": {
+        "hpcc_dgemm": 15.4301,
+        "hpcc_hpl": 7.15285,
+        "hpcc_triad": 46.5207,
+        "hpcc_latency": 0.244111,
+        "hpcc_bandwidth": 14.5224,
+    },
+    "memory-speed": {"memory_triad": 19.643},
+    "mpi-speed": {"mpi_latency": 0.392, "mpi_bandwidth": 7122.563, "mpi_allreduce": 0.424},
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_programs_really_printed_is_read(name: str) -> None:
+    assert PROGRAM_BY_NAME[name].read(recorded(name)) == pytest.approx(RECORDED[name])
+
+
+def test_every_program_was_recorded_and_gives_all_of_its_quantities() -> None:
+    for program in PROGRAMS:
+        found = program.read(recorded(program.name))
+        assert set(found) == {one.name for one in program.quantities}
+        assert all(value > 0 for value in found.values())
+
+
+def test_osu_tables_are_read_at_8_bytes_and_at_the_largest_size() -> None:
+    text = "# OSU MPI Latency Test v7.4\n# Size  Avg Latency(us)\n1  0.9\n8  0.25\n1048576  63.1\n"
+    assert PROGRAM_BY_NAME["osu_latency"].read(text) == {"osu_latency": 0.25}
+    assert PROGRAM_BY_NAME["osu_bw"].read(text) == {"osu_bandwidth": 63.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("hpcc", "Success=1", "Success=0", "Success=0"),
+        ("hpcc", "CommWorldProcs=2", "CommWorldProcs=1", "ran on 1 ranks"),
+        ("hpcc", "StarDGEMM_Gflops=15.4301", "StarDGEMM_Gflops=0", "StarDGEMM_Gflops is 0"),
+        ("hpcc", "StarSTREAM_Triad=", "StarSTREAM_Other=", "no StarSTREAM_Triad"),
+        ("hpcc", "HPL_Tflops=0.00715285", "HPL_Tflops=nan", "HPL_Tflops is nan"),
+        ("memory-speed", '"triad_gb_per_s": 19.643', '"triad_gb_per_s": -1', "triad is -1"),
+        ("memory-speed", "data: ", "daten: ", "gives no triad"),
+        ("mpi-speed", '"ranks": 2', '"ranks": 1', "ran on 1 ranks"),
+        ("osu_latency", "\n8 ", "\n9 ", "no value for 8 bytes"),
+        ("fio", '"error" : 0', '"error" : 5', "has the error 5"),
+        ("fio", '"fio_read"', '"other"', "not the JSON of its four jobs"),
+        ("fio", "{", "[", "not the JSON of its four jobs"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(name: str, old: str, new: str, said: str) -> None:
+    text = recorded(name)
+    assert old in text
+    with pytest.raises(Unreadable, match=said):
+        PROGRAM_BY_NAME[name].read(text.replace(old, new, 1))
+
+
+def test_speed_is_compared_within_rounds_and_more_is_always_faster() -> None:
+    found = measured(
+        run("bare", speeds(1.0, 1000), turn=0),
+        run("oci", speeds(2.0, 500), turn=0),
+        run("bare", speeds(4.0, 100), turn=1),
+        run("oci", speeds(4.0, 100), turn=1),
+        run("bare", speeds(1.0, 100), turn=2),
+        run("oci", speeds(0.8, 90), turn=2),
+        places=("bare", "oci"),
+    )
+    rows = {(one.quantity.name, one.place): one for one in found.rows}
+    latency, bandwidth = rows["mpi_latency", "oci"].ratio, rows["mpi_bandwidth", "oci"].ratio
+    assert latency is not None
+    assert (latency.lowest, latency.median, latency.highest) == (0.5, 1.0, 1.25)
+    assert bandwidth is not None
+    assert (bandwidth.lowest, bandwidth.median, bandwidth.highest) == (0.5, 0.9, 1.0)
+    assert rows["mpi_latency", "bare"].ratio is None
+
+
+def test_a_round_that_one_place_lacks_is_compared_with_nothing() -> None:
+    found = measured(
+        run("bare", speeds(1.0), turn=0),
+        run("oci", speeds(1.0), turn=0),
+        run("bare", speeds(9.0), turn=1),
+        places=("bare", "oci"),
+    )
+    row = next(one for one in found.rows if one.place == "oci")
+    assert row.ratio is not None
+    assert (row.ratio.count, row.ratio.median) == (1, 1.0)
+
+
+def test_slower_than_half_of_bare_is_a_collapse_and_slower_alone_is_none() -> None:
+    slow = measured(run("bare", speeds(1.0)), run("oci", speeds(1.9)), run("sif", speeds(2.1)))
+    assert {name: one.outcome for name, one in slow.outcomes.items()} == {
+        "oci": "passed",
+        "sif": "failed",
+    }
+    assert slow.outcomes["sif"].reason == "MPI latency, 1 B: 0.48 of bare, less than 0.5"
+    assert slow.outcomes["oci"].reason.startswith("3 figures at 0.53 of bare or more")
+    assert slow.has_collapsed
+    assert not measured().has_collapsed
+
+
+@pytest.mark.parametrize(
+    ("others", "outcome"),
+    [((0.0, 0.1), "failed"), ((0.9, 0.0, 0.1), "failed"), ((0.5,), "skipped")],
+)
+def test_on_a_busy_machine_a_collapse_cannot_be_told(
+    others: tuple[float, ...], outcome: str
+) -> None:
+    runs = (run("bare", speeds(1.0)), run("oci", speeds(4.0)))
+    found = dataclasses.replace(measured(*runs, places=("bare", "oci")), others=others)
+    assert found.outcomes["oci"].outcome == outcome
+    assert ("others kept 50%" in found.outcomes["oci"].reason) == (outcome == "skipped")
+    broken = dataclasses.replace(run("oci", {}), problem="exit status 1")
+    found = measured(run("bare", speeds(1.0)), broken, places=("bare", "oci"))
+    assert dataclasses.replace(found, others=others).outcomes["oci"].outcome == "failed"
+
+
+def test_what_did_not_run_is_a_collapse_too() -> None:
+    broken = dataclasses.replace(run("oci", {}), problem="exit status 1: no fabric")
+    found = measured(run("bare", speeds(1.0)), broken, places=("bare", "oci"))
+    assert found.outcomes["oci"].outcome == "failed"
+    assert found.outcomes["oci"].reason == "mpi-speed: exit status 1: no fabric"
+
+
+UNTOLD = "cannot tell of mpi-speed, as it did not run bare: exit status 125: mount"
+
+
+@pytest.mark.parametrize("problem", ["", "exit status 1: no fabric"])
+def test_what_bare_cannot_run_either_accuses_no_format(problem: str) -> None:
+    bare = dataclasses.replace(run("bare", {}), problem="exit status 125: mount")
+    there = dataclasses.replace(run("oci", {} if problem else speeds(1.0)), problem=problem)
+    found = measured(bare, there, places=("bare", "oci"))
+    outcome = found.outcomes["oci"]
+    assert (outcome.outcome, outcome.reason) == ("skipped", UNTOLD)
+    assert not found.has_collapsed
+    rows = [row for row in found.rows if row.place == "oci"]
+    assert rows[0].problem == (problem or "nothing to compare with: exit status 125: mount")
+
+
+@pytest.mark.parametrize(("triad", "outcome"), [(19.0, "skipped"), (4.0, "failed")])
+def test_what_bare_can_run_is_judged_beside_what_it_cannot(triad: float, outcome: str) -> None:
+    found = measured(
+        dataclasses.replace(run("bare", {}), problem="exit status 125: mount"),
+        run("oci", speeds(1.0)),
+        run("bare", {"memory_triad": 20.0}, program="memory-speed"),
+        run("oci", {"memory_triad": triad}, program="memory-speed"),
+        places=("bare", "oci"),
+    )
+    said = found.outcomes["oci"]
+    assert said.outcome == outcome
+    assert said.reason.endswith(UNTOLD)
+    assert ("0.20 of bare, less than 0.5" in said.reason) == (outcome == "failed")
+    assert said.data == {"memory_triad": triad / 20}
+
+
+class Fake:
+    """A runner that answers from a list, over and over; it keeps what it was asked."""
+
+    def __init__(self, *answers: Completed) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        del timeout_s
+        self.asked.append(tuple(argv))
+        return self.answers[(len(self.asked) - 1) % len(self.answers)]
+
+
+def said(stdout: str = "", **changes: object) -> Completed:
+    whole = Completed(argv=(), returncode=0, stdout=stdout)
+    return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def place(name: str, *answers: Completed) -> Place:
+    return Place(facts=PlaceFacts(name=name, runner="r"), runner=Fake(*answers))
+
+
+def test_places_take_turns_and_each_round_begins_with_another() -> None:
+    good = said(recorded("memory-speed"))
+    places = [place(name, good) for name in ("bare", "oci", "sif")]
+    program = PROGRAM_BY_NAME["memory-speed"]
+    shares = iter([0.5, 0.1, 0.0, 0.2])
+    found = run_rounds(
+        places, [program], Sizes(), launch="", repeats=4, others=lambda: next(shares)
+    )
+    assert found.others == (0.5, 0.1, 0.0, 0.2)
+    runs = found.runs
+    assert [one.place for one in runs] == [
+        *("bare", "oci", "sif"),
+        *("oci", "sif", "bare"),
+        *("sif", "bare", "oci"),
+        *("bare", "oci", "sif"),
+    ]
+    assert [one.round for one in runs] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert all(one.use.seconds >= 0 and one.use.memory_bytes > 0 for one in runs)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (said("no MPI here\n", returncode=1), "exit status 1: no MPI here"),
+        (said("", stderr="chroot: no\n", returncode=125), "exit status 125: chroot: no"),
+        (said("", timed_out=True, returncode=-9), "no result after 900 s"),
+        (
+            said("", timed_out=True, returncode=-9, waiting=("hpcc (4): futex", "sh (3): wait")),
+            "no result after 900 s; it was waiting for: hpcc (4): futex, sh (3): wait",
+        ),
+        (said("all well\n"), "it gives no triad: 'None'"),
+    ],
+)
+def test_a_program_that_fails_is_said_and_not_tried_again(answer: Completed, problem: str) -> None:
+    places = [place("bare", said(recorded("memory-speed"))), place("oci", answer)]
+    program = PROGRAM_BY_NAME["memory-speed"]
+    runs = run_rounds(places, [program], Sizes(), launch="", repeats=3, others=lambda: 0.0).runs
+    failed = [one for one in runs if one.problem]
+    assert [(one.place, one.problem) for one in failed] == [("oci", problem)]
+    assert len(runs) == 4
+
+
+def test_programs_are_those_that_the_image_holds() -> None:
+    runner = Fake(said("fio\nhpcc\n"))
+    assert [one.name for one in programs_in(runner, PROGRAMS, mpi=True)] == ["hpcc", "fio"]
+    assert [one.name for one in programs_in(runner, PROGRAMS, mpi=False)] == ["fio"]
+    assert "hpcc" not in runner.asked[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (
+            said("", stderr="unshare: unshare failed: Operation not permitted\n", returncode=1),
+            r"exit status 1\n.*\n.*unshare failed: Operation not permitted",
+        ),
+        (said("fio\n", returncode=125), r"exit status 125\n.*\n.*fio"),
+        (
+            said("", timed_out=True, returncode=-9, waiting=("sh (3): D",)),
+            r"no answer after 60 s; it was waiting for: sh \(3\): D",
+        ),
+    ],
+)
+def test_an_image_that_cannot_be_entered_is_not_one_without_programs(
+    answer: Completed, problem: str
+) -> None:
+    with pytest.raises(StepFailed, match=problem):
+        programs_in(Fake(answer), PROGRAMS, mpi=True)
+
+
+@pytest.mark.parametrize("sizes", [Sizes(), EMULATED])
+def test_scripts_work_in_the_folder_that_all_places_share(sizes: Sizes) -> None:
+    for program in PROGRAMS:
+        script = program.script(sizes, "mpirun -n 2")
+        assert ("mpirun -n 2" in script) == program.needs_mpi
+        assert ("-p /mnt" in script) == (program.name in {"hpcc", "fio"})
+    assert sum("osu" in one.script(sizes, "run") for one in PROGRAMS) == 3
+
+
+def test_bare_is_a_chroot_with_the_images_variables_alone() -> None:
+    root = words("/r", "/d", {"A": "b c"}, directory="/srv", is_root=True)
+    assert root[:2] == ["unshare", "--mount"]
+    assert "--userspec=65534:65534" in root
+    start = root.index("/usr/bin/env")
+    assert root[start : start + 3] == ["/usr/bin/env", "-i", "A=b c"]
+    assert root[-1] == "/srv"
+    ordinary = words("/r", "/d", {}, directory="/", is_root=False)
+    assert ordinary[:4] == ["unshare", "--user", "--map-root-user", "--mount"]
+    assert not [word for word in ordinary if word.startswith("--userspec")]
+
+
+# The sampler.
+
+
+def proc(folder: Path, *, busy: int, idle: int, available: int = 3) -> Path:
+    """A /proc with that many ticks, and 4 GiB of memory."""
+    ticks = f"cpu  {busy - 20} 0 10 {idle - 50} 50 4 6 0 77 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+    (folder / "stat").write_text(ticks)
+    total, free = 4 << 20, available << 20
+    (folder / "meminfo").write_text(
+        f"MemTotal: {total} kB\nMemAvailable: {free} kB\nHugePages: 0\n"
+    )
+    return folder
+
+
+def test_proc_is_read(tmp_path: Path) -> None:
+    before = cpu_times(proc(tmp_path, busy=100, idle=300))
+    assert before == CpuTimes(busy=100, all=400)  # 50 of them waited for disks
+    assert cpu_times(proc(tmp_path, busy=130, idle=310)).share_since(before) == 0.75
+    assert memory_in_use(tmp_path) == 1 << 30
+    assert before.share_since(before) == 0.0
+
+
+def test_others_are_watched_for_a_while(tmp_path: Path) -> None:
+    folder = proc(tmp_path, busy=100, idle=300)
+    later = threading.Timer(0.05, lambda: proc(tmp_path, busy=130, idle=310))
+    later.start()
+    assert busy_share(0.3, folder) == 0.75
+    later.join()
+
+
+class OneGpu(Gpus):
+    """It says where in a measurement it is asked."""
+
+    def __init__(self) -> None:
+        self.inside: list[bool] = []
+        self.begun = 0
+
+    def __enter__(self) -> OneGpu:
+        self.begun += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.begun += 100
+        self.problem = "over"
+
+    def look(self) -> tuple[GpuUse, ...]:
+        self.inside.append(self.begun == 1)
+        return (GpuUse(index=0, busy=0.5, memory_bytes=7, power_w=10.0),)
+
+
+def test_gpus_are_asked_once_for_all_rounds() -> None:
+    gpus = OneGpu()
+    found = run_rounds(
+        [place("bare", said(recorded("memory-speed")))],
+        [PROGRAM_BY_NAME["memory-speed"]],
+        Sizes(),
+        launch="",
+        repeats=2,
+        sampler=lambda: Sampler(gpus=gpus, interval_s=0.01),
+        others=lambda: 0.0,
+    )
+    assert gpus.begun == 101
+    assert gpus.inside
+    assert all(gpus.inside)
+    assert [one.use.no_gpus for one in found.runs] == ["", ""]
+
+
+def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
+    gpus = OneGpu()
+    sampler = Sampler(gpus=gpus, interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    with sampler:
+        proc(tmp_path, busy=60, idle=140, available=1)
+    use = sampler.use
+    assert (use.cpu, use.memory_bytes, use.gpus) == (0.6, 3 << 30, gpus.look())
+    assert use.no_gpus == ""
+    assert 0 <= use.seconds < 5
+    assert use.samples[-1].at_s >= 0
+
+
+def test_a_run_that_fails_is_sampled_as_well(tmp_path: Path) -> None:
+    sampler = Sampler(interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    with pytest.raises(KeyboardInterrupt), sampler:
+        raise KeyboardInterrupt
+    assert sampler.use.samples
+
+
+def test_gpus_are_summed_up_and_what_they_do_not_say_is_left_open() -> None:
+    looks = [
+        (GpuUse(index=0, busy=0.2, memory_bytes=5, power_w=100.0), GpuUse(index=1)),
+        (GpuUse(index=0, busy=0.4, memory_bytes=9, power_w=80.0), GpuUse(index=1)),
+    ]
+    assert use_of_gpus(looks) == (
+        GpuUse(index=0, busy=0.3, memory_bytes=9, power_w=100.0),
+        GpuUse(index=1),
+    )

@@ -1,0 +1,298 @@
+"""What formats say of an image beside its files is compared: platform, labels, scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_formats import ENV, SifPart, sif_scripts, write_sif
+from samples import a_file, tar_bytes
+from test_sif import TREE
+
+from builder.artifacts.oci import Layer, blob_path, finish_layout, start_layout
+from builder.artifacts.sif import JSON
+from builder.build.engines import charliecloud
+from builder.model import FAILED, PASSED
+from builder.model.digests import digest_of
+from builder.model.scripts import RUNSCRIPT
+from builder.verify.metadata import Described, compared, metadata_faults
+from builder.verify.trees import FormatTree
+
+VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`'}
+CONTRACT = {"schema": "s/v1", "cpu": {"target": "generic"}, "list": ["a", "b"]}
+LABELS = {
+    "title": "x",
+    "build-images.host.schema": "s/v1",
+    "build-images.host.cpu.target": "generic",
+    "build-images.host.list": "a b",
+}
+SETTINGS = {
+    "Env": [f"{name}={text}" for name, text in VARIABLES.items()],
+    "Cmd": ["/bin/bash"],
+    "Labels": LABELS,
+    "WorkingDir": "/srv",
+}
+
+
+def sif_of(file: Path, objects: Mapping[str, bytes], arch: bytes = b"02") -> Path:
+    """A SIF with a file system and JSON objects."""
+    parts = [SifPart(kind=JSON, name=name, content=text) for name, text in objects.items()]
+    return write_sif(file, [SifPart(content=TREE, arch=arch), *parts])
+
+
+def layout_of(folder: Path, config: Mapping[str, Any], **more: Any) -> Path:
+    start_layout(folder)
+    tar = tar_bytes(a_file("f", "x"))
+    layer = Layer(diff_id=digest_of(tar), digest=digest_of(tar), size=len(tar))
+    blob_path(folder, layer.digest).write_bytes(tar)
+    rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
+    finish_layout(folder, {"rootfs": rootfs, **config}, [layer], **more)
+    return folder
+
+
+def sif_objects(files: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, bytes]:
+    environment = {f"/{path}": text for path, text in files.items() if path.startswith(ENV)}
+    attributes = {
+        "labels": json.loads(files[".singularity.d/labels.json"]),
+        "runscript": files[".singularity.d/runscript"],
+        "test": files[".singularity.d/test"],
+        "environment": environment,
+    }
+    return {
+        "oci-config.json": json.dumps(settings).encode(),
+        "inspect-metadata.json": json.dumps({"data": {"attributes": attributes}}).encode(),
+    }
+
+
+@dataclasses.dataclass
+class Made:
+    """An image in three formats, for a test to spoil."""
+
+    config: dict[str, Any]
+    settings: dict[str, Any]
+    sif: dict[str, str]
+    inspected: dict[str, str]
+    tarball: str = charliecloud.environment_text(VARIABLES)
+    contract: str = json.dumps(CONTRACT)
+    sif_arch: bytes = b"02"
+
+    @classmethod
+    def sound(cls) -> Made:
+        config = {"architecture": "amd64", "os": "linux", "config": dict(SETTINGS)}
+        files = sif_scripts(VARIABLES, LABELS)
+        return cls(config=config, settings=dict(SETTINGS), sif=files, inspected=dict(files))
+
+    def described(self, folder: Path) -> Described:
+        objects = sif_objects(self.inspected, self.settings)
+        contract = {"opt/build-images/host-contract.json": self.contract.encode()}
+        packed = {path: text.encode() for path, text in self.sif.items()}
+        return Described(
+            arch="x86_64",
+            files={
+                "oci": layout_of(folder / "oci", self.config),
+                "sif": sif_of(folder / "image.sif", objects, self.sif_arch),
+                "charliecloud": folder / "image.tar.gz",
+            },
+            kept={
+                "oci": contract,
+                "sif": {**packed, **contract},
+                "charliecloud": {"ch/environment": self.tarball.encode(), **contract},
+            },
+        )
+
+
+def test_formats_that_say_the_same_have_no_fault(tmp_path: Path) -> None:
+    assert metadata_faults(Made.sound().described(tmp_path)) == []
+
+
+def with_settings(**settings: Any) -> Callable[[Made], None]:
+    """Another configuration in the OCI layout than the one that was packed."""
+    return lambda made: made.config["config"].update(settings)
+
+
+def with_config(**config: Any) -> Callable[[Made], None]:
+    return lambda made: made.config.update(config)
+
+
+def with_sif(path: str, text: str, *, shown: bool = True) -> Callable[[Made], None]:
+    def spoil(made: Made) -> None:
+        made.sif[path] = text
+        if shown:
+            made.inspected[path] = text
+
+    return spoil
+
+
+def with_variable(made: Made) -> None:
+    """A script that sets what it should, unless it is `env` that is started."""
+    path = f"{ENV}/90-environment.sh"
+    made.sif[path] += '\ncase "$*" in *"env -0"*) ;; *) export MODE=other ;; esac'
+    made.inspected[path] = made.sif[path]
+
+
+CASES: dict[str, tuple[Callable[[Made], object], str]] = {
+    "arm64": (with_config(architecture="arm64"), "oci: its configuration is for the architecture"),
+    "ppc64": (with_config(architecture="ppc64"), "for the architecture ppc64, expected amd64"),
+    "a variant": (
+        with_config(variant="v9"),
+        "oci: its configuration is for the variant v9 of amd64",
+    ),
+    "windows": (with_config(os="windows"), "oci: its configuration is for the os windows"),
+    "entry point": (with_settings(Entrypoint=["/bin/evil"]), "sif: its Entrypoint is None, and"),
+    "command": (with_settings(Cmd=["/bin/evil"]), "sif: its Cmd is ['/bin/bash'], and"),
+    "user": (with_settings(User="0"), "sif: its User is None, and the OCI layout's '0'"),
+    "a health check": (
+        with_settings(Healthcheck={"Test": ["CMD", "/bin/evil"]}),
+        "oci: its configuration has Healthcheck, which is Docker's alone",
+    ),
+    "another shell": (with_settings(Shell=["/bin/evil"]), "oci: its configuration has Shell"),
+    "a step to come": (with_settings(OnBuild=["RUN evil"]), "oci: its configuration has OnBuild"),
+    "volumes": (with_settings(Volumes={"/data": {}}), "sif: its Volumes is None"),
+    "directory": (with_settings(WorkingDir="/"), "sif: its WorkingDir is '/srv'"),
+    "a label": (
+        with_settings(Labels={**LABELS, "title": "y"}),
+        "sif: its labels are others: title",
+    ),
+    "a label of the contract": (
+        with_settings(Labels={**LABELS, "build-images.host.cpu.target": "zen4"}),
+        "oci: labels are not those of /opt/build-images/host-contract.json: build-images.host.cpu",
+    ),
+    "labels of the contract in the SIF": (
+        with_sif(".singularity.d/labels.json", json.dumps({"title": "x"})),
+        "sif: labels are not those of /opt/build-images/host-contract.json",
+    ),
+    "another contract": (
+        lambda made: setattr(made, "contract", json.dumps({**CONTRACT, "kernel": "6.0"})),
+        "oci: labels are not those of /opt/build-images/host-contract.json: build-images.host.kern",
+    ),
+    "rubbish in the contract": (
+        lambda made: setattr(made, "contract", "{"),
+        "/opt/build-images/host-contract.json is no contract",
+    ),
+    "runscript": (
+        with_sif(".singularity.d/runscript", "#!/bin/sh\nexec /bin/evil"),
+        "sif: its runscript is another: exec /bin/evil",
+    ),
+    "test": (with_sif(".singularity.d/test", "#!/bin/sh\ntrue"), "sif: its test is another: true"),
+    "an environment that behaves": (with_variable, "does something else than to set the image's"),
+    "a variable less": (
+        with_sif(f"{ENV}/10-docker2singularity.sh", '#!/bin/sh\nexport PATH="/bin"'),
+        "10-docker2singularity.sh does something else",
+    ),
+    "a script more": (
+        with_sif(f"{ENV}/91-more.sh", "true"),
+        "91-more.sh is a file that Apptainer does not make",
+    ),
+    "a library more": (
+        with_sif(".singularity.d/libs/libmpi.so.40", "x"),
+        "sif: /.singularity.d/libs/libmpi.so.40 is a file that Apptainer does not make",
+    ),
+    "a script of Apptainer's own that does more": (
+        with_sif(f"{ENV}/94-appsbase.sh", "export LD_PRELOAD=/x"),
+        "94-appsbase.sh is not what Apptainer (1.0 to 1.5) writes",
+    ),
+    "an action that does more": (
+        with_sif(".singularity.d/actions/exec", "#!/bin/sh\nexec /bin/evil"),
+        "actions/exec is not what Apptainer (1.0 to 1.5) writes",
+    ),
+    "what inspect shows": (
+        with_sif(".singularity.d/runscript", f"#!/bin/sh\n# x\n{RUNSCRIPT}\ntrue", shown=False),
+        "what inspect shows of runscript is not what is in it",
+    ),
+    "the architecture of the SIF": (
+        lambda made: setattr(made, "sif_arch", b"06"),
+        "sif: its file system is for ppc64le, expected x86_64",
+    ),
+    "the tarball's variables": (
+        lambda made: setattr(made, "tarball", "PATH=/bin\n"),
+        "charliecloud: /ch/environment does not have the variables of the image",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_format_says_alone_is_a_fault(name: str, tmp_path: Path) -> None:
+    spoil, fault = CASES[name]
+    made = Made.sound()
+    spoil(made)
+    found = metadata_faults(made.described(tmp_path))
+    assert any(fault in one for one in found), found
+
+
+@pytest.mark.parametrize(("text", "version"), [("", "None"), ('{"imageLayoutVersion": "9"}', "9")])
+def test_a_layout_is_of_the_version_that_is_read(text: str, version: str, tmp_path: Path) -> None:
+    image = Made.sound().described(tmp_path)
+    (image.files["oci"] / "oci-layout").unlink()
+    if text:
+        (image.files["oci"] / "oci-layout").write_text(text)
+    assert metadata_faults(image) == [
+        f"oci: its file oci-layout says version {version}, expected 1.0.0"
+    ]
+
+
+def test_what_the_header_of_a_sif_says_is_compared(tmp_path: Path) -> None:
+    image = Made.sound().described(tmp_path)
+    data = image.files["sif"].read_bytes()
+    assert data[45:47] == b"02"
+    first = b"#!/bin/evil\n".ljust(32, b"\0")
+    image.files["sif"].write_bytes(first + data[32:45] + b"06" + data[47:])
+    assert metadata_faults(image) == [
+        "sif: its first line is '#!/bin/evil', expected '#!/usr/bin/env run-singularity'",
+        "sif: its header is for ppc64le, and its file system for x86_64",
+    ]
+
+
+def test_what_a_layout_says_of_its_blobs_is_compared(tmp_path: Path) -> None:
+    image = Made.sound().described(tmp_path)
+    index = json.loads((tmp_path / "oci/index.json").read_text())
+    index["manifests"][0]["size"] += 1
+    index["manifests"][0]["platform"] = {"architecture": "arm64", "os": "linux"}
+    (tmp_path / "oci/index.json").write_text(json.dumps(index))
+    found = metadata_faults(image)
+    assert any("oci: its index is for the architecture arm64" in one for one in found)
+    assert any(" bytes, and " in one for one in found)
+    assert len(found) == 2
+
+
+def test_a_layer_of_another_kind_and_an_annotation_that_contradicts(tmp_path: Path) -> None:
+    made = Made.sound()
+    image = made.described(tmp_path)
+    layout_of(tmp_path / "oci", made.config, annotations={"title": "another"})
+    blobs = tmp_path / "oci/blobs/sha256"
+    [manifest] = [one for one in blobs.iterdir() if b"schemaVersion" in one.read_bytes()]
+    text = manifest.read_text().replace("v1.tar", "v1.tar+gzip")
+    (blobs / digest_of(text.encode()).partition(":")[2]).write_text(text)
+    index = json.loads((tmp_path / "oci/index.json").read_text())
+    index["manifests"][0].update(digest=digest_of(text.encode()), size=len(text))
+    (tmp_path / "oci/index.json").write_text(json.dumps(index))
+    found = metadata_faults(image)
+    assert any("v1.tar+gzip is said" in one for one in found)
+    assert any("the annotation title is 'another', and the label 'x'" in one for one in found)
+
+
+def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
+    image = Made.sound().described(tmp_path)
+    for name in image.files:
+        alone = dataclasses.replace(image, kept={name: image.kept[name]})
+        assert metadata_faults(alone) == []
+    spoilt = {"sif": {**image.kept["sif"], ".singularity.d/labels.json": b"{}"}}
+    found = metadata_faults(dataclasses.replace(image, kept=spoilt))
+    assert any("labels are not those of" in one for one in found)
+
+
+def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None:
+    made = Made.sound()
+    image = made.described(tmp_path)
+    trees = {name: FormatTree.of({}, kept=kept) for name, kept in image.kept.items()}
+    words = {"arch": "x86_64", "has_checks": True}
+    assert compared(trees, {}, image.files, **words).outcome == PASSED  # type: ignore[arg-type]
+    made.sif[".singularity.d/runscript"] = "exec /bin/evil"
+    image = made.described(tmp_path)
+    trees = {name: FormatTree.of({}, kept=kept) for name, kept in image.kept.items()}
+    outcome = compared(trees, {}, image.files, **words)  # type: ignore[arg-type]
+    assert outcome.outcome == FAILED
+    assert outcome.reason.startswith("sif: its runscript is another: exec /bin/evil")

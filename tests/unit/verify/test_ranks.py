@@ -1,0 +1,776 @@
+"""Ranks under a launcher of the host: which one is taken, how they start, and what is a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import facts
+from builder.build.engines import Tools
+from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.system.home import Home
+from builder.system.process import Completed, Processes
+from builder.verify.evidence import StartedBy
+from builder.verify.host import host_facts
+from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, saying, verify_ranks
+from builder.verify.ranks.launchers import Launcher, Unfit
+from builder.verify.ranks.machines import machines, said
+from builder.verify.ranks.running import PROGRAM
+from builder.verify.runners import RUNNERS, Around, Container
+
+OPEN_MPI = ImageMpi(
+    family=facts.MPI_FAMILIES["openmpi"], version="4.1", soname="libmpi.so.40", pmix="3.2"
+)
+MPICH = ImageMpi(family=facts.MPI_FAMILIES["mpich"], version="4.0", soname="libmpi.so.12")
+ORTE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
+HYDRA = "HYDRA build details:\n    Version:                                 4.0.2\n"
+INTEL = "Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240701\n"
+PLUGINS = "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix versions: pmix_v4\n"
+UP = "Slurmctld(primary) at head is UP\n"
+
+
+class Answers(Processes):
+    """Answers commands by their first words, and starts nothing."""
+
+    def __init__(self, answers: Mapping[str, str]) -> None:
+        super().__init__()
+        self.answers = answers
+        self.asked: list[str] = []
+        self.users: dict[str, str | None] = {}
+
+    def capture(self, argv: Sequence[Any], *, user: str | None = None, **_: Any) -> Completed:
+        words = [Path(str(argv[0])).name, *map(str, argv[1:])]
+        self.asked.append(str(argv[0]))
+        self.users[words[0]] = user
+        for known, text in self.answers.items():
+            if f"{' '.join(words)} ".startswith(f"{known} "):
+                return Completed(argv=tuple(words), returncode=0, stdout=text)
+        return Completed(argv=tuple(words), returncode=1)
+
+
+@pytest.fixture(name="host")
+def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tools]:
+    """A host with programs on its search path, and what they answer."""
+
+    def make(**answers: str) -> Tools:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        known = {name.replace("_--", " --"): text for name, text in answers.items()}
+        for name in {command.split()[0] for command in known}:
+            (folder / name).write_text("")
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
+        monkeypatch.setattr(Home, "search_path", lambda _self: str(folder))
+        return Tools(processes=Answers(known), home=Home(path=tmp_path))
+
+    return make
+
+
+def start(launcher: str = "mpirun", **options: Any) -> Start:
+    return Start(launcher=launcher, **{"ranks": 4, "timeout_s": 90, **options})
+
+
+def words(found: Launcher | Unfit) -> list[str]:
+    assert isinstance(found, Launcher), found
+    return [Path(found.command[0]).name, *found.command[1:]]
+
+
+# ---- Which launcher ----
+
+
+def test_mpirun_of_the_images_family_is_taken(
+    host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
+    found = launchers.find(start(), OPEN_MPI, tools, job="j")
+    assert words(found) == [
+        "mpirun.openmpi",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        "4",
+    ]
+    assert isinstance(found, Launcher)
+    assert (found.name, found.title) == ("mpirun", "Open MPI 4.1.4")
+    assert (found.product, found.version) == ("Open MPI", "4.1.4")
+    monkeypatch.setenv("SLURM_NNODES", "3")
+    other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools, job="j")
+    assert words(other) == ["mpirun", "-ppn", "1", "-n", "4", "-v"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "ppr", "ppn"),
+    [(4, 2, "ppr:2:node", "2"), (5, 2, "ppr:3:node", "3"), (4, 4, "ppr:1:node", "1"),
+     (4, 3, "node", "1"), (10, 4, "ppr:3:node", "3"), (9, 4, "node", "2"), (2, 4, "node", "1")],
+)  # fmt: skip
+def test_ranks_are_on_as_many_nodes_in_an_allocation_of_more(
+    ranks: int,
+    nodes: int,
+    ppr: str,
+    ppn: str,
+    host: Callable[..., Tools],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "8")
+    tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
+    asked = start(ranks=ranks, nodes=nodes)
+    found = words(launchers.find(asked, OPEN_MPI, tools, job="j"))
+    assert found[:3] == ["mpirun.openmpi", "--map-by", ppr]
+    assert words(launchers.find(asked, MPICH, tools, job="j"))[:3] == ["mpirun", "-ppn", ppn]
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "fits"),
+    [
+        ({}, (), False),
+        ({"SLURM_NNODES": "1"}, (), False),
+        ({"SLURM_JOB_NUM_NODES": "2"}, (), True),
+        ({}, ("--host", "a,b"), True),
+        ({}, ("-H", "a,b"), True),
+        ({}, ("--hostfile=nodes",), True),
+        ({}, ("-machinefile", "nodes"), True),
+        ({}, ("--map-by", "node"), False),
+        ({"PBS_NODEFILE": "nodes"}, (), True),
+        ({"OMPI_MCA_orte_default_hostfile": "nodes"}, (), True),
+    ],
+)
+def test_more_nodes_than_mpirun_has_say_nothing_of_the_image(
+    environment: dict[str, str],
+    options: tuple[str, ...],
+    fits: bool,
+    host: Callable[..., Tools],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "PBS_NODEFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    tools = host(**{"mpirun.openmpi": ORTE})
+    found = launchers.find(start(nodes=2, options=options), OPEN_MPI, tools, job="j")
+    if fits:
+        assert isinstance(found, Launcher)
+    else:
+        assert found == Unfit(reason="mpirun has this node alone here, and 2 are asked for")
+
+
+def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> None:
+    found = launchers.find(start(), MPICH, host(mpirun=INTEL), job="j")
+    assert isinstance(found, Launcher)
+    assert found.title == "Intel MPI 2021.13"
+
+
+def test_a_launcher_of_another_family_is_none(host: Callable[..., Tools]) -> None:
+    found = launchers.find(start(), MPICH, host(mpirun=ORTE), job="j")
+    assert found == Unfit(
+        reason="this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0"
+    )
+
+
+def test_a_host_without_a_launcher(host: Callable[..., Tools]) -> None:
+    tools = host()
+    found = launchers.find(start(), OPEN_MPI, tools, job="j")
+    assert found == Unfit(reason="there is no mpirun on this host, and the image has Open MPI 4.1")
+    found = launchers.find(start("srun"), OPEN_MPI, tools, job="j")
+    assert found == Unfit(reason="there is no srun on this host")
+
+
+def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
+    tools = host(**{"srun_--mpi=list": PLUGINS, "scontrol": UP, "srun_--version": "slurm 22.05.8"})
+    found = launchers.find(start("srun", nodes=2, options=("-p", "x")), OPEN_MPI, tools, job="j")
+    assert words(found) == [
+        "srun",
+        "--mpi=pmix",
+        "--ntasks=4",
+        "--nodes=2",
+        "--kill-on-bad-exit=1",
+        "--time=3",
+        "--job-name=j",
+        "-p",
+        "x",
+    ]
+    assert isinstance(found, Launcher)
+    assert found.title == "Slurm 22.05.8"
+
+
+@pytest.mark.parametrize(
+    ("mpi", "answers", "reason"),
+    [
+        (
+            MPICH,
+            {"srun": PLUGINS},
+            "srun starts ranks by PMIx, and MPICH 4.0 brings none: its own launcher is mpirun",
+        ),
+        (
+            OPEN_MPI,
+            {"srun_--mpi=list": "\tnone\n\tpmi2\n"},
+            "this host's srun has no plugin pmix (srun --mpi=list)",
+        ),
+        (
+            OPEN_MPI,
+            {"srun_--mpi=list": PLUGINS, "scontrol": "Slurmctld(primary) at head is DOWN\n"},
+            "no Slurm controller answers: Slurmctld(primary) at head is DOWN",
+        ),
+    ],
+    ids=["mpich", "no-plugin", "down"],
+)
+def test_a_host_whose_slurm_cannot(
+    mpi: ImageMpi, answers: dict[str, str], reason: str, host: Callable[..., Tools]
+) -> None:
+    assert launchers.find(start("srun"), mpi, host(**answers), job="j") == Unfit(reason=reason)
+
+
+def test_nothing_of_the_caller_reaches_ranks_but_what_mpi_needs(
+    host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    tools = host()
+    given = {"SLURM_JOB_ID": "7", "OMPI_MCA_pml": "ucx", "UCX_TLS": "rc", "PYTHONPATH": "/x"}
+    for name, value in {**given, "TMPDIR": "/scratch", "APPTAINERENV_A": "1"}.items():
+        monkeypatch.setenv(name, value)
+    found = launchers.environment(tools)
+    assert sorted(found) == ["OMPI_MCA_pml", "PATH", "PMIX_MCA_gds", "SLURM_JOB_ID", "UCX_TLS"]
+    assert launchers.tuning(found) == {
+        "OMPI_MCA_pml": "ucx",
+        "PMIX_MCA_gds": "hash",
+        "UCX_TLS": "rc",
+    }
+    monkeypatch.setenv("PMIX_MCA_gds", "ds21")
+    assert launchers.environment(tools)["PMIX_MCA_gds"] == "ds21"
+
+
+def test_passwords_stay_here_and_slurms_token_is_the_launchers(
+    host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("APPTAINER_DOCKER_PASSWORD", "SINGULARITY_DOCKER_PASSWORD"):
+        monkeypatch.setenv(name, "secret")
+    for name in ("APPTAINER_ENCRYPTION_PASSPHRASE", "APPTAINER_ENCRYPTION_PEM_DATA"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("SLURM_JWT", "token")
+    monkeypatch.setenv("APPTAINER_TMPDIR", "/scratch")
+    found = launchers.environment(host())
+    assert "secret" not in found.values()
+    assert (found["SLURM_JWT"], found["APPTAINER_TMPDIR"]) == ("token", "/scratch")
+
+
+# ---- What they say ----
+
+NOTICED = "mpirun noticed that process rank 3 with PID 0 on node vm exited on signal 9 (Killed)."
+LATE = "rank {} of 4 waited too long in: MPI_Bcast of 8 bytes\n"
+ENDED = "rank {} of 4 was ended during: MPI_Bcast of 8 bytes\n"
+
+
+def test_who_hangs_and_who_says_nothing() -> None:
+    text = LATE.format(0) + "noise\n" + ENDED.format(3) + LATE.format(1)
+    assert saying.hang(text, 4) == "ranks 0, 1, 3 in MPI_Bcast of 8 bytes; nothing from rank 2"
+    assert saying.hang(text + "rank 2 was ended during: MPI_Init_thread\n", 4) == (
+        "ranks 0, 1, 3 in MPI_Bcast of 8 bytes; rank 2 in MPI_Init_thread"
+    )
+    assert saying.hang("a rank waited too long in: its start\n" * 2, 2) == "2 more in its start"
+    assert "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..." in saying.hang(LATE.format(20), 20)
+
+
+def test_ranks_that_their_launcher_ends_do_not_hang() -> None:
+    assert saying.hang(ENDED.format(0) + ENDED.format(1), 4) == ""
+    assert saying.hang("slurmstepd: error\n", 4) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", ""),
+        ("-----\n\n", ""),
+        ("srun: job 3 queued and waiting for resources\n", ""),
+        (f"-----\nPrimary job terminated\n{NOTICED}\n", NOTICED),
+        ("slurmstepd: error: x\nsrun: error: n2: task 3: Killed\n",
+         "srun: error: n2: task 3: Killed"),
+        ("srun: error: n1: tasks 0-2: Exited with exit code 1\nmore\n",
+         "srun: error: n1: tasks 0-2: Exited with exit code 1"),
+        ("=   BAD TERMINATION\n=   KILLED BY SIGNAL: 9 (Killed)\n",
+         "=   KILLED BY SIGNAL: 9 (Killed)"),
+        ("x\nmpi: /lib/libc.so.6: version `GLIBC_2.36' not found (required by libmpi)\n",
+         "mpi: /lib/libc.so.6: version `GLIBC_2.36' not found (required by libmpi)"),
+    ],
+)  # fmt: skip
+def test_the_complaint_that_tells_most(text: str, told: str) -> None:
+    assert saying.complaint(text) == told
+
+
+# ---- The verdict ----
+
+FINDING = "4 ranks on 2 hosts: messages and collectives of 1 B to 8 MiB are whole"
+MPIRUN = "mpirun of Open MPI 4.1.4"
+NO_RESULT = "no result after 195 s, and no rank says what it waits for; last was said:"
+ALONE = "MPI started singletons: this process is rank 0 of 1, expected 4 ranks\n"
+
+
+def report(**changes: Any) -> str:
+    data = {"ranks": 4, "hosts": 2, "library_file": "/host-mpi/mpi/libmpi.so.40", **changes}
+    return f"data: {json.dumps(data)}\n{FINDING}\n"
+
+
+class Said:
+    """A runner whose ranks say what they are told to."""
+
+    def __init__(self, around: Around, done: Mapping[str, Any]) -> None:
+        self.around, self.done = around, done
+        self.ran: tuple[str, ...] = ()
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        self.ran = (*self.around.command, "CONTAINER", *argv)
+        assert timeout_s == 195
+        return Completed(
+            argv=("env", "--unset=PYTHONPATH", *self.ran),
+            **{"returncode": 0, "stdout": report(), **self.done},
+        )
+
+
+Judge = Callable[..., tuple[Outcome, StartedBy]]
+
+
+@pytest.fixture(name="judge")
+def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """The outcome of ranks that end in a given way, in an allocation of two nodes."""
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+
+    def run(*, image: Mapping[str, Any] | None = None, **done: Any) -> tuple[Outcome, StartedBy]:
+        runners: list[Said] = []
+
+        @contextlib.contextmanager
+        def opened(container: Container, around: Around) -> Iterator[Said]:
+            assert container.artifact == tmp_path / "image.sif"
+            runners.append(Said(around, done))
+            yield runners[-1]
+
+        given: dict[str, Any] = {
+            "arch": platform.machine(),
+            "kind": dataclasses.replace(RUNNERS["apptainer"], launched=opened),
+            "artifact": tmp_path / "image.sif",
+            "mpi": OPEN_MPI,
+            "has_program": True,
+            "start": start(nodes=2),
+            **(image or {}),
+        }
+        found = verify_ranks(Ranks(**given), work=tmp_path, tools=host(mpirun=ORTE))
+        if runners:
+            ran = runners[0].ran
+            before = ran[: ran.index("CONTAINER")]
+            assert before[-3:] == ("timeout", "--kill-after=5", "100")
+            assert before[-5:-3] == ("env", "--unset=SLURM_JWT")
+            program = ("single",) if given.get("bind") else ("multiple", "Open MPI v4.1")
+            assert ran[-len(program) - 4 :] == (PROGRAM, "-t", "90", "4", *program)
+        return found
+
+    return run
+
+
+def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_MCA_pml", "ucx")
+    outcome, started_by = judge()
+    assert (outcome.check, outcome.outcome) == ("mpi-hybrid-mpirun", PASSED)
+    assert outcome.reason == f"{FINDING}; started by mpirun of Open MPI 4.1.4"
+    assert outcome.data["ranks"] == 4
+    assert outcome.data["tuning"] == {"OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash"}
+    assert (started_by.name, started_by.title) == ("mpirun", "Open MPI 4.1.4")
+    assert (started_by.ranks, started_by.nodes) == (4, 2)
+    assert "mpirun --map-by ppr:2:node" in started_by.command
+    assert "CONTAINER" in started_by.command
+    assert "PYTHONPATH" not in started_by.command
+
+
+@pytest.mark.parametrize(
+    ("done", "reason"),
+    [
+        ({"stdout": ALONE * 4, "returncode": 1}, f"{ALONE.strip()} (4 of 4 ranks say so)"),
+        ({"stdout": ALONE * 4}, f"{ALONE.strip()} (4 of 4 ranks say so)"),
+        ({"stdout": report() * 2}, "2 groups of ranks reported, expected 1"),
+        ({"stdout": f"{FINDING}\n"}, "0 groups of ranks reported, expected 1"),
+        ({"stdout": report(ranks=3)}, "3 ranks reported, expected 4"),
+        ({"stdout": report(hosts=1)}, "the ranks ran on 1 nodes, expected 2"),
+        ({"stderr": "---\nno fabric\n"}, "standard error is not empty: no fabric"),
+        ({"stdout": ""}, "exit status 0, but no rank printed a finding"),
+        (
+            {"stdout": 'data: {"ranks": 4}\nrank 2: a sum is wrong\n', "returncode": 1},
+            f"rank 2: a sum is wrong; {MPIRUN} ended with exit status 1: without a complaint",
+        ),
+        (
+            {"returncode": 137, "stderr": "srun: error: n2: task 3: Killed\n"},
+            f"{MPIRUN} ended with exit status 137: srun: error: n2: task 3: Killed",
+        ),
+        (
+            {"returncode": 143, "stdout": "", "stderr": LATE.format(1)},
+            "no result after 90 s: rank 1 in MPI_Bcast of 8 bytes; nothing from ranks 0, 2, 3",
+        ),
+        (
+            {"returncode": 124, "stdout": "", "duration_s": 101.2},
+            "no result after 101 s, and no rank says what it waits for; last was said: nothing",
+        ),
+        (
+            {"returncode": 1, "stdout": "rank 2: a sum is wrong\n", "stderr": ENDED.format(0)},
+            f"rank 2: a sum is wrong; {MPIRUN} ended with exit status 1: {ENDED.format(0).strip()}",
+        ),
+        (
+            {
+                "returncode": -15,
+                "stdout": "",
+                "stderr": "waiting for n2\n",
+                "timed_out": True,
+                "duration_s": 195.0,
+            },
+            f"{NO_RESULT} waiting for n2",
+        ),
+        (
+            {
+                "returncode": -15,
+                "stdout": "",
+                "timed_out": True,
+                "duration_s": 195.0,
+                "waiting": ("mpirun (poll_schedule_timeout)",),
+            },
+            f"{NO_RESULT} nothing; it was waiting for: mpirun (poll_schedule_timeout)",
+        ),
+        (
+            {"stdout": report() + "\N{REPLACEMENT CHARACTER}\n"},
+            "exit status 0, but the last line is no text: \N{REPLACEMENT CHARACTER}",
+        ),
+        ({"returncode": 0, "timed_out": True}, None),
+    ],
+)
+def test_ranks_that_are_not_fail(done: dict[str, Any], reason: str | None, judge: Judge) -> None:
+    outcome, started_by = judge(**done)
+    assert outcome.outcome == FAILED
+    assert started_by.version == "4.1.4"
+    if reason:
+        assert outcome.reason == reason
+
+
+WAITS = "srun: job 7 queued and waiting for resources\n"
+GOT = "srun: job 7 has been allocated resources\n"
+NO_NODES = f"{MPIRUN} only queued the job: it was given no nodes in 195 s, and no rank was started"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "result", "reason"),
+    [
+        (WAITS, SKIPPED, NO_NODES),
+        (
+            "srun: Required node not available (down, drained or reserved)\n" + WAITS,
+            SKIPPED,
+            f"{NO_NODES}; it said: srun: Required node not available (down, drained or reserved)",
+        ),
+        (WAITS + GOT, FAILED, f"{NO_RESULT} nothing"),
+        ("", FAILED, f"{NO_RESULT} nothing"),
+    ],
+)
+def test_a_full_partition_says_nothing_of_the_image(
+    stderr: str, result: str, reason: str, judge: Judge
+) -> None:
+    done = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
+    outcome, _ = judge(stderr=stderr, **done)
+    assert (outcome.outcome, outcome.reason) == (result, reason)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unable to allocate resources: Requested node configuration is not available",
+        "Unable to create step for job 8: More processors requested than permitted",
+    ],
+)
+def test_nodes_that_were_refused_say_nothing_of_the_image(said: str, judge: Judge) -> None:
+    outcome, _ = judge(stderr=f"srun: error: {said}\n", stdout="", returncode=1)
+    assert outcome.outcome == SKIPPED
+    assert "was refused the nodes, and no rank was started; it said: " in outcome.reason
+
+
+def test_ranks_that_started_and_complain_of_nodes_fail(judge: Judge) -> None:
+    said = "srun: error: Unable to create step for job 8\n"
+    outcome, _ = judge(stderr=said, stdout="0 ranks\n", returncode=1)
+    assert outcome.outcome == FAILED
+
+
+def test_ranks_that_waited_for_nodes_and_got_them_pass(judge: Judge) -> None:
+    outcome, _ = judge(stderr=WAITS + GOT)
+    assert outcome.outcome == PASSED
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ({"mpi": None}, "the image has no MPI"),
+        (
+            {"has_program": False},
+            "the image has no check mpi, whose program the ranks would run",
+        ),
+        (
+            {"mpi": MPICH},
+            "this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0",
+        ),
+        (
+            {"arch": "s390x", "bind": "auto"},
+            f"the image is for s390x, the host's MPI {platform.machine()}'s",
+        ),
+        ({"bind": "/nonexistent/mpi"}, "/nonexistent/mpi: no such folder on this host"),
+        (
+            {
+                "mpi": ImageMpi(
+                    family=facts.MPI_FAMILIES["intelmpi"], version="2021.13", soname="libmpi.so.12"
+                )
+            },
+            "the image has no MPI of its own: bind the host's Intel MPI 2021.13",
+        ),
+    ],
+)
+def test_what_a_host_cannot_start_is_skipped(
+    image: dict[str, Any], reason: str, judge: Judge
+) -> None:
+    outcome, started_by = judge(image=image)
+    assert (outcome.outcome, outcome.reason) == (SKIPPED, reason)
+    assert (started_by.name, started_by.ranks, started_by.nodes) == ("mpirun", 4, 2)
+
+
+def test_outcomes_are_named_by_depth_and_launcher() -> None:
+    def check(launcher: str, bind: str = "") -> str:
+        return Ranks(
+            arch="x86_64",
+            kind=RUNNERS["apptainer"],
+            artifact=Path("x"),
+            mpi=OPEN_MPI,
+            has_program=True,
+            start=start(launcher),
+            bind=bind,
+        ).check
+
+    assert check("mpirun") == "mpi-hybrid-mpirun"
+    assert check("srun") == "mpi-hybrid-srun"
+    assert check("srun", "auto") == "mpi-bind-srun"
+
+
+# ---- The host's library ----
+
+
+@pytest.fixture(name="tree")
+def host_mpi(tmp_path: Path) -> Path:
+    """The folder of an Open MPI, with what it is linked to and its components."""
+    root = tmp_path / "opt/openmpi"
+    (root / "lib/openmpi").mkdir(parents=True)
+    (root / "lib/libmpi.so.40.30.4").write_bytes(b"\x7fELF ompi_mpi_init")
+    (root / "lib/libmpi.so.40").symlink_to("libmpi.so.40.30.4")
+    (root / "lib/openmpi/mca_pml_ob1.so").touch()
+    for name in ("libopen-pal.so.40", "libz.so.1", "libc.so.6"):
+        (tmp_path / name).touch()
+    return root
+
+
+def ldd(folder: Path) -> str:
+    names = ("libopen-pal.so.40", "libz.so.1", "libc.so.6")
+    lines = [f"\t{name} => {folder / name} (0x00007f)\n" for name in names]
+    return "\tlinux-vdso.so.1 (0x00007f)\n" + "".join(lines)
+
+
+def open_mpis(tools: Tools) -> Launcher:
+    found = launchers.find(start(), OPEN_MPI, tools, job="j")
+    assert isinstance(found, Launcher)
+    return found
+
+
+def test_a_hosts_folder_is_shown_whole(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
+    launcher = launchers.find(start(), OPEN_MPI, tools, job="j")
+    assert isinstance(launcher, Launcher)
+    with library.shown(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        staged = tmp_path / "host-mpi"
+        real = tree / "lib/libmpi.so.40.30.4"
+        assert (found.source, found.loaded, found.inode) == (real, str(real), real.stat().st_ino)
+        assert (staged / "mpi/libmpi.so.40").readlink() == real
+        assert [path.name for path in sorted(staged.rglob("*.so*"))] == [
+            "libmpi.so.40",
+            "libopen-pal.so.40",
+            "libz.so.1",
+        ]
+        assert (staged / "others/libz.so.1").exists()
+        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree)}
+        assert found.search[:2] == ("/host-mpi/mpi", str(tree / "lib"))
+        assert found.search[-1] == "/host-mpi/others"
+        assert found.program("p", "4")[-2:] == ("p", "4")
+    assert not staged.exists()
+
+
+def test_of_a_systems_folder_only_the_mpi_is_shown(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    known = f"\tlibmpi.so.40 (libc6,x86-64) => {tree}/lib/libmpi.so.40\n"
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ldconfig=known)
+    launcher = launchers.find(start(), OPEN_MPI, tools, job="j")
+    assert isinstance(launcher, Launcher)
+    with library.shown("auto", OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
+        assert found.loaded == "/host-mpi/mpi/libmpi.so.40.30.4"
+        assert found.inode == copy.stat().st_ino
+        assert copy.read_bytes() == found.source.read_bytes()
+        assert (tmp_path / "host-mpi/mpi/libmpi.so.40").readlink() == Path(copy.name)
+        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree / "lib/openmpi")}
+
+
+def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    """As a view of Spack's: what the links lead to is not in the container."""
+    view = tmp_path / "view"
+    (view / "lib").mkdir(parents=True)
+    (view / "lib/libmpi.so.40").symlink_to(tree / "lib/libmpi.so.40.30.4")
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
+    with library.shown(str(view), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
+        assert (found.loaded, found.inode) == (f"/host-mpi/mpi/{copy.name}", copy.stat().st_ino)
+        assert (copy.parent / "libmpi.so.40").readlink() == Path(copy.name)
+        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree / "lib/openmpi")}
+        assert str(view / "lib") not in found.search
+
+
+def test_what_is_a_mere_link_in_a_folder_is_shown_besides(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    (tree / "lib/libopen-pal.so.40").symlink_to(tmp_path / "libopen-pal.so.40")
+    components = tmp_path / "components"
+    (tree / "lib/openmpi").rename(components)
+    (tree / "lib/openmpi").symlink_to(components)
+    tools = host(mpirun=ORTE, ldd=ldd(tree / "lib"))
+    with library.shown(str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        assert (tmp_path / "host-mpi/mpi/libopen-pal.so.40").is_file()
+        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree), str(components)}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_components_are_those_of_the_mpi_that_was_chosen(
+    own: bool, tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    """And not of the one whose ompi_info is on the search path."""
+    others = tmp_path / "others/openmpi"
+    others.mkdir(parents=True)
+    (others / "mca_pml_cm.so").touch()
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info=f"path:pkglibdir:{others}\n")
+    if own:
+        (tree / "bin").mkdir()
+        (tree / "bin/ompi_info").touch()
+    with library.shown(str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        assert (str(others) in {mount.at for mount in found.mounts}) is own
+    answers = tools.processes
+    assert isinstance(answers, Answers)
+    asked = [one for one in answers.asked if one.endswith("ompi_info")]
+    assert asked == ([str(tree / "bin/ompi_info")] if own else [])
+
+
+@pytest.mark.parametrize(
+    ("at", "symbol", "asked"),
+    [
+        ("usr/lib/s390x-linux-gnu", "ompi_mpi_init", True),
+        ("usr/lib/s390x-linux-gnu/openmpi/lib", "ompi_mpi_init", True),
+        ("usr/lib/s390x-linux-gnu", "MPICH", False),
+        ("opt/openmpi/lib", "ompi_mpi_init", False),
+    ],
+)
+def test_the_systems_program_is_asked_of_the_systems_open_mpi(
+    at: str, symbol: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / at / "libmpi.so.40.30.4"
+    file.parent.mkdir(parents=True)
+    file.write_text(symbol)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/ompi_info").touch()
+    monkeypatch.setattr(library, "_SYSTEM", tmp_path / "usr/bin")
+    systems = {tmp_path / "usr/lib/s390x-linux-gnu"}
+    monkeypatch.setattr(library, "_is_system", lambda folder: folder in systems)
+    program = tmp_path / "usr/bin/ompi_info"
+    assert library._ompi_info(file) == (program if asked else None)
+
+
+def test_an_ordinary_user_asks_and_can_read_what_is_shown(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ldd starts files of a folder that the caller named, and ranks are not root's."""
+    monkeypatch.setattr(Tools, "ordinary_user", "somebody")
+    (tree / "bin").mkdir()
+    (tree / "bin/ompi_info").touch()
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info="")
+    launcher, before = open_mpis(tools), os.umask(0o077)
+    try:
+        with library.shown(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools):
+            staged = tmp_path / "host-mpi"
+            modes = {path.stat().st_mode & 0o777 for path in (staged, *staged.iterdir())}
+    finally:
+        os.umask(before)
+    assert modes == {0o755}
+    answers = tools.processes
+    assert isinstance(answers, Answers)
+    assert (answers.users["ldd"], answers.users["ompi_info"]) == ("somebody", "somebody")
+
+
+def test_a_library_of_another_binary_interface_is_none(
+    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    """Open MPI 1.10 and MPICH give their libraries the same name."""
+    (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF ompi_mpi_init 1.10")
+    tools = host(mpirun=HYDRA, ldd="")
+    launcher = launchers.find(start(), MPICH, tools, job="j")
+    assert isinstance(launcher, Launcher)
+    with library.shown(str(tree), MPICH, launcher, work=tmp_path, tools=tools) as found:
+        assert found == Unfit(
+            reason="this host has no libmpi.so.12 or libmpich.so.12 of MPICH's binary interface "
+            f"(below {tree})"
+        )
+    (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF MPICH Version")
+    with library.shown(str(tree), MPICH, launcher, work=tmp_path, tools=tools) as found:
+        assert isinstance(found, library.HostMpi)
+        for name in ("libmpich.so.12", "libmpi.so.12"):
+            linked = tmp_path / "host-mpi/mpi" / name
+            assert linked.is_symlink() is (name == "libmpich.so.12")
+
+
+def test_the_library_that_was_loaded_has_to_be_the_hosts(tree: Path, judge: Judge) -> None:
+    outcome, _ = judge(image={"bind": str(tree)}, stdout=report(library_inode=1))
+    assert outcome.check == "mpi-bind-mpirun"
+    assert outcome.outcome == FAILED
+    assert "/host-mpi/mpi/libmpi.so.40, not the host's" in outcome.reason
+
+
+# ---- Where ranks ran ----
+
+
+def test_machines_say_what_they_are_each_once() -> None:
+    lines = [
+        "some launcher's banner",
+        "build-images-machine\tn2\tppc64le\t4.18\tPOWER9\t160\tRHEL 8.1\t418.87.00\tV100;V100;",
+        "build-images-machine\tn1\tx86_64\t6.1\t\t\t\t\t",
+        "build-images-machine\tn1\tx86_64\t6.1\t\t\t\t\t",
+        "build-images-machine\ttoo few",
+    ]
+    first, second = said("\n".join(lines))
+    assert (first.name, first.cpu, first.cores, first.os) == ("n1", "unknown", 1, "unknown")
+    assert (first.driver, first.gpus) == ("", ())
+    assert (second.name, second.arch, second.driver) == ("n2", "ppc64le", "418.87.00")
+    assert (second.cores, second.gpus) == (160, ("V100", "V100"))
+    assert said("") == ()
+
+
+def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    alone = Launcher(name="mpirun", product="none", version="", command=("env",))
+    [found] = machines(alone, tools, job="j")
+    assert found.facts == dataclasses.replace(host_facts(), cores=found.cores)
+    assert found.name == platform.node()

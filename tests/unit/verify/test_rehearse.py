@@ -1,0 +1,540 @@
+"""Rehearsals of everything but Python packages, and of cells as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from rehearse_samples import (
+    library,
+    outcomes,
+    python_trials,
+    shipped,
+    step,
+    tar_of,
+    wheel,
+    workspace,
+)
+from samples import block, image, recipe, shipped_project
+
+from builder.cli.manifests import SCHEMA
+from builder.cli.rehearsing import as_json, as_text
+from builder.cli.seen import COMPILED_ONLY, seen_of
+from builder.cli.show import explanation, explanation_json
+from builder.compile import spec
+from builder.compile.lint.reading import read
+from builder.model import LockedSource, Plan, Selection
+from builder.plan import make_plan
+from builder.system.home import Home
+from builder.verify.rehearse import CellTrials, Rehearsal, records
+from builder.verify.rehearse.conda_pins import CondaTrials
+from builder.verify.rehearse.flags import FlagTrials
+from builder.verify.rehearse.imports import import_trials
+from builder.verify.rehearse.libraries import LARGEST_WHEEL, LibraryTrials, needed_outside
+from builder.verify.rehearse.lists import Archives, PackageLists
+from builder.verify.rehearse.package_names import PackageTrials
+from builder.verify.rehearse.resolution import Resolved
+from builder.verify.rehearse.servers import Answer
+from builder.verify.rehearse.source_urls import SourceTrials
+from builder.verify.rehearse.steps import steps_of
+from builder.verify.rehearse.toolkit import ToolkitTrials
+from builder.verify.rehearse.trees import archive_tree
+from builder.verify.rehearse.trials import (
+    FAILED,
+    NOT_TRIED,
+    PASSED,
+    Trial,
+    failed,
+    not_tried,
+    passed,
+)
+from builder.verify.rehearse.workspace import Workspace
+
+OWNER = "https://github.com/owner"
+SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
+
+
+def followed(space: Workspace, *commands: str, folder: str = "/var/tmp") -> Workspace:
+    for command in commands:
+        space.follow(step(command, folder=folder))
+    return space
+
+
+# Steps.
+
+
+def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
+    commands = ["cd /opt/a", "A=1 B='x y' make -C sub", "cd /", "export C=2", "{ false || true ; }"]
+    planned = image(tmp_path, recipes=[recipe(development=(block("shell", commands=commands),))])
+    found = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
+    made = next(one for one in found if one.program == "make")
+    assert (made.folder, made.variables) == ("/opt/a", {"A": "1", "B": "x y"})
+    assert made.path("sub") == "/opt/a/sub"
+    first, last = found[-2:]
+    assert (last.program, last.folder, last.variables["C"]) == ("true", "/", "2")
+    assert (first.program, first.has_fallback, last.has_fallback) == ("false", True, False)
+
+
+# Source trees, and edits of them.
+
+
+def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
+    space = workspace(code={"sub/setup.py": SETUP})
+    followed(
+        space,
+        f"git clone {OWNER}/code.git code",
+        "cp -r code/sub/. /opt/code",
+        "sed -i s/--std=c++14/-std=c++11/ /opt/code/setup.py",
+        "sed -i s/not-there/x/ /opt/code/setup.py",
+        "sed -i s/a/b/ /opt/code/lost.py",
+        "sed -i s/a/b/ /etc/hosts",
+    )
+    assert [(one.kind, one.outcome) for one in space.trials] == [
+        ("clones", PASSED),
+        ("patches", PASSED),
+        ("patches", FAILED),
+        ("patches", FAILED),
+    ]
+    assert "it changes nothing" in space.trials[2].text
+    assert "-std=c++11" in (space.read("/opt/code/setup.py") or "")
+    assert "--std=c++14" in (space.read("/var/tmp/code/sub/setup.py") or "")
+
+
+def test_a_commit_is_what_is_checked_out() -> None:
+    space = workspace(code={})
+    followed(space, f"git clone {OWNER}/code.git code")
+    space.follow(step("git checkout abc123", folder="/var/tmp/code"))
+    assert [(clone.url, clone.ref) for clone in space.cloned] == [(f"{OWNER}/code.git", "abc123")]
+    assert [trial.subject for trial in space.trials] == [f"git clone {OWNER}/code.git abc123"]
+
+
+def test_a_repository_that_is_not_at_hand_is_not_tried() -> None:
+    space = followed(workspace(), f"git clone {OWNER}/lost.git lost")
+    assert [(one.outcome, one.text) for one in space.trials] == [(NOT_TRIED, "no copy of it")]
+
+
+def test_an_archive_of_the_store_is_unpacked(tmp_path: Path) -> None:
+    tar_of(tmp_path / "a.tar.gz", {"a-1.0/configure.ac": "AC_INIT\n"})
+    space = workspace()
+    space.archives = lambda name: archive_tree(tmp_path / name) if name == "a.tar.gz" else None
+    followed(space, "tar -x -f /var/tmp/a.tar.gz -C /var/tmp -z", "tar -x -f other.tar -C /opt")
+    followed(space, "sed -i -e s/AC_INIT/X/ a-1.0/configure.ac")
+    assert outcomes(space.trials) == [PASSED]
+
+
+def test_sed_runs_nothing() -> None:
+    space = workspace(code={"a": "b\n"})
+    space.follow(step(f"git clone {OWNER}/code.git code", folder="/opt"))
+    followed(space, "sed -i 1e\\ touch\\ /tmp/x /opt/code/a".replace("\\ ", "_"))
+    assert outcomes(space.trials) == [PASSED, NOT_TRIED]
+
+
+# Options of compilers.
+
+
+def test_a_setup_py_may_ask_for_more_than_the_compiler_takes() -> None:
+    """NVIDIA's Transformer of MLPerf asks gcc 4.8 for C++14."""
+    space = workspace(code={"setup.py": SETUP})
+    followed(space, f"git clone {OWNER}/code.git /opt/code")
+    flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
+    build = step("/opt/v/bin/python setup.py build_ext --inplace", folder="/opt/code")
+    [trial] = flags.of(build, space)
+    assert (trial.outcome, trial.subject) == (FAILED, "--std=c++14 in /opt/code/setup.py:1")
+    assert "the image has gcc 4.8, and gcc takes -std=c++14 since 5" in trial.text
+    followed(space, "sed -i s/--std=c++14/-std=c++11/ /opt/code/setup.py")
+    assert outcomes(flags.of(build, space)) == [PASSED]
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("gcc -std=c11 a.c", PASSED),
+        ("g++ -std=gnu++17 a.cc", FAILED),
+        ("nvcc -std=c++11 a.cu", PASSED),
+        ("nvcc -std=c++17 a.cu", FAILED),
+    ],
+)
+def test_an_option_of_a_command_is_tried(command: str, outcome: str) -> None:
+    flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
+    assert outcomes(flags.of(step(command), workspace())) == [outcome]
+
+
+def test_options_in_variables_are_tried() -> None:
+    flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
+    configure = dataclasses.replace(step("./configure"), variables={"CXXFLAGS": "-O2 -std=c++14"})
+    assert outcomes(flags.of(configure, workspace())) == [FAILED]
+
+
+def test_a_setup_py_that_is_not_at_hand_is_said() -> None:
+    flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
+    assert outcomes(flags.of(step("pip3 install .", folder="/opt/x"), workspace())) == [NOT_TRIED]
+
+
+# Where the toolkit is.
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("./configure --with-cuda", [FAILED]),
+        ("./configure --with-cuda=/usr/local/cuda", [FAILED]),
+        ("./configure --with-cuda=/usr", [PASSED]),
+        ("ln -s /usr/lib64/stubs/libcuda.so /usr/lib64/stubs/libcuda.so.1", [FAILED]),
+        ("make", []),
+        ("cd /var/tmp/ucx-1.18.1 && ./configure --with-cuda=/usr", [FAILED]),
+        (
+            (
+                "cd /var/tmp/ucx-1.18.1 && ./configure --with-cuda=/usr "
+                "LDFLAGS=-L/usr/lib/powerpc64le-linux-gnu/stubs"
+            ),
+            [PASSED],
+        ),
+    ],
+)
+def test_the_distributions_toolkit_is_not_where_nvidias_is(
+    command: str, outcome: list[str]
+) -> None:
+    debian = ToolkitTrials(shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le"))
+    nvidias = ToolkitTrials(shipped("cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64"))
+    folder, _, configure = command.rpartition(" && ")
+    made = step(configure, folder=folder.removeprefix("cd ") or "/")
+    assert outcomes(debian.of(made)) == outcome
+    assert [*nvidias.of(made)] == []
+
+
+# What Python sources import.
+
+
+SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
+SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
+PROGRAM = (
+    "import os, torch\nfrom package import part\nimport own\n"
+    "try:\n    import maybe\nexcept:\n    0\n"
+)
+
+
+def test_a_module_that_nothing_installs_is_a_failure() -> None:
+    """Mask R-CNN of MLPerf imports tqdm, which nothing installed."""
+    files = {
+        "train.py": PROGRAM,
+        "own.py": "",
+        "package/__init__.py": "",
+        "package/part.py": "from tqdm import tqdm\nfrom . import other\n",
+        "package/other.py": "import package.compiled\n",
+        "package/unused.py": "import h5py\n",
+        "test_train.py": "import pytest\n",
+    }
+    space = followed(
+        workspace(code=files), f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code"
+    )
+    [trial] = import_trials(space, "/opt/code", {"torch"})
+    assert trial.outcome == FAILED
+    assert trial.text == "nothing installs tqdm (package/part.py:1)"
+    assert trial.subject == "imports of 5 files in /opt/code"
+    assert outcomes(import_trials(space, "/opt/code", {"torch", "tqdm"})) == [PASSED]
+    followed(space, "rm -f /opt/code/package/part.py")
+    assert outcomes(import_trials(space, "/opt/code", {"torch"})) == [PASSED]
+
+
+def test_what_setup_py_compiles_is_a_module() -> None:
+    files = {
+        "train.py": "import fast\nimport SSD\n",
+        "setup.py": SETUP_OF_TWO,
+    }
+    space = followed(
+        workspace(code=files), f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code"
+    )
+    assert outcomes(import_trials(space, "/opt/code", ())) == [PASSED]
+
+
+def test_a_fork_has_to_be_the_one_that_is_installed() -> None:
+    """COCO(use_ext=True) is in NVIDIA's pycocotools, and not in the package of that name."""
+    files = {"train.py": "from pycocotools.coco import COCO\nCOCO(use_ext=True)\n"}
+    space = followed(
+        workspace(code=files, cocoapi={}),
+        f"git clone {OWNER}/code.git code",
+        "cp -r code/. /opt/code",
+    )
+    found = [*import_trials(space, "/opt/code", {"pycocotools"})]
+    assert outcomes(found) == [FAILED, PASSED]
+    assert "only github.com/NVIDIA/cocoapi has that" in found[0].text
+    followed(space, "git clone https://github.com/NVIDIA/cocoapi.git cocoapi")
+    assert outcomes(import_trials(space, "/opt/code", {"pycocotools"})) == [PASSED, PASSED]
+
+
+# Libraries that wheels leave to the host.
+
+NEEDY = wheel(cv2=library("libSM.so.6", "libc.so.6", "own.so"), own=library("libstdc++.so.6"))
+
+
+def resolved(name: str = "cv-1-cp36-cp36m-manylinux1_x86_64.whl") -> Resolved:
+    return Resolved(name="cv", version="1", url=f"https://index.example/{name}", requires=())
+
+
+def test_a_library_that_no_package_brings_is_a_failure() -> None:
+    """opencv-python wants libSM and others of X11, which no image has by itself."""
+    trials = LibraryTrials(lambda _: NEEDY, lambda _: 1)
+    [trial] = trials.of([resolved()], {"python3"}, 7)
+    assert (trial.outcome, trial.line) == (FAILED, 7)
+    assert trial.text == "no package of the image brings libSM.so.6 (libsm6; libSM)"
+    assert outcomes(trials.of([resolved()], {"libSM"}, 7)) == [PASSED]
+
+
+def test_only_what_is_outside_of_a_wheel_is_needed() -> None:
+    assert needed_outside(NEEDY) == {"libSM.so.6"}
+    assert needed_outside(wheel(text=b"no ELF")) == set()
+
+
+def test_wheels_without_programs_are_passed_over() -> None:
+    def unread(_: str) -> bytes:
+        raise AssertionError
+
+    trials = LibraryTrials(unread, lambda _: 1)
+    assert [*trials.of([resolved("cv-1-py3-none-any.whl")], (), 1)] == []
+
+
+def test_what_is_not_known_of_a_wheel_is_said() -> None:
+    large = LibraryTrials(lambda _: NEEDY, lambda _: LARGEST_WHEEL + 1)
+    strange = LibraryTrials(lambda _: wheel(a=library("libodd.so.1")), lambda _: 1)
+    for trials, reason in ((large, "MiB"), (strange, "libodd.so.1")):
+        [trial] = trials.of([resolved()], (), 1)
+        assert trial.outcome == NOT_TRIED
+        assert reason in trial.text
+
+
+# Conda.
+
+CHANNEL = {"packages": {"a": {"name": "tensorflow", "version": "2.12.0"}}, "packages.conda": {}}
+
+
+@pytest.mark.parametrize(
+    ("pin", "outcome"),
+    [("tensorflow=2.12", PASSED), ("tensorflow=2.1", FAILED), ("tensorflow=2.12.0", PASSED)],
+)
+def test_a_pin_is_looked_up_in_the_channels_index(pin: str, outcome: str) -> None:
+    asked = []
+
+    def read_channel(channel: str, subdir: str) -> object:
+        asked.append((channel, subdir))
+        return CHANNEL
+
+    trials = CondaTrials(read_channel)  # type: ignore[arg-type]
+    steps = [step("conda config --add channels https://c.example"), step(f"conda install -y {pin}")]
+    assert outcomes(trials.of(steps, "ppc64le")) == [outcome]
+    assert asked == [("https://c.example", "linux-ppc64le")]
+
+
+def test_a_channel_that_is_gone_proves_nothing_and_another_may_have_it() -> None:
+    trials = CondaTrials(lambda channel, _: CHANNEL if channel == "b" else "no route")
+    install = step("conda install -c a -c b -y tensorflow=2.12")
+    assert outcomes(trials.of([install], "ppc64le")) == [PASSED]
+    gone = CondaTrials(lambda *_: "no route")
+    [trial] = gone.of([install], "ppc64le")
+    assert (trial.outcome, trial.text) == (NOT_TRIED, "a: no route; b: no route")
+
+
+def test_a_command_behind_another_may_have_what_that_lacks() -> None:
+    """TensorFlow for ppc64le is in one of two channels, of which one may be gone."""
+    first = step("conda install -c a -y tensorflow=9")
+    trials = CondaTrials(lambda *_: CHANNEL)
+    assert outcomes(trials.of([first], "ppc64le")) == [FAILED]
+    behind = dataclasses.replace(first, has_fallback=True)
+    assert outcomes(trials.of([behind], "ppc64le")) == [NOT_TRIED]
+
+
+# Sources.
+
+
+@pytest.mark.parametrize(
+    ("url", "outcome"),
+    [
+        ("https://has.example/a-1.0.tar.gz", PASSED),
+        ("https://lost.example/a-1.0.tar.gz", FAILED),
+        ("https://silent.example/a-1.0.tar.gz", NOT_TRIED),
+        ("http://has.example/a-1.0.tar.gz", FAILED),
+        ("https://has.example/None/a.tar.gz", FAILED),
+        ("https://has.example/folder/", FAILED),
+    ],
+)
+def test_a_download_is_asked_for(url: str, outcome: str, tmp_path: Path) -> None:
+    def ask(asked: str) -> Answer:
+        has = {"has": True, "lost": False}.get(asked.split("/")[2].partition(".")[0])
+        return Answer(has=has, text="text")
+
+    trials = SourceTrials(ask, lambda _: tmp_path)
+    assert outcomes(trials.of([step(f"wget -q -nc -P /var/tmp {url}")])) == [outcome]
+
+
+def test_the_stores_file_is_the_locked_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    good = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of `abc`
+    source = LockedSource(url="https://a.example/f", file="f", sha256=good, size=3)
+    trials = SourceTrials(lambda _: Answer(has=None), lambda _: path)
+    assert outcomes(trials.locked([source])) == [NOT_TRIED]
+    for text, outcome in (("abc", PASSED), ("abd", FAILED)):
+        path.write_text(text)
+        assert outcomes(trials.locked([source])) == [outcome]
+
+
+# A cell as a whole.
+
+
+def rehearsal(tmp_path: Path) -> Rehearsal:
+    """One against recorded answers: no server is asked."""
+    silent = Answer(has=None, text="no server is asked")
+    return Rehearsal(
+        python=python_trials(silent="://"),
+        conda=CondaTrials(lambda *_: "no server is asked"),
+        sources=SourceTrials(lambda _: silent, lambda _: tmp_path / "none"),
+        packages=PackageTrials(PackageLists(lambda _: b"", Archives())),
+        libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
+        new_workspace=lambda _: workspace(),
+    )
+
+
+@pytest.mark.parametrize(
+    "identifier",
+    [
+        "mlperf-ssd-1.0-centos7-cuda10.1-x86_64",
+        "biggan-1.0-ubuntu18.04-cuda10.1-ppc64le",
+        "mpi-source-1.0-debian13-openmpi5.0-x86_64",
+        "horovod-1.0-debian12-cuda11.8-openmpi4.1-ppc64le",
+    ],
+)
+def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
+    identifier: str, tmp_path: Path
+) -> None:
+    planned = shipped(identifier)
+    cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
+    known = [trial for trial in cell.of(FAILED) if trial.kind not in {"packages", "python"}]
+    assert known == []
+    assert {trial.kind for trial in cell.trials} >= {"packages", "flags", "sources"}
+    assert cell.content_key == planned.content_key
+
+
+def test_a_bare_with_cuda_is_found_in_a_cell(tmp_path: Path) -> None:
+    """Before the toolkit's folder was named, this ended Open MPI's build."""
+    bare = ["cd /var/tmp/openmpi && ./configure --with-cuda"]
+    made = recipe("aware", development=(block("cuda"), block("shell", line=9, commands=bare)))
+    project = dataclasses.replace(shipped_project(), recipes={"aware": made})
+    selection = Selection(images=("aware-1.0-debian13-cuda12.4-x86_64",))
+    planned = make_plan(project, selection, compiler="").images[0]
+    cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
+    [trial] = [trial for trial in cell.of(FAILED) if trial.kind == "toolkit"]
+    assert "in /usr" in trial.text
+
+
+# Results.
+
+CELL = CellTrials(
+    image="a-1.0-x86_64",
+    content_key="k",
+    trials=(
+        passed("sources", "a", "there"),
+        failed("python", "b", "wrong", 7, "pin it"),
+        not_tried("conda", "c", "no route"),
+    ),
+)
+
+
+def test_results_as_text() -> None:
+    assert list(as_text([CELL], with_passed=False)) == [
+        "a-1.0-x86_64: 1 passed, 1 failed, 1 not tried",
+        "    failed: python: b (Dockerfile:7)",
+        "        wrong",
+        "        hint: pin it",
+        "    not tried: conda: c",
+        "        no route",
+        "1 cell rehearsed, 1 with failures",
+    ]
+    assert "    passed: sources: a" in list(as_text([CELL], with_passed=True))
+
+
+def test_results_as_json() -> None:
+    [cell] = as_json([CELL])["cells"]
+    assert cell["image"] == "a-1.0-x86_64"
+    assert cell["trials"][1] == {
+        "kind": "python",
+        "subject": "b",
+        "outcome": "failed",
+        "text": "wrong",
+        "line": 7,
+        "hint": "pin it",
+    }
+
+
+def test_a_rehearsal_holds_for_one_content_key(tmp_path: Path) -> None:
+    records.keep(tmp_path / "rehearsals", CELL, "2026-11-24")
+    found = records.kept(tmp_path / "rehearsals", "k")
+    assert str(found) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
+    assert records.kept(tmp_path / "rehearsals", "another") is None
+
+
+def test_two_projects_keep_their_rehearsals_of_one_image(tmp_path: Path) -> None:
+    for key in ("k", "another"):
+        records.keep(tmp_path, dataclasses.replace(CELL, content_key=key), "2026-11-24")
+    assert records.kept(tmp_path, "k") is not None
+    assert records.kept(tmp_path, "another") is not None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "more", "text"),
+    [
+        ("verified", {}, "built and proven here, without a GPU"),
+        ("verified", {"emulated": True}, "built and proven here, emulated, without a GPU"),
+        ("verified", {"proven_on_gpu": True}, "built and proven here"),
+        ("failed", {}, "built here: failed"),
+    ],
+)
+def test_explain_never_says_more_than_was_seen(
+    outcome: str, more: dict[str, bool], text: str, tmp_path: Path
+) -> None:
+    """What was built counts before what was rehearsed, and neither for another content key."""
+    planned = shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le")
+    changed = dataclasses.replace(planned, content_key="another")
+    home = Home(path=tmp_path)
+    assert seen_of(tmp_path, home, planned) == COMPILED_ONLY
+    cell = dataclasses.replace(CELL, image=planned.identifier, content_key=planned.content_key)
+    records.keep(home.rehearsals, cell, "2026-11-24")
+    assert seen_of(tmp_path, home, planned).startswith("rehearsed on 2026-11-24: ")
+    assert seen_of(tmp_path, home, changed) == COMPILED_ONLY
+    folder = tmp_path / planned.identifier
+    folder.mkdir()
+    manifest = {
+        "schema": SCHEMA,
+        "image": planned.identifier,
+        "cell": {},
+        "checks": {},
+        "in_image_checks": [],
+        "content_key": planned.content_key,
+        "engine": "buildah",
+        "outcome": outcome,
+        "artifacts": {"oci": {"format": "oci", "path": "a", "size": 1, "digest": "b"}},
+        **more,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert seen_of(tmp_path, home, planned) == text
+    assert seen_of(tmp_path, home, changed) == COMPILED_ONLY
+
+
+def test_explain_shows_what_was_seen() -> None:
+    planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
+    plan = Plan(images=(planned,), left_out=())
+    text = explanation(plan, host="x86_64", seen=lambda _: "rehearsed")
+    assert text.endswith("\n    seen: rehearsed")
+    [shown] = explanation_json(plan, seen=lambda _: "rehearsed")["in"]
+    assert shown["seen"] == "rehearsed"
+
+
+def test_equal_trials_are_shown_once() -> None:
+    from builder.verify.rehearse.trials import in_order  # noqa: PLC0415
+
+    trials = [
+        passed("flags", "x", "y", 3),
+        passed("sources", "a", "b"),
+        passed("flags", "x", "y", 3),
+    ]
+    assert [trial.kind for trial in in_order(trials)] == ["sources", "flags"]
+    assert isinstance(trials[0], Trial)

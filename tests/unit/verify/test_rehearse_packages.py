@@ -1,0 +1,319 @@
+"""Rehearsals of distribution packages, against lists of packages as mirrors keep them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rehearse_samples import outcomes, shipped, step
+from samples import ROOT, block, recipe, shipped_project
+
+from builder.build.bases import apt_archives
+from builder.cli.rehearsing import package_archives
+from builder.compile import spec
+from builder.compile.lint.reading import read
+from builder.model import PlannedImage, Selection
+from builder.plan import make_plan
+from builder.verify.rehearse import repository_files, rpm_lists
+from builder.verify.rehearse.index import OutOfReach
+from builder.verify.rehearse.lists import Archives, PackageLists
+from builder.verify.rehearse.package_names import PackageTrials, installed_by
+from builder.verify.rehearse.repository_files import NotInRepository, read_url, unpacked
+from builder.verify.rehearse.rpm_lists import rpm_names
+from builder.verify.rehearse.steps import steps_of
+from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
+
+DATA = ROOT / "tests/data/packages"
+NAMED = {
+    "ubuntu18.04": (f"file://{DATA}/ubuntu", f"file://{DATA}/ubuntu-ports"),
+    "centos7": (f"file://{DATA}/centos7/$basearch",),
+    "ubi8": (f"file://{DATA}/ubi8/$basearch",),
+}
+OF_DEBIAN = Archives(debian="mirror")
+UBUNTU = "hpc-base-1.0-ubuntu18.04-openmpi2.1-ppc64le"
+CENTOS = "hpc-base-1.0-centos7-openmpi1.10-ppc64le"
+UBI = "nvidia-toolkit-1.0-ubi8-cuda11.8-x86_64"
+
+
+def misspelt(identifier: str, name: str) -> PlannedImage:
+    """A cell of a recipe that installs one more package than make, at line 10."""
+    packages = block("packages", line=9, ospackages=["make", name])
+    cuda = (block("cuda"),) if "cuda" in identifier else ()
+    made = recipe("added", development=(*cuda, packages))
+    project = dataclasses.replace(shipped_project(), recipes={"added": made})
+    cell = identifier.replace(identifier.partition("-1.0-")[0], "added")
+    selection = Selection(images=(cell,))
+    return make_plan(project, selection, compiler=spec.COMPILER).images[0]
+
+
+def trials_of(planned: PlannedImage, named: dict[str, tuple[str, ...]] = NAMED) -> list[Trial]:
+    steps = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
+    trials = PackageTrials(PackageLists(read_url, Archives(named=named)))
+    return [*trials.of(steps, planned)]
+
+
+# Cells against the lists of their distributions.
+
+
+@pytest.mark.parametrize("identifier", [UBUNTU, CENTOS, UBI])
+def test_the_packages_of_shipped_cells_are_in_their_distributions_lists(identifier: str) -> None:
+    """`dnf-utils`, which UBI's cells install, is what the package yum-utils provides."""
+    trials = [trial for trial in trials_of(shipped(identifier)) if "NVIDIA" not in trial.text]
+    assert {*outcomes(trials)} == {PASSED}
+    assert len(trials) > 1
+
+
+@pytest.mark.parametrize(
+    ("identifier", "name", "right"),
+    [
+        (UBUNTU, "libopenmpi-dve", "libopenmpi-dev"),
+        (CENTOS, "openmpi-devl", "openmpi-devel"),
+        (UBI, "dnf-util", "dnf-utils"),
+    ],
+)
+def test_a_misspelt_package_is_a_failure_with_its_place_and_the_right_name(
+    identifier: str, name: str, right: str
+) -> None:
+    planned = misspelt(identifier, name)
+    [trial] = [trial for trial in trials_of(planned) if trial.outcome == FAILED]
+    place = f"{name} (recipes/core.yaml:10)"
+    base = planned.base.name
+    assert trial.text == f"{base} for {planned.cell.arch} has no package {place}"
+    assert trial.hint == f'did you mean "{right}"?'
+
+
+def test_a_package_of_a_base_is_named_with_the_bases_file() -> None:
+    planned = shipped(CENTOS)
+    mpi = dataclasses.replace(planned.mpi, development=("openmpi-x",))  # type: ignore[type-var]
+    changed = dataclasses.replace(planned, mpi=mpi)
+    trials = PackageTrials(PackageLists(read_url, Archives(named=NAMED)))
+    [trial] = trials.of([step("yum install -y openmpi-x")], changed)
+    assert "openmpi-x (base-images/centos7.yaml: mpi)" in trial.text
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("yum install -y make-4.2.1-10.el8", PASSED),
+        ("yum install -y make.x86_64 libgomp.i686", PASSED),
+        ("yum install -y gcc-c*", PASSED),
+        ("yum install -y /usr/bin/make", PASSED),
+        ("yum install -y pkgconfig(zlib)", FAILED),
+        ("yum install -y /usr/bin/mak", FAILED),
+        ("yum install -y make.i686", FAILED),
+        ("yum install -y make-devel-1.0", FAILED),
+        ("yum install -y gcc-13-x", FAILED),
+        ("yum install -y nothing*", FAILED),
+        ("yum install -y https://a.example/make.rpm", NOT_TRIED),
+        ("yum install -y @development", NOT_TRIED),
+        ("yum install -y /opt/make", NOT_TRIED),
+    ],
+)
+def test_names_are_taken_as_dnf_takes_them(command: str, outcome: str) -> None:
+    trials = PackageTrials(PackageLists(read_url, Archives(named=NAMED)))
+    assert outcomes(trials.of([step(command)], shipped(UBI))) == [outcome]
+
+
+def test_a_name_like_no_other_may_be_in_another_repository() -> None:
+    [trial] = [one for one in trials_of(misspelt(UBI, "qqqq")) if one.outcome == FAILED]
+    assert trial.hint == "if another repository has it, name that too: packages in site.yaml"
+
+
+def test_without_its_mirror_a_base_is_not_tried() -> None:
+    trials = trials_of(shipped(CENTOS), {})
+    assert {*outcomes(trials)} == {NOT_TRIED}
+    assert trials[0].text == "no list of the packages of centos7 can be read here"
+
+
+def test_a_repository_that_is_gone_leaves_a_base_untried() -> None:
+    """A name that the others lack may be in that one."""
+    named = {"ubi8": (*NAMED["ubi8"], "file:///nonexistent")}
+    [first, *_] = trials_of(shipped(UBI), named)
+    assert first.outcome == NOT_TRIED
+    assert first.text == "repository 2 of 2: it has no repomd.xml"
+
+
+# Debian, and in place of Ubuntu.
+
+
+def test_names_of_packages_are_looked_up_in_the_distributions_list() -> None:
+    planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
+    lists = PackageLists(packed_list("Package: make\nProvides: maker (= 1), tool\n"), OF_DEBIAN)
+    steps = [
+        step("apt-get install -y --no-install-recommends make=1 maker tool", line=3),
+        step("apt-get install -y make nothing", line=4),
+        step("apt-get update -y", line=5),
+    ]
+    trials = [*PackageTrials(lists).of(steps, planned)]
+    assert outcomes(trials) == [PASSED, FAILED]
+    assert trials[1].text == "debian13 for ppc64le has no package nothing"
+
+
+def test_debian_stands_in_for_ubuntu_and_it_is_said() -> None:
+    planned = shipped("hpc-base-1.0-ubuntu24.04-mpich4.2-ppc64le")
+    lists = PackageLists(packed_list("Package: make\n"), OF_DEBIAN)
+    steps = [step("apt-get install make"), step("apt-get install odd", line=2)]
+    trials = [*PackageTrials(lists).of(steps, planned)]
+    assert outcomes(trials) == [PASSED, NOT_TRIED]
+    assert "Debian's trixie, which stands in for ubuntu24.04" in trials[0].text
+
+
+def test_a_mirror_that_lacks_a_list_is_said() -> None:
+    def read_nothing(url: str) -> bytes:
+        raise NotInRepository(f"it has no {url}")
+
+    planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
+    lists = PackageLists(read_nothing, OF_DEBIAN)
+    [trial] = PackageTrials(lists).of([step("apt-get install a")], planned)
+    assert trial.outcome == NOT_TRIED
+    assert "it has no dists/trixie/main/binary-ppc64el/Packages" in trial.text
+
+
+def test_an_archive_that_fails_is_asked_for_no_other_packing() -> None:
+    asked = []
+
+    def read_failing(url: str) -> bytes:
+        asked.append(url)
+        raise OutOfReach("no route")
+
+    lists = PackageLists(read_failing, Archives(ubuntu=("mirror",)))
+    assert lists.of(shipped(UBUNTU)) == "the mirror's list of bionic/universe: no route"
+    assert len(asked) == 1
+
+
+def test_the_repositories_are_the_sites_and_this_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_MIRROR", "http://a.example/debian")
+    monkeypatch.delenv("BUILD_IMAGES_SITE", raising=False)
+    (tmp_path / "site.yaml").write_text("packages: {centos7: ['https://b.example/$basearch/']}\n")
+    found = package_archives(tmp_path)
+    assert found.named == {"centos7": ("https://b.example/$basearch",)}
+    assert found.debian == "http://a.example/debian"
+    assert found.of(shipped(CENTOS).base) == ("https://b.example/$basearch",)
+    debian = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le").base
+    assert found.of(debian) == ("http://a.example/debian",)
+
+
+def test_files_of_packages_are_no_names() -> None:
+    assert installed_by(step("apt-get install -y a b=1 -o X=1")) == ("a", "b", "X")
+    assert installed_by(step("pip3 install a")) == ()
+
+
+def test_ubuntus_archives_are_those_of_this_machines_apt(tmp_path: Path) -> None:
+    (tmp_path / "sources.list").write_text(
+        "deb http://a.example/ubuntu/ noble main universe\n"
+        "deb http://a.example/ubuntu noble-updates main\n"
+        "deb http://user:secret@b.example/ubuntu noble main\n"
+        "deb http://c.example/debian trixie main\n"
+        "deb http://d.example/ports jammy main\n"
+    )
+    found = apt_archives({"noble", "jammy"}, apt=tmp_path)
+    assert found == ("http://a.example/ubuntu", "http://d.example/ports")
+
+
+def packed_list(text: str) -> Callable[[str], bytes]:
+    def read_list(url: str) -> bytes:
+        return lzma.compress(text.encode() if "/main/" in url else b"")
+
+    return read_list
+
+
+# Lists as strangers may write them.
+
+
+def zstd(data: bytes) -> bytes:
+    """A frame of Zstandard with one raw block (RFC 8878, 3.1.1)."""
+    header = b"\x28\xb5\x2f\xfd\xa0" + len(data).to_bytes(4, "little")
+    blocks = [data[start : start + 65536] for start in range(0, len(data), 65536)]
+    packed = b""
+    for number, content in enumerate(blocks, start=1):
+        last = number == len(blocks)
+        packed += (len(content) << 3 | last).to_bytes(3, "little") + content
+    return header + packed
+
+
+def repository(folder: Path, primary: bytes, *, path: str = "repodata/primary.xml") -> str:
+    (folder / "repodata").mkdir()
+    (folder / "repodata/primary.xml").write_bytes(primary)
+    index = (DATA / "ubi8/x86_64/repodata/repomd.xml").read_text()
+    old = hashlib.sha256((DATA / "ubi8/x86_64/repodata/primary.xml").read_bytes()).hexdigest()
+    index = index.replace(old, hashlib.sha256(primary).hexdigest())
+    index = index.replace("repodata/primary.xml", path)
+    (folder / "repodata/repomd.xml").write_text(index)
+    return f"file://{folder}"
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, lzma.compress, zstd])
+def test_a_list_may_be_packed(packed: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    primary = (DATA / "ubi8/x86_64/repodata/primary.xml").read_bytes()
+    names = rpm_names(read_url, repository(tmp_path, packed(primary)), "x86_64")
+    assert {"make", "dnf-utils", "/usr/bin/make", "libgomp.i686"} <= names
+
+
+ENTITY = b'<!DOCTYPE m [<!ENTITY a "b">]><metadata><package><name>&a;</name></package></metadata>'
+
+
+@pytest.mark.parametrize(
+    ("primary", "problem"),
+    [
+        (ENTITY, "document type"),
+        (b"<metadata><package>", "damaged"),
+        (b"<a>" * 99, "nested too deeply"),
+        (gzip.compress(b"<metadata/>")[:-4], "cut off"),
+        (b"\x1f\x8b" + b"x" * 99, "damaged"),
+        (b"", "damaged"),
+    ],
+    ids=["entity", "cut", "deep", "gzip cut", "no gzip", "empty"],
+)
+def test_a_list_that_is_none_is_not_read(primary: bytes, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(OutOfReach, match=problem):
+        rpm_names(read_url, repository(tmp_path, primary), "x86_64")
+
+
+@pytest.mark.parametrize("path", ["../primary.xml", "/etc/passwd", "https://a.example/x", ""])
+def test_an_index_names_files_below_its_repository_alone(path: str, tmp_path: Path) -> None:
+    with pytest.raises(OutOfReach, match="names no usable list"):
+        rpm_names(read_url, repository(tmp_path, b"<metadata/>", path=path), "x86_64")
+
+
+def test_a_list_has_the_checksum_that_the_index_names(tmp_path: Path) -> None:
+    """A mirror amid a sync has the new index with the old list."""
+    shutil.copytree(DATA / "ubi8/x86_64", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "repodata/primary.xml").write_text("<metadata/>")
+    with pytest.raises(OutOfReach, match="is not the one that"):
+        rpm_names(read_url, f"file://{tmp_path}", "x86_64")
+
+
+def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rpm_lists, "_LONGEST", 100)
+    primary = b"<metadata><package><name>" + b"x\n" * 200 + b"</name></package></metadata>"
+    with pytest.raises(OutOfReach, match="too long"):
+        rpm_names(read_url, repository(tmp_path, primary), "x86_64")
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
+def test_what_unpacks_to_more_than_the_limit_is_refused(
+    packed: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository_files, "LARGEST", 1 << 20)
+    bomb = packed(bytes(32 << 20))
+    sizes: list[int] = []
+    with pytest.raises(OutOfReach, match="larger than 1 MiB"):
+        sizes.extend(len(piece) for piece in unpacked(bomb))
+    assert sum(sizes) <= 1 << 20
+
+
+def test_a_file_larger_than_the_limit_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(repository_files, "LARGEST_PACKED", 10)
+    (tmp_path / "Packages").write_bytes(b"x" * 11)
+    with pytest.raises(OutOfReach, match="larger than"):
+        read_url(f"file://{tmp_path}/Packages")

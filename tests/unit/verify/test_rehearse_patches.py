@@ -1,0 +1,95 @@
+"""Patches of sources, tried in rehearsals without the image."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from rehearse_samples import step, workspace
+from samples import image
+
+from builder.compile import spec
+from builder.verify.rehearse.copies import copied_texts
+from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED
+from builder.verify.rehearse.workspace import Workspace
+
+CLONE = "git clone https://github.com/owner/code.git code"
+FIX = "--- a/sub/setup.py\t2019\n+++ b/sub/setup.py\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"
+NEW = "--- /dev/null\n+++ b/new.py\n@@ -0,0 +1 @@\n+x\n"
+GONE = "--- a/sub/setup.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
+SCRIPT = "1c\ntouch /tmp/ran\n.\n"
+
+
+def patched(command: str, text: str | None = FIX) -> Workspace:
+    """A workspace with a clone, after a command in it; the spec brings one patch."""
+    space = workspace(code={"sub/setup.py": "one\ntwo\n", "own.patch": FIX})
+    space = dataclasses.replace(space, texts={"/usr/local/src/fix.patch": text}.get)
+    space.follow(step(CLONE, folder="/var/tmp"))
+    space.follow(step(command, folder="/var/tmp/code"))
+    return space
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "patch -p1 < /usr/local/src/fix.patch",
+        "patch -p1 -i /usr/local/src/fix.patch",
+        "patch --strip=1 --input=/usr/local/src/fix.patch",
+        "git apply /usr/local/src/fix.patch",
+        "patch -p1 -i own.patch",
+        "patch -d sub -p2 < /usr/local/src/fix.patch",
+    ],
+)
+def test_a_patch_is_applied_to_the_source(command: str) -> None:
+    space = patched(command)
+    assert [(one.kind, one.outcome) for one in space.trials[1:]] == [("patches", PASSED)]
+    assert space.read("/var/tmp/code/sub/setup.py") == "one\nthree\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "outcome", "reason"),
+    [
+        ("patch -p1", FIX.replace("-two", "-2"), FAILED, "Hunk #1 FAILED at 1"),
+        ("patch -p0", FIX, FAILED, "the source has no b/sub/setup.py"),
+        ("patch -p1", SCRIPT, FAILED, "not a unified patch"),
+        ("patch -p1", FIX.replace("sub/", "../sub/"), FAILED, "not a unified patch"),
+        ("patch -p1", None, NOT_TRIED, "the patch is not at hand"),
+        ("patch -p1 -R", FIX, FAILED, "Unreversed patch detected"),
+    ],
+)
+def test_a_patch_that_does_not_apply_is_a_failure(
+    command: str, text: str | None, outcome: str, reason: str
+) -> None:
+    space = patched(f"{command} < /usr/local/src/fix.patch", text)
+    [trial] = space.trials[1:]
+    assert trial.outcome == outcome
+    assert reason in trial.text
+    assert space.read("/var/tmp/code/sub/setup.py") == "one\ntwo\n"
+
+
+def test_files_that_a_patch_adds_and_removes_are_followed() -> None:
+    added = patched("patch -p1 < /usr/local/src/fix.patch", NEW)
+    assert added.read("/var/tmp/code/new.py") == "x\n"
+    removed = patched("patch -p1 < /usr/local/src/fix.patch", GONE)
+    assert removed.read("/var/tmp/code/sub/setup.py") is None
+
+
+def test_sources_that_are_not_at_hand_are_named() -> None:
+    space = workspace()
+    space.follow(step("patch -p1 < /a.patch", folder="/var/tmp/lost", line=7))
+    [trial] = space.trials
+    assert (trial.outcome, trial.line) == (NOT_TRIED, 7)
+    assert trial.subject == "/a.patch in /var/tmp/lost"
+
+
+def test_a_patch_is_found_where_the_spec_copies_it(tmp_path: Path) -> None:
+    compiled = dataclasses.replace(
+        spec.compile_spec(image(tmp_path), run_checks=""),
+        dockerfile=(
+            "FROM a AS b\nCOPY files/project/fix.patch /usr/local/src/\n"
+            "COPY files/project/fix.patch /b.patch\nFROM a\nCOPY --from=b /opt /opt\n"
+        ),
+        files={"files/project/fix.patch": FIX},
+    )
+    assert copied_texts(compiled) == {"/usr/local/src/fix.patch": FIX, "/b.patch": FIX}

@@ -1,0 +1,231 @@
+"""Rehearsals of Python packages: wheels for a target, what is compiled, and with what."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.requirements import Requirement
+from rehearse_samples import (
+    BIONIC,
+    CENTOS,
+    python_trials,
+    sample_index,
+    sample_pip,
+    source_archive,
+    step,
+)
+
+from builder.verify.rehearse.distributions import read_source
+from builder.verify.rehearse.index import OutOfReach
+from builder.verify.rehearse.pip_commands import pip_installs
+from builder.verify.rehearse.resolution import Resolver, Unresolvable
+from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.targets import Target
+from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
+
+VENV = step("python3 -m venv /opt/v")
+UPGRADE = step("/opt/v/bin/pip install --upgrade pip", line=2)
+TOOLS = "setuptools==49.1.3 wheel==0.35.1 cython==0.29.36"
+
+
+def trial_of(*commands: str, target: Target = BIONIC) -> Trial:
+    """The trial of the last command, after others in an environment with the newest pip."""
+    steps = [VENV, UPGRADE, *(step(f"/opt/v/bin/pip {text}", line=9) for text in commands)]
+    return [*python_trials().of(steps, target)][-1]
+
+
+def test_the_newest_build_requirements_are_a_failure() -> None:
+    """PyYAML 5.4.1 has no wheel for ppc64le, and does not compile with Cython 3."""
+    trial = trial_of(f"install {TOOLS} pyyaml==5.4.1")
+    assert trial.outcome == FAILED
+    assert "Python 3.6, glibc 2.27, ppc64le: pyyaml 5.4.1 has no wheel" in trial.text
+    assert "compiled with setuptools, wheel, Cython" in trial.text
+    assert "--no-build-isolation" in trial.hint
+
+
+def test_what_a_command_before_pins_is_built_with_without_isolation() -> None:
+    trial = trial_of(f"install {TOOLS}", "install --no-build-isolation pyyaml==5.4.1")
+    assert (trial.outcome, trial.line) == (PASSED, 9)
+    assert trial.text.endswith("0 wheels; compiled with what is pinned: pyyaml 5.4.1")
+
+
+def test_without_isolation_all_of_it_has_to_be_pinned() -> None:
+    trial = trial_of("install setuptools==49.1.3", "install --no-build-isolation pyyaml==5.4.1")
+    assert trial.outcome == FAILED
+    assert "compiled with wheel, Cython: no command before it pins that" in trial.text
+
+
+def test_where_there_is_a_wheel_nothing_is_compiled() -> None:
+    trial = trial_of("install pyyaml==5.4.1", target=CENTOS)
+    assert (trial.outcome, trial.text) == (PASSED, "Python 3.6, glibc 2.17, x86_64: 1 wheel")
+
+
+def test_dependencies_of_a_source_distribution_are_resolved() -> None:
+    """`plain` is legacy: pip of Python 3.6 builds it with what is installed."""
+    trial = trial_of("install plain==1.0")
+    assert trial.text.endswith("1 wheel; compiled with what is pinned: plain 1.0")
+
+
+def test_a_newer_source_comes_before_an_older_wheel() -> None:
+    """pip takes the newest version, whether it has a wheel or not."""
+    index = sample_index()
+    resolver = Resolver(index=index, run_pip=sample_pip(index))
+    found = {one.name: one for one in resolver.resolve(["plain"], BIONIC.upgraded())}
+    assert found["plain"].version == "1.0"
+    assert found["plain"].source is not None
+
+
+def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
+    trial = trial_of(
+        "install plain==1.0",
+        target=Target(arch="x86_64", python="3.11.2", pip="23.0.1", glibc="2.36"),
+    )
+    assert trial.outcome == FAILED
+    assert "setuptools>=40.8.0, wheel: the newest of it is taken" in trial.text
+
+
+def test_what_the_index_lacks_is_a_failure() -> None:
+    trial = trial_of("install pyyaml==5.4.2")
+    assert trial.outcome == FAILED
+    assert "the index has nothing for pyyaml==5.4.2 that fits" in trial.text
+
+
+def test_an_index_that_does_not_answer_proves_nothing() -> None:
+    trial = trial_of("install silent==1.0")
+    assert trial.outcome == NOT_TRIED
+    assert trial.text == "index.example cannot be reached: no route"
+
+
+def test_another_index_that_does_not_answer_proves_nothing() -> None:
+    trial = trial_of("install --extra-index-url https://developer.example/x six==1.16.0")
+    assert trial.outcome == NOT_TRIED
+    assert "the index https://developer.example/x was not asked" in trial.text
+
+
+@pytest.mark.parametrize(
+    ("index", "outcome"),
+    [
+        ("https://developer.download.nvidia.com/compute/redist", FAILED),
+        ("https://developer.download.nvidia.com/compute/redist/cuda/10.0", NOT_TRIED),
+    ],
+)
+def test_a_publishers_own_index_has_to_be_named(index: str, outcome: str) -> None:
+    """DALI 0.8 to 0.22 are in an index of their own for each CUDA."""
+    steps = [step(f"pip3 install --extra-index-url {index} nvidia-dali==0.9.1")]
+    [trial] = python_trials(silent="nvidia.com").of(steps, CENTOS)
+    assert trial.outcome == outcome
+    assert ("redist/cuda/10.0" in trial.text) is (outcome == FAILED) or outcome == NOT_TRIED
+
+
+def test_what_is_from_no_index_is_not_tried() -> None:
+    trial = trial_of("install https://example.org/a.zip")
+    assert trial.outcome == NOT_TRIED
+    steps = [step("pip3 install --no-deps --target /opt/a .")]
+    assert [*python_trials().of(steps, CENTOS)] == []
+
+
+def test_a_distribution_that_is_not_known_is_said() -> None:
+    [trial] = python_trials().of([step("pip3 install six==1.16.0")], None)
+    assert trial.outcome == NOT_TRIED
+
+
+def test_equal_commands_are_resolved_once() -> None:
+    index, calls = sample_index(), []
+
+    def run(arguments, report):  # type: ignore[no-untyped-def]
+        calls.append(arguments)
+        return sample_pip(index)(arguments, report)
+
+    trials = python_trials()
+    trials._resolver = Resolver(index=index, run_pip=run)
+    for line in (1, 2):
+        [*trials.of([step("pip3 install six==1.16.0", line=line)], CENTOS)]
+    assert len(calls) == 1
+
+
+def test_a_resolution_that_pip_refuses_says_why() -> None:
+    def run(*_):  # type: ignore[no-untyped-def]
+        from builder.system.process import Completed  # noqa: PLC0415
+
+        return Completed(argv=(), returncode=1, stderr="ERROR: a and b conflict\n")
+
+    with pytest.raises(Unresolvable, match="a and b conflict"):
+        Resolver(index=sample_index(), run_pip=run).resolve(["six"], CENTOS)
+
+
+# Targets: which wheels the pip of a distribution takes.
+
+
+def test_an_old_pip_takes_old_wheels_alone() -> None:
+    assert BIONIC.platforms == ("linux_ppc64le",)
+    assert CENTOS.platforms == ("manylinux1_x86_64", "linux_x86_64")
+    assert BIONIC.upgraded().platforms[:2] == ("manylinux_2_27_ppc64le", "manylinux_2_26_ppc64le")
+    assert "manylinux2014_ppc64le" in BIONIC.upgraded().platforms
+    assert "manylinux_2_18_x86_64" not in CENTOS.upgraded().platforms
+
+
+def test_the_abi_has_a_flag_up_to_python_3_7() -> None:
+    newer = Target(arch="x86_64", python="3.13.5", pip="25.1.1", glibc="2.41")
+    assert (BIONIC.abi, newer.abi) == ("cp36m", "cp313")
+
+
+def test_the_last_pip_for_a_python() -> None:
+    assert BIONIC.upgraded().pip == "21.3.1"
+
+
+# Commands.
+
+
+def commands(*steps: Step) -> list[tuple[str, tuple[str, ...], str]]:
+    return [
+        (one.environment, one.requirements, one.target.python)
+        for one in pip_installs(steps, BIONIC)
+    ]
+
+
+def test_environments_are_told_apart() -> None:
+    conda = step("bash /var/tmp/Miniconda3-py310_23.11.0-2-Linux-ppc64le.sh -b -p /opt/conda")
+    found = commands(
+        VENV,
+        conda,
+        step("/opt/v/bin/pip install a==1"),
+        step("/opt/conda/bin/pip install b==2"),
+        step("pip3 install --user c==3"),
+        step("python3 -m pip install d==4"),
+        step("pip3 freeze"),
+    )
+    assert found == [
+        ("/opt/v", ("a==1",), "3.6.9"),
+        ("/opt/conda", ("b==2",), "3.10.0"),
+        ("", ("c==3",), "3.6.9"),
+        ("", ("d==4",), "3.6.9"),
+    ]
+
+
+def test_options_between_requirements_are_no_requirements() -> None:
+    line = "pip3 --no-cache-dir install a==1 --target /opt/x --global-option=--cpp b==2 -r c.txt ."
+    [command] = pip_installs([step(line)], BIONIC)
+    assert command.requirements == ("a==1", "b==2")
+    assert command.others == (".", "-r c.txt")
+
+
+# The index, and source distributions.
+
+
+def test_files_for_another_python_do_not_fit() -> None:
+    found = sample_index().fitting(Requirement("pip"), "3.6.9")
+    assert [str(file.version) for file in found] == ["21.3.1"]
+
+
+def test_a_project_that_an_index_lacks_has_no_files() -> None:
+    assert sample_index().files("nothing") == ()
+    with pytest.raises(OutOfReach):
+        sample_index().files("silent")
+
+
+def test_what_a_source_distribution_says() -> None:
+    told = read_source("plain", "1.0", source_archive("plain-1.0.tar.gz"))
+    assert told.is_legacy
+    assert told.requires == ("six",)
+    yaml = read_source("pyyaml", "5.4.1", source_archive("PyYAML-5.4.1.tar.gz"))
+    assert not yaml.is_legacy
+    assert yaml.build_requires == ("setuptools", "wheel", "Cython")

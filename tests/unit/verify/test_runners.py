@@ -1,0 +1,374 @@
+"""Runners: the same is asked of all of them, GPUs included; which are there, and for what."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.build.engines import Tools
+from builder.cli import main
+from builder.cli.options import parse
+from builder.cli.verify_options import LAUNCHED, RUNNER_NAMES
+from builder.cli.verify_options import LAUNCHERS as RANK_LAUNCHERS
+from builder.model import FORMATS
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.verify.checks import InImageCheck, Target, outcomes_in
+from builder.verify.ranks import LAUNCHERS
+from builder.verify.runners import (
+    DEFAULTS,
+    RUNNERS,
+    Around,
+    Container,
+    Mount,
+    commands,
+    gpus,
+)
+from builder.verify.runners.oci import Chroot
+from builder.verify.runners.protocol import Prefixed
+
+HOME = "/tmp"
+
+
+def test_every_format_has_a_runner_and_the_command_line_knows_all() -> None:
+    assert tuple(RUNNERS) == RUNNER_NAMES
+    assert set(DEFAULTS) == set(FORMATS)
+    assert all(RUNNERS[name].format == one for one, name in DEFAULTS.items())
+    assert all(name == kind.name for name, kind in RUNNERS.items())
+
+
+Line = Callable[..., list[str]]
+LINES: dict[str, Line] = {
+    "buildah": lambda **given: commands.buildah_run("c1", user="999:995", **given),
+    "podman": lambda **given: commands.podman_run("i1", "n1", "sh", user="999:995", **given),
+    "docker": lambda **given: commands.docker_run("i1", "n1", "sh", user="999:995", **given),
+    "apptainer": lambda **given: commands.apptainer_exec("image.sif", **given),
+    "charliecloud": lambda gpu=False, **given: commands.ch_run("image", cdi=gpu, **given),
+}
+GPU_OPTION = {
+    "buildah": "--device=nvidia.com/gpu=all",
+    "podman": "--device=nvidia.com/gpu=all",
+    "docker": "--gpus=all",
+    "apptainer": "--nv",
+    "charliecloud": "--cdi=nvidia.com/gpu=all",
+}
+DIRECTORY_OPTION = {
+    "buildah": "--workingdir=/work",
+    "podman": "--workdir=/work",
+    "docker": "--workdir=/work",
+    "apptainer": "--pwd=/work",
+    "charliecloud": "--cd=/work",
+}
+HOME_OPTION = {
+    "buildah": f"--env=HOME={HOME}",
+    "podman": f"--env=HOME={HOME}",
+    "docker": f"--env=HOME={HOME}",
+    "apptainer": f"--home={HOME}",
+    "charliecloud": f"--set-env=HOME={HOME}",
+}
+
+
+def test_the_lines_are_of_all_runners() -> None:
+    assert LINES.keys() == GPU_OPTION.keys() == RUNNERS.keys()
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_sets_home_and_the_working_directory(name: str) -> None:
+    line = LINES[name](directory="/work")
+    assert HOME_OPTION[name] in line
+    assert DIRECTORY_OPTION[name] in line
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_hands_over_gpus_where_they_are_wanted_alone(name: str) -> None:
+    """Command lines alone: no machine with a GPU has run them yet."""
+    without, given = LINES[name](directory="/"), LINES[name](directory="/", gpu=True)
+    assert GPU_OPTION[name] not in without
+    assert [word for word in given if word not in without] == [GPU_OPTION[name]]
+    assert [word for word in given if word != GPU_OPTION[name]] == without
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_shows_a_folder_of_the_host_where_it_is_given(name: str) -> None:
+    without, given = LINES[name](directory="/"), LINES[name](directory="/", data="/data/set")
+    (option,) = [word for word in given if word not in without]
+    assert option in {"--volume=/data/set:/mnt", "--bind=/data/set:/mnt"}
+    assert [word for word in given if word != option] == without
+
+
+@pytest.mark.parametrize("name", ["buildah", "podman", "docker"])
+def test_engines_run_as_an_ordinary_user(name: str) -> None:
+    assert "--user=999:995" in LINES[name](directory="/")
+
+
+def test_the_callers_environment_is_kept_out() -> None:
+    assert "--cleanenv" in commands.apptainer_exec("image.sif", directory="/")
+    line = commands.ch_run("image", directory="/")
+    assert line.index("--unset-env=*") < line.index("--set-env")
+
+
+# What a launcher starts.
+
+
+def test_the_launchers_variables_reach_ranks_and_no_others() -> None:
+    """Values are in no command line: what the launcher gets is in its environment."""
+    line = commands.around(["srun", "-n4"], ["PATH", "PMIX_X"], ["PATH", "TOKEN", "HOME"])
+    assert line == ["env", "--unset=HOME", "--unset=TOKEN", "srun", "-n4"]
+    assert "--cleanenv" not in commands.apptainer_exec("image.sif", directory="/", launched=True)
+    charliecloud = commands.ch_run("image", directory="/", launched=True)
+    unset = [word for word in charliecloud if word.startswith("--unset-env")]
+    assert unset == ["--unset-env=LD_LIBRARY_PATH"]
+
+
+def test_ranks_are_shown_folders_of_the_host() -> None:
+    mounts = [Mount(path=Path("/opt/mpi"), at="/opt/mpi"), Mount(path=Path("/x"), at="/host-mpi")]
+    line = commands.apptainer_exec("image.sif", directory="/", launched=True, mounts=mounts)
+    assert line[-3:] == ["--bind=/opt/mpi:/opt/mpi:ro", "--bind=/x:/host-mpi:ro", "image.sif"]
+    line = commands.ch_run("image", directory="/", launched=True, mounts=mounts)
+    assert line[-4:-2] == ["--bind=/opt/mpi:/opt/mpi", "--bind=/x:/host-mpi"]
+
+
+def test_launchers_start_what_an_ordinary_user_starts() -> None:
+    assert tuple(name for name, kind in RUNNERS.items() if kind.launched) == LAUNCHED
+    assert RANK_LAUNCHERS == LAUNCHERS
+
+
+SAYS = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def test_a_container_under_a_launcher_has_no_variable_of_the_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`apptainer` here is a program that says which variables it was given."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "work").mkdir()
+    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    monkeypatch.setattr(Home, "search_path", lambda _home: path)
+    monkeypatch.setenv("A_TOKEN", "secret")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    monkeypatch.setattr(Tools, "ordinary_user", None)
+    install(tools, "apptainer", f"exec {sys.executable} -c '{SAYS}'")
+    around = Around(command=("env", "LAUNCHER_RANK=0"), environment={"PATH": path, "UCX_TLS": "rc"})
+    container = Container(artifact=tmp_path / "i.sif", work=tmp_path / "work", tools=tools)
+    launched = RUNNERS["apptainer"].launched
+    assert launched is not None
+    with launched(container, around) as runner:
+        done = runner.run(["true"], timeout_s=20)
+    found = json.loads(done.stdout)
+    assert (found["UCX_TLS"], found["LAUNCHER_RANK"]) == ("rc", "0")
+    assert found.keys() - {"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"} == {
+        "PATH",
+        "UCX_TLS",
+        "LAUNCHER_RANK",
+        "APPTAINER_TMPDIR",
+        "APPTAINER_CACHEDIR",
+        "APPTAINER_MKSQUASHFS_ARGS",
+    }
+    assert not [word for word in done.argv if "rc" in word.split("=") or "secret" in word]
+
+
+def test_an_entry_point_is_not_in_the_way() -> None:
+    for name in ("podman", "docker"):
+        line = LINES[name](directory="/")
+        assert line[-2:] == ["--entrypoint=sh", "i1"]
+
+
+def test_podman_is_given_limits_that_it_may_set() -> None:
+    limits = ["--ulimit=nofile=20000:20000"]
+    line = commands.podman_run("i", "n", "sh", user="", directory="/", limits=limits)
+    assert limits[0] in line
+    assert not [word for word in line if word.startswith("--user")]
+
+
+# Buildah's chroot, which may lose the end of what a command prints.
+
+LOSES = """\
+count=$(cat {count} 2>/dev/null || echo 0)
+echo $((count + 1)) >{count}
+if [ "$count" -lt {losses} ]; then "$@" | head -c {kept}; else "$@"; fi
+"""
+
+
+def chroot(tmp_path: Path, *, losses: int, kept: int = 0) -> Chroot:
+    script = LOSES.format(count=tmp_path / "count", losses=losses, kept=kept)
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    return Chroot(inner=Prefixed(prefix=("sh", "-c", script, "sh"), tools=tools, cwd=tmp_path))
+
+
+@pytest.mark.parametrize("kept", [0, 4, 10])
+def test_a_command_whose_output_is_lost_is_run_again(kept: int, tmp_path: Path) -> None:
+    runner = chroot(tmp_path, losses=2, kept=kept)
+    done = runner.run(["printf", "one\ntwo\nfinding"], timeout_s=20)
+    assert (done.stdout, done.returncode) == ("one\ntwo\nfinding", 0)
+    assert done.argv[0] == "printf"
+    assert (tmp_path / "count").read_text() == "3\n"
+
+
+def test_output_that_is_always_lost_is_no_success(tmp_path: Path) -> None:
+    done = chroot(tmp_path, losses=9).run(["echo", "finding"], timeout_s=20)
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr == "buildah lost the end of the output 3 times\n"
+    assert (tmp_path / "count").read_text() == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "stdout"),
+    [
+        ("exit 77", 77, ""),
+        ("echo why; exit 3", 3, "why\n"),
+        ("kill -SEGV $$", 139, ""),
+        ("printf 'no end of line'", 0, "no end of line"),
+    ],
+)
+def test_a_command_ends_as_it_does_alone(
+    script: str, status: int, stdout: str, tmp_path: Path
+) -> None:
+    done = chroot(tmp_path, losses=0).run(["sh", "-c", script], timeout_s=20)
+    assert (done.stdout, done.returncode) == (stdout, status)
+    assert (tmp_path / "count").read_text() == "1\n"
+
+
+def test_a_command_that_hangs_is_not_run_again(tmp_path: Path) -> None:
+    done = chroot(tmp_path, losses=0).run(["sh", "-c", "echo begun; sleep 300"], timeout_s=0.7)
+    assert (done.timed_out, done.stdout) == (True, "begun\n")
+    assert (tmp_path / "count").read_text() == "1\n"
+
+
+# Whether GPUs can be handed over.
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
+    """A machine on which nothing is installed."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(Home, "search_path", lambda _home: str(tmp_path / "bin"))
+    return Tools(processes=Processes(), home=Home(path=tmp_path))
+
+
+def install(tools: Tools, name: str, text: str = "") -> None:
+    program = tools.home.path / "bin" / name
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+
+
+def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
+    folders = (tmp_path / "none", tmp_path)
+    missing = f"no specification of nvidia.com/gpu in {tmp_path}/none/* or {tmp_path}/*"
+    assert gpus.cdi_problem(folders).startswith(missing)
+    (tmp_path / "other.yaml").write_text('cdiVersion: "0.5.0"\nkind: vendor.com/net\n')
+    assert gpus.cdi_problem(folders)
+    (tmp_path / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
+    assert gpus.cdi_problem(folders) == ""
+    assert gpus.cdi_problem(folders, kind="*.json")
+
+
+def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
+    assert gpus.docker_problem(tools) == "there is no nvidia-container-runtime on this machine"
+    install(tools, "nvidia-container-runtime")
+    assert gpus.docker_problem(tools) == ""
+
+
+def test_an_old_buildah_cannot_hand_over_devices(tools: Tools) -> None:
+    install(tools, "buildah", "/usr/bin/echo '  --env stringArray   add'")
+    assert gpus.buildah_problem(tools) == "this buildah cannot hand over devices"
+    install(tools, "buildah", "/usr/bin/echo '  --device stringArray   add'")
+    assert "nvidia.com/gpu" in gpus.buildah_problem(tools)
+
+
+def test_an_old_charliecloud_copies_the_drivers_files(tools: Tools) -> None:
+    install(tools, "ch-run", "/usr/bin/echo '  -c, --cd=DIR  initial directory'")
+    assert gpus.charliecloud_problem(tools) == "there is no ch-fromhost on this machine"
+    install(tools, "ch-fromhost")
+    assert gpus.charliecloud_problem(tools) == "there is no nvidia-container-cli on this machine"
+    install(tools, "nvidia-container-cli")
+    assert gpus.charliecloud_problem(tools) == ""
+    assert commands.ch_fromhost("image") == ["--nvidia", "image"]
+
+
+OLD_CH_RUN = """
+[ "$1" = --help ] && exec echo '  -c, --cd=DIR  initial directory'
+while [ "$1" != -- ]; do image=$1; shift; done
+cd "$image" && exec sh -c "$2"
+"""
+COPIES = 'echo "$1" >>"${0%/*}/called"; echo driver >"$2/libcuda.so.1"'
+
+
+def checks_among_which_gpus(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The outcomes of checks, some of which want the driver in the image, and one that does not."""
+    home = tools.home.path
+    monkeypatch.setattr(Home, "search_path", lambda _home: f"{home / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(Tools, "ordinary_user", None)
+    install(tools, "ch-run", OLD_CH_RUN)
+    install(tools, "pigz", 'exec gzip "$@"')
+    with tarfile.open(home / "image.tar.gz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("file"))
+    scripts = {
+        "gpu-driver": "cat libcuda.so.1",
+        "cuda-clean": "[ ! -e libcuda.so.1 ] && echo clean",
+        "gpu-library": "cat libcuda.so.1",
+    }
+    checks = tuple(
+        InImageCheck(name=name, script=script, needs=("gpu",) * ("gpu" in name), timeout_s=20)
+        for name, script in scripts.items()
+    )
+    target = Target(identifier="i", arch="x86_64", environment={}, checks=checks)
+    container = Container(artifact=home / "image.tar.gz", work=home, tools=tools, gpu=True)
+    kind = RUNNERS["charliecloud"]
+    with kind.open(container) as runner:
+        found = outcomes_in(target, kind, runner, gpu=True)
+    assert [one.check for one in found] == ["environment", *scripts]
+    return {one.check: f"{one.outcome}: {one.reason}" for one in found[1:]}
+
+
+def test_the_driver_is_copied_in_after_what_needs_no_gpu(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tools, "ch-fromhost", COPIES)
+    assert checks_among_which_gpus(tools, monkeypatch) == {
+        "gpu-driver": "passed: driver",
+        "cuda-clean": "passed: clean",
+        "gpu-library": "passed: driver",
+    }
+    assert (tools.home.path / "bin/called").read_text() == "--nvidia\n"
+
+
+def test_a_driver_that_is_not_copied_fails_what_needs_a_gpu_alone(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tools, "ch-fromhost", "echo 'ch-fromhost: no driver' >&2; exit 1")
+    why = "the driver could not be copied into the image: ch-fromhost: no driver"
+    assert checks_among_which_gpus(tools, monkeypatch) == {
+        "gpu-driver": f"failed: {why}",
+        "cuda-clean": "passed: clean",
+        "gpu-library": f"failed: {why}",
+    }
+
+
+def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None:
+    install(tools, "ch-run", "/usr/bin/echo '      --cdi-dirs=PATHS  where to look'")
+    assert not gpus.has_cdi(tools)
+    install(tools, "ch-run", "/usr/bin/echo '  -d, --cdi[=KIND]  inject resources'")
+    assert gpus.has_cdi(tools)
+    assert "*.json" in gpus.charliecloud_problem(tools)
+
+
+# The command line.
+
+
+def test_runners_can_be_chosen() -> None:
+    given = parse(["verify", "x", "--runner", "docker", "--runner", "apptainer"])
+    assert given.runners == ("docker", "apptainer")
+    assert parse(["verify", "x"]).runners == ()
+
+
+def test_an_unknown_runner_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "x", "--runner", "enroot"])
+    assert ended.value.code == 2
+    assert "'buildah', 'podman', 'docker', 'apptainer', 'charliecloud'" in capsys.readouterr().err

@@ -1,0 +1,159 @@
+"""What a machine lacks is told, with exit code 4, and says nothing of an image."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import facts
+from builder.build.engines import Tools
+from builder.cli import untried
+from builder.cli.again import Verified
+from builder.cli.untried import machines_fault, not_tried
+from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.errors import StepFailed
+from builder.model.runs import required_runs
+from builder.system.home import Home
+from builder.system.process import Completed, Processes
+from builder.verify import machine
+from builder.verify.machine import ending_program, runs_nothing
+from builder.verify.runners import Container, Kind
+
+INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
+
+
+class Ends:
+    """A runner whose programs end so."""
+
+    def __init__(self, status: int, complaint: str = "") -> None:
+        self._done = Completed(argv=(), returncode=status, stderr=complaint)
+
+    def run(self, *_: Any, **__: Any) -> Completed:
+        return self._done
+
+
+def kind(runner: Ends | StepFailed, name: str = "apptainer", form: str = "sif") -> Kind:
+    @contextmanager
+    def opened(_: Container) -> Iterator[Any]:
+        if isinstance(runner, StepFailed):
+            raise runner
+        yield runner
+
+    return Kind(name=name, format=form, program=name, open=opened)
+
+
+@pytest.fixture(name="container")
+def any_container(tmp_path: Path) -> Container:
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    return Container(artifact=tmp_path / "image", work=tmp_path, tools=tools)
+
+
+def outcomes(*found: str) -> list[Outcome]:
+    return [Outcome(check=f"c{n}", outcome=one, reason="") for n, one in enumerate(found)]
+
+
+@pytest.fixture(name="lacking", autouse=True)
+def nothing_that_doctor_misses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What doctor finds missing: nothing, unless a test adds something."""
+    lacking: list[str] = []
+    monkeypatch.setattr(untried, "_lacking", lambda *_: "; ".join(lacking))
+    return lacking
+
+
+def test_a_runner_that_runs_nothing_accuses_no_image(container: Container) -> None:
+    broken = kind(Ends(255, "FATAL: no user namespaces\nError: exit status 1"))
+    found = machines_fault(broken, container, "x86_64", outcomes(FAILED, FAILED))
+    assert found == "FATAL: no user namespaces"
+
+
+def test_a_container_that_does_not_start_for_want_of_ids(container: Container) -> None:
+    error = StepFailed("buildah from: exit status 125", tail=[INSUFFICIENT])
+    broken = kind(error, "buildah", "oci")
+    assert machines_fault(broken, container, "x86_64", outcomes(FAILED), error) == INSUFFICIENT
+
+
+def test_an_image_is_accused_where_the_runner_works(container: Container) -> None:
+    works = kind(Ends(0))
+    error = StepFailed("buildah from: exit status 125", tail=["no such image"])
+    assert machines_fault(works, container, "x86_64", outcomes(FAILED), error) == ""
+
+
+@pytest.mark.parametrize("one", [PASSED, SKIPPED])
+def test_where_something_ran_nobody_asks(one: str, container: Container) -> None:
+    broken = kind(Ends(255))
+    assert machines_fault(broken, container, "x86_64", outcomes(FAILED, one)) == ""
+
+
+def test_what_doctor_misses_comes_first(container: Container, lacking: list[str]) -> None:
+    lacking.append("ppc64le: no handler in binfmt_misc runs its programs")
+    found = machines_fault(kind(Ends(0)), container, "ppc64le", outcomes(FAILED))
+    assert found.startswith("ppc64le: no handler")
+
+
+def test_a_full_disk_accuses_no_image(container: Container) -> None:
+    error = StepFailed("tar: exit status 2", tail=["tar: x: Cannot write: No space left on device"])
+    assert "the disk is full" in machines_fault(
+        kind(Ends(0)), container, "x86_64", outcomes(FAILED), error
+    )
+
+
+@pytest.mark.parametrize("form", ["oci", "sif", "charliecloud"])
+def test_the_control_is_an_artifact_of_the_format(
+    form: str, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    @contextmanager
+    def opened(control: Container) -> Iterator[Any]:
+        seen.append((control.artifact.name, control.artifact.exists()))
+        yield Ends(0)
+
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), container) == ""
+    names = {"oci": "image.oci", "sif": "sandbox", "charliecloud": "image.tar.gz"}
+    assert seen == [(names[form], True)]
+    assert [one.name for one in container.work.iterdir()] == []
+
+
+@pytest.mark.parametrize("arch", machine._CODE)
+def test_the_program_of_the_control_is_for_each_architecture(arch: str, tmp_path: Path) -> None:
+    program = tmp_path / "ends"
+    program.write_bytes(ending_program(arch))
+    program.chmod(0o755)
+    head = program.read_bytes()[:20]
+    assert int.from_bytes(head[18:20], "little") == facts.ARCHITECTURES[arch].elf_machine
+    if arch == platform.machine():
+        assert subprocess.run([program], check=False).returncode == 0
+
+
+def test_what_was_not_tried_is_exit_code_4() -> None:
+    error = not_tried("tiny", {"oci": INSUFFICIENT})
+    assert error.exit_code == 4
+    assert f"  oci: {INSUFFICIENT}" in str(error)
+
+
+def test_a_failure_is_one_of_the_runs_that_were_tried() -> None:
+    checks = {
+        "oci": [{"check": "mpi", "outcome": "failed"}],
+        "sif": [{"check": "mpi", "outcome": "passed"}],
+    }
+    done = Verified(manifest={"checks": checks}, runs=("sif",), untried={"oci": "x"})
+    assert not done.has_failed
+
+
+@pytest.mark.parametrize(
+    ("runs", "required"),
+    [
+        (["oci", "oci-docker", "sif"], {"oci", "sif"}),
+        (["oci-podman", "oci-docker", "sif"], {"oci-podman", "oci-docker", "sif"}),
+        ([], set()),
+    ],
+)
+def test_which_runs_an_image_has_to_pass(runs: list[str], required: set[str]) -> None:
+    assert required_runs(runs) == required
