@@ -167,14 +167,14 @@ def test_a_program_with_the_door_before_it_runs_as_before(tmp_path: Path, how: s
         "int main(int n, char **a)\n"
         '{ char *m = malloc(100000); printf("%d %s %s %d", n, a[1], getenv("COLOUR"), m != 0); }\n'
     )
-    plain, door = tmp_path / "plain", tmp_path / "door"
+    plain, twinned = tmp_path / "plain", tmp_path / "twinned"
     subprocess.run(["gcc", how, "-o", plain, source], check=True)
-    binfmt.write_bytes(
+    twinned.write_bytes(
         interpreter.with_twins(plain.read_bytes(), interpreter.compiled_code(Processes()))
     )
-    binfmt.chmod(0o755)
+    twinned.chmod(0o755)
     done = subprocess.run(
-        [door, "one"], env={"COLOUR": "green"}, capture_output=True, text=True, check=True
+        [twinned, "one"], env={"COLOUR": "green"}, capture_output=True, text=True, check=True
     )
     assert done.stdout == "2 one green 1"
 

@@ -19,7 +19,7 @@ from builder.compile.spec.rules import TOOLCHAINS
 from builder.model import BlockUse, Selection
 from builder.model.errors import BadInput
 from builder.plan import make_plan
-from builder.sources.pip_index import CONFIG
+from builder.system.home import PIP_CONFIG
 
 # Toolchains: every block gets its own.
 
@@ -343,7 +343,7 @@ def test_pip_makes_a_virtual_environment_and_leaves_it(distro: str, tmp_path: Pa
 
 def test_pip_installs_where_the_distribution_manages_python(tmp_path: Path) -> None:
     text = both(tmp_path, block("pip", packages=["numpy==2.2.4"], upgrade=True))
-    pip = f"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_CONFIG_FILE={CONFIG} pip3 --no-cache-dir install"
+    pip = f"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_CONFIG_FILE={PIP_CONFIG} pip3 --no-cache-dir install"
     assert f"{pip} numpy==2.2.4" in text
     assert f"{pip} --upgrade pip" in text
     assert "python-pip" not in text
