@@ -35,7 +35,7 @@ _HASHES = {
     "secp521r1": hashes.SHA512(),
 }
 # What cryptography says of odd certificates is for whoever makes them.
-warnings.filterwarnings("ignore", module=r"builder\.proof\.")
+warnings.filterwarnings("ignore", module=r"builder\.trust\.proof\.")
 
 
 @dataclass(kw_only=True, slots=True)
