@@ -16,8 +16,8 @@ from typing import Any
 from campaign import Case
 from made_releases import images_of, make_images, make_project
 
-from builder.cli.again import finished
 from builder.model import FORMATS
+from builder.verify.again import finished
 from builder.verify.agreement import faults_of, read_statements
 
 _NO_DIGEST = "sha256:" + "0" * 64

@@ -20,8 +20,8 @@ from pathlib import Path
 from made_formats import Node
 from small_images import PATH, PROGRAMS, Base, Check, Maker, Small, layer_in
 
+from builder.artifacts.manifests import MANIFEST
 from builder.build.engines import Tools
-from builder.cli.manifests import MANIFEST
 from builder.model import FORMATS
 
 PROJECT = Path(__file__).resolve().parents[1]

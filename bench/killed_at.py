@@ -23,8 +23,9 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from builder.cli import bundling, loading, publishing, pulling, signing  # each fork has them
+from builder.cli import bundling, loading, publishing, pulling  # each fork has them
 from builder.cli import main as build_images
+from builder.distribute.publish import signing  # each fork has them
 
 CHANGES = frozenset(
     [

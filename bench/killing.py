@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from builder.cli.workspace import remove
+from builder.build.workspace import remove
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -18,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from builder import __version__, facts
+from builder.artifacts.manifests import SCHEMA, size_of, write_manifest
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
-from builder.cli.manifests import SCHEMA, size_of, write_manifest
-from builder.cli.packing import file_digest
+from builder.build.packing import file_digest
 from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.distribute.pull.unpacking import unpack
 from builder.load.project import load_project

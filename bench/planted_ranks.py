@@ -16,9 +16,9 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.manifests import MANIFEST
-from builder.cli.packing import file_digest
-from builder.cli.workspace import FILES
+from builder.artifacts.manifests import MANIFEST
+from builder.build.packing import file_digest
+from builder.build.workspace import FILES
 
 VARIABLE = "OMPI_MCA_planted"
 RANKS = 4

@@ -27,9 +27,9 @@ from unittest import mock
 from planted_ranks import RANKS, RankDefect, plant
 from timing import machine
 
+from builder.artifacts.manifests import MANIFEST
+from builder.build.workspace import FILES
 from builder.cli import main as build_images
-from builder.cli.manifests import MANIFEST
-from builder.cli.workspace import FILES
 from builder.model.errors import Interrupted
 from builder.system.home import Home
 

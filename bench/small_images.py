@@ -24,6 +24,7 @@ from made_formats import Node
 
 from builder import facts
 from builder.artifacts import flatten
+from builder.artifacts.manifests import MANIFEST, SCHEMA, size_of
 from builder.artifacts.oci import (
     Layer,
     Layout,
@@ -34,9 +35,8 @@ from builder.artifacts.oci import (
 )
 from builder.artifacts.repack import Plain, unpack
 from builder.build.engines import Tools, apptainer, charliecloud
-from builder.cli.manifests import MANIFEST, SCHEMA, size_of
-from builder.cli.packing import file_digest
-from builder.cli.workspace import FILES
+from builder.build.packing import file_digest
+from builder.build.workspace import FILES
 from builder.compile.spec.driver import singularity_sections
 from builder.model import FORMATS
 

@@ -25,14 +25,14 @@ from pathlib import Path
 
 from timing import interleaved, machine, print_medians
 
+from builder.artifacts.manifests import MANIFEST
+from builder.build.at_work import at_work
 from builder.build.engines import Tools
 from builder.cli import main as build_images
-from builder.cli.again import OpenImage, opened
-from builder.cli.at_work import at_work
-from builder.cli.manifests import MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify import DEFAULTS, RUNNERS
+from builder.verify.again import OpenImage, opened
 from builder.verify.runners import Container
 
 PROJECT = Path(__file__).resolve().parents[1]

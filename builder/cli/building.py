@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import platform
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,17 @@ from typing import Any
 from builder.artifacts.settled import epoch_of
 from builder.artifacts.sharing import shared_layers
 from builder.build import native
+from builder.build.at_work import at_work
 from builder.build.bases import SECURITY, SECURITY_VARIABLE, find_mirror, kept_base
+from builder.build.declared import project_digests
 from builder.build.engines import ENGINES, VFS, Tools
+from builder.build.lending import downloading
+from builder.build.run import Run, now
 from builder.cli import linting, show
 from builder.cli.asking import check_number
-from builder.cli.at_work import at_work
 from builder.cli.commands import compiled, load_plan, states_of_stages
-from builder.cli.declared import project_digests
-from builder.cli.job import report, run_job
-from builder.cli.lending import downloading
 from builder.cli.options import Options
-from builder.cli.progress import Progress, progress_for
 from builder.cli.reaching import look_for_registries
-from builder.cli.run import Run, now
 from builder.cli.sourcing import fetched, sources_of, store_of
 from builder.cli.unchanged import image_states, shows_stages
 from builder.host import doctor as examination
@@ -34,10 +33,13 @@ from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Plan, PlannedImage, Spec
 from builder.model.errors import counted
+from builder.reports.report.folder import report_folder
 from builder.sources.package_indices import days_behind
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.system.progress import Progress, progress_for
 from builder.verify import host_facts
+from builder.verify.main_job import run_job
 
 _COUNTS = {2: "two", 3: "three"}
 
@@ -69,7 +71,7 @@ def build(options: Options) -> int:
         _build(options, progress, rest, within, lost.reasons())
     else:
         about = {"started": now(), "duration_s": 0.0, "host": dataclasses.asdict(host_facts())}
-        report(options.out, made, {}, lost.reasons(), about)
+        report_folder(options.out, made, {}, lost.reasons(), about)
     raise lost.error(_shown(options.out))
 
 
@@ -90,7 +92,16 @@ def _build(
             layers = held.enter_context(shared_layers(run.tools.home.work))
             run = dataclasses.replace(run, layers=layers)
         run = dataclasses.replace(run, sources=_sources(options, progress, specs, states))
-        results = run_job(run, made, specs, lacking, jobs=options.jobs)
+        start = time.monotonic()
+        results = run_job(run, specs, jobs=options.jobs)
+        took_s = round(time.monotonic() - start, 1)
+        report_folder(
+            run.out,
+            made,
+            results.reasons(lacking=False),
+            {**results.reasons(lacking=True), **lacking},
+            {"started": run.started, "duration_s": took_s, "host": dataclasses.asdict(run.host)},
+        )
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     else:

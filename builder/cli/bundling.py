@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.bundle_inputs import inputs_of
-from builder.cli.progress import Progress, Told
 from builder.cli.publishing import namespace, prove_with, refusal
-from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, Contents, write_archive
 from builder.distribute.bundle.contents import Nothing
+from builder.distribute.bundle.gathering import inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.distribute.bundle.writing import size_of
 from builder.distribute.publish import Prove, Release, found_release
 from builder.distribute.publish.mirroring import Mirrored
+from builder.distribute.publish.selection import Declared, declared_releases, ready_releases
 from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
 from builder.system.process import Processes
+from builder.system.progress import Progress, Told
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

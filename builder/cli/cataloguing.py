@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.manifests import MANIFEST, SCHEMA, read_manifest
+from builder.artifacts.manifests import MANIFEST, SCHEMA, read_manifest
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.reports.catalog import Entry, read_entry, write_catalog
 from builder.reports.sites import Place

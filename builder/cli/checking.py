@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.cli.workspace import FILES
+from builder.build.workspace import FILES
 from builder.facts import Facts
 from builder.host import (
     NO,

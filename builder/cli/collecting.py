@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.build.at_work import LOCK, clean, projects
 from builder.build.bases import find_mirror
 from builder.build.bases.store import base_key
 from builder.build.engines import VFS, Buildah, Tools
 from builder.build.engines.storage import StoredImage, left_by_vfs, read_storage
 from builder.build.native import RECORD
-from builder.cli.at_work import LOCK, clean, projects
+from builder.build.records import Records, noted_engine, noted_engines, stage_states
+from builder.build.workspace import remove
 from builder.cli.commands import load_plan
 from builder.cli.options import Options
-from builder.cli.records import Records, noted_engine, noted_engines, stage_states
-from builder.cli.workspace import remove
 from builder.compile.spec import COMPILER
 from builder.load.faults import Faults
 from builder.load.lock import read_lock

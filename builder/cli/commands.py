@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.build import binfmt
+from builder.build.records import StageState, stage_states
 from builder.cli import show
-from builder.cli.expected import RUN_CHECKS
-from builder.cli.records import StageState, stage_states
 from builder.cli.unchanged import image_states, shows_stages
 from builder.compile.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
 from builder.load.project import load_project
@@ -22,6 +21,7 @@ from builder.model.errors import BadInput
 from builder.plan import make_plan
 from builder.plan.keys import DeclaredStages, StageKeys
 from builder.system.home import Home
+from builder.verify.expected import RUN_CHECKS
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -40,7 +40,7 @@ def plan(options: Options) -> int:
 
 def explain(options: Options) -> int:
     """Say why each cell is in or out, and what was seen of each that is in."""
-    from builder.cli.seen import seen_of  # noqa: PLC0415 - other commands start without it
+    from builder.verify.seen import seen_of  # noqa: PLC0415 - other commands start without it
 
     made = load_plan(options, may_be_empty=True)
     seen = functools.partial(seen_of, options.out, Home.of_environment())
@@ -53,7 +53,8 @@ def explain(options: Options) -> int:
 
 def write_specs(options: Options) -> list[Path]:
     """Write the specs of the selected images; their folders. Lint comes last, and can refuse."""
-    from builder.cli import linting, workspace  # noqa: PLC0415 - `explain` starts without them
+    from builder.build import workspace  # noqa: PLC0415 - `explain` starts without them
+    from builder.cli import linting  # noqa: PLC0415 - `explain` starts without them
 
     folders = []
     specs = compiled(options, load_plan(options))

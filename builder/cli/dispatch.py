@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from builder.cli.shared import name_shared
+from builder.build.shared import name_shared
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from builder.cli.manifests import read_manifest, why_none
+from builder.artifacts.manifests import read_manifest, why_none
 from builder.cli.options import Options
 from builder.facts import CudaRelease
 from builder.host import doctor as examination

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from builder.cli.manifests import read_manifest
-from builder.cli.releases import Declared
+from builder.artifacts.manifests import read_manifest
 from builder.distribute.publish import Attest, Failing, attach_failing, failing, published_image
+from builder.distribute.publish.selection import Declared
 from builder.distribute.publish.unsigned import unsigned_statements
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import Registry
@@ -78,6 +78,6 @@ def _failing(options: Options, declared: Sequence[Declared]) -> Iterator[tuple[s
 def _attest(options: Options, processes: Processes) -> Attest:
     if not options.key:
         return unsigned_statements
-    from builder.cli.signing import attesting  # noqa: PLC0415 - what signs is slow to import
+    from builder.distribute.publish.signing import attesting  # noqa: PLC0415 - what signs is slow to import
 
     return attesting(options.key, processes)

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
-from builder.cli.again import emulation, finished, subjects, within_reach, work_folder
-from builder.cli.manifests import write_manifest
+from builder.artifacts.manifests import write_manifest
+from builder.build.run import Run, now
+from builder.build.workspace import FILES
 from builder.cli.options import Options
-from builder.cli.proving import emulator_of
-from builder.cli.run import Run, now
 from builder.cli.verify_options import LAUNCHED, RankOptions
-from builder.cli.workspace import FILES
 from builder.facts.versions import split_mpi
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
@@ -27,7 +25,9 @@ from builder.model import FAILED, NONE, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.sources.package_indices import states_in
 from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
+from builder.verify.again import emulation, finished, subjects, within_reach, work_folder
 from builder.verify.evidence import StartedBy
+from builder.verify.proving import emulator_of
 from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
 
 CHECK = "mpi"  # whose program the ranks run

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import facts
-from builder.cli.at_work import using
-from builder.cli.progress import Progress, Told
+from builder.build.at_work import using
 from builder.cli.publishing import DRY, NARROW_HINT, namespace, tell
 from builder.cli.pull_options import PullOptions
 from builder.cli.pulling import folder_name, wanted_of
@@ -38,6 +37,7 @@ from builder.registry import Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
 from builder.registry.source import descriptors
 from builder.system.home import Home
+from builder.system.progress import Progress, Told
 from builder.trust.policy.gathered import Gathered, Image
 from builder.trust.policy.outcomes import REFUSED, Ruling
 from builder.trust.policy.render import as_lines

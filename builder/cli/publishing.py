@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from builder.cli.failures import any_failing, told_of_failures
-from builder.cli.progress import Progress
-from builder.cli.releases import Declared, declared_releases, ready_releases
 from builder.compile.spec import block_faults
 from builder.distribute.publish import Done, Mirror, Prove, Publisher, Release, found_release
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.distribute.publish.selection import Declared, declared_releases, ready_releases
 from builder.distribute.publish.unsigned import unsigned
 from builder.load.project import load_project
 from builder.model.errors import BadInput, Refused, counted
 from builder.registry import Credentials, Reference, Registry, connect
 from builder.system.process import Processes
+from builder.system.progress import Progress
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
@@ -72,7 +72,7 @@ def prove_with(options: Options, releases: Sequence[Release], processes: Process
     """Makes the proof: signed with a key, if one is named."""
     if not options.key:
         return unsigned
-    from builder.cli.signing import signed  # noqa: PLC0415 - what signs is slow to import
+    from builder.distribute.publish.signing import signed  # noqa: PLC0415 - what signs is slow to import
 
     return signed(options.key, releases, processes)
 

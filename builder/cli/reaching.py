@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.build.stages import brought_bases
+from builder.build.workspace import write_spec
 from builder.cli.options import Options
-from builder.cli.stages import brought_bases
-from builder.cli.workspace import write_spec
 from builder.compile.spec import base_archive
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite

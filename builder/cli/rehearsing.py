@@ -16,7 +16,6 @@ import requests
 
 from builder.build.bases import apt_archives, find_mirror
 from builder.cli.commands import compiled, load_plan
-from builder.cli.progress import Progress
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import LockedSource, Spec
@@ -26,6 +25,7 @@ from builder.sources import Store
 from builder.sources.pip_index import own_index
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.system.progress import Progress
 from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Rehearsal, Trial, records
 from builder.verify.rehearse.conda_pins import CondaTrials
 from builder.verify.rehearse.copies import copied_texts

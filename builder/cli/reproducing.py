@@ -15,19 +15,18 @@ from typing import Any
 
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
+from builder.artifacts.manifests import MANIFEST, read_manifest
+from builder.build.at_work import using
 from builder.build.bases import StoredBase
 from builder.build.engines import ENGINES, Tools
-from builder.cli.at_work import using
+from builder.build.lending import downloading
+from builder.build.packing import Packer, file_digest
+from builder.build.run import Run, Timer
+from builder.build.stages import brought_bases
+from builder.build.workspace import FILES, workspace, write_spec
 from builder.cli.commands import compiled, load_plan
-from builder.cli.lending import downloading
-from builder.cli.manifests import MANIFEST, read_manifest
 from builder.cli.options import Options
-from builder.cli.packing import Packer, file_digest
-from builder.cli.progress import progress_for
-from builder.cli.run import Run, Timer
 from builder.cli.sourcing import fetched, sources_of, store_of
-from builder.cli.stages import brought_bases
-from builder.cli.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.compile.spec.cutting import on_images
 from builder.host import doctor as examination
@@ -40,6 +39,7 @@ from builder.system.home import Home
 from builder.system.namespaces import remove_tree
 from builder.system.orphans import MARK, living
 from builder.system.process import Processes
+from builder.system.progress import progress_for
 from builder.verify import host_facts
 
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made

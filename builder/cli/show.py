@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.manifests import Keyed
+from builder.artifacts.manifests import Keyed
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.plan.grouping import MANY, by_reason
 
 if TYPE_CHECKING:
-    from builder.cli.records import StageState
+    from builder.build.records import StageState
 
 Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words

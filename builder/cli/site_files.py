@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.artifacts.manifests import read_manifest
 from builder.cli.commands import load_plan
-from builder.cli.manifests import read_manifest
 from builder.model import PlannedImage
 from builder.model.errors import counted
 from builder.reports.sites import Place, site_files, site_image

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.build.at_work import using
 from builder.build.bases import find_mirror
-from builder.cli.at_work import using
 from builder.cli.commands import compiled
-from builder.cli.progress import Progress
 from builder.compile.spec import COMPILER, block_faults, downloads_of
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
@@ -30,6 +29,7 @@ from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Unfetched
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.system.progress import Progress
 
 if TYPE_CHECKING:
     from builder.cli.options import Options

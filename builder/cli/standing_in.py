@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.build.at_work import at_work
 from builder.build.engines.protocol import shortened
-from builder.cli.at_work import at_work
+from builder.build.lending import lent_to
+from builder.build.stages import Stages
+from builder.build.workspace import remove, stored_sources, write_spec
 from builder.cli.building import run_for
-from builder.cli.lending import lent_to
-from builder.cli.progress import Progress
-from builder.cli.stages import Stages
-from builder.cli.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.dockerfile import DockerStage
 from builder.compile.spec import base_archive, block_faults
 from builder.compile.spec.cutting import stage_alone
@@ -25,6 +24,7 @@ from builder.model.tags import rehearsal_tag
 from builder.plan.images import base_name
 from builder.system.home import Home
 from builder.system.locks import locked
+from builder.system.progress import Progress
 from builder.verify.rehearse import Trial
 from builder.verify.rehearse.servers import Ask
 from builder.verify.rehearse.stand_ins import stand_in_for

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import builder
+from builder.artifacts.manifests import Keyed, Wanted, state_of
 from builder.cli import show
-from builder.cli.manifests import Keyed, Wanted, state_of
 from builder.system.home import Home
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _stage_texts(options: Options, kept: Sequence[Mapping[str, Any]]) -> list[sh
     """The stages of images, each with what will happen to it, in words."""
     if not kept:
         return []
-    from builder.cli.records import stage_states  # noqa: PLC0415 - a plan of many does without
+    from builder.build.records import stage_states  # noqa: PLC0415 - a plan of many does without
     from builder.plan.keys import DeclaredStages  # noqa: PLC0415
 
     declared = [DeclaredStages(**one) for one in kept]

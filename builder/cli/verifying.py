@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from builder.artifacts.manifests import MANIFEST
+from builder.build.at_work import at_work
 from builder.build.engines import ENGINES, Tools
-from builder.cli.again import Verified, finished, prove_again
-from builder.cli.at_work import at_work
+from builder.build.run import Run
 from builder.cli.building import notes_on, versions_of
-from builder.cli.expected import expected_target
 from builder.cli.launching import verify_launched
-from builder.cli.manifests import MANIFEST
-from builder.cli.measuring import measure
 from builder.cli.options import Options
-from builder.cli.progress import progress_for
-from builder.cli.pulled import Receipt, receipt_in, verify_pulled
-from builder.cli.run import Run
-from builder.cli.untried import not_tried
+from builder.distribute.pull.verifying import Receipt, receipt_in, verify_pulled
 from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.reports.report import refresh
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.system.progress import progress_for
 from builder.verify import host_facts
+from builder.verify.again import Verified, finished, prove_again
+from builder.verify.expected import expected_target
 from builder.verify.measure import as_text, exposition
+from builder.verify.measure.recording import measure
+from builder.verify.untried import not_tried
 from builder.verify.wording import one_line
 
 
@@ -100,7 +101,8 @@ def _receipt(folder: Path, options: Options) -> Receipt | None:
 
 
 def _measure(run: Run, folder: Path, options: Options) -> int:
-    measured = measure(run, folder, runners=options.runners, repeats=options.repeats)
+    measured, manifest = measure(run, folder, runners=options.runners, repeats=options.repeats)
+    refresh(folder.parent, manifest)
     if options.prometheus:
         write_atomically(options.prometheus, exposition(measured))
     print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))

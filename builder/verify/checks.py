@@ -11,9 +11,9 @@ from builder.build.engines import Tools
 from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
 from builder.sources.package_indices import IndexState
+from builder.system.host_facts import HostFacts
 from builder.system.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
-from builder.verify.host import HostFacts
 from builder.verify.reported import AskedRanks, misreported, printed_failure
 from builder.verify.runners import CopiesDriver, Kind, Runner
 from builder.verify.wording import (

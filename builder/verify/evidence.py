@@ -17,7 +17,7 @@ from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.predicates import STATEMENT, TEST_RESULT
 from builder.sources.package_indices import IndexState
-from builder.verify.host import HostFacts
+from builder.system.host_facts import HostFacts
 from builder.verify.junit import junit_xml
 
 HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from builder.artifacts.flatten import Node
+from builder.artifacts.check_programs import FOLDER as _FOLDER
+from builder.artifacts.check_programs import PROGRAMS as _PROGRAMS
 from builder.model import FAILED, SKIPPED, Outcome
-from builder.model.digests import digest_of
 from builder.verify.checks import Target
 from builder.verify.trees import FormatTree
 from builder.verify.wording import LONGEST, one_line
 
 HARNESS_CHECK = "harness"
-_FOLDER = "opt/build-images/"
 _COPIED = (
     *("files/run-checks", "files/checks/", "files/src/", "files/host-contract.json"),
     "files/bin/",
 )
-_SCRIPTS, _PROGRAMS = f"{_FOLDER}checks/", f"{_FOLDER}bin/"
+_SCRIPTS = f"{_FOLDER}checks/"
 
 
 def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
@@ -36,15 +35,6 @@ def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
         name.replace("files/", _FOLDER, 1): str(digest).removeprefix("sha256:")
         for name, digest in specs.items()
         if name.startswith(_COPIED)
-    }
-
-
-def programs_in(nodes: Mapping[str, Node]) -> dict[str, str]:
-    """The digests of the checks' programs in a built image, named as if the spec had them."""
-    return {
-        path.replace(_FOLDER, "files/", 1): digest_of(node.read())
-        for path, node in nodes.items()
-        if path.startswith(_PROGRAMS) and node.is_file
     }
 
 

@@ -34,7 +34,7 @@ from small_images import Maker, maker_in
 
 from builder.build.bases import StoredBase, ensure_base, find_mirror
 from builder.build.engines import Tools
-from builder.cli.workspace import link_or_copy
+from builder.build.workspace import link_or_copy
 from builder.load.project import load_project
 from builder.system.home import Home
 from builder.system.locks import locked

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from builder.build.engines import Tools
-from builder.cli.workspace import link_or_copy
+from builder.build.workspace import link_or_copy
 from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[2]

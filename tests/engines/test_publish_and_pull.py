@@ -11,8 +11,8 @@ from made_releases import correct_evidence
 from publishing import TAG, own_tags, publish, repository
 from real_registry import PASSWORD, RealRegistry
 
+from builder.artifacts.manifests import write_manifest
 from builder.artifacts.oci import read_layout
-from builder.cli.manifests import write_manifest
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 

@@ -12,7 +12,7 @@ import pytest
 from harness import ARCHITECTURES, build_images, manifest_of, sample
 from small_images import Maker, Small, artifact_of, sound
 
-from builder.cli.packing import file_digest
+from builder.build.packing import file_digest
 from builder.verify.trees import tree_of_artifact
 
 pytestmark = pytest.mark.engines

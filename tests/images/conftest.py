@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.cli.again import OpenImage, check_runners, finished, opened
-from builder.cli.at_work import at_work
 from builder.cli.verify_options import RUNNER_NAMES
 from builder.model import FAILED, SKIPPED, Outcome
 from builder.model.errors import BadInput
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.verify import DEFAULTS, RUNNERS, InImageCheck, Kind, host_facts
+from builder.verify.again import OpenImage, check_runners, finished, opened
 from builder.verify.checks import environment_of, outcome_of, why_no_gpu
 from builder.verify.control import withheld
 from builder.verify.runners import Container, Runner

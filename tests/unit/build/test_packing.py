@@ -13,11 +13,11 @@ from samples import image
 
 from builder.artifacts.repack import Plain
 from builder.build.bases import StoredBase
-from builder.cli.packing import BASE_DIGEST, Packer, _base_digest
-from builder.cli.proving import _proven
-from builder.cli.run import Timer
-from builder.cli.workspace import Workspace
+from builder.build.packing import BASE_DIGEST, Packer, _base_digest
+from builder.build.run import Timer
+from builder.build.workspace import Workspace
 from builder.verify import FormatTree
+from builder.verify.proving import _proven
 
 CONTENT = b"a SIF"
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -29,7 +29,7 @@ def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Pack
     def pack(_layout: Path, target: Path, *_: object, **__: object) -> None:
         target.write_bytes(CONTENT)
 
-    monkeypatch.setattr("builder.cli.packing.apptainer.pack", pack)
+    monkeypatch.setattr("builder.build.packing.apptainer.pack", pack)
     quiet = SimpleNamespace(step=lambda *_: None)
     stage = SimpleNamespace(about="")
     image = SimpleNamespace(

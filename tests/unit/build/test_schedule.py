@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.running import Durations, run_all
-from builder.cli.schedule import Limits, Schedule, Task
+from builder.build.running import Durations, run_all
+from builder.build.schedule import Limits, Schedule, Task
 from builder.model.errors import Interrupted
 
 ROOMY = Limits(tasks=99, builds=99, emulated=99, groups=99)

@@ -16,7 +16,7 @@ from test_packages import CONTENT, Mirror
 from test_store import FakeProcesses, ensured
 
 from builder.build.bases import store
-from builder.cli.shared import link_shared, name_shared
+from builder.build.shared import link_shared, name_shared
 from builder.model.errors import BadInput
 from builder.sources.journals import Given, Journals
 from builder.sources.package_proxy import package_cache

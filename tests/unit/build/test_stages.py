@@ -16,16 +16,14 @@ from typing import Any
 import pytest
 from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
 
+from builder.build import stages as stages_module
 from builder.build.bases import StoredBase
 from builder.build.engines import Lent, Tools
-from builder.cli import stages as stages_module
+from builder.build.records import stage_states
+from builder.build.run import Run
 from builder.cli.commands import declared_of
-from builder.cli.job import Results, run_job
 from builder.cli.options import parse
-from builder.cli.progress import Progress
 from builder.cli.reaching import look_for_registries
-from builder.cli.records import stage_states
-from builder.cli.run import Run
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.errors import StepFailed
@@ -34,7 +32,9 @@ from builder.plan import make_plan
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.system.progress import Progress
 from builder.verify import host_facts
+from builder.verify.main_job import Results, run_job
 
 
 class FakeEngine:
@@ -148,7 +148,7 @@ class Site:
         )
         run.out.mkdir(exist_ok=True)
         run = dataclasses.replace(run, **changes)
-        return run_job(run, self.plan(), self.specs(), {}, jobs=jobs)
+        return run_job(run, self.specs(), jobs=jobs)
 
     def built(self) -> list[str]:
         """What was built since this was asked last."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from samples import check, image, recipe
 
-from builder.cli.at_work import using
-from builder.cli.workspace import FILES, Workspace, output_folder, workspace, write_spec
+from builder.build.at_work import using
+from builder.build.workspace import FILES, Workspace, output_folder, workspace, write_spec
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage
 from builder.system.atomic import write_atomically

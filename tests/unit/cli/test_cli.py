@@ -14,13 +14,13 @@ import pytest
 from golden_cells import SHIPPED
 from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 
+from builder.artifacts.manifests import SCHEMA
 from builder.cli import building, main
 from builder.cli.dispatch import COMMANDS, function_of
-from builder.cli.manifests import SCHEMA
 from builder.cli.options import parse
 from builder.cli.parser import make_parser
-from builder.cli.progress import LiveProgress
 from builder.model.errors import MissingPrerequisite
+from builder.system.progress import LiveProgress
 
 PROJECT = f"--project={ROOT}"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from samples import image
 
-from builder.cli.manifests import SCHEMA, Wanted, read_manifest, size_of, state_of, why_none
+from builder.artifacts.manifests import SCHEMA, Wanted, read_manifest, size_of, state_of, why_none
 from builder.model import PlannedImage
 
 FORMATS = ("oci", "sif")

@@ -14,9 +14,9 @@ from made_releases import make_images, make_project
 from proof_samples import NOW
 from samples import ROOT, private_file
 
+from builder.artifacts.manifests import write_manifest
 from builder.artifacts.oci import read_layout
 from builder.cli import main
-from builder.cli.manifests import write_manifest
 from builder.registry import Credentials, Reference, Registry, connect
 from builder.registry.kinds import STATEMENT
 from builder.trust.proof import Attachment, TrustedKey, Verdict, public_key, verified

@@ -28,8 +28,8 @@ from transcripts import Transcript
 from builder.artifacts.oci import read_layout
 from builder.cli import pulling
 from builder.model.digests import sha256_of_file
+from builder.system.host_facts import HostFacts
 from builder.trust.proof import standing
-from builder.verify.host import HostFacts
 
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
 ARCH = ("--arch", "x86_64")

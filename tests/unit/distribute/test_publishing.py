@@ -16,12 +16,11 @@ from fake_registry import Fake, Fault, digest, fake_registry
 from made_releases import make_images, make_project
 from samples import private_file
 
-from builder.cli import signing
 from builder.cli.publishing import namespace
-from builder.cli.releases import declared_releases, ready_releases
-from builder.cli.signing import signed
-from builder.distribute.publish import Prove, Publisher, Release
+from builder.distribute.publish import Prove, Publisher, Release, signing
 from builder.distribute.publish.pushing import index_of
+from builder.distribute.publish.selection import declared_releases, ready_releases
+from builder.distribute.publish.signing import signed
 from builder.distribute.publish.threads import in_threads
 from builder.distribute.publish.unsigned import unsigned
 from builder.load.project import load_project

@@ -9,7 +9,7 @@ import pytest
 from samples import ROOT
 
 from builder.cli.publishing import namespace
-from builder.cli.releases import declared_releases, ready_releases
+from builder.distribute.publish.selection import declared_releases, ready_releases
 from builder.load.project import load_project
 from builder.model import Cell, FloatingTag, Project, Selection, Where
 from builder.model.errors import BadInput

@@ -13,16 +13,16 @@ from measure_samples import measured, run, speeds
 from prometheus_client.parser import text_string_to_metric_families
 from test_report import Page, cell, manifest, render, why
 
+from builder.build.run import Run
 from builder.cli import main
-from builder.cli.again import OpenImage
-from builder.cli.measuring import keep, with_measurement
-from builder.cli.proving import artifact_part
-from builder.cli.run import Run
 from builder.model import Artifact, LeftOut
 from builder.reports.report import refresh
 from builder.reports.report.plot import plot_of
 from builder.verify import Target
+from builder.verify.again import OpenImage
 from builder.verify.measure import as_text, exposition
+from builder.verify.measure.recording import record, with_measurement
+from builder.verify.proving import artifact_part
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
@@ -260,7 +260,7 @@ def test_evidence_is_of_the_artifact_that_ran_unless_all_are_equal(
     target = Target(identifier="x", arch="x86_64", environment={}, checks=())
     image = OpenImage(manifest=given, artifacts=artifacts, target=target, work=tmp_path)
     folder = tmp_path / "image"
-    keep(cast("Run", SimpleNamespace(versions={})), image, folder, measured())
+    record(cast("Run", SimpleNamespace(versions={})), image, folder, measured())
     for name, wanted in (("oci", of_oci), ("sif", of_oci if equal else ["sif"])):
         statement = json.loads((folder / "evidence" / f"{name}-bench.json").read_text())
         assert [one["name"].rpartition("/")[2] for one in statement["subject"]] == wanted

@@ -14,6 +14,7 @@ import pytest
 
 from builder.model import Artifact, Cell, Outcome
 from builder.model.predicates import CYCLONEDX, SLSA
+from builder.system.host_facts import HostFacts
 from builder.trust.policy.gathered import (
     BILL,
     EVIDENCE,
@@ -28,7 +29,6 @@ from builder.trust.policy.outcomes import refused
 from builder.trust.policy.render import as_lines
 from builder.trust.policy.statements import proof_of, time_of
 from builder.verify.evidence import Setting, statement
-from builder.verify.host import HostFacts
 
 DIGEST = "a1" * 32
 HOST = HostFacts(

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from proof_samples import IMAGE
 
-from builder.cli import signing
+from builder.distribute.publish import signing
 from builder.model.errors import BadInput, Interrupted, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked

@@ -12,7 +12,7 @@ import pytest
 from proof_samples import VECTORS, evidence
 
 from builder import __version__
-from builder.cli.declared import files_of, program_digest, project_digests
+from builder.build.declared import files_of, program_digest, project_digests
 from builder.model import predicates
 from builder.model.errors import BadInput
 from builder.system.bound_files import bound_names, with_digests

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.cli import main
-from builder.cli.again import emulation, merged
+from builder.verify.again import emulation, merged
 
 MANIFEST = {
     "schema": "build-images/manifest/v1",

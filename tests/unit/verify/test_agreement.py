@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from made_releases import images_of, make_images, make_project
 
-from builder.cli.job import report
-from builder.cli.manifests import Wanted
-from builder.cli.standing import proven_state
+from builder.artifacts.manifests import Wanted
 from builder.distribute.publish import NotReady, ready
 from builder.model import PlannedImage
+from builder.reports.report.folder import report_folder
 from builder.verify.agreement import CHECK, as_judged, faults_of, read_statements
+from builder.verify.proven import proven_state
 
 Json = dict[str, Any]
 NAME = "evidence/sif.json"
@@ -193,7 +193,7 @@ def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
     manifest, _ = loaded(folder)
     with pytest.raises(NotReady, match="failed in its details"):
         ready(image, folder, manifest)
-    report(out, images_plan(project), {}, {}, {})
+    report_folder(out, images_plan(project), {}, {}, {})
     told = json.loads((out / "report.json").read_text())
     [found] = [one for one in told["images"] if one["image"] == image.identifier]
     assert found["outcome"] == "failed"

@@ -12,13 +12,14 @@ import pytest
 from samples import a_file, tar_bytes
 from test_check_outcomes import a_check
 
+from builder.artifacts.check_programs import programs_in
 from builder.artifacts.flatten import flattened
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
 from builder.model import FAILED, SKIPPED
 from builder.model.digests import digest_of
 from builder.verify import FormatTree, Target
-from builder.verify.harness import altered_harness, carried_harness, harness_of, programs_in
+from builder.verify.harness import altered_harness, carried_harness, harness_of
 
 FILES = {
     "files/checks/10-mpi": "#!/bin/sh\nsh $SRC/quiet.sh mpi\n",

@@ -17,9 +17,9 @@ from builder import facts
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.system.home import Home
+from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
 from builder.verify.evidence import StartedBy
-from builder.verify.host import host_facts
 from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, saying, verify_ranks
 from builder.verify.ranks.launchers import Launcher, Unfit
 from builder.verify.ranks.machines import machines, said

@@ -19,9 +19,8 @@ from rehearse_samples import (
 )
 from samples import block, image, recipe, shipped_project
 
-from builder.cli.manifests import SCHEMA
+from builder.artifacts.manifests import SCHEMA
 from builder.cli.rehearsing import as_json, as_text
-from builder.cli.seen import COMPILED_ONLY, seen_of
 from builder.cli.show import explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
@@ -51,6 +50,7 @@ from builder.verify.rehearse.trials import (
     passed,
 )
 from builder.verify.rehearse.workspace import Workspace
+from builder.verify.seen import COMPILED_ONLY, seen_of
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"

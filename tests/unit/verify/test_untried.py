@@ -13,17 +13,16 @@ import pytest
 
 from builder import facts
 from builder.build.engines import Tools
-from builder.cli import untried
-from builder.cli.again import Verified
-from builder.cli.untried import machines_fault, not_tried
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
 from builder.model.runs import required_runs
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
-from builder.verify import machine
+from builder.verify import machine, untried
+from builder.verify.again import Verified
 from builder.verify.machine import ending_program, runs_nothing
 from builder.verify.runners import Container, Kind
+from builder.verify.untried import machines_fault, not_tried
 
 INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
 

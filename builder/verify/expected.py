@@ -25,7 +25,7 @@ RUN_CHECKS = "tests/images/run-checks"
 
 def expected_target(project: Path, manifest: Mapping[str, Any]) -> Target | None:
     """What has to be proven of an image, as its project says; None if it would build another."""
-    from builder.cli.cell import target_of  # noqa: PLC0415 - it imports hpccm, which publish does not
+    from builder.verify.image_job import target_of  # noqa: PLC0415 - it imports hpccm, which publish does not
 
     image = _planned(project, manifest)
     if image is None:

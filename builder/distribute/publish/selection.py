@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.cli.expected import harness_digests
-from builder.cli.manifests import read_manifest
+from builder.artifacts.manifests import read_manifest
 from builder.compile.spec import COMPILER, limit_reason
 from builder.distribute.publish import NotReady, Ready, Release, ready
 from builder.model import (
@@ -25,6 +24,7 @@ from builder.model import (
 )
 from builder.model.errors import BadInput, Fault
 from builder.plan import make_plan
+from builder.verify.expected import harness_digests
 from builder.verify.harness import harness_of, within
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.cli.schedule import Schedule, Task
+from builder.build.schedule import Schedule, Task
 from builder.model.errors import Interrupted
 from builder.system.atomic import write_atomically
 from builder.system.locks import locked

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts import flatten, oci, sbom
+from builder.artifacts.check_programs import programs_in
 from builder.artifacts.repack import Plain, repack, unpack
 from builder.build.bases import StoredBase
 from builder.build.engines import apptainer, charliecloud
 from builder.build.engines.protocol import tag
-from builder.cli.lending import lent_to
-from builder.cli.run import Run, Timer
-from builder.cli.workspace import Workspace, remove
+from builder.build.lending import lent_to
+from builder.build.run import Run, Timer
+from builder.build.workspace import Workspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage
 from builder.model.digests import sha256_of_file
 from builder.model.errors import StepFailed
-from builder.verify.harness import programs_in
 
 BASE_DIGEST = "org.opencontainers.image.base.digest"
 

@@ -1,7 +1,7 @@
 """Which task comes next: what is ready, what there is room for, the longest path first.
 
 No threads and no clock here: `Schedule` is told what started and what ended, and says what may
-start. `builder.cli.running` gives it threads.
+start. `builder.build.running` gives it threads.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.cli.manifests import size_of
+from builder.artifacts.manifests import size_of
 from builder.compile.spec.checks import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
 from builder.system.atomic import write_atomically

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.build.engines import Buildah, Tools
-from builder.cli.running import uninterrupted
-from builder.cli.shared import link_shared
+from builder.build.running import uninterrupted
+from builder.build.shared import link_shared
 from builder.system.atomic import write_whole
 from builder.system.home import Home
 from builder.system.locks import Turn, locked, together

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.cli.packing import file_digest
-from builder.cli.run import Run, now
-from builder.cli.untried import machines_fault, not_tried
+from builder.build.packing import file_digest
+from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.runs import required_runs
@@ -36,6 +35,7 @@ from builder.verify.control import WITHHELD_CHECK, withheld
 from builder.verify.harness import altered_harness, carried_harness
 from builder.verify.metadata import compared
 from builder.verify.runners import Container, Runner
+from builder.verify.untried import machines_fault, not_tried
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
 

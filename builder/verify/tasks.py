@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from builder.cli.again import prove_again
-from builder.cli.cell import Cell, spec_digests, target_of
-from builder.cli.manifests import State
-from builder.cli.run import Run
-from builder.cli.running import Durations
-from builder.cli.schedule import Limits, Task
-from builder.cli.stages import Stages
-from builder.cli.untried import not_tried
+from builder.artifacts.manifests import State
+from builder.build.run import Run
+from builder.build.running import Durations
+from builder.build.schedule import Limits, Task
+from builder.build.stages import Stages
 from builder.model import RUNTIME, KeyedStage, Spec
 from builder.model.errors import BadInput
+from builder.verify.again import prove_again
+from builder.verify.image_job import Cell, spec_digests, target_of
+from builder.verify.untried import not_tried
 
 _GIB = 1 << 30
 # Seconds that a task takes before one was ever measured; what runs emulated takes longer.

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from builder.build.bases import StoredBase, ensure_base, find_mirror, kept_base
 from builder.build.engines import Engine
+from builder.build.lending import lent_to, native_tools, told
 from builder.build.native import NativeTools
-from builder.cli.lending import lent_to, native_tools, told
-from builder.cli.packing import append
-from builder.cli.records import ENGINES, Records, noted_engines, program, read_record
-from builder.cli.run import Run, now
-from builder.cli.workspace import output_folder, remove, write_spec
+from builder.build.packing import append
+from builder.build.records import ENGINES, Records, noted_engines, program, read_record
+from builder.build.run import Run, now
+from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.compile.spec.cutting import stage_alone
 from builder.model import KeyedStage, PlannedImage, Spec

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.again import Verified, check_runners, within_reach, work_folder
-from builder.cli.proving import manifest_part, prove
-from builder.cli.run import Run
-from builder.cli.workspace import FILES
+from builder.build.run import Run
+from builder.build.workspace import FILES
 from builder.compile.spec.checks import SCRIPTS
 from builder.distribute.pull.receipts import NAME, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
 from builder.verify import FormatTree, InImageCheck, Target
+from builder.verify.again import Verified, check_runners, within_reach, work_folder
 from builder.verify.carried import carried_checks
+from builder.verify.proving import manifest_part, prove
 from builder.verify.trees import tree_of_artifact
 
 

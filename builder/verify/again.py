@@ -13,13 +13,12 @@ from typing import Any
 
 from builder import facts
 from builder.artifacts.described import labels_of
+from builder.artifacts.manifests import MANIFEST, read_manifest, why_none, write_manifest
 from builder.artifacts.oci import Layout, read_layout
 from builder.build.engines import Tools
-from builder.cli.manifests import MANIFEST, read_manifest, why_none, write_manifest
-from builder.cli.packing import file_digest
-from builder.cli.proving import manifest_part, prove, proven_on_gpu
-from builder.cli.run import Run, now
-from builder.cli.workspace import FILES, link_or_copy
+from builder.build.packing import file_digest
+from builder.build.run import Run, now
+from builder.build.workspace import FILES, link_or_copy
 from builder.facts.versions import split_mpi
 from builder.model import FAILED, NONE, Artifact, Outcome
 from builder.model.errors import BadInput
@@ -29,6 +28,7 @@ from builder.system.regular_files import irregular
 from builder.verify import RUNNERS, InImageCheck, Target
 from builder.verify.agreement import Statement, checked_outcomes, formats_not_run, read_statements
 from builder.verify.harness import harness_of
+from builder.verify.proving import manifest_part, prove, proven_on_gpu
 from builder.verify.reported import AskedRanks
 
 

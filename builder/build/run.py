@@ -12,9 +12,9 @@ from pathlib import Path
 from builder.artifacts.sharing import SharedLayers
 from builder.build.bases import Mirror
 from builder.build.engines import Engine, Tools
-from builder.cli.progress import Progress
 from builder.model import EPOCH, FORMATS
-from builder.verify import HostFacts
+from builder.system.host_facts import HostFacts
+from builder.system.progress import Progress
 
 
 def now() -> str:

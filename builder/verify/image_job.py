@@ -14,17 +14,14 @@ from typing import Any
 
 from builder import __version__
 from builder.artifacts import oci
+from builder.artifacts.manifests import MANIFEST, SCHEMA, Wanted, write_manifest
 from builder.artifacts.repack import Plain
+from builder.build.declared import files_of, program_digest
 from builder.build.engines.protocol import tag
-from builder.cli.declared import files_of, program_digest
-from builder.cli.manifests import MANIFEST, SCHEMA, Wanted, write_manifest
-from builder.cli.packing import Packer
-from builder.cli.proving import artifact_part, manifest_part, prove
-from builder.cli.run import Run, Timer, now
-from builder.cli.stages import Stages
-from builder.cli.standing import proven_state
-from builder.cli.untried import not_tried
-from builder.cli.workspace import (
+from builder.build.packing import Packer
+from builder.build.run import Run, Timer, now
+from builder.build.stages import Stages
+from builder.build.workspace import (
     FILES,
     Workspace,
     output_folder,
@@ -42,7 +39,10 @@ from builder.system.atomic import write_atomically
 from builder.system.bound_files import SBOM
 from builder.verify import InImageCheck, Target
 from builder.verify.harness import harness_of
+from builder.verify.proven import proven_state
+from builder.verify.proving import artifact_part, manifest_part, prove
 from builder.verify.reported import AskedRanks
+from builder.verify.untried import not_tried
 
 ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
 WAITING = "waiting for another build-images that makes this image"

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
-from builder.cli.again import OpenImage, check_runners, opened, subjects
-from builder.cli.manifests import write_manifest
-from builder.cli.proving import emulator_of
-from builder.cli.run import Run, now
+from builder.artifacts.manifests import write_manifest
+from builder.build.run import Run, now
 from builder.facts.versions import split_mpi
 from builder.model import FORMATS, SKIPPED
 from builder.model.errors import BadInput
-from builder.reports.report import refresh
 from builder.sources.package_indices import states_in
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
+from builder.verify.again import OpenImage, check_runners, opened, subjects
 from builder.verify.agreement import BENCH
 from builder.verify.measure import (
     BARE,
@@ -40,21 +38,25 @@ from builder.verify.measure import (
     rows_of,
     run_rounds,
 )
+from builder.verify.proving import emulator_of
 from builder.verify.runners import Container
 
 _RANKS = 2
 
 
-def measure(run: Run, folder: Path, *, runners: Sequence[str], repeats: int) -> Measured:
-    """Measure the image in an output folder; what came of it goes into manifest and evidence.
+def measure(
+    run: Run, folder: Path, *, runners: Sequence[str], repeats: int
+) -> tuple[Measured, Mapping[str, Any]]:
+    """Measure the image in an output folder; return the measurement and the updated manifest.
+
+    Manifest and evidence in the folder have the measurement, too.
 
     Raises `BadInput` when the image has none of the programs, or no tarball for bare.
     """
     with opened(folder, run.tools) as image:
         check_runners(image.artifacts, runners)
         measured = _measured(run, image, runners=runners, repeats=repeats)
-        keep(run, image, folder, measured)
-    return measured
+        return measured, record(run, image, folder, measured)
 
 
 def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: int) -> Measured:
@@ -159,8 +161,8 @@ def _name(kind: Kind) -> str:
     return f"{kind.format}-{kind.name}"
 
 
-def keep(run: Run, image: OpenImage, folder: Path, measured: Measured) -> None:
-    """Evidence for each format, the manifest, and the report above the image's folder.
+def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Mapping[str, Any]:
+    """Write the evidence of each format and the manifest, which is returned.
 
     Of what a busy machine could not tell there is none: that says nothing of the image.
     """
@@ -170,8 +172,7 @@ def keep(run: Run, image: OpenImage, folder: Path, measured: Measured) -> None:
         if place.name != BARE and measured.collapse_in(place.name).outcome != SKIPPED
     ]
     files = [file.relative_to(folder).as_posix() for file in evidence]
-    updated = write_manifest(folder, with_measurement(image.manifest, measured, files), files)
-    refresh(folder.parent, updated)
+    return write_manifest(folder, with_measurement(image.manifest, measured, files), files)
 
 
 def with_measurement(

@@ -13,14 +13,14 @@ from builder import facts
 from builder.build import binfmt, native
 from builder.build.bases import find_mirror, sources
 from builder.build.engines import Lent, Tools
-from builder.cli.progress import Progress
-from builder.cli.run import Run
+from builder.build.run import Run
 from builder.model import PlannedImage
 from builder.model.errors import BadInput, counted
 from builder.sources.package_indices import IndexState, distinct
 from builder.sources.package_proxy import package_cache, pip_configuration
 from builder.sources.suites import MOST_BEHIND, Suites, state_beside
 from builder.system.home import LENT_AT, PIP_AT, Home
+from builder.system.progress import Progress
 
 MAX_INDEX_AGE = "BUILD_IMAGES_MAX_INDEX_AGE"
 

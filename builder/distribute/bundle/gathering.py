@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from builder.build.bases import kept_base
+from builder.build.declared import project_digests
 from builder.build.native import stored_tools
 from builder.build.native.files import digest_of, entries_of
-from builder.cli.declared import project_digests
 from builder.distribute.bundle.bases import base_of_store, read_base
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, ToolFiles
 from builder.distribute.publish import Ready

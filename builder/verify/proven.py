@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.artifacts.manifests import State, Wanted, state_of
 from builder.artifacts.oci import read_layout
-from builder.cli.manifests import State, Wanted, state_of
 from builder.model import PlannedImage
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed

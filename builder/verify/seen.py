@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.cli.manifests import read_manifest
+from builder.artifacts.manifests import read_manifest
 from builder.model import PlannedImage
 from builder.system.home import Home
 from builder.verify.rehearse import records

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import errno
-import shlex
 import shutil
-import sys
-import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder import __version__
-from builder.cli.cell import spec_digests, wanted_by
-from builder.cli.manifests import State, read_manifest
-from builder.cli.run import Run
-from builder.cli.running import Durations, run_all
-from builder.cli.schedule import Schedule, Task
-from builder.cli.stages import Stages, note_engine, with_log
-from builder.cli.standing import proven_state
-from builder.cli.tasks import Job, limits_of, tasks_of
-from builder.model import Plan, Spec
+from builder.artifacts.manifests import State
+from builder.build.run import Run
+from builder.build.running import Durations, run_all
+from builder.build.schedule import Schedule, Task
+from builder.build.stages import Stages, note_engine, with_log
+from builder.model import Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
-from builder.reports.report import write_report
-from builder.verify.agreement import as_judged, faults_of, read_statements
+from builder.verify.image_job import spec_digests, wanted_by
+from builder.verify.proven import proven_state
+from builder.verify.tasks import Job, limits_of, tasks_of
 
 _FULL = ("no space left on device", "disk quota exceeded")
 
@@ -37,6 +31,10 @@ class Results:
     manifests: Mapping[str, Mapping[str, Any]]
     errors: Mapping[str, BuildImagesError]
 
+    def reasons(self, *, lacking: bool) -> dict[str, str]:
+        """Errors in words, by image: those for want of something on this machine, or the others."""
+        return {name: str(error) for name, error in self.errors.items() if _lacks(error) is lacking}
+
     @property
     def exit_code(self) -> int:
         """0 when all is verified, 4 when the machine gave out, else 1."""
@@ -46,60 +44,15 @@ class Results:
         return 1 if self.errors or bad else 0
 
 
-def run_job(
-    run: Run, plan: Plan, specs: Sequence[Spec], lacking: Mapping[str, str], *, jobs: int
-) -> Results:
-    """Make every image that is not done yet, and write the report over the output folder.
-
-    `lacking` says of the plan's other images what this machine lacks to build them.
-    """
-    start = time.monotonic()
+def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
+    """Make and prove every image that is not done yet."""
     with run.progress.running([spec.image.identifier for spec in specs]):
-        results = _all_images(run, specs, jobs)
-    failures, compiled = (
-        {name: str(error) for name, error in results.errors.items() if _lacks(error) is lacks}
-        for lacks in (False, True)
-    )
-    took_s = round(time.monotonic() - start, 1)
-    report(
-        run.out,
-        plan,
-        failures,
-        {**compiled, **lacking},
-        {"started": run.started, "duration_s": took_s, "host": asdict(run.host)},
-    )
-    return results
-
-
-def report(
-    out: Path,
-    plan: Plan,
-    failures: Mapping[str, str],
-    compiled: Mapping[str, str],
-    run: Mapping[str, Any],
-) -> None:
-    """Write the report over an output folder: what is in it, and what is not, with the reasons."""
-    command = shlex.join(["build-images", *sys.argv[1:]])
-    build = {"tool_version": __version__, "command": command, **run}
-    write_report(_manifests(out), plan.left_out, failures, out=out, build=build, compiled=compiled)
+        return _all_images(run, specs, jobs)
 
 
 def _lacks(error: BuildImagesError) -> bool:
     """Whether it is the machine that lacks something, and nothing is wrong with the image."""
     return error.exit_code == MissingPrerequisite.exit_code
-
-
-def _manifests(out: Path) -> list[dict[str, Any]]:
-    """Every image in the output folder, of this run and of earlier ones.
-
-    One whose evidence contradicts its manifest has failed.
-    """
-    folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
-    return [
-        as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
-        for folder in folders
-        if (manifest := read_manifest(folder)) is not None
-    ]
 
 
 def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:

@@ -1,0 +1,42 @@
+"""The report over an output folder: all images in it, of this run and of earlier ones."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from builder import __version__
+from builder.artifacts.manifests import read_manifest
+from builder.model import Plan
+from builder.reports.report import write_report
+from builder.verify.agreement import as_judged, faults_of, read_statements
+
+
+def report_folder(
+    out: Path,
+    plan: Plan,
+    failures: Mapping[str, str],
+    compiled: Mapping[str, str],
+    run: Mapping[str, Any],
+) -> None:
+    """Write the report over an output folder: what is in it, and what is not, with the reasons.
+
+    `failures` and `compiled` are as in `write_report`; `run` says when, for how long, and on which
+    host.
+    """
+    command = shlex.join(["build-images", *sys.argv[1:]])
+    build = {"tool_version": __version__, "command": command, **run}
+    write_report(_manifests(out), plan.left_out, failures, out=out, build=build, compiled=compiled)
+
+
+def _manifests(out: Path) -> list[dict[str, Any]]:
+    """The manifest of every image in the folder; one that its evidence contradicts has failed."""
+    folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
+    return [
+        as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
+        for folder in folders
+        if (manifest := read_manifest(folder)) is not None
+    ]
