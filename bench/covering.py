@@ -1,6 +1,6 @@
 """Which tests run which lines of `builder/`, measured per test file and kept in out/mutants/.
 
-What is kept of a test file holds until it, a helper beside it or a file of `builder/` changes.
+What is kept of a test file holds until it, a helper of its folder or a file of `builder/` changes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _file_of(module: str) -> str:
 
 def coverage_of_units() -> Coverage:
     """The coverage of the unit tests; of files that changed, it is measured anew."""
-    files = sorted(_UNITS.glob("test_*.py"))
+    files = sorted(_UNITS.rglob("test_*.py"))
     records = {file: _record_of(file) for file in files}
     if stale := [file for file, record in records.items() if not record.exists()]:
         print(f"measuring what {len(stale)} files of unit tests cover ...", flush=True)
@@ -133,11 +133,13 @@ def _coverage_of(records: Iterable[Path]) -> Coverage:
 def _record_of(test: Path) -> Path:
     """The record of a test file, named by all that its coverage depends on."""
     content = hashlib.sha256()
-    helpers = [file for file in test.parent.glob("*.py") if not file.name.startswith("test_")]
+    folder = _UNITS if test.is_relative_to(_UNITS) else _ENGINES
+    helpers = [file for file in folder.glob("*.py") if not file.name.startswith("test_")]
     for file in sorted([*(PROJECT / "builder").rglob("*.py"), *helpers, test]):
         content.update(str(file.relative_to(PROJECT)).encode())
         content.update(file.read_bytes())
-    return KEPT / test.parent.name / f"{test.stem}-{content.hexdigest()[:16]}.json"
+    below = test.parent.relative_to(folder.parent)
+    return KEPT / below / f"{test.stem}-{content.hexdigest()[:16]}.json"
 
 
 def _keep(record: Path, lines: Mapping[str, Mapping[str, object]], seconds: object) -> None:

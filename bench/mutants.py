@@ -29,7 +29,7 @@ from mutant_runs import Mutant, Outcome, run
 from mutations import Mutation, mutations
 
 REACH, REACH_OF_PROOF = 0.90, 0.97
-PROOF = ("builder/verify", "builder/trust/proof", "builder/trust/policy", "builder/distribute/pull")
+PROOF = ("builder/verify", "builder/trust", "builder/distribute/pull")
 TESTS = PROJECT / "tests/unit"
 NOTICED, SURVIVED, NOT_COVERED = "noticed", "survived", "not covered"
 

@@ -10,6 +10,7 @@ test compares it with the README, and what was tried with what the recipes ask f
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import sys
 from collections import Counter
@@ -28,6 +29,7 @@ PROVEN, REHEARSED, COMPILED = "built and proven", "rehearsed", "compiled only"
 Row = tuple[str, bool]  # a recipe, and whether with CUDA
 
 
+@functools.cache
 def first_images() -> dict[tuple[Row, str], str]:
     """For each row and architecture the identifier of its first image, in build order."""
     project = load_project(ROOT, block_faults=block_faults)

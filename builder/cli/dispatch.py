@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -85,6 +86,10 @@ def _without_collector() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
-            gc.freeze()
+        _freeze_once()
         gc.enable()
+
+
+@functools.cache
+def _freeze_once() -> None:
+    gc.freeze()

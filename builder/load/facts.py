@@ -5,6 +5,7 @@ A row of a project's `facts/NAME.yaml` replaces the shipped one of the same rele
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from builder.load.readers import (
     one_of,
     text,
 )
+from builder.model.errors import Fault
 
 T = TypeVar("T")
 Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SdkRelease, SystemRelease)
@@ -55,6 +57,22 @@ def read_facts(root: Path, faults: Faults) -> Facts:
 
     Whatever is wrong is noted in `faults`; the result is then not to be used.
     """
+    if (root / FOLDER).is_dir():
+        return _read(root, faults)
+    tables, known_faults = _shipped_alone()
+    faults.found += known_faults
+    return tables
+
+
+@functools.cache
+def _shipped_alone() -> tuple[Facts, tuple[Fault, ...]]:
+    """The shipped tables, which do not change while a program runs, and what is wrong with them."""
+    faults = Faults()
+    tables = _read(_SHIPPED, faults)
+    return tables, tuple(faults.found)
+
+
+def _read(root: Path, faults: Faults) -> Facts:
     _check_names(root / FOLDER, faults)
     lines: Lines = {}
     tables = Facts(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,3 +22,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if chosen is None and folders == [HERE] and not (is_worker or config.option.usepdb):
         config.option.numprocesses = len(os.sched_getaffinity(0))
+        config.option.dist = "loadfile"  # what the tests of a file share is made once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _derive_each_key_once() -> Iterator[None]:
+    """A third of a second goes into each key that is derived from a password, as it should."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashlib, "scrypt", functools.cache(hashlib.scrypt))
+        yield

@@ -43,7 +43,7 @@ def document(system: str, plan: Plan, **runners: str) -> Any:
     make, known = SYSTEMS[system]
     return yaml.load(
         make(pipeline_of(plan.images, {**known, **runners}, command="sample")),
-        Loader=yaml.BaseLoader,  # `on` is a word
+        Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader),  # `on` is a word
     )
 
 

@@ -5,6 +5,7 @@ UPDATE_GOLDEN=1 writes docs/schema anew.
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ BAD = {
 }
 
 
+@functools.cache
 def validator(kind: str) -> jsonschema.Draft7Validator:
     made = schema.schema(kind)
     jsonschema.Draft7Validator.check_schema(made)
