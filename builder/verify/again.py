@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
+from builder.artifacts.agreement import (
+    Statement,
+    checked_outcomes,
+    formats_not_run,
+    read_statements,
+)
 from builder.artifacts.described import labels_of
 from builder.artifacts.manifests import MANIFEST, read_manifest, why_none, write_manifest
 from builder.artifacts.oci import Layout, read_layout
@@ -26,7 +32,6 @@ from builder.model.runs import required_runs
 from builder.sources.package_indices import states_in
 from builder.system.regular_files import irregular
 from builder.verify import RUNNERS, InImageCheck, Target
-from builder.verify.agreement import Statement, checked_outcomes, formats_not_run, read_statements
 from builder.verify.harness import harness_of
 from builder.verify.proving import manifest_part, prove, proven_on_gpu
 from builder.verify.reported import AskedRanks

@@ -6,8 +6,8 @@ import dataclasses
 import re
 from collections.abc import Collection
 
+from builder.artifacts import agreement
 from builder.model import FAILED, NONE, Outcome
-from builder.verify import agreement
 from builder.verify.checks import InImageCheck, Target
 from builder.verify.trees import FormatTree
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.artifacts.agreement import faults_of, read_statements, required_checks
 from builder.artifacts.manifests import State, Wanted, state_of
 from builder.artifacts.oci import read_layout
 from builder.model import PlannedImage
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
 from builder.system.bound_files import SBOM, artifact_path, read_bound
-from builder.verify.agreement import faults_of, read_statements, required_checks
 from builder.verify.harness import harness_of, within
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder import facts
-from builder.verify.agreement import wrong_numbers
+from builder.artifacts.agreement import wrong_numbers
 
 SINGLETONS = "MPI started singletons"
 _MPI = "mpi"  # the check whose ranks report library, hosts and transport

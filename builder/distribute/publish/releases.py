@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
+from builder.artifacts.agreement import faults_of, read_statements, required_checks
 from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
 from builder.model.errors import BadInput, StepFailed
@@ -22,7 +23,6 @@ from builder.model.runs import required_runs
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.bound_files import SBOM, artifact_path, read_bound
-from builder.verify.agreement import faults_of, read_statements, required_checks
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 

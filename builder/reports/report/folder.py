@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
+from builder.artifacts.agreement import as_judged, faults_of, read_statements
 from builder.artifacts.manifests import read_manifest
 from builder.model import Plan
 from builder.reports.report import write_report
-from builder.verify.agreement import as_judged, faults_of, read_statements
 
 
 def report_folder(

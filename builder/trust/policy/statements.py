@@ -11,6 +11,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from builder.artifacts.agreement import outcomes_of, run_faults
 from builder.facts.gpus import capability_of
 from builder.model.cells import Cell
 from builder.model.names import FAILED, FORMATS, NONE
@@ -29,7 +30,6 @@ from builder.trust.policy.gathered import (
     Proof,
     Provenance,
 )
-from builder.verify.agreement import outcomes_of, run_faults
 
 TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: BILL}
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program

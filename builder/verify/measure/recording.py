@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
+from builder.artifacts.agreement import BENCH
 from builder.artifacts.manifests import write_manifest
 from builder.build.run import Run, now
 from builder.facts.versions import split_mpi
@@ -18,7 +19,6 @@ from builder.model.errors import BadInput
 from builder.sources.package_indices import states_in
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.again import OpenImage, check_runners, opened, subjects
-from builder.verify.agreement import BENCH
 from builder.verify.measure import (
     BARE,
     BARE_FORMAT,

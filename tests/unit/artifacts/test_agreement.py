@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from made_releases import images_of, make_images, make_project
 
+from builder.artifacts.agreement import CHECK, as_judged, faults_of, read_statements
 from builder.artifacts.manifests import Wanted
 from builder.distribute.publish import NotReady, ready
 from builder.model import PlannedImage
 from builder.reports.report.folder import report_folder
-from builder.verify.agreement import CHECK, as_judged, faults_of, read_statements
 from builder.verify.proven import proven_state
 
 Json = dict[str, Any]
