@@ -98,9 +98,14 @@ def two_nodes() -> Iterator[dict[str, str]]:
 
 
 def jobs(environment: dict[str, str]) -> list[str]:
-    """What is in the queue, and the steps that run."""
-    asked = (["squeue", "--noheader"], ["squeue", "--noheader", "--steps"])
-    return [line for words in asked for line in _ask(words, environment).splitlines()]
+    """The queue and the steps that run; a job that is completing has a minute for it."""
+    deadline = time.monotonic() + 60
+    while True:
+        asked = (["squeue", "--noheader"], ["squeue", "--noheader", "--steps"])
+        lines = [line for words in asked for line in _ask(words, environment).splitlines()]
+        if time.monotonic() > deadline or not any(" CG " in line for line in lines):
+            return lines
+        time.sleep(0.5)
 
 
 def users(environment: dict[str, str]) -> set[str]:

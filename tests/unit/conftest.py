@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
+# Tests take helpers from other rooms' tests, whichever files are run.
+sys.path += [str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir()]
 os.environ["BUILD_IMAGES_SHARED"] = ""  # what this machine's users share is no matter of a test
 
 
