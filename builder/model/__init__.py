@@ -1,4 +1,4 @@
-"""The values that pass between the stages, in the words of the glossary (docs/architecture.md).
+"""The values that pass between the stages, in the words of the glossary (docs/state.md).
 
 All are frozen. Mappings are never changed after construction. Architectures are spelled as
 `uname -m` does: x86_64, ppc64le, aarch64.

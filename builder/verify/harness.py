@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from builder.artifacts.check_programs import FOLDER as _FOLDER
-from builder.artifacts.check_programs import PROGRAMS as _PROGRAMS
+from builder.artifacts.check_programs import FOLDER, PROGRAMS
 from builder.model import FAILED, SKIPPED, Outcome
 from builder.verify.checks import Target
 from builder.verify.trees import FormatTree
@@ -22,7 +21,7 @@ _COPIED = (
     *("files/run-checks", "files/checks/", "files/src/", "files/host-contract.json"),
     "files/bin/",
 )
-_SCRIPTS = f"{_FOLDER}checks/"
+_SCRIPTS = f"{FOLDER}checks/"
 
 
 def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
@@ -32,7 +31,7 @@ def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
     of compiled programs as `programs_in` has them.
     """
     return {
-        name.replace("files/", _FOLDER, 1): str(digest).removeprefix("sha256:")
+        name.replace("files/", FOLDER, 1): str(digest).removeprefix("sha256:")
         for name, digest in specs.items()
         if name.startswith(_COPIED)
     }
@@ -40,15 +39,15 @@ def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
 
 def within(harness: Mapping[str, str]) -> dict[str, str]:
     """A harness by paths below its folder, as evidence has it."""
-    return {path.removeprefix(_FOLDER): digest for path, digest in harness.items()}
+    return {path.removeprefix(FOLDER): digest for path, digest in harness.items()}
 
 
 def carried_harness(tree: FormatTree) -> dict[str, str]:
     """The SHA-256 of each file of the harness in an artifact, compiled programs included."""
     return {
-        path.removeprefix(_FOLDER): entry.content
+        path.removeprefix(FOLDER): entry.content
         for path, entry in sorted(tree.entries.items())
-        if path.startswith(_FOLDER) and entry.kind == "file"
+        if path.startswith(FOLDER) and entry.kind == "file"
     }
 
 
@@ -71,8 +70,8 @@ def altered_harness(target: Target, trees: Mapping[str, FormatTree]) -> tuple[Ou
 
 def _altered(target: Target, name: str, tree: FormatTree) -> Iterator[str]:
     folders = [_SCRIPTS]
-    if any(path.startswith(_PROGRAMS) for path in target.harness):  # earlier manifests have none
-        folders.append(_PROGRAMS)
+    if any(path.startswith(PROGRAMS) for path in target.harness):  # earlier manifests have none
+        folders.append(PROGRAMS)
     files = {path for path in tree.entries if path.startswith(tuple(folders))}
     for path in sorted(files | target.harness.keys()):
         entry = tree.entries.get(path)

@@ -156,7 +156,6 @@ def two_nodes() -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def folder_of_the_user(tools: Tools) -> Iterator[Path]:
-    tools.home.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
