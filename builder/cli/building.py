@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import platform
 import time
@@ -21,13 +20,12 @@ from builder.build.declared import project_digests
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.lending import downloading
 from builder.build.run import Run, now
-from builder.cli import linting, show
+from builder.cli import linting
 from builder.cli.asking import check_number
-from builder.cli.commands import compiled, load_plan, states_of_stages
+from builder.cli.commands import compiled, image_states, load_plan, show_plan
 from builder.cli.options import Options
 from builder.cli.reaching import look_for_registries
 from builder.cli.sourcing import fetched, sources_of, store_of
-from builder.cli.unchanged import image_states, shows_stages
 from builder.host import doctor as examination
 from builder.load.faults import Faults
 from builder.load.site import read_site
@@ -48,16 +46,10 @@ def build(options: Options) -> int:
     """The main job."""
     made = load_plan(options)
     specs = compiled(options, made)
-    states = image_states(options, made.images)
     if options.dry_run:
-        stages = states_of_stages(options, made)
-        if options.json:
-            print(json.dumps(show.plan_json(made, states, stages), indent=1))
-        else:
-            texts = [[(one.stage.target, str(one)) for one in some] for some in stages]
-            shown = texts if shows_stages(options, len(texts)) else []
-            print(show.plan_text(made, states, shown))
+        show_plan(options, made)
         return 0
+    states = image_states(options, made.images)
     check_number(options.selection, _to_do(states))
     progress = progress_for(options.level)
     lost = look_for_registries(options, specs, states)

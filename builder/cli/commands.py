@@ -4,37 +4,60 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from builder.artifacts.manifests import Wanted, state_of
+from builder.artifacts.settled import epoch_of
 from builder.build import binfmt
 from builder.build.records import StageState, stage_states
 from builder.cli import show
-from builder.cli.unchanged import image_states, shows_stages
 from builder.compile.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
-from builder.load.project import load_project
+from builder.load.project import RUN_CHECKS, load_project
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.errors import BadInput
 from builder.plan import make_plan
-from builder.plan.keys import DeclaredStages, StageKeys
+from builder.plan.keys import StageKeys
 from builder.system.home import Home
-from builder.verify.expected import RUN_CHECKS
 
 if TYPE_CHECKING:
     from builder.cli.options import Options
 
 
+MOST_WITH_STAGES = 50
+
+
 def plan(options: Options) -> int:
-    """Show the selected images in build order, as data."""
-    made = load_plan(options)
+    """Show the selected images in build order."""
+    planned = load_plan(options)
     if options.graph:
-        print(show.plan_graph(made))
+        print(show.plan_graph(planned))
     else:
-        states = image_states(options, made.images)
-        print(json.dumps(show.plan_json(made, states, states_of_stages(options, made)), indent=1))
+        show_plan(options, planned)
+    return 0
+
+
+def show_plan(options: Options, planned: Plan) -> None:
+    """Print a plan with what the main job would do, as text or JSON.
+
+    The stages of many images are shown where that is asked for, and in JSON.
+    """
+    states = image_states(options, planned.images)
+    if options.json:
+        stages = states_of_stages(options, planned)
+        print(json.dumps(show.plan_json(planned, states, stages), indent=1))
+    elif options.stages or len(planned.images) <= MOST_WITH_STAGES:
+        print(show.plan_text(planned, states, states_of_stages(options, planned)))
+    else:
+        print(show.plan_text(planned, states))
+
+
+def spec(options: Options) -> int:
+    """Write the specs of the selected images, and print where they are."""
+    print("\n".join(map(str, write_specs(options))))
     return 0
 
 
@@ -78,23 +101,25 @@ def load_plan(options: Options, *, may_be_empty: bool = False) -> Plan:
     )
 
 
-def declared_stages(options: Options, made: Plan) -> list[dict[str, Any]]:
-    """The stages of a plan's images, as they are kept; none where they will not be shown."""
-    if not shows_stages(options, len(made.images)):
-        return []
-    return [asdict(one) for one in declared_of(made.images)]
+def image_states(options: Options, images: Sequence[PlannedImage]) -> list[str]:
+    """For each image, what the main job would do with it."""
+    if options.refresh or not options.cache:
+        return ["to build: all of it anew"] * len(images)
+    wanted = Wanted(
+        formats=options.formats,
+        engine=options.engine,
+        verify=options.verify,
+        epoch=epoch_of(os.environ),
+        native_tools=options.native_tools,
+    )
+    return [state_of(options.out, image, wanted).text for image in images]
 
 
 def states_of_stages(options: Options, made: Plan) -> list[tuple[StageState, ...]]:
     """For each image of a plan, what the main job would do with each of its stages."""
-    declared, home = declared_of(made.images), Home.of_environment()
+    keys, home = StageKeys(COMPILER), Home.of_environment()
+    declared = [keys.of(image) for image in made.images]
     return stage_states(home, options.engine, declared, native=options.native_tools)
-
-
-def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
-    """The stages of images, as their project declares them."""
-    keys = StageKeys(COMPILER)
-    return [keys.of(image) for image in images]
 
 
 def compiled(options: Options, made: Plan) -> list[Spec]:

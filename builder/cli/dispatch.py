@@ -25,8 +25,8 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "build": Command("building", "build"),
-    "plan": Command("unchanged", "plan"),
-    "spec": Command("unchanged", "spec"),
+    "plan": Command("commands", "plan"),
+    "spec": Command("commands", "spec"),
     "lint": Command("linting", "command"),
     "rehearse": Command("rehearsing", "command"),
     "explain": Command("commands", "explain"),

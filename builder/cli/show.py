@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from builder.artifacts.manifests import Keyed
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.plan.grouping import MANY, by_reason
@@ -20,32 +19,23 @@ Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
 _NO_DOOR = (
     "native tools: none, the kernel's handler is not that of set-up: run 'build-images setup'"
 )
-Stages = Sequence[tuple[str, str]]  # the name of each stage, and what will happen to it
 
 
-def plan_text(plan: Plan, states: Sequence[str], stages: Sequence[Stages] = ()) -> str:
-    """The images in build order, each with what will happen to it."""
-    return plan_rows(plan.images, len(plan.left_out), states, stages)
-
-
-def plan_rows(
-    images: Sequence[Keyed | PlannedImage],
-    left_out: int,
-    states: Sequence[str],
-    stages: Sequence[Stages] = (),
+def plan_text(
+    plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]] = ()
 ) -> str:
-    """The same, of what names images and of the number of cells that are left out.
+    """The images in build order, each with what will happen to it.
 
     `stages` are those of the images, each with its state; of images that are done, none is shown.
     """
-    width = max(len(image.identifier) for image in images)
-    target = max((len(name) for some in stages for name, _ in some), default=0)
+    width = max(len(image.identifier) for image in plan.images)
+    target = max((len(state.stage.target) for some in stages for state in some), default=0)
     lines: list[str] = []
-    for number, (image, state) in enumerate(zip(images, states, strict=True), start=1):
+    for number, (image, state) in enumerate(zip(plan.images, states, strict=True), start=1):
         lines.append(f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}")
         if stages and state.startswith("to build"):
-            lines += [f"       {name:{target}}  {text}" for name, text in stages[number - 1]]
-    count = counted(len(images), "image")
+            lines += [f"       {one.stage.target:{target}}  {one}" for one in stages[number - 1]]
+    count, left_out = counted(len(plan.images), "image"), len(plan.left_out)
     more = f"; {left_out} left out ('build-images explain' says why)" if left_out else ""
     return "\n".join([*lines, count + more])
 
