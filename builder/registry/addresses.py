@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from urllib.parse import urljoin, urlsplit
 
@@ -46,7 +45,6 @@ def next_page(link: str) -> str:
     return next(addresses, "")
 
 
-@functools.lru_cache(maxsize=256)  # each request's is looked at several times
 def origin(url: str) -> tuple[str, str, int]:
     """Scheme, host and port, as they are asked: what may see the credentials for a registry.
 
