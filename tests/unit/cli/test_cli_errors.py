@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-from builder.cli import dispatch, main
+from builder.cli import main, plan
 from builder.cli.os_errors import told
 from builder.system.terminal import in_colour, printable, printable_lines
 
@@ -111,7 +111,7 @@ def test_what_a_full_or_closed_disk_needs(
     def fails(_: object) -> int:
         raise OSError(number, os.strerror(number), "a/file")
 
-    monkeypatch.setattr(dispatch, "run", fails)
+    monkeypatch.setattr(plan, "run", fails)
     assert main(["plan"]) == code
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"build-images: a/file: {os.strerror(number)}"
@@ -134,7 +134,7 @@ def test_what_needs_more_memory_than_there_is(
     def fails(_: object) -> int:
         raise MemoryError
 
-    monkeypatch.setattr(dispatch, "run", fails)
+    monkeypatch.setattr(plan, "run", fails)
     assert main(["plan"]) == 4
     assert capsys.readouterr().err == "build-images: there is not enough memory for this\n"
 

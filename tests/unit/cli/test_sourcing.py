@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from samples import ROOT
 
+from builder.cli import lock as commands
 from builder.cli import main
-from builder.cli import sourcing as commands
 from builder.host import doctor
 from builder.sources import Downloader
 from builder.sources.download import Fetched, NotFetched, digest_of

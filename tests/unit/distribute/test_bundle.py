@@ -19,7 +19,7 @@ from made_releases import correct_evidence, make_images, make_project
 from samples import ROOT, private_file
 
 from builder.cli import main
-from builder.cli.loading import _fixed_here
+from builder.cli.load import _fixed_here
 from builder.distribute.bundle import archive as archives
 from builder.distribute.bundle import layout, writing
 from builder.model.digests import HashedWriter

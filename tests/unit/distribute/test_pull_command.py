@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from builder.cli import main, pulling
+from builder.cli import main
+from builder.cli import pull as pulling
 from builder.distribute.pull.pulling import Judged, Wanted
 from builder.model.errors import BadInput
 from builder.trust.proof.keys import generated

@@ -15,7 +15,7 @@ from rehearse_samples import outcomes, shipped, step
 from samples import ROOT, block, recipe, shipped_project
 
 from builder.build.bases import apt_archives
-from builder.cli.rehearsing import package_archives
+from builder.cli.rehearse import package_archives
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import PlannedImage, Selection
