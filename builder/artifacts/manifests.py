@@ -99,15 +99,7 @@ class State:
     manifest: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Keyed:
-    """An image by what names it and what decides whether it is built anew."""
-
-    identifier: str
-    content_key: str
-
-
-def state_of(out: Path, image: Keyed | PlannedImage, wanted: Wanted) -> State:
+def state_of(out: Path, image: PlannedImage, wanted: Wanted) -> State:
     """What the main job has left to do for an image."""
     folder = out / image.identifier
     manifest = read_manifest(folder)
@@ -120,9 +112,7 @@ def state_of(out: Path, image: Keyed | PlannedImage, wanted: Wanted) -> State:
     return State(work="none", text=f"{manifest['outcome']}, unchanged", manifest=manifest)
 
 
-def _why_not(
-    manifest: Mapping[str, Any], folder: Path, image: Keyed | PlannedImage, wanted: Wanted
-) -> str:
+def _why_not(manifest: Mapping[str, Any], folder: Path, image: PlannedImage, wanted: Wanted) -> str:
     """Why what is there will not do; empty if it will."""
     if manifest.get("content_key") != image.content_key:
         return "its inputs changed"

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from gc import freeze
 from types import FrameType
 from typing import NoReturn
 
@@ -42,7 +43,9 @@ def _ended(argv: Sequence[str] | None) -> int:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, _as_interrupt)
         name_shared(options.project)
-        return command_of(options.command).run(options)
+        command = command_of(options.command)
+        freeze()  # modules stay for good: the collector need not look through them
+        return command.run(options)
     except (KeyboardInterrupt, Interrupted):
         _tell("interrupted; run the same command again to go on from here")
         return Interrupted.exit_code

@@ -10,13 +10,12 @@ from builder.artifacts.manifests import Wanted, state_of
 from builder.artifacts.settled import epoch_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
-from builder.load.project import load_project
+from builder.load.project import RUN_CHECKS, load_project
 from builder.model import FORMATS, Plan, PlannedImage, Selection, Spec
 from builder.model.errors import BadInput
 from builder.plan import make_plan
 from builder.plan.keys import DeclaredStages, StageKeys
 from builder.system.home import Home
-from builder.verify.expected import RUN_CHECKS
 
 
 def load_plan(project: Path, selection: Selection, *, may_be_empty: bool = False) -> Plan:

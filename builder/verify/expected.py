@@ -12,15 +12,13 @@ from typing import Any
 
 from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.compile.spec.checks import check_files
-from builder.load.project import load_project
+from builder.load.project import RUN_CHECKS, load_project
 from builder.model import AXES, PlannedImage, Selection
 from builder.model.contract import FILE, as_text, contract_of
 from builder.model.digests import digest_of
 from builder.model.errors import BuildImagesError
 from builder.plan import make_plan
 from builder.verify import Target
-
-RUN_CHECKS = "tests/images/run-checks"
 
 
 def expected_target(project: Path, manifest: Mapping[str, Any]) -> Target | None:

@@ -194,7 +194,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
         (
             "init=15",
             SICK,
-            ("the driver does not answer: nvmlInit_v2: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
+            ("the driver does not answer: nvmlInitWithFlags: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
         ),
         ("init=4", UNKNOWN, "this user may not ask the driver (NVML_ERROR_NO_PERMISSION)"),
         ("count=0", SICK, "the driver answers, and shows no GPU"),
@@ -229,7 +229,7 @@ def test_a_host_without_a_gpu(
 
 
 def reading_here() -> NvmlReading:
-    from builder.system.nvml import read  # noqa: PLC0415
+    from builder.system.nvml.reading import read  # noqa: PLC0415
 
     return read()
 
