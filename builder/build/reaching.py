@@ -11,8 +11,7 @@ from builder.build.workspace import write_spec
 from builder.compile.spec import base_archive
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite
-from builder.registry import Reference
-from builder.sources.registry import MIRROR_HINT, Unreachable, unreachable
+from builder.sources.registry import MIRROR_HINT, Unreachable, registry_of, unreachable
 from builder.system.home import Home
 
 
@@ -70,7 +69,7 @@ def look_for_registries(
 
 
 def _registries(spec: Spec) -> set[str]:
-    return {Reference.parse(one).registry for one in _names(spec)}
+    return {registry_of(name) for name in _names(spec)}
 
 
 def _names(spec: Spec) -> set[str]:

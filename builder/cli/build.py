@@ -43,7 +43,7 @@ from builder.sources.package_indices import days_behind
 from builder.system.host_facts import host_facts
 from builder.system.progress import Progress, progress_for
 from builder.verify.main_job import run_job
-from builder.verify.prepared import BuildOptions, prepare
+from builder.verify.prepared import BuildSettings, prepare
 
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 MOST_WITH_STAGES = 50  # images; of more, no stages are shown
@@ -51,7 +51,7 @@ _COUNTS = {2: "two", 3: "three"}
 _HINT = "--all says that they are meant; --dry-run lists them, and --recipe or --image names fewer"
 
 
-class Options(SelectorOptions, ProgressOptions):
+class BuildOptions(SelectorOptions, ProgressOptions):
     """The options of the main job."""
 
     engine: str
@@ -117,7 +117,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: BuildOptions) -> int:
     """Build and prove the selected images, and print what came of it."""
     plan = load_plan(options.project, options.selection)
     specs = compiled(options.project, plan)
@@ -143,7 +143,7 @@ def run(options: Options) -> int:
     raise lost.error(_shown(options.out))
 
 
-def _states(options: Options, plan: Plan) -> list[str]:
+def _states(options: BuildOptions, plan: Plan) -> list[str]:
     """What there is to do for each image, in words."""
     if options.refresh or options.no_cache:
         return image_states(options.out, plan.images, None)
@@ -156,7 +156,7 @@ def _states(options: Options, plan: Plan) -> list[str]:
     return image_states(options.out, plan.images, wanted)
 
 
-def _show(options: Options, plan: Plan, states: Sequence[str]) -> None:
+def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
     """Print what would be done, by image and stage."""
     stages = states_of_stages(
         plan.images, engine=options.engine, native_tools=not options.no_native_tools
@@ -168,7 +168,7 @@ def _show(options: Options, plan: Plan, states: Sequence[str]) -> None:
 
 
 def _build(
-    options: Options,
+    options: BuildOptions,
     progress: Progress,
     plan: Plan,
     specs: Sequence[Spec],
@@ -202,8 +202,8 @@ def _build(
     return results.exit_code
 
 
-def _build_options(options: Options) -> BuildOptions:
-    return BuildOptions(
+def _build_options(options: BuildOptions) -> BuildSettings:
+    return BuildSettings(
         project=options.project,
         out=options.out,
         engine=options.engine,

@@ -63,12 +63,12 @@ examples:
 _FIRST_HINT = "publish them there first"
 
 
-class Options(SelectorOptions, ProgressOptions):
+class BundleOptions(SelectorOptions, ProgressOptions):
     """The options of `bundle`; `output` is the folder of the images' folders."""
 
     archive: Path
-    source: str
-    key: str
+    source: str | None
+    key: str | None
     no_inputs: bool
     dry_run: bool
     plain_http: Sequence[str]
@@ -107,7 +107,6 @@ def declare(parser: Parser) -> None:
         "--from",
         dest="source",
         type=not_empty,
-        default="",
         metavar="REGISTRY/NAMESPACE",
         help="take images and proof from a registry, in the place of the output folder",
     )
@@ -115,7 +114,6 @@ def declare(parser: Parser) -> None:
         "--key",
         type=not_empty,
         metavar="KEY",
-        default="",
         help="sign all of it with this key, as `publish` does",
     )
     parser.add_argument(
@@ -133,7 +131,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: BundleOptions) -> int:
     """Write the selected releases; refuse all of them if one is not proven."""
     if options.source and options.key:
         raise BadInput("--from copies proof as it is: it takes no --key")
@@ -141,16 +139,18 @@ def run(options: Options) -> int:
     declared = declared_releases(project, options.selection)
     contents, inputs = Contents(), Inputs()
     if options.source:
-        releases: Sequence[Release | Mirrored] = _of_registry(options, declared, contents)
+        releases: Sequence[Release | Mirrored] = _of_registry(
+            options, options.source, declared, contents
+        )
     else:
         releases = _of_folder(options, declared, contents, inputs)
     return _written(options, releases, contents, inputs)
 
 
 def _of_registry(
-    options: Options, declared: Sequence[Declared], contents: Contents
+    options: BundleOptions, address: str, declared: Sequence[Declared], contents: Contents
 ) -> list[Mirrored]:
-    source = namespace(options.source, options.plain_http, tell=Progress(level=options.level).say)
+    source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
     found = [
         found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
         for one in declared
@@ -164,12 +164,12 @@ def _of_registry(
 
 
 def _of_folder(
-    options: Options, declared: Sequence[Declared], contents: Contents, inputs: Inputs
+    options: BundleOptions, declared: Sequence[Declared], contents: Contents, inputs: Inputs
 ) -> list[Release]:
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
         raise refusal(reasons, declared, done="written")
-    prove = prove_with(options.key, releases, Processes())
+    prove = prove_with(options.key or "", releases, Processes())
     for one in releases:
         contents.add_release(one, prove)
     if options.has_inputs:
@@ -181,7 +181,7 @@ def _of_folder(
     return releases
 
 
-def _repository(options: Options, reference: str) -> Source:
+def _repository(options: BundleOptions, reference: str) -> Source:
     return connect(
         Reference.parse(reference),
         Credentials(),
@@ -198,7 +198,10 @@ def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs:
 
 
 def _written(
-    options: Options, releases: Sequence[Release | Mirrored], contents: Contents, inputs: Inputs
+    options: BundleOptions,
+    releases: Sequence[Release | Mirrored],
+    contents: Contents,
+    inputs: Inputs,
 ) -> int:
     target = options.archive
     names = [f"{one.recipe}:{_tag(one)}" for one in releases]

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.artifacts.manifests import MANIFEST, SCHEMA, read_manifest
-from builder.cli import options as base
-from builder.cli.options import Parser, a_path, add_output, add_project, not_empty
+from builder.cli.options import Options, Parser, a_path, add_output, add_project, not_empty
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.reports.catalog import Entry, read_entry, write_catalog
 from builder.reports.sites import Place
@@ -21,10 +20,10 @@ to be opened as they are.
 """
 
 
-class Options(base.Options):
+class CatalogOptions(Options):
     """The options of `catalog`."""
 
-    registry: str
+    registry: str | None
     images_in: Path | None
 
 
@@ -36,7 +35,6 @@ def declare(parser: Parser) -> None:
         "--registry",
         type=not_empty,
         metavar="HOST/NAMESPACE",
-        default="",
         help="where the images are published, if they are",
     )
     add_output(parser, "where to write it (default: PROJECT/out/catalog)")
@@ -48,7 +46,7 @@ def declare(parser: Parser) -> None:
     )
 
 
-def run(options: Options) -> int:
+def run(options: CatalogOptions) -> int:
     """Write the site, and print where it begins."""
     if options.registry:
         Place(registry=options.registry)  # or it says what is wrong with it
@@ -62,7 +60,7 @@ def run(options: Options) -> int:
     if out.resolve() in {one.resolve() for one in (source, *folders.values())}:
         raise BadInput(f"{out} holds images; the site needs a folder of its own")
     entries = _entries(found, folders)
-    write_catalog(entries, folders, out, registry=options.registry)
+    write_catalog(entries, folders, out, registry=options.registry or "")
     for one in entries:
         for fault in one.faults:
             print(f"{one.image}: {fault}", file=sys.stderr)

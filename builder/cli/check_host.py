@@ -7,8 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from builder.build.workspace import FILES
-from builder.cli import options as base
-from builder.cli.options import Parser, a_path, add_output, add_project, distinct
+from builder.cli.options import Options, Parser, a_path, add_output, add_project, distinct
 from builder.facts import Facts
 from builder.facts.runtimes import RUNTIMES
 from builder.host import (
@@ -65,7 +64,7 @@ _EXIT_CODE = {
 }
 
 
-class Options(base.Options):
+class CheckHostOptions(Options):
     """The options of `check-host`."""
 
     path: Path | None
@@ -123,7 +122,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: CheckHostOptions) -> int:
     """Say yes, no or cannot tell; or, with --record, what this host is."""
     processes = Processes()
     if options.record:

@@ -25,7 +25,7 @@ or matrix, print it again.
 _SYSTEMS = {"github": (github, GITHUB), "gitlab": (gitlab, GITLAB)}
 
 
-class Options(SelectorOptions):
+class CiOptions(SelectorOptions):
     """The options of `ci`."""
 
     system: str
@@ -54,7 +54,7 @@ def declare(parser: Parser) -> None:
     )
 
 
-def run(options: Options) -> int:
+def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
     make, runners = _SYSTEMS[system]

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_type_hints
 
 from builder import __version__
 from builder.cli.options import EXIT_CODES, Options, Parser
@@ -65,9 +65,7 @@ examples:
 
 
 class Command(Protocol):
-    """The module of a command."""
-
-    Options: type[Options]
+    """The module of a command; its options are of the class that `run` takes."""
 
     @staticmethod
     def declare(parser: Parser) -> None:
@@ -83,12 +81,18 @@ def command_of(name: str) -> Command:
     return cast("Command", import_module(f"builder.cli.{name.replace('-', '_')}"))
 
 
+def options_of(command: Command) -> Options:
+    """Return the options of a command, before a command line is parsed into them."""
+    made: Options = get_type_hints(command.run)["options"]()
+    return made
+
+
 def parse(argv: Sequence[str]) -> Options:
     """Parse a command line; argparse prints usage errors and exits with status 2."""
     words = _with_command(argv)
     if words[0] not in ABOUT:
         make_parser(declared=[], is_help=words[0] != "--version").parse_args(words)  # and exit
-    options = command_of(words[0]).Options()
+    options = options_of(command_of(words[0]))
     make_parser(declared=words[:1]).parse_args(words, options)
     return options
 

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest, why_none
-from builder.cli import options as base
-from builder.cli.options import Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path, add_project
 from builder.facts import CudaRelease
 from builder.host import doctor as examination
 from builder.host.doctor import gpus
@@ -19,7 +18,7 @@ from builder.system.process import Processes
 from builder.system.terminal import in_colour
 
 
-class Options(base.Options):
+class DoctorOptions(Options):
     """The options of `doctor`."""
 
     path: Path | None
@@ -46,7 +45,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: DoctorOptions) -> int:
     """Say what this machine has, and what it can therefore do; 4 if no folder can be worked in."""
     if options.gpu:
         return _gpu_health(options)
@@ -65,7 +64,7 @@ def run(options: Options) -> int:
     return 0 if usable else MissingPrerequisite.exit_code
 
 
-def _gpu_health(options: Options) -> int:
+def _gpu_health(options: DoctorOptions) -> int:
     manifest = None
     if options.path and (manifest := read_manifest(options.path)) is None:
         raise BadInput(

@@ -13,7 +13,7 @@ from builder.system.home import Home
 from builder.verify.seen import seen_of
 
 
-class Options(SelectorOptions):
+class ExplainOptions(SelectorOptions):
     """The options of `explain`."""
 
     json: bool
@@ -26,7 +26,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: ExplainOptions) -> int:
     """Print every cell of the selection with the reason."""
     plan = load_plan(options.project, options.selection, may_be_empty=True)
     seen = functools.partial(seen_of, options.out, Home.of_environment())

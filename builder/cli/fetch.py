@@ -24,7 +24,7 @@ from builder.system.home import Home
 from builder.system.progress import Progress
 
 
-class Options(SelectorOptions, ProgressOptions):
+class FetchOptions(SelectorOptions, ProgressOptions):
     """The options of `fetch`."""
 
     offline: bool
@@ -40,7 +40,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the files as JSON, by URL")
 
 
-def run(options: Options) -> int:
+def run(options: FetchOptions) -> int:
     """Bring every locked source of the selected images into the store."""
     project = load_project(options.project, block_faults=block_faults)
     plan, _ = planned(project, options.selection)

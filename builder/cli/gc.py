@@ -9,8 +9,7 @@ from typing import Any
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
 from builder.build.garbage import Garbage, free, garbage
-from builder.cli import options as base
-from builder.cli.options import Parser, add_project, number_of_days
+from builder.cli.options import Options, Parser, add_project, number_of_days
 from builder.cli.plans import load_plan
 from builder.model import FLAVOURS, Selection
 from builder.model.errors import BuildImagesError, counted
@@ -20,7 +19,7 @@ from builder.system.orphans import end_orphans
 from builder.system.process import Processes
 
 
-class Options(base.Options):
+class GcOptions(Options):
     """The options of `gc`."""
 
     free: bool
@@ -48,7 +47,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: GcOptions) -> int:
     """Show what nothing refers to, and with `--free` remove it."""
     home = Home.of_environment()
     tools = Tools(processes=Processes(), home=home)

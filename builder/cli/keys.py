@@ -7,8 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from builder.cli import options as base
-from builder.cli.options import Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path, add_project
 from builder.model.errors import BadInput
 from builder.trust.proof.keys import PASSWORD, boxed, generated
 
@@ -19,7 +18,7 @@ asked for on the terminal; it may be empty. Files that are there are never writt
 """
 
 
-class Options(base.Options):
+class KeysOptions(Options):
     """The options of `keys`; `output` is the PREFIX of both files."""
 
     output: Path
@@ -40,7 +39,7 @@ def declare(parser: Parser) -> None:
     )
 
 
-def run(options: Options) -> int:
+def run(options: KeysOptions) -> int:
     """Make a pair of keys; prints the two paths, and the public key's fingerprint."""
     here = Path.cwd()
     if options.output.name in {"", ".."} or options.output in {here, *here.parents}:

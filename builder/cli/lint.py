@@ -18,7 +18,7 @@ from builder.system.home import Home
 from builder.system.process import Processes
 
 
-class Options(SelectorOptions):
+class LintOptions(SelectorOptions):
     """The options of `lint`."""
 
     json: bool
@@ -33,7 +33,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--no-cache", action="store_true", help="look at unchanged specs again")
 
 
-def run(options: Options) -> int:
+def run(options: LintOptions) -> int:
     """Print every finding; 1 if any of them is an error."""
     specs = compiled(options.project, load_plan(options.project, options.selection))
     report = look(options.project, specs, cached=not options.no_cache)

@@ -20,7 +20,7 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
-from builder.cli.published import DRY, show_published
+from builder.cli.publish import DRY, show_published
 from builder.distribute.bundle import Bundle, opened, releases_of
 from builder.distribute.bundle.filling import (
     Input,
@@ -83,7 +83,7 @@ _NOWHERE = "bundle"  # what stands for the registry of an archive's images
 _HINT = "the archive is not taken for proven: ask those who made it, or change the policy"
 
 
-class Options(ProgressOptions):
+class LoadOptions(ProgressOptions):
     """The options of `load`: the archive goes to one of `to`, `output` and `home`."""
 
     archive: Path
@@ -91,7 +91,7 @@ class Options(ProgressOptions):
     home: bool
     policy: Path | None
     format: str | None
-    arch: str
+    arch: str | None
     checkout: Path | None
     host: Path | None
     explain: bool
@@ -124,7 +124,6 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--arch",
         type=not_empty,
-        default="",
         help="with --output: the images of this one (default: that of the host)",
     )
     parser.add_argument(
@@ -159,7 +158,7 @@ class _Asked:
     source: Source
 
 
-def run(options: Options) -> int:
+def run(options: LoadOptions) -> int:
     """Judge everything in an archive, and bring it only if nothing of it is refused."""
     _check_usage(options)
     archive = opened(options.archive)
@@ -167,7 +166,7 @@ def run(options: Options) -> int:
         Reference(registry=_NOWHERE, repository="x"),
         options.format or "oci",
         policy=options.policy,
-        arch=options.arch,
+        arch=options.arch or "",
         record=options.host,
     )
     if options.home:
@@ -177,7 +176,7 @@ def run(options: Options) -> int:
     return _into_folder(options, archive, site, options.out)
 
 
-def _check_usage(options: Options) -> None:
+def _check_usage(options: LoadOptions) -> None:
     """Refuse options that mean nothing beside the others."""
     for name, goes_with in (("format", "output"), ("arch", "output"), ("checkout", "home")):
         if getattr(options, name) and not getattr(options, goes_with):
@@ -186,7 +185,7 @@ def _check_usage(options: Options) -> None:
         options.parser.error(f"--output needs --format: one of {', '.join(FORMATS)}")
 
 
-def _check_whole(options: Options, archive: Bundle) -> None:
+def _check_whole(options: LoadOptions, archive: Bundle) -> None:
     """Read every blob, also those that are not asked for: what is damaged is not brought in part.
 
     It comes after the proof is judged: of an archive that nobody signed, no more is read.
@@ -202,7 +201,7 @@ def _last() -> Last:
 # Into a registry
 
 
-def _into_registry(options: Options, archive: Bundle, site: Wanted, address: str) -> int:
+def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address: str) -> int:
     say = Progress(level=options.level).say
     to = namespace(address, options.plain_http, own=True, tell=say)
     # Whether an image runs on a host is asked of those who pull it from there.
@@ -278,7 +277,7 @@ def _ask(wanted: Wanted, source: Source, name: str) -> _Asked:
 # Into a folder
 
 
-def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) -> int:
+def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Path) -> int:
     asked = []
     for (recipe, digest), tags in releases_of(archive).items():
         source = archive.repository(recipe)
@@ -317,7 +316,7 @@ def _into_folder(options: Options, archive: Bundle, site: Wanted, folder: Path) 
 # Into the builder's home
 
 
-def _into_home(options: Options, archive: Bundle, site: Wanted) -> int:
+def _into_home(options: LoadOptions, archive: Bundle, site: Wanted) -> int:
     repository, index = index_of_inputs(archive)
     image = Image(digest=index.digest, architecture=site.arch, asked=site.arch)
     gathered = Gathered(
@@ -368,7 +367,7 @@ def _check_same(folder: Path, inputs: list[Input]) -> None:
         raise BadInput(problem, hint="name another folder")
 
 
-def _refuse(options: Options, asked: Sequence[_Asked], reasons: Sequence[str]) -> None:
+def _refuse(options: LoadOptions, asked: Sequence[_Asked], reasons: Sequence[str]) -> None:
     """Show the rules, if that is wanted, and raise one error for all that is refused."""
     lines: list[str] = []
     for one in asked:
@@ -387,6 +386,6 @@ def _fixed_here(ruling: Ruling) -> Ruling:
     return replace(ruling, fix=WITHOUT_DIGESTS) if ruling.rule == "rollback" else ruling
 
 
-def _show(options: Options, name: str, rulings: Sequence[Ruling]) -> None:
+def _show(options: LoadOptions, name: str, rulings: Sequence[Ruling]) -> None:
     if options.explain and not options.json:
         print("\n".join([f"{name}:", *as_lines(rulings, fixes=False)]))

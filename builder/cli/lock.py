@@ -38,7 +38,7 @@ from builder.system.process import Processes
 from builder.system.progress import Progress
 
 
-class Options(SelectorOptions, ProgressOptions):
+class LockOptions(SelectorOptions, ProgressOptions):
     """The options of `lock`."""
 
     check: bool
@@ -59,7 +59,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the lock as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: LockOptions) -> int:
     """Write lock.yaml: the checksum of each source, the digest of each base from a registry.
 
     With `check`, nothing is written: whether the lock matches the recipes. What could be locked
@@ -149,7 +149,7 @@ def _locking(project: Project, store: Store, progress: Progress, *, update: bool
 
 
 def _checked(
-    options: Options,
+    options: LockOptions,
     project: Project,
     wanted: Sequence[Wanted],
     references: Sequence[Key],
@@ -182,7 +182,7 @@ def _write(path: Path, written: Lock) -> None:
         write_atomically(path, lock_text(written))
 
 
-def _tell(options: Options, before: Lock, written: Lock, found: Downloads) -> None:
+def _tell(options: LockOptions, before: Lock, written: Lock, found: Downloads) -> None:
     if options.json:
         print(lock_json(written))
         return

@@ -1,7 +1,7 @@
 """The parser, and the options that several commands have.
 
-A command's module has a class `Options` that names the options it reads, `declare`, which adds them
-to a parser, and `run`, which takes them and returns the exit code.
+A command's module has a class that names the options it reads, `declare`, which adds them to a
+parser, and `run`, which takes them and returns the exit code.
 """
 
 from __future__ import annotations

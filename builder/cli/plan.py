@@ -11,7 +11,7 @@ from builder.cli.plans import image_states, load_plan, states_of_stages, wanted_
 _MOST_WITH_STAGES = 50  # images; of more, stages are shown if that is asked for
 
 
-class Options(SelectorOptions):
+class PlanOptions(SelectorOptions):
     """The options of `plan`."""
 
     json: bool
@@ -33,7 +33,7 @@ def declare(parser: Parser) -> None:
     )
 
 
-def run(options: Options) -> int:
+def run(options: PlanOptions) -> int:
     """Print the plan as text, JSON or a graph."""
     plan = load_plan(options.project, options.selection)
     if options.graph:

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from builder.cli import options as base
-from builder.cli.options import Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path, add_project
 from builder.model.errors import counted
 from builder.system.terminal import printable
 from builder.trust.policy.cases import Tried, read_cases, try_case
@@ -23,7 +22,7 @@ receipt of every pull holds one. A case that brings a policy of its own is judge
 """
 
 
-class Options(base.Options):
+class PolicyOptions(Options):
     """The options of `policy test`."""
 
     cases: Path
@@ -50,7 +49,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: PolicyOptions) -> int:
     """Try a policy on recorded cases; 1 if it judges one of them otherwise than expected."""
     policy = read_policy(options.policy) if options.policy else None
     tried = [try_case(one, policy) for one in read_cases(options.cases)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from builder.cli.options import (
     EXIT_CODES,
@@ -17,10 +19,10 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
-from builder.cli.published import DRY, show_published
 from builder.compile.spec import block_faults
-from builder.distribute.publish import Mirror, Publisher, found_release
+from builder.distribute.publish import Done, Mirror, Publisher, found_release
 from builder.distribute.publish.attached_failures import any_failing, attach_failures
+from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proving import prove_with
 from builder.distribute.publish.selection import (
@@ -32,11 +34,13 @@ from builder.distribute.publish.selection import (
     refusal,
 )
 from builder.load.project import load_project
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, counted
 from builder.registry import Registry
 from builder.system.process import Processes
 from builder.system.progress import Progress
 
+DRY = "dry run, nothing was sent: "
+_WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
 _DESCRIPTION = """\
 Publish the selected images with their proof: one repository a recipe, one tag a cell without its
 architecture, an index of all architectures that the matrix declares for it. Blobs go first, then
@@ -59,12 +63,12 @@ examples:
 """
 
 
-class Options(SelectorOptions, ProgressOptions):
+class PublishOptions(SelectorOptions, ProgressOptions):
     """The options of `publish`."""
 
     to: str
-    source: str
-    key: str
+    source: str | None
+    key: str | None
     dry_run: bool
     attach_failures: bool
     plain_http: Sequence[str]
@@ -85,7 +89,6 @@ def declare(parser: Parser) -> None:
         "--from",
         dest="source",
         type=not_empty,
-        default="",
         metavar="REGISTRY/NAMESPACE",
         help="copy from another registry, in the place of the output folder",
     )
@@ -93,7 +96,6 @@ def declare(parser: Parser) -> None:
         "--key",
         type=not_empty,
         metavar="KEY",
-        default="",
         help="sign all of it with this key: a file, env://NAME, or, through cosign, pkcs11:, "
         "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
     )
@@ -117,7 +119,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was published as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: PublishOptions) -> int:
     """Publish the selected releases; refuse all of them if one is not proven."""
     if options.source and options.key:
         raise BadInput("--from copies proof as it is: it takes no --key")
@@ -134,7 +136,7 @@ def run(options: Options) -> int:
         raise refusal(reasons, declared, told=told, hint=_hint(options, declared))
     publisher = Publisher(
         to,
-        prove_with(options.key, releases, processes),
+        prove_with(options.key or "", releases, processes),
         jobs=options.jobs,
         say=say,
         stop=processes.stop,
@@ -153,7 +155,7 @@ def run(options: Options) -> int:
 
 
 def _attached(
-    options: Options,
+    options: PublishOptions,
     declared: Sequence[Declared],
     to: Callable[[str], Registry],
     processes: Processes,
@@ -168,20 +170,20 @@ def _attached(
         declared,
         options.out,
         to,
-        key=options.key,
+        key=options.key or "",
         dry_run=options.dry_run,
         processes=processes,
     )
 
 
-def _hint(options: Options, declared: Sequence[Declared]) -> str:
+def _hint(options: PublishOptions, declared: Sequence[Declared]) -> str:
     if options.attach_failures or not any_failing(declared, options.out):
         return BUILD_HINT
     return f"{BUILD_HINT}; --attach-failures tells those who pull what is published that it failed"
 
 
 def _copied(
-    options: Options,
+    options: PublishOptions,
     declared: Sequence[Declared],
     source: Callable[[str], Registry],
     to: Callable[[str], Registry],
@@ -204,3 +206,50 @@ def _copied(
     done, traffic = mirror.copy(releases)
     show_published(done, traffic, as_json=options.json)
     return 0
+
+
+def show_published(
+    done: Sequence[Done], traffic: Traffic, *, as_json: bool, before: str = ""
+) -> None:
+    """Print releases and traffic; `before` begins the line that sums up."""
+    if as_json:
+        published = [
+            {
+                "repository": one.repository,
+                "tag": one.tag,
+                "floating": list(one.floating),
+                "digest": one.digest,
+                "images": {arch: dict(digests) for arch, digests in one.images.items()},
+            }
+            for one in done
+        ]
+        print(json.dumps({"releases": published, **_traffic_json(traffic)}, indent=1))
+        return
+    for one in done:
+        print(f"{one.repository}:{one.tag}{_also(one.floating)}")
+        print(f"  {one.digest}  {', '.join(one.images)}")
+        for arch, digests in one.images.items():
+            print(f"    {arch}  {digests['oci']}  {', '.join(digests)}")
+    print(before + _traffic(traffic))
+
+
+def _also(floating: Sequence[str]) -> str:
+    return f", {', '.join(floating)}" if floating else ""
+
+
+def _traffic(traffic: Traffic) -> str:
+    parts = [
+        f"{counted(traffic.blobs[how], 'blob')} {word}, {traffic.sizes[how] / 1e6:.1f} MB"
+        for how, word in _WORDS.items()
+        if traffic.blobs.get(how)
+    ]
+    return "; ".join(parts)
+
+
+def _traffic_json(traffic: Traffic) -> dict[str, Any]:
+    return {
+        "blobs": {
+            how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
+            for how in _WORDS
+        }
+    }

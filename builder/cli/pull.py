@@ -70,13 +70,13 @@ _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
 _LOOK_S = 1800.0  # for all that is asked before an image is judged
 
 
-class Options(ProgressOptions):
-    """The options of `pull`. An empty `arch` is that of the host."""
+class PullOptions(ProgressOptions):
+    """The options of `pull`. Without an `arch`, it is that of the host."""
 
     references: Sequence[str]
     format: str
     policy: Path | None
-    arch: str
+    arch: str | None
     host: Path | None
     emulated: bool
     plain_http: Sequence[str]
@@ -98,9 +98,7 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, required=True, help="what is to be on disk")
     parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
-    parser.add_argument(
-        "--arch", type=not_empty, default="", metavar="ARCH", help="default: that of the host"
-    )
+    parser.add_argument("--arch", type=not_empty, metavar="ARCH", help="default: that of the host")
     add_output(
         parser,
         "the folder that is made (default: NAME-TAG-ARCH-FORMAT, here); of several references, "
@@ -123,7 +121,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: PullOptions) -> int:
     """Judge images, and bring those that are proven; the highest of their exit codes."""
     references = _parsed(options.references)
     several = len(references) > 1
@@ -131,7 +129,7 @@ def run(options: Options) -> int:
         references[0],
         options.format,
         policy=options.policy,
-        arch=options.arch,
+        arch=options.arch or "",
         record=options.host,
         emulated=options.emulated,
     )
@@ -160,7 +158,7 @@ def run(options: Options) -> int:
     return worst
 
 
-def _workers(options: Options) -> AbstractContextManager[Workers | None]:
+def _workers(options: PullOptions) -> AbstractContextManager[Workers | None]:
     """Processes that take notes, one for each layer that comes at once."""
     if options.dry_run or options.format not in NOTED:
         return contextlib.nullcontext()
@@ -198,7 +196,7 @@ class _Looked:
 
 
 def _looked_ahead(
-    options: Options, asked: Sequence[Wanted], read_by: Workers | None
+    options: PullOptions, asked: Sequence[Wanted], read_by: Workers | None
 ) -> Generator[Future[_Looked], None, None]:
     """What is to be brought, in order: some are judged, and come, while another one is packed."""
     processes = Processes()
@@ -227,7 +225,7 @@ def _looked_ahead(
 class _Together:
     """What the images of one command have in common."""
 
-    options: Options
+    options: PullOptions
     several: bool
     workers: Workers | None
     processes: Processes
@@ -268,7 +266,7 @@ class _Together:
         return found
 
 
-def _pull_one(options: Options, looked: _Looked, *, several: bool) -> None:
+def _pull_one(options: PullOptions, looked: _Looked, *, several: bool) -> None:
     shown = _Shown(options=options, several=several)
     try:
         if options.dry_run:
@@ -285,7 +283,7 @@ def _pull_one(options: Options, looked: _Looked, *, several: bool) -> None:
 class _Shown:
     """How results are told: of several references, JSON is a line each."""
 
-    options: Options
+    options: PullOptions
     several: bool
 
     def rules(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
@@ -327,7 +325,7 @@ def _brought(shown: _Shown, looked: _Looked) -> None:
     print(done.path, flush=True)
 
 
-def _output(options: Options, wanted: Wanted, *, several: bool) -> Path:
+def _output(options: PullOptions, wanted: Wanted, *, several: bool) -> Path:
     if options.output and not several:
         return options.output
     return (options.output or Path.cwd()) / wanted.folder_name

@@ -35,7 +35,7 @@ from builder.sources.pip_index import own_index
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.progress import Progress
-from builder.verify.prepared import BuildOptions
+from builder.verify.prepared import BuildSettings
 from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Rehearsal, Trial, records
 from builder.verify.rehearse.conda_pins import CondaTrials
 from builder.verify.rehearse.copies import copied_texts
@@ -56,7 +56,7 @@ _TIMEOUT_S = 120.0
 _INDENT = " " * 4
 
 
-class Options(SelectorOptions, ProgressOptions):
+class RehearseOptions(SelectorOptions, ProgressOptions):
     """The options of `rehearse`."""
 
     clones: Sequence[Path]
@@ -85,7 +85,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON, with what passed")
 
 
-def run(options: Options) -> int:
+def run(options: RehearseOptions) -> int:
     """Rehearse the selected cells, and print what was tried; 1 if anything failed."""
     home = Home.of_environment()
     specs = compiled(options.project, load_plan(options.project, options.selection))
@@ -147,7 +147,7 @@ def _counts(trials: Sequence[Trial]) -> str:
 
 
 def _steps(
-    options: Options,
+    options: RehearseOptions,
     specs: list[Spec],
     progress: Progress,
     servers: Servers,
@@ -156,7 +156,7 @@ def _steps(
     """Tries the steps of a spec on a stand-in, if that is asked for."""
     if not options.steps:
         return lambda _: []
-    build = BuildOptions(
+    build = BuildSettings(
         project=options.project,
         out=Home.of_environment().rehearsals,
         formats=("oci",),

@@ -25,7 +25,7 @@ from builder.cli.plans import compiled, load_plan
 from builder.model import Selection, Spec
 from builder.model.errors import BadInput, EmptySelection, counted
 from builder.system.progress import progress_for
-from builder.verify.prepared import BuildOptions
+from builder.verify.prepared import BuildSettings
 from builder.verify.reproduced import Comparison, build_again
 
 _SHOWN = 5
@@ -42,7 +42,7 @@ from the distribution's mirror of the day: versions that changed meanwhile are l
 """
 
 
-class Options(ProgressOptions):
+class ReproduceOptions(ProgressOptions):
     """The options of `reproduce`."""
 
     path: Path
@@ -70,12 +70,12 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
 
 
-def run(options: Options) -> int:
+def run(options: ReproduceOptions) -> int:
     """Build an image again from what it was built from; 0 if it comes out the same, else 1."""
     folder = _folder(options.path, options.out)
     manifest = _manifest(folder)
     spec = _spec(options.project, manifest)
-    build = BuildOptions(
+    build = BuildSettings(
         project=options.project,
         out=options.out,
         native_tools=not options.no_native_tools,

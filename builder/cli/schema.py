@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from builder.cli import options as base
-from builder.cli.options import Parser, add_project
+from builder.cli.options import Options, Parser, add_project
 from builder.reports import schema
 
 FILE_KINDS = (
@@ -13,7 +12,7 @@ FILE_KINDS = (
 RESULT_KINDS = ("evidence",)
 
 
-class Options(base.Options):
+class SchemaOptions(Options):
     """The options of `schema`."""
 
     kind: str
@@ -31,7 +30,7 @@ def declare(parser: Parser) -> None:
     )
 
 
-def run(options: Options) -> int:
+def run(options: SchemaOptions) -> int:
     """Print the schema of the kind that was asked for."""
     print(schema.text(options.kind), end="")
     return 0

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import builder
-from builder.cli import options as base
-from builder.cli.options import Parser, add_project, not_empty
+from builder.cli.options import Options, Parser, add_project, not_empty
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
@@ -29,7 +28,7 @@ project has the same as ci/setup.
 """
 
 
-class Options(base.Options):
+class SetupOptions(Options):
     """The options of `setup`."""
 
     part: str | None
@@ -64,7 +63,7 @@ def declare(parser: Parser) -> None:
     ways.add_argument("--check", action="store_true", help="the same; exit code 4 if anything is")
 
 
-def words_of(options: Options) -> list[str]:
+def words_of(options: SetupOptions) -> list[str]:
     """Return the arguments of the script that does it."""
     part = [options.part] if options.part else []
     users = [word for user in options.user for word in ("--user", user)]
@@ -73,7 +72,7 @@ def words_of(options: Options) -> list[str]:
     return [*part, *users, *flags]
 
 
-def run(options: Options) -> int:
+def run(options: SetupOptions) -> int:
     """Run the set-up; its exit code."""
     found = shutil.which(sys.argv[0])
     command = str(Path(found).absolute()) if found else "build-images"

@@ -29,7 +29,7 @@ for OpenShift (build, pod, job) and an entry for shpc. Nothing is built and noth
 """
 
 
-class Options(SelectorOptions):
+class SiteFilesOptions(SelectorOptions):
     """The options of `site-files`."""
 
     registry: str
@@ -69,7 +69,7 @@ def declare(parser: Parser) -> None:
     )
 
 
-def run(options: Options) -> int:
+def run(options: SiteFilesOptions) -> int:
     """Write the files of the selected images, and print the folder of each."""
     place = Place(registry=options.registry, folder=options.folder, gpus=options.gpus)
     images = load_plan(options.project, options.selection).images

@@ -18,7 +18,7 @@ from builder.cli.plans import compiled, load_plan
 from builder.compile.spec import base_archive
 
 
-class Options(SelectorOptions):
+class SpecOptions(SelectorOptions):
     """The options of `spec`."""
 
     no_lint: bool
@@ -32,7 +32,7 @@ def declare(parser: Parser) -> None:
     add_no_lint(parser)
 
 
-def run(options: Options) -> int:
+def run(options: SpecOptions) -> int:
     """Write the specs of the selected images, and print where they are; lint can refuse them."""
     specs = compiled(options.project, load_plan(options.project, options.selection))
     for spec in specs:

@@ -46,7 +46,7 @@ _RANKS = 4
 _FOR_RANKS = ("ranks", "nodes", "bind_mpi", "launcher_option", "timeout")
 
 
-class Options(ProgressOptions):
+class VerifyOptions(ProgressOptions):
     """The options of `verify`; those of ranks and of measuring are None or empty if left out."""
 
     path: Path
@@ -55,7 +55,7 @@ class Options(ProgressOptions):
     launcher: Sequence[str]
     ranks: int | None
     nodes: int | None
-    bind_mpi: str
+    bind_mpi: str | None
     launcher_option: Sequence[str]
     timeout: int | None
     bench: bool
@@ -105,7 +105,6 @@ def declare(parser: Parser) -> None:
     group.add_argument(
         "--bind-mpi",
         type=not_empty,
-        default="",
         metavar="DIR",
         help="once more with the host's MPI library in the place of the image's: the one below "
         "DIR, or wherever the host has it (auto)",
@@ -143,7 +142,7 @@ def declare(parser: Parser) -> None:
     )
 
 
-def run(options: Options) -> int:
+def run(options: VerifyOptions) -> int:
     """Run the command; 1 if a check failed, of which a measurement has one; 4 if one could not be
     tried.
     """
@@ -201,7 +200,7 @@ def _as_text(done: Verified) -> str:
     return "\n".join(lines)
 
 
-def _receipt(folder: Path, ranks: RankOptions | None, options: Options) -> Receipt | None:
+def _receipt(folder: Path, ranks: RankOptions | None, options: VerifyOptions) -> Receipt | None:
     """What says which image was pulled, if the folder is not one that an image was built in."""
     if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
         return None
@@ -214,7 +213,7 @@ def _receipt(folder: Path, ranks: RankOptions | None, options: Options) -> Recei
     return receipt
 
 
-def _measure(run: Run, folder: Path, options: Options) -> int:
+def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     measured, manifest = measure(
         run,
         folder,
@@ -231,7 +230,7 @@ def _measure(run: Run, folder: Path, options: Options) -> int:
     return MissingPrerequisite.exit_code if untold else 0
 
 
-def _launched(run: Run, folder: Path, ranks: RankOptions, options: Options) -> int:
+def _launched(run: Run, folder: Path, ranks: RankOptions, options: VerifyOptions) -> int:
     done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
     if options.json:
         print(json.dumps(done.manifest, indent=1, sort_keys=True))
@@ -244,7 +243,7 @@ def _launched(run: Run, folder: Path, ranks: RankOptions, options: Options) -> i
     return done.exit_code
 
 
-def _rank_options(options: Options) -> RankOptions | None:
+def _rank_options(options: VerifyOptions) -> RankOptions | None:
     """How ranks are to be started; None without a launcher. What means nothing is a usage error."""
     for name in ("repeats", "prometheus"):
         if getattr(options, name) and not options.bench:
@@ -269,7 +268,7 @@ def _rank_options(options: Options) -> RankOptions | None:
         launchers=distinct(options.launcher),
         ranks=ranks,
         nodes=nodes,
-        bind_mpi=options.bind_mpi,
+        bind_mpi=options.bind_mpi or "",
         options=tuple(options.launcher_option),
         timeout_s=options.timeout or 0,
     )

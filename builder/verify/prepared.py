@@ -24,7 +24,7 @@ from builder.system.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuildOptions:
+class BuildSettings:
     """How images are built. Without `cache`, every build step runs again.
 
     `max_index_age` is in days, None for the default. With `verbose`, all subprocess output is
@@ -46,7 +46,7 @@ class BuildOptions:
 
 
 def prepare(
-    options: BuildOptions, progress: Progress, plan: Plan, *, todo: int, held: ExitStack
+    options: BuildSettings, progress: Progress, plan: Plan, *, todo: int, held: ExitStack
 ) -> Run:
     """Return what `todo` images of a plan are built with, if this machine has all of it.
 
@@ -114,14 +114,14 @@ def _takes_security(image: PlannedImage) -> bool:
     return bool(image.base.bootstrap and SECURITY in image.base.bootstrap.pockets)
 
 
-def _needs_base(options: BuildOptions, home: Home, image: PlannedImage) -> bool:
+def _needs_base(options: BuildSettings, home: Home, image: PlannedImage) -> bool:
     """Whether the base of an image may have to be made here."""
     if not image.is_bootstrapped:
         return False
     return not (options.offline and kept_base(image.base_image, store=home.bases))
 
 
-def _to_be_lent(options: BuildOptions, plan: Plan) -> list[str]:
+def _to_be_lent(options: BuildSettings, plan: Plan) -> list[str]:
     """The architectures whose build steps are to run native tools."""
     if not (options.native_tools and ENGINES[options.engine].lends):
         return []

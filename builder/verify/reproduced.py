@@ -37,7 +37,7 @@ from builder.system.namespaces import remove_tree
 from builder.system.orphans import MARK, living
 from builder.system.process import Processes
 from builder.system.progress import Progress
-from builder.verify.prepared import BuildOptions
+from builder.verify.prepared import BuildSettings
 
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
 
@@ -63,7 +63,7 @@ def build_again(
     folder: Path,
     manifest: Mapping[str, Any],
     spec: Spec,
-    options: BuildOptions,
+    options: BuildSettings,
     progress: Progress,
 ) -> Comparison:
     """Build an image again from what it was built from, and compare the two.
@@ -135,7 +135,7 @@ def _check(path: Path, digest: str) -> None:
 
 @contextmanager
 def _scratch(
-    options: BuildOptions, progress: Progress, spec: Spec, manifest: Mapping[str, Any]
+    options: BuildSettings, progress: Progress, spec: Spec, manifest: Mapping[str, Any]
 ) -> Iterator[Run]:
     """A run in a home of its own, with neither layers nor bases of earlier builds in it."""
     processes = Processes(echo=progress.echo if options.verbose else None)
@@ -192,7 +192,7 @@ def _scratch(
 
 
 def _built(
-    run: Run, options: BuildOptions, spec: Spec, bases: Sequence[StoredBase]
+    run: Run, options: BuildSettings, spec: Spec, bases: Sequence[StoredBase]
 ) -> tuple[dict[str, Artifact], Mapping[str, Any]]:
     """The artifacts of a build without any cache, and their bill of materials.
 

@@ -22,7 +22,7 @@ from builder.model.tags import rehearsal_tag
 from builder.plan.images import base_name
 from builder.system.locks import locked
 from builder.system.progress import Progress
-from builder.verify.prepared import BuildOptions, prepare
+from builder.verify.prepared import BuildSettings, prepare
 from builder.verify.rehearse import Trial
 from builder.verify.rehearse.servers import Ask
 from builder.verify.rehearse.stand_ins import stand_in_for
@@ -39,7 +39,7 @@ StepsOf = Callable[[Spec], list[Trial]]
 
 @contextlib.contextmanager
 def steps_on_stand_ins(
-    options: BuildOptions, specs: Sequence[Spec], progress: Progress, ask: Ask
+    options: BuildSettings, specs: Sequence[Spec], progress: Progress, ask: Ask
 ) -> Iterator[StepsOf]:
     """The time in which steps of `specs` can be run: on the store, beside other builders."""
     bases = load_project(options.project, block_faults=block_faults).bases.values()
@@ -87,7 +87,7 @@ def _on(image: PlannedImage, base: BaseImage) -> PlannedImage:
 
 
 def _stages(
-    options: BuildOptions,
+    options: BuildSettings,
     images: Mapping[str, PlannedImage],
     progress: Progress,
     held: contextlib.ExitStack,

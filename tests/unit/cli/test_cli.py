@@ -8,7 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from golden_cells import SHIPPED
@@ -17,8 +17,8 @@ from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 from builder.artifacts.manifests import SCHEMA
 from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
-from builder.cli.commands import command_of, make_parser, parse
-from builder.cli.options import ProgressOptions, SelectorOptions
+from builder.cli.commands import command_of, make_parser, options_of, parse
+from builder.cli.options import Options, ProgressOptions, SelectorOptions
 from builder.model.errors import MissingPrerequisite
 from builder.model.names import SELECTABLE
 from builder.system.progress import LiveProgress
@@ -345,7 +345,8 @@ def test_the_parser_has_every_command_and_no_other() -> None:
 def test_each_command_has_its_function(command: str) -> None:
     """Nothing else checks types across a table of names."""
     module = command_of(command)
-    assert module.run.__annotations__ == {"options": "Options", "return": "int"}
+    assert get_type_hints(module.run)["return"] is int
+    assert isinstance(options_of(module), Options)
     assert module.declare.__annotations__ == {"parser": "Parser", "return": "None"}
 
 
@@ -357,7 +358,7 @@ def test_options_are_those_that_are_declared(command: str) -> None:
     added = {action.dest for action in actions.choices[command]._actions} - {"help", "kind"}
     named = {
         name
-        for cls in command_of(command).Options.__mro__[:-2]  # to argparse.Namespace
+        for cls in type(options_of(command_of(command))).__mro__[:-2]  # to argparse.Namespace
         for name in vars(cls).get("__annotations__", {})
     }
     assert added - {*SELECTABLE} <= named
@@ -397,7 +398,7 @@ def test_version(capsys: Capture) -> None:
 def test_options_are_parsed(tmp_path: Path) -> None:
     given = parse(["--arch=ppc64le", "--arch", "x86_64", "--image=a*", "-v", "--jobs=3", "-o", "x"])
     assert given.command == "build"
-    assert isinstance(given, build.Options)
+    assert isinstance(given, build.BuildOptions)
     assert given.selection.patterns == {"arch": ("ppc64le", "x86_64")}
     assert given.selection.images == ("a*",)
     assert (given.level, given.jobs) == (2, 3)

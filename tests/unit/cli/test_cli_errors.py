@@ -108,10 +108,10 @@ def test_what_a_full_or_closed_disk_needs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fails(_: object) -> int:
+    def fails(*_: object) -> int:
         raise OSError(number, os.strerror(number), "a/file")
 
-    monkeypatch.setattr(plan, "run", fails)
+    monkeypatch.setattr(plan, "load_plan", fails)
     assert main(["plan"]) == code
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"build-images: a/file: {os.strerror(number)}"
@@ -131,10 +131,10 @@ def test_a_home_that_cannot_be_written_to_is_what_the_machine_lacks(
 def test_what_needs_more_memory_than_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(_: object) -> int:
+    def fails(*_: object) -> int:
         raise MemoryError
 
-    monkeypatch.setattr(plan, "run", fails)
+    monkeypatch.setattr(plan, "load_plan", fails)
     assert main(["plan"]) == 4
     assert capsys.readouterr().err == "build-images: there is not enough memory for this\n"
 

@@ -461,9 +461,9 @@ def test_the_program_alone_has_the_same_set_up(tmp_path: Path) -> None:
     assert set_up.words_of(setup_options()) == []
 
 
-def setup_options(*words: str) -> set_up.Options:
+def setup_options(*words: str) -> set_up.SetupOptions:
     options = parse(["setup", *words])
-    assert isinstance(options, set_up.Options)
+    assert isinstance(options, set_up.SetupOptions)
     return options
 
 

@@ -114,7 +114,7 @@ def test_each_job_builds_the_image_of_its_name(system: str, flavour: str) -> Non
         words = shlex.split(list(commands(job))[-1].replace("${REFRESH:+--refresh}", "--refresh"))
         assert words[:2] == ["ci/retry", ".venv/bin/build-images"]
         options = parse(words[2:])
-        assert isinstance(options, build.Options)
+        assert isinstance(options, build.BuildOptions)
         selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
         assert [one.identifier for one in selected.images] == [image.identifier]
         assert options.refresh
@@ -181,7 +181,7 @@ def test_all_architectures_of_an_image_are_published_together(system: str) -> No
         assert f"--arch {image.cell.arch}" in command
     words = shlex.split(command.partition(" publish ")[2].partition(" --to ")[0])
     options = parse(words)
-    assert isinstance(options, build.Options)
+    assert isinstance(options, build.BuildOptions)
     selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
     assert {one.identifier for one in selected.images} == {
         one.identifier for one in planned().images
