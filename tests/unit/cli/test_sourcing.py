@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from samples import ROOT
 
+from builder.build import fetching
 from builder.cli import lock as commands
 from builder.cli import main
 from builder.host import doctor
@@ -56,7 +57,8 @@ class Network(Downloader):
 def fake_upstream(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     files = {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
     monkeypatch.setattr(Network, "files", files, raising=False)
-    monkeypatch.setattr(commands, "Downloader", Network)
+    for module in (commands, fetching):
+        monkeypatch.setattr(module, "Downloader", Network)
     return files
 
 
