@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Generator, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +21,13 @@ from builder.cli.options import (
     not_empty,
 )
 from builder.cli.os_errors import told
-from builder.distribute.pull.ahead import AT_ONCE, Coming, ahead
-from builder.distribute.pull.contents import reading
-from builder.distribute.pull.packing import NOTED, Brought, Kept, kept_in
-from builder.distribute.pull.pulling import Judged, NotProven, Wanted, look, prepare, pull
-from builder.distribute.pull.receipts import Last
-from builder.distribute.pull.request import FORMATS, POLICY, request_of
-from builder.model.errors import BadInput, BuildImagesError, Interrupted
-from builder.registry import Credentials, Learned, Reference, Registry, connect
-from builder.system.home import Home
+from builder.distribute.pull.pulling import NotProven, Pulled, Wanted
+from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
+from builder.distribute.pull.several import LookedAt, Puller, Request
+from builder.model.errors import BuildImagesError, Interrupted
+from builder.registry import Credentials
 from builder.system.process import Processes
 from builder.system.terminal import printable, printable_lines
-from builder.system.workers import Workers
 from builder.trust.policy.outcomes import Ruling
 from builder.trust.policy.render import as_lines
 
@@ -66,8 +59,6 @@ examples:
   build-images pull REFERENCE --format oci --dry-run --explain       only judge it
   build-images pull REFERENCE --format sif --arch ppc64le --host node.json
 """
-_LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
-_LOOK_S = 1800.0  # for all that is asked before an image is judged
 
 
 class PullOptions(ProgressOptions):
@@ -123,8 +114,9 @@ def declare(parser: Parser) -> None:
 
 def run(options: PullOptions) -> int:
     """Judge images, and bring those that are proven; the highest of their exit codes."""
-    references = _parsed(options.references)
+    references = references_of(options.references)
     several = len(references) > 1
+    shown = _Shown(options=options, several=several)
     wanted = request_of(
         references[0],
         options.format,
@@ -133,15 +125,26 @@ def run(options: PullOptions) -> int:
         record=options.host,
         emulated=options.emulated,
     )
+    processes = Processes()
+    puller = Puller(
+        plain_http=options.plain_http,
+        dry_run=options.dry_run,
+        say=shown.say,
+        processes=processes,
+        credentials=Credentials(processes=processes),
+    )
+    requests = [
+        Request(wanted=asked, output=_output(options, asked, several=several))
+        for asked in (replace(wanted, reference=reference) for reference in references)
+    ]
     worst = 0
-    asked = [replace(wanted, reference=one) for one in references]
     with (
-        _workers(options) as read_by,
-        contextlib.closing(_looked_ahead(options, asked, read_by)) as looked,
+        puller.workers(options.format) as workers,
+        contextlib.closing(puller.look_ahead(requests, workers)) as images,
     ):
-        for one in looked:
+        for image in images:
             try:
-                _pull_one(options, one.result(), several=several)
+                _pull_one(shown, image.result())
             except Interrupted:
                 raise
             except BuildImagesError as error:
@@ -158,124 +161,17 @@ def run(options: PullOptions) -> int:
     return worst
 
 
-def _workers(options: PullOptions) -> AbstractContextManager[Workers | None]:
-    """Processes that take notes, one for each layer that comes at once."""
-    if options.dry_run or options.format not in NOTED:
-        return contextlib.nullcontext()
-    return reading(AT_ONCE)
-
-
-def _parsed(given: Sequence[str]) -> list[Reference]:
-    """The references, each once; all that are none are told at once."""
-    found: dict[str, Reference] = {}
-    faults = []
-    for one in given:
-        try:
-            reference = Reference.parse(one)
-            named = reference.tag or reference.digest
-            found.setdefault(str(reference if named else reference.at("latest")), reference)
-        except BadInput as fault:
-            if len(given) == 1:
-                raise
-            faults.append(str(fault))
-    if faults:
-        raise BadInput("\n".join(faults))
-    return list(found.values())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Looked:
-    """An image that was looked at where it is."""
-
-    wanted: Wanted
-    registry: Registry
-    last: Last
-    judged: Judged
-    kept: Kept
-    output: Path
-
-
-def _looked_ahead(
-    options: PullOptions, asked: Sequence[Wanted], read_by: Workers | None
-) -> Generator[Future[_Looked], None, None]:
-    """What is to be brought, in order: some are judged, and come, while another one is packed."""
-    processes = Processes()
-    together = _Together(
-        options=options,
-        several=len(asked) > 1,
-        workers=read_by,
-        processes=processes,
-        credentials=Credentials(processes=processes),
-    )
-    for first in range(0, len(asked), _MOST_AHEAD):
-        some = asked[first : first + _MOST_AHEAD]
-        looked, end = ahead(together.looked, some, threads=_LOOKS_AT_ONCE)
-        try:
-            yield from looked
-        except BaseException:
-            end()
-            together.processes.stop()
-            for one in looked:
-                if one.done() and not (one.cancelled() or one.exception()):
-                    one.result().registry.stop()
-            raise
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Together:
-    """What the images of one command have in common."""
-
-    options: PullOptions
-    several: bool
-    workers: Workers | None
-    processes: Processes
-    credentials: Credentials  # helpers are asked once, and may ask a person
-    coming: Coming[Brought] = field(default_factory=Coming)
-    learned: dict[str, Learned] = field(default_factory=dict)
-
-    def looked(self, wanted: Wanted) -> _Looked:
-        """Look at an image, and have its layers come if it is proven."""
-        options, pulls = self.options, Home.of_environment().pulls
-        shown = _Shown(options=options, several=self.several)
-        registry = connect(
-            wanted.reference,
-            self.credentials,
-            plain_http=options.plain_http,
-            tell=shown.say,
-            learned=self.learned.setdefault(wanted.reference.name, Learned()),
-        )
-        last = Last(folder=pulls / "last")
-        with registry.transport.within(_LOOK_S):
-            judged = look(wanted, registry, last)
-        found = _Looked(
-            wanted=wanted,
-            registry=registry,
-            last=last,
-            judged=judged,
-            kept=kept_in(
-                pulls,
-                check=registry.transport.sleep.check,
-                tell=shown.say,
-                coming=self.coming,
-                workers=self.workers,
-            ),
-            output=_output(options, wanted, several=self.several),
-        )
-        if not options.dry_run:
-            prepare(wanted, found.judged, registry, kept=found.kept, output=found.output)
-        return found
-
-
-def _pull_one(options: PullOptions, looked: _Looked, *, several: bool) -> None:
-    shown = _Shown(options=options, several=several)
+def _pull_one(shown: _Shown, image: LookedAt) -> None:
+    options, reference = shown.options, str(image.request.wanted.reference)
     try:
         if options.dry_run:
-            _only_judged(shown, looked.wanted, looked.judged)
+            image.check()
+            shown.rules(reference, image.judged.judgement.rulings)
         else:
-            _brought(shown, looked)
+            shown.pulled(image.pull(shown.say))
     except NotProven as refusal:
         if options.explain or options.json:
-            shown.rules(str(looked.wanted.reference), refusal.rulings)
+            shown.rules(reference, refusal.rulings)
         raise
 
 
@@ -301,38 +197,21 @@ class _Shown:
         if self.options.level:
             print(printable(text), file=sys.stderr)
 
-
-def _brought(shown: _Shown, looked: _Looked) -> None:
-    options = shown.options
-    done = pull(
-        looked.wanted,
-        looked.judged,
-        looked.registry,
-        kept=looked.kept,
-        last=looked.last,
-        output=looked.output,
-        say=shown.say,
-    )
-    if options.json:
-        shown.json({**done.receipt, "at": str(done.path)})
-        return
-    if options.explain:
-        print("\n".join(as_lines(done.rulings)))
-    if not done.fresh:
-        shown.say("it is there already, and whole")
-    for what, some in done.receipt["changes"].items() if done.fresh else ():
-        shown.say(f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
-    print(done.path, flush=True)
+    def pulled(self, done: Pulled) -> None:
+        """Show what is on disk now."""
+        if self.options.json:
+            self.json({**done.receipt, "at": str(done.path)})
+            return
+        if self.options.explain:
+            print("\n".join(as_lines(done.rulings)))
+        if not done.fresh:
+            self.say("it is there already, and whole")
+        for what, some in done.receipt["changes"].items() if done.fresh else ():
+            self.say(f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
+        print(done.path, flush=True)
 
 
 def _output(options: PullOptions, wanted: Wanted, *, several: bool) -> Path:
     if options.output and not several:
         return options.output
     return (options.output or Path.cwd()) / wanted.folder_name
-
-
-def _only_judged(shown: _Shown, wanted: Wanted, judged: Judged) -> None:
-    rulings = judged.judgement.rulings
-    if judged.judgement.refused:
-        raise NotProven(str(wanted.reference), rulings)
-    shown.rules(str(wanted.reference), rulings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,25 @@ if TYPE_CHECKING:
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")
+
+
+def references_of(texts: Sequence[str]) -> list[Reference]:
+    """Parse references, each once; raises one `BadInput` for all that are none."""
+    references: dict[str, Reference] = {}
+    faults = []
+    for text in texts:
+        try:
+            reference = Reference.parse(text)
+        except BadInput as fault:
+            if len(texts) == 1:
+                raise
+            faults.append(str(fault))
+            continue
+        named = reference.tag or reference.digest
+        references.setdefault(str(reference if named else reference.at("latest")), reference)
+    if faults:
+        raise BadInput("\n".join(faults))
+    return list(references.values())
 
 
 def request_of(
