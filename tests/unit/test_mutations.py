@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 import pytest
+from covering import Coverage
 from mutant_runs import PROJECT, Mutant, changed_in_place, key_of
 from mutations import mutations
 from samples import ROOT
@@ -162,3 +163,22 @@ def test_functions_that_are_loaded_are_changed_and_nothing_else(
     is_changed = changed_in_place(mutant, {key_of(one.__code__): [one] for one in functions})
     assert is_changed == (values is not None)
     assert (names["outer"](5), names["Box"]().size()) == (values or ([False], 7))
+
+
+def test_a_table_is_covered_by_the_tests_that_import_it() -> None:
+    """None of its lines runs in a test, and yet a test may compare it with something else."""
+    table, importing = (
+        "builder/trust/policy/check_names.py",
+        "tests/unit/trust/test_policy_reading.py",
+    )
+    coverage = Coverage()
+    coverage.add(
+        {
+            "lines": {"": {table: [17]}},
+            "seconds": {
+                f"{importing}::test_a": 2.0,
+                "tests/unit/system/test_locks.py::test_b": 1.0,
+            },
+        }
+    )
+    assert coverage.tests_of(table, range(17, 18)) == [f"{importing}::test_a"]
