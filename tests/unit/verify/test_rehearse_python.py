@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from packaging.requirements import Requirement
 from rehearse_samples import (
@@ -234,7 +236,7 @@ def test_files_for_another_python_do_not_fit() -> None:
     assert [str(file.version) for file in found] == ["21.3.1"]
 
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"filename": "a-1.0-py3-none-any.whl", "size": 7},
     {"filename": "a-2.0.tar.gz", "requires-python": ">=3.8"},
     {"filename": "A-2.1.zip", "requires-python": "not a version"},
