@@ -72,6 +72,9 @@ def test_each_changes_the_source_into_other_valid_python() -> None:
         ("def f(*, timeout_s: float = 20): ...", "constant: 20 -> 0"),
         ("run(timeout=2)", "constant: 2 -> 0"),
         ("used_s = 0.0", "constant: 0.0 -> (0.0 + 1)"),
+        ("text.lstrip('/')", "constant: '/' -> \"X\""),
+        ("text.removeprefix('/')", "constant: '/' -> (\"XX\" + '/')"),
+        ("_MOST = 5", "constant: 5 -> (5 + 1)"),
     ],
 )
 def test_a_change_that_is_one(source: str, change: str) -> None:
@@ -84,6 +87,7 @@ def test_a_change_that_is_one(source: str, change: str) -> None:
     [
         *("def f():\n    return None", "raise AssertionError(1)", "X: TypeAlias = 'a'"),
         *("dumps(x, indent=2)", "_CHUNK = 1 << 20", "file.read(1 << 16)", "sleep(0.1)"),
+        *("answer.iter_content(1 << 20)", "x = len(sched_getaffinity(0))", "_SHOWN = 5"),
     ],
 )
 def test_nothing_that_no_test_can_notice(source: str) -> None:
