@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import GOLDEN
+from samples import compare_with_golden
 
 from builder.build.engines import Tools
 from builder.model.errors import StepFailed
@@ -74,11 +74,7 @@ class Commands:
 
     def compare(self, name: str) -> None:
         """Compare all that was noted with a golden file."""
-        file = GOLDEN / "commands" / f"{name}.txt"
-        if os.environ.get("UPDATE_GOLDEN"):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(self._text)
-        assert self._text == file.read_text()
+        compare_with_golden(self._text, f"commands/{name}.txt")
 
     def _capture(self, argv: Sequence[Any], **options: Any) -> Completed:
         look = options.pop("look", None)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from pathlib import Path
 
 import pytest
-from samples import GOLDEN, ROOT
+from samples import ROOT, compare_with_golden
 
 from builder.trust.policy.cases import Case, as_case, read_cases, try_case
 from builder.trust.policy.gathered import OTHER, SIGNATURE, Gathered, Image, Proof
@@ -41,11 +40,7 @@ def test_what_is_told_of_all_cases() -> None:
     for case in CASES:
         lines += [case.name, *as_lines(try_case(case, None).rulings), ""]
     text = "\n".join(lines)
-    golden = GOLDEN / "policy/cases.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(text)
-    assert text == golden.read_text()
+    compare_with_golden(text, "policy/cases.txt")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 import lzma
-import os
 import re
 from pathlib import Path
 
 import pytest
 import yaml
-from samples import GOLDEN, ROOT
+from samples import ROOT, compare_with_golden
 
 from builder.cli import main
 from builder.model.errors import BadInput
@@ -176,10 +175,7 @@ def test_what_is_told_of_all_faults(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         read_policy(path)
     text = f"{raised.value}\n".replace(str(tmp_path), "HERE")
-    golden = GOLDEN / "policy/faults.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text)
-    assert text == golden.read_text()
+    compare_with_golden(text, "policy/faults.txt")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 import pytest
 from made_formats import SifPart, sif_scripts, write_sif
-from samples import GOLDEN, a_file, a_folder, tar_bytes
+from samples import a_file, a_folder, compare_with_golden, tar_bytes
 from test_check_outcomes import FakeRunner, done, env
 
 from builder import __version__
@@ -179,11 +179,7 @@ def compare(machine: Machine, text: str, name: str) -> None:
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\+00:00|Z)", "TIME", text)
     text = text.replace(f"build-images@{__version__}", "build-images@VERSION")
     text = text.replace(file_digest(machine.folder / "image.tar.gz").partition(":")[2], "TARBALL")
-    file = GOLDEN / "proving" / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-    assert text == file.read_text()
+    compare_with_golden(text, f"proving/{name}")
 
 
 def as_text(value: object) -> str:
