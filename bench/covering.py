@@ -44,14 +44,15 @@ class Coverage:
     def tests_of(self, file: str, lines: range) -> list[str]:
         """Those that cover a mutation, the closest and quickest first, within the budget.
 
-        What runs at import alone, as a table does, is covered by the tests of its module, of the
-        modules that import it, and of the test files that import it: a test that compares a
-        constant with something else runs no line of the module.
+        What runs at import, as a table does, is covered by the tests of its module, of the modules
+        that import it, and of the test files that import it: the tests that run its lines are those
+        in which the module happened to be imported, and one that compares a constant with something
+        else runs none of them.
         """
         names = self._names(file, lines)
         importing = importing_files(file)
-        if names == {_IMPORT}:
-            names = set().union(*map(self._of_module, {file, *importing}))
+        if self.is_run_at_import(file, lines):
+            names = names.union(*map(self._of_module, {file, *importing}))
             names |= {name for name in self.seconds if _file(name) in importing}
         chosen: list[str] = []
         total = 0.0
@@ -66,7 +67,8 @@ class Coverage:
         return _file(name) not in importing, self.seconds.get(name, 1.0), name
 
     def is_run_at_import(self, file: str, lines: range) -> bool:
-        return _IMPORT in self._names(file, lines)
+        """Whether lines are outside of functions, or in one that is called at import."""
+        return lines[0] not in lines_in_functions(file) or _IMPORT in self._names(file, lines)
 
     def _names(self, file: str, lines: range) -> set[str]:
         by_line = self.tests.get(file, {})
@@ -102,6 +104,17 @@ def importers() -> dict[str, set[str]]:
                 for name in (node.module, *(f"{node.module}.{one.name}" for one in node.names)):
                     files[_file_of(name)].add(str(path.relative_to(PROJECT)))
     return files
+
+
+@functools.cache
+def lines_in_functions(file: str) -> frozenset[int]:
+    """The lines of the bodies of functions."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = ast.walk(ast.parse((PROJECT / file).read_bytes()))
+    bodies = [part for node in nodes if isinstance(node, functions) for part in node.body]
+    return frozenset(
+        line for part in bodies for line in range(part.lineno, (part.end_lineno or 0) + 1)
+    )
 
 
 @functools.cache
