@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.build.at_work import LOCK, clean, projects
 from builder.build.bases import find_mirror
@@ -148,7 +147,7 @@ def as_text(found: Sequence[Garbage], options: Options) -> str:
     return "\n".join([*lines, f"{count}, {total}; 'build-images gc --free' removes them"])
 
 
-def as_data(found: Sequence[Garbage], options: Options) -> dict[str, Any]:
+def as_data(found: Sequence[Garbage], options: Options) -> dict[str, object]:
     """The same as data."""
     keys = ("kind", "name", "bytes", "why")
     return {
@@ -219,8 +218,8 @@ def _stages(
     found: list[Garbage] = []
     kept: set[str] = set()
     for path, record in Records(folder=home.stages).all():
-        if record.get("key") in wanted or path.stat().st_mtime >= since:
-            kept.add(str(record["tag"]))
+        if record.key in wanted or path.stat().st_mtime >= since:
+            kept.add(record.tag)
         else:
             name = f"{path.parent.name} {path.stem[:12]}"
             paths = [path, path.with_suffix(".log")]
@@ -369,7 +368,7 @@ def _removed(path: Path, tools: Tools) -> str:
     return ""
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path) -> Mapping[str, object]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -6,11 +6,9 @@ manifest, and evidence in files of its own for each outcome.
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from builder import facts
 from builder.artifacts.manifests import write_manifest
@@ -21,11 +19,12 @@ from builder.cli.verify_options import LAUNCHED, RankOptions
 from builder.facts.versions import split_mpi
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
-from builder.model import FAILED, NONE, SKIPPED, Artifact, Outcome
+from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.manifest import Manifest, manifest_text
 from builder.sources.package_indices import states_in
 from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
-from builder.verify.again import emulation, finished, subjects, within_reach, work_folder
+from builder.verify.again import finished, subjects, with_emulation, within_reach, work_folder
 from builder.verify.evidence import StartedBy
 from builder.verify.proving import emulator_of
 from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
@@ -50,7 +49,7 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
         for ranks in _all_ranks(options, asked, manifest, artifacts):
             name = ranks.kind.format
             started = now()
-            run.progress.step(manifest["image"], f"{ranks.check} in {ranks.kind.program}")
+            run.progress.step(manifest.image, f"{ranks.check} in {ranks.kind.program}")
             outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
             found.setdefault(name, []).append(outcome)
             if outcome.outcome == SKIPPED:
@@ -64,7 +63,7 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
             path = write_evidence(
                 folder / "evidence",
                 f"{name}-{outcome.check}",
-                identifier=manifest["image"],
+                identifier=manifest.image,
                 artifacts=subjects(manifest, artifacts[name]),
                 outcomes=[outcome],
                 scripts=_programs(outcome, programs.get(name, "")),
@@ -79,7 +78,7 @@ def verify_launched(run: Run, options: Options, asked: RankOptions, folder: Path
 
 
 def _artifacts(
-    manifest: Mapping[str, Any], options: Options, folder: Path, work: Path
+    manifest: Manifest, options: Options, folder: Path, work: Path
 ) -> dict[str, Artifact]:
     """What is to be run, each the one that the manifest names: a site may have fetched one alone.
 
@@ -87,22 +86,22 @@ def _artifacts(
     """
     wanted = [RUNNERS[name].format for name in options.runners or LAUNCHED]
     there = [
-        name for name in wanted if name in manifest["artifacts"] and (folder / FILES[name]).exists()
+        name for name in wanted if name in manifest.artifacts and (folder / FILES[name]).exists()
     ]
     missing = [FILES[name] for name in wanted if name not in there]
     if missing and (options.runners or not there):
         raise BadInput(f"{folder}: there is no {', no '.join(missing)} here")
-    return {name: within_reach(name, manifest["artifacts"][name], folder, work) for name in there}
+    return {name: within_reach(name, manifest.artifacts[name], folder, work) for name in there}
 
 
 def _all_ranks(
     options: Options,
     asked: RankOptions,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     artifacts: Mapping[str, Artifact],
 ) -> Iterator[Ranks]:
-    check = next((one for one in manifest["in_image_checks"] if one["name"] == CHECK), None)
-    mpi = _image_mpi(options.project, str(manifest["cell"].get("mpi", NONE)))
+    check = next((one for one in manifest.in_image_checks if one.name == CHECK), None)
+    mpi = _image_mpi(options.project, manifest.cell.mpi)
     for kind in (RUNNERS[name] for name in LAUNCHED):
         if kind.format not in artifacts:
             continue
@@ -112,11 +111,11 @@ def _all_ranks(
                 ranks=asked.ranks,
                 nodes=asked.nodes,
                 options=asked.options,
-                timeout_s=asked.timeout_s or (check["timeout_s"] if check else 0),
+                timeout_s=asked.timeout_s or (check.timeout_s if check else 0),
             )
             for bind in dict.fromkeys(("", asked.bind_mpi)):
                 yield Ranks(
-                    arch=manifest["cell"]["arch"],
+                    arch=manifest.cell.arch,
                     kind=kind,
                     artifact=artifacts[kind.format].path,
                     mpi=mpi,
@@ -150,7 +149,7 @@ def _programs(outcome: Outcome, digest: str) -> dict[str, str]:
 
 
 def _setting(
-    run: Run, ranks: Ranks, started_by: StartedBy, started: str, manifest: Mapping[str, Any]
+    run: Run, ranks: Ranks, started_by: StartedBy, started: str, manifest: Manifest
 ) -> Setting:
     """Where the ranks ran: the first of their machines stands for all, unless one emulated."""
     program, machines = ranks.kind.program, started_by.machines
@@ -170,47 +169,45 @@ def _setting(
         launcher=started_by,
         no_gpu=_NO_GPU,
         tools=run.versions,
-        indices=states_in(manifest.get("inputs", {})),
+        indices=states_in(manifest.inputs),
     )
 
 
 def _with(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     found: Mapping[str, list[Outcome]],
     written: list[str],
     emulated: Mapping[str, bool],
-) -> dict[str, Any]:
+) -> Manifest:
     """The manifest with these outcomes in the place of earlier ones of the same names.
 
     `emulated` says of each outcome, by format and check, whether its ranks were.
     """
-    launched = {name: list(some) for name, some in manifest.get("launched", {}).items()}
+    launched = dict(manifest.launched or {})
     for name, outcomes in found.items():
         tried = [one for one in outcomes if one.outcome != SKIPPED]
         new = {one.check for one in tried}
-        kept = [one for one in launched.get(name, []) if one["check"] not in new]
-        launched[name] = [*kept, *map(asdict, tried)]
-    evidence = sorted({*manifest.get("evidence", []), *written})
-    return {
-        **manifest,
-        **emulation(manifest, emulated),
-        "launched": launched,
-        "evidence": evidence,
-    }
+        kept = [one for one in launched.get(name, ()) if one.check not in new]
+        launched[name] = (*kept, *tried)
+    return dataclasses.replace(
+        with_emulation(manifest, manifest, emulated),
+        launched=launched,
+        evidence=tuple(sorted({*manifest.evidence, *written})),
+    )
 
 
 def _tell(
     options: Options,
     asked: RankOptions,
-    updated: Mapping[str, Any],
+    updated: Manifest,
     found: Mapping[str, list[Outcome]],
     *,
     emulated: bool,
 ) -> None:
     if options.json:
-        print(json.dumps(updated, indent=1, sort_keys=True))
+        print(manifest_text(updated), end="")
         return
-    print(f"{updated['image']}: {asked.ranks} ranks{', emulated' if emulated else ''}")
+    print(f"{updated.image}: {asked.ranks} ranks{', emulated' if emulated else ''}")
     for name, outcomes in found.items():
         for one in outcomes:
             print(f"  {name:12} {one.check:16} {one.outcome:8} {one.reason}")

@@ -13,7 +13,7 @@ from builder.compile.spec import base_archive
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite
 from builder.registry import Reference
-from builder.sources.registry import MIRROR_HINT, Unreachable, unreachable
+from builder.sources.registry import MIRROR_HINT, SilentRegistry, unreachable
 from builder.system.home import Home
 
 
@@ -21,7 +21,7 @@ from builder.system.home import Home
 class OutOfReach:
     """The registries without an answer, and the specs that cannot be built without them."""
 
-    registries: tuple[Unreachable, ...] = ()
+    registries: tuple[SilentRegistry, ...] = ()
     specs: tuple[Spec, ...] = ()
 
     def reasons(self) -> Mapping[str, str]:

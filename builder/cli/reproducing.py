@@ -15,7 +15,7 @@ from typing import Any
 
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
-from builder.artifacts.manifests import MANIFEST, read_manifest
+from builder.artifacts.manifests import read_manifest
 from builder.build.at_work import using
 from builder.build.bases import StoredBase
 from builder.build.engines import ENGINES, Tools
@@ -34,7 +34,7 @@ from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Artifact, Selection, Spec
 from builder.model.errors import BadInput, EmptySelection, counted
-from builder.system.bound_files import SBOM
+from builder.model.manifest import MANIFEST, SBOM, Manifest
 from builder.system.home import Home
 from builder.system.namespaces import remove_tree
 from builder.system.orphans import MARK, living
@@ -70,7 +70,7 @@ def reproduce(options: Options) -> int:
     manifest = _manifest(folder)
     spec = _spec(options, manifest)
     base = _base(folder, manifest, spec)
-    before = {name: manifest["artifacts"][name]["digest"] for name in _formats(manifest)}
+    before = {name: manifest.artifacts[name].digest for name in _formats(manifest)}
     for name, digest in before.items():
         _check(folder / FILES[name], digest)
     home, say = Home.of_environment(), progress_for(options.level).say
@@ -80,7 +80,7 @@ def reproduce(options: Options) -> int:
         same = {name: artifact.digest for name, artifact in after.items()} == before
         differences = [] if same else _differences(folder, before, after, run.tools)
     comparison = Comparison(
-        image=manifest["image"],
+        image=manifest.image,
         before=before,
         after={name: artifact.digest for name, artifact in after.items()},
         differences=differences,
@@ -107,11 +107,11 @@ def _folder(options: Options) -> Path:
     )
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
-    if manifest is None or not isinstance(manifest.get("inputs"), dict):
+    if manifest is None:
         raise BadInput(f"{folder / MANIFEST}: not the manifest of a finished image")
-    if not isinstance(manifest["inputs"].get("source_date_epoch"), int):
+    if manifest.inputs.source_date_epoch is None:
         raise BadInput(
             f"{folder}: built by a version whose images cannot be reproduced",
             hint="build it again: build-images --no-cache --image " + folder.name,
@@ -119,14 +119,14 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _spec(options: Options, manifest: Mapping[str, Any]) -> Spec:
+def _spec(options: Options, manifest: Manifest) -> Spec:
     """The spec that the project has for the image; it must still be what the image is made of."""
-    name, cell = manifest["image"], manifest["cell"]
+    name, cell = manifest.image, manifest.cell
     selection = Selection(
         images=(name,),
         everything=True,
-        flavours=(cell["flavour"],),
-        cpu_targets=(cell["cpu"],),
+        flavours=(cell.flavour,),
+        cpu_targets=(cell.cpu,),
     )
     hint = f"take the project as it was then, or build it anew: build-images --image {name}"
     try:
@@ -134,14 +134,14 @@ def _spec(options: Options, manifest: Mapping[str, Any]) -> Spec:
     except EmptySelection as error:
         raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
     [spec] = compiled(options, made)
-    if spec.image.content_key != manifest["content_key"]:
+    if spec.image.content_key != manifest.content_key:
         raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
     return spec
 
 
-def _base(folder: Path, manifest: Mapping[str, Any], spec: Spec) -> StoredBase | None:
+def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
     """The base that lies with the image; None if it comes from a registry."""
-    image, known = spec.image, manifest["inputs"]["base"]
+    image, known = spec.image, manifest.inputs.base
     if not image.is_bootstrapped:
         return None
     archive = folder / base_archive(image)
@@ -152,20 +152,20 @@ def _base(folder: Path, manifest: Mapping[str, Any], spec: Spec) -> StoredBase |
             digest = json.load(index)["manifests"][0]["digest"]
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
         raise BadInput(f"{archive}: not the base that it was built from ({error})") from error
-    if digest != known["digest"]:
-        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known['digest']}")
+    if digest != known.digest:
+        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known.digest}")
     return StoredBase(
         name=image.base_image,
         arch=image.cell.arch,
-        key=known["key"],
+        key=known.key,
         archive=archive,
         digest=digest,
-        made=known["made"],
+        made=known.made,
     )
 
 
-def _formats(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(name for name in COMPARED if name in manifest["artifacts"])
+def _formats(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(name for name in COMPARED if name in manifest.artifacts)
 
 
 def _check(path: Path, digest: str) -> None:
@@ -178,8 +178,10 @@ def _check(path: Path, digest: str) -> None:
 
 
 @contextmanager
-def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Iterator[Run]:
+def _scratch(options: Options, spec: Spec, manifest: Manifest) -> Iterator[Run]:
     """A run in a home of its own, with neither layers nor bases of earlier builds in it."""
+    epoch = manifest.inputs.source_date_epoch
+    assert epoch is not None  # `_manifest` refuses one without
     progress = progress_for(options.level)
     processes = Processes(echo=progress.echo if options.level > 1 else None)
     home = Home.of_environment()
@@ -189,7 +191,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
         diagnosis,
         archs=[spec.image.cell.arch],
         formats=_formats(manifest),
-        engine=manifest["engine"],
+        engine=manifest.engine,
         home=home.path,
         out=home.work,
         bases=False,
@@ -209,7 +211,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
         ) as tools,
     ):
         processes.mark[MARK] = mark
-        engine = ENGINES[manifest["engine"]](tools)
+        engine = ENGINES[manifest.engine](tools)
         try:
             for name in ("tools", "native"):
                 (path / name).symlink_to(home.path / name)
@@ -226,7 +228,7 @@ def _scratch(options: Options, spec: Spec, manifest: Mapping[str, Any]) -> Itera
                 verify=False,
                 native_tools=options.native_tools,
                 offline=options.offline,
-                epoch=manifest["inputs"]["source_date_epoch"],
+                epoch=epoch,
             )
         finally:
             processes.stop()

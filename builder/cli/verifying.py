@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from builder.artifacts.manifests import MANIFEST
 from builder.build.at_work import at_work
 from builder.build.engines import ENGINES, Tools
 from builder.build.run import Run
@@ -15,6 +14,8 @@ from builder.cli.options import Options
 from builder.distribute.pull.verifying import Receipt, receipt_in, verify_pulled
 from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.manifest import MANIFEST, Manifest, ProvenImage
+from builder.model.records import write
 from builder.reports.report import refresh
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
@@ -66,21 +67,22 @@ def verify(options: Options) -> int:
             )
         )
     if options.json:
-        print(json.dumps(done.manifest, indent=1, sort_keys=True))
+        more = {"pulled": done.pulled} if done.pulled else {}
+        print(json.dumps(write(done.found) | more, indent=1, sort_keys=True))
     else:
         print(_as_text(done))
     if done.untried and not done.has_failed:
-        raise not_tried(done.manifest["image"], done.untried)
-    return 1 if done.has_failed or done.manifest["outcome"] == "failed" else 0
+        raise not_tried(done.found.image, done.untried)
+    return 1 if done.has_failed or done.found.outcome == "failed" else 0
 
 
-def _as_text(done: Verified) -> str:
+def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     """What was found, a line a check; of further runs, too, which do not decide the outcome."""
-    found = done.manifest
-    lines = [f"{found['image']}: {found['outcome']}{notes_on(found)}"]
+    found = done.found
+    lines = [f"{found.image}: {found.outcome}{notes_on(found)}"]
     lines += [
-        f"  {name:12} {one['check']:16} {one['outcome']:8} {one_line(one['reason'])}"
-        for name, outcomes in found["checks"].items()
+        f"  {name:12} {one.check:16} {one.outcome:8} {one_line(one.reason)}"
+        for name, outcomes in found.checks.items()
         for one in outcomes
     ]
     lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]

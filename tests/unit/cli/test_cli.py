@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 from golden_cells import SHIPPED
+from manifest_samples import CELL
 from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 
-from builder.artifacts.manifests import SCHEMA
 from builder.cli import building, main
 from builder.cli.dispatch import COMMANDS, function_of
 from builder.cli.options import parse
 from builder.cli.parser import make_parser
 from builder.model.errors import MissingPrerequisite
+from builder.model.manifest import SCHEMA
 from builder.system.progress import LiveProgress
 
 PROJECT = f"--project={ROOT}"
@@ -282,7 +283,7 @@ def test_what_was_done_another_way_is_still_to_do(
         manifest = {
             "schema": SCHEMA,
             "image": image.identifier,
-            "cell": {},
+            "cell": CELL,
             "checks": {},
             "in_image_checks": [],
             "content_key": image.content_key,

@@ -16,9 +16,10 @@ from builder.cli.options import parse
 from builder.cli.verify_options import LAUNCHED, RUNNER_NAMES
 from builder.cli.verify_options import LAUNCHERS as RANK_LAUNCHERS
 from builder.model import FORMATS
+from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import InImageCheck, Target, outcomes_in
+from builder.verify.checks import Target, outcomes_in
 from builder.verify.ranks import LAUNCHERS
 from builder.verify.runners import (
     DEFAULTS,
