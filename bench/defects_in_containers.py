@@ -27,11 +27,11 @@ from made_formats import Node
 from small_images import PROJECT, Base, Check, Maker, Small, artifact_of, maker_in
 from small_images import sound as sound_image
 
-from builder.artifacts.manifests import MANIFEST
 from builder.build.engines import Tools
 from builder.build.workspace import FILES
 from builder.cli import main as build_images
 from builder.model import FORMATS
+from builder.model.manifest import MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
 

@@ -27,10 +27,10 @@ from unittest import mock
 from planted_ranks import RANKS, RankDefect, plant
 from timing import machine
 
-from builder.artifacts.manifests import MANIFEST
 from builder.build.workspace import FILES
 from builder.cli import main as build_images
 from builder.model.errors import Interrupted
+from builder.model.manifest import MANIFEST
 from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -25,10 +25,10 @@ from pathlib import Path
 
 from timing import interleaved, machine, print_medians
 
-from builder.artifacts.manifests import MANIFEST
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
 from builder.cli import main as build_images
+from builder.model.manifest import MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify import DEFAULTS, RUNNERS

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.build.at_work import projects
 from builder.build.bases import find_mirror
@@ -182,8 +181,8 @@ def _stages(
     found: list[Garbage] = []
     kept: set[str] = set()
     for path, record in Records(folder=home.stages).all():
-        if record.get("key") in wanted or path.stat().st_mtime >= since:
-            kept.add(str(record["tag"]))
+        if record.key in wanted or path.stat().st_mtime >= since:
+            kept.add(record.tag)
         else:
             name = f"{path.parent.name} {path.stem[:12]}"
             paths = [path, path.with_suffix(".log")]
@@ -332,7 +331,7 @@ def _removed(path: Path, tools: Tools) -> str:
     return ""
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path) -> Mapping[str, object]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ from builder.build.workspace import write_spec
 from builder.compile.spec import base_archive
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite
-from builder.sources.registry import MIRROR_HINT, Unreachable, registry_of, unreachable
+from builder.sources.registry import MIRROR_HINT, SilentRegistry, registry_of, unreachable
 from builder.system.home import Home
 
 
@@ -19,7 +19,7 @@ from builder.system.home import Home
 class OutOfReach:
     """The registries without an answer, and the specs that cannot be built without them."""
 
-    registries: tuple[Unreachable, ...] = ()
+    registries: tuple[SilentRegistry, ...] = ()
     specs: tuple[Spec, ...] = ()
 
     def reasons(self) -> Mapping[str, str]:

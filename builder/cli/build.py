@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.sharing import shared_layers
 from builder.build.at_work import at_work
@@ -36,8 +35,9 @@ from builder.cli.options import (
 from builder.cli.plans import compiled, image_states, load_plan, states_of_stages, wanted_now
 from builder.load.faults import Faults
 from builder.load.site import read_site
-from builder.model import FORMATS, Plan, Selection, Spec
-from builder.model.errors import BadInput, counted
+from builder.model import FORMATS, Outcome, Plan, Selection, Spec
+from builder.model.errors import BadInput, BuildImagesError, counted
+from builder.model.manifest import Manifest, ProvenImage
 from builder.reports.report.folder import report_folder
 from builder.sources.package_indices import days_behind
 from builder.system.host_facts import host_facts
@@ -266,8 +266,8 @@ def _sources(
 def _closing(
     out: Path,
     specs: Iterable[Spec],
-    manifests: Any,
-    errors: Any,
+    manifests: Mapping[str, Manifest],
+    errors: Mapping[str, BuildImagesError],
 ) -> str:
     """The table that ends a run: one line an image, then where the report is."""
     lines = []
@@ -277,12 +277,12 @@ def _closing(
             lines.append(f"✗ {name}  failed: see {_shown(out / name / 'build.log')}")
             continue
         manifest = manifests[name]
-        mark = "✗" if manifest["outcome"] == "failed" else "✓"
-        lines.append(f"{mark} {name}  {manifest['outcome']}{notes_on(manifest)}")
-        for artifact_format in [one for one in FORMATS if one in manifest["artifacts"]]:
-            artifact = manifest["artifacts"][artifact_format]
-            size, digest = artifact["size"] / 1e6, artifact["digest"][:19]
-            counts = _counts(manifest["checks"].get(artifact_format, []))
+        mark = "✗" if manifest.outcome == "failed" else "✓"
+        lines.append(f"{mark} {name}  {manifest.outcome}{notes_on(manifest)}")
+        for artifact_format in [one for one in FORMATS if one in manifest.artifacts]:
+            artifact = manifest.artifacts[artifact_format]
+            size, digest = artifact.size / 1e6, artifact.digest[:19]
+            counts = _counts(manifest.checks.get(artifact_format, ()))
             lines.append(f"    {artifact_format:12} {size:7.1f} MB  {digest}  {counts}")
     lines.append(f"report: {_shown(out / 'report.html')}")
     return "\n".join(lines)
@@ -294,22 +294,23 @@ def _shown(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def notes_on(manifest: Any) -> str:
+def notes_on(manifest: ProvenImage) -> str:
     """What a line about an image says besides its outcome."""
     notes = []
-    if manifest["formats_equal"]:
+    if manifest.formats_equal:
         notes.append(
-            f"{_COUNTS[len(manifest['artifacts'])]} formats equal ({manifest['tree_digest'][:19]})"
+            f"{_COUNTS[len(manifest.artifacts)]} formats equal ({manifest.tree_digest[:19]})"
         )
-    if manifest["emulated"]:
+    if manifest.emulated:
         notes.append("emulated")
-    if manifest["proven_on_gpu"] is False:
+    if manifest.proven_on_gpu is False:
         notes.append("not proven on a GPU")
-    if behind := days_behind(manifest.get("inputs", {})):
+    behind = days_behind(manifest.inputs) if isinstance(manifest, Manifest) else 0
+    if behind:
         notes.append(f"packages {counted(behind, 'day')} behind")
     return f"  {', '.join(notes)}" if notes else ""
 
 
-def _counts(outcomes: Sequence[Any]) -> str:
-    found = [one["outcome"] for one in outcomes]
+def _counts(outcomes: Sequence[Outcome]) -> str:
+    found = [one.outcome for one in outcomes]
     return ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from builder.artifacts.manifests import MANIFEST, SCHEMA, read_manifest
+from builder.artifacts.manifests import read_manifest
 from builder.cli.options import Options, Parser, a_path, add_output, add_project, not_empty
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
+from builder.model.manifest import MANIFEST, SCHEMA, Manifest
 from builder.reports.catalog import Entry, read_entry, write_catalog
 from builder.reports.sites import Place
 
@@ -68,13 +68,14 @@ def run(options: CatalogOptions) -> int:
     return 0
 
 
-def _entries(found: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path]) -> list[Entry]:
+def _entries(found: Mapping[str, Manifest | None], folders: Mapping[str, Path]) -> list[Entry]:
     """What there is to show of each image; raises BadInput that names all that cannot be read."""
     entries, faults = [], []
     for image, manifest in found.items():
-        try:
-            entries.append(read_entry(folders[image], manifest))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        entry = read_entry(folders[image], manifest) if manifest else None
+        if entry:
+            entries.append(entry)
+        else:
             text = "it has another shape than this version writes"
             faults.append(Fault(file=f"{image}/{MANIFEST}", line=1, key="", problem=text))
     if faults:
@@ -82,14 +83,14 @@ def _entries(found: Mapping[str, Mapping[str, Any]], folders: Mapping[str, Path]
     return entries
 
 
-def _images(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _images(folder: Path) -> Iterator[tuple[str, Manifest | None]]:
     """The images that are done, by identifier; a folder is named as its image.
 
     Of one whose manifest is damaged there is nothing, so that it is told of.
     """
-    for path in sorted(folder.glob("*/manifest.json")):
+    for path in sorted(folder.glob(f"*/{MANIFEST}")):
         manifest = read_manifest(path.parent)
-        if manifest and manifest["image"] == path.parent.name:
+        if manifest and manifest.image == path.parent.name:
             yield path.parent.name, manifest
         elif manifest is None and path.is_file() and SCHEMA in path.read_text(errors="replace"):
-            yield path.parent.name, {}
+            yield path.parent.name, None

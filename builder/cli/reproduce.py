@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-from builder.artifacts.manifests import MANIFEST, read_manifest
+from builder.artifacts.manifests import read_manifest
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -24,6 +22,7 @@ from builder.cli.options import (
 from builder.cli.plans import compiled, load_plan
 from builder.model import Selection, Spec
 from builder.model.errors import BadInput, EmptySelection, counted
+from builder.model.manifest import MANIFEST, Manifest
 from builder.system.progress import progress_for
 from builder.verify.prepared import BuildSettings
 from builder.verify.reproduced import Comparison, build_again
@@ -103,11 +102,11 @@ def _folder(path: Path, out: Path) -> Path:
     )
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
-    if manifest is None or not isinstance(manifest.get("inputs"), dict):
+    if manifest is None:
         raise BadInput(f"{folder / MANIFEST}: not the manifest of a finished image")
-    if not isinstance(manifest["inputs"].get("source_date_epoch"), int):
+    if manifest.inputs.source_date_epoch is None:
         raise BadInput(
             f"{folder}: built by a version whose images cannot be reproduced",
             hint="build it again: build-images --no-cache --image " + folder.name,
@@ -115,14 +114,14 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _spec(project: Path, manifest: Mapping[str, Any]) -> Spec:
+def _spec(project: Path, manifest: Manifest) -> Spec:
     """The spec that the project has for the image; it must still be what the image is made of."""
-    name, cell = manifest["image"], manifest["cell"]
+    name, cell = manifest.image, manifest.cell
     selection = Selection(
         images=(name,),
         everything=True,
-        flavours=(cell["flavour"],),
-        cpu_targets=(cell["cpu"],),
+        flavours=(cell.flavour,),
+        cpu_targets=(cell.cpu,),
     )
     hint = f"take the project as it was then, or build it anew: build-images --image {name}"
     try:
@@ -130,7 +129,7 @@ def _spec(project: Path, manifest: Mapping[str, Any]) -> Spec:
     except EmptySelection as error:
         raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
     [spec] = compiled(project, made)
-    if spec.image.content_key != manifest["content_key"]:
+    if spec.image.content_key != manifest.content_key:
         raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
     return spec
 

@@ -90,8 +90,8 @@ def _digests(images: Iterable[PlannedImage], folder: Path) -> dict[str, str]:
     found = {}
     for image in images:
         manifest = read_manifest(folder / image.identifier)
-        if manifest and manifest["content_key"] == image.content_key:
-            found[image.identifier] = str(manifest["artifacts"]["oci"]["digest"])
+        if manifest and manifest.content_key == image.content_key:
+            found[image.identifier] = manifest.artifacts["oci"].digest
     return found
 
 

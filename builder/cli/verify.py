@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.artifacts.manifests import MANIFEST
 from builder.build.at_work import at_work
 from builder.build.engines import ENGINES, Tools
 from builder.build.run import Run
@@ -24,6 +23,8 @@ from builder.cli.options import (
 from builder.distribute.pull.verifying import Receipt, receipt_in, verify_pulled
 from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
+from builder.model.records import write
 from builder.reports.report import refresh
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
@@ -179,21 +180,22 @@ def run(options: VerifyOptions) -> int:
             )
         )
     if options.json:
-        print(json.dumps(done.manifest, indent=1, sort_keys=True))
+        more = {"pulled": done.pulled} if done.pulled else {}
+        print(json.dumps(write(done.found) | more, indent=1, sort_keys=True))
     else:
         print(_as_text(done))
     if done.untried and not done.has_failed:
-        raise not_tried(done.manifest["image"], done.untried)
-    return 1 if done.has_failed or done.manifest["outcome"] == "failed" else 0
+        raise not_tried(done.found.image, done.untried)
+    return 1 if done.has_failed or done.found.outcome == "failed" else 0
 
 
-def _as_text(done: Verified) -> str:
+def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     """What was found, a line a check; of further runs, too, which do not decide the outcome."""
-    found = done.manifest
-    lines = [f"{found['image']}: {found['outcome']}{notes_on(found)}"]
+    found = done.found
+    lines = [f"{found.image}: {found.outcome}{notes_on(found)}"]
     lines += [
-        f"  {name:12} {one['check']:16} {one['outcome']:8} {one_line(one['reason'])}"
-        for name, outcomes in found["checks"].items()
+        f"  {name:12} {one.check:16} {one.outcome:8} {one_line(one.reason)}"
+        for name, outcomes in found.checks.items()
         for one in outcomes
     ]
     lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
@@ -233,10 +235,9 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
 def _launched(run: Run, folder: Path, ranks: RankOptions, options: VerifyOptions) -> int:
     done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
     if options.json:
-        print(json.dumps(done.manifest, indent=1, sort_keys=True))
+        print(manifest_text(done.manifest), end="")
         return done.exit_code
-    name = done.manifest["image"]
-    print(f"{name}: {ranks.ranks} ranks{', emulated' if done.emulated else ''}")
+    print(f"{done.manifest.image}: {ranks.ranks} ranks{', emulated' if done.emulated else ''}")
     for artifact_format, outcomes in done.outcomes.items():
         for one in outcomes:
             print(f"  {artifact_format:12} {one.check:16} {one.outcome:8} {one.reason}")

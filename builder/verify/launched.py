@@ -6,10 +6,10 @@ manifest, and evidence in files of its own for each outcome.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder import facts
 from builder.artifacts.manifests import write_manifest
@@ -18,11 +18,12 @@ from builder.build.workspace import FILES
 from builder.facts.versions import split_mpi
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
-from builder.model import FAILED, NONE, SKIPPED, Artifact, Outcome
+from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.manifest import Manifest
 from builder.sources.package_indices import states_in
 from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
-from builder.verify.again import emulation, finished, subjects, within_reach, work_folder
+from builder.verify.again import finished, subjects, with_emulation, within_reach, work_folder
 from builder.verify.evidence import StartedBy
 from builder.verify.proving import emulator_of
 from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
@@ -52,7 +53,7 @@ class RankOptions:
 class Launched:
     """The manifest with what was found now, and that by format; `emulated` if any rank was."""
 
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     outcomes: Mapping[str, Sequence[Outcome]]
     emulated: bool
 
@@ -82,7 +83,7 @@ def verify_launched(
         for ranks in _all_ranks(project, asked, manifest, artifacts):
             name = ranks.kind.format
             started = now()
-            run.progress.step(manifest["image"], f"{ranks.check} in {ranks.kind.program}")
+            run.progress.step(manifest.image, f"{ranks.check} in {ranks.kind.program}")
             outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
             found.setdefault(name, []).append(outcome)
             if outcome.outcome == SKIPPED:
@@ -96,7 +97,7 @@ def verify_launched(
             path = write_evidence(
                 folder / "evidence",
                 f"{name}-{outcome.check}",
-                identifier=manifest["image"],
+                identifier=manifest.image,
                 artifacts=subjects(manifest, artifacts[name]),
                 outcomes=[outcome],
                 scripts=_programs(outcome, programs.get(name, "")),
@@ -110,7 +111,7 @@ def verify_launched(
 
 
 def _artifacts(
-    manifest: Mapping[str, Any], runners: Sequence[str], folder: Path, work: Path
+    manifest: Manifest, runners: Sequence[str], folder: Path, work: Path
 ) -> dict[str, Artifact]:
     """What is to be run, each the one that the manifest names: a site may have fetched one alone.
 
@@ -118,22 +119,22 @@ def _artifacts(
     """
     wanted = [RUNNERS[name].format for name in runners or LAUNCHED]
     there = [
-        name for name in wanted if name in manifest["artifacts"] and (folder / FILES[name]).exists()
+        name for name in wanted if name in manifest.artifacts and (folder / FILES[name]).exists()
     ]
     missing = [FILES[name] for name in wanted if name not in there]
     if missing and (runners or not there):
         raise BadInput(f"{folder}: there is no {', no '.join(missing)} here")
-    return {name: within_reach(name, manifest["artifacts"][name], folder, work) for name in there}
+    return {name: within_reach(name, manifest.artifacts[name], folder, work) for name in there}
 
 
 def _all_ranks(
     project: Path,
     asked: RankOptions,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     artifacts: Mapping[str, Artifact],
 ) -> Iterator[Ranks]:
-    check = next((one for one in manifest["in_image_checks"] if one["name"] == CHECK), None)
-    mpi = _image_mpi(project, str(manifest["cell"].get("mpi", NONE)))
+    check = next((one for one in manifest.in_image_checks if one.name == CHECK), None)
+    mpi = _image_mpi(project, manifest.cell.mpi)
     for kind in (RUNNERS[name] for name in LAUNCHED):
         if kind.format not in artifacts:
             continue
@@ -143,11 +144,11 @@ def _all_ranks(
                 ranks=asked.ranks,
                 nodes=asked.nodes,
                 options=asked.options,
-                timeout_s=asked.timeout_s or (check["timeout_s"] if check else 0),
+                timeout_s=asked.timeout_s or (check.timeout_s if check else 0),
             )
             for bind in dict.fromkeys(("", asked.bind_mpi)):
                 yield Ranks(
-                    arch=manifest["cell"]["arch"],
+                    arch=manifest.cell.arch,
                     kind=kind,
                     artifact=artifacts[kind.format].path,
                     mpi=mpi,
@@ -181,7 +182,7 @@ def _programs(outcome: Outcome, digest: str) -> dict[str, str]:
 
 
 def _setting(
-    run: Run, ranks: Ranks, started_by: StartedBy, started: str, manifest: Mapping[str, Any]
+    run: Run, ranks: Ranks, started_by: StartedBy, started: str, manifest: Manifest
 ) -> Setting:
     """Where the ranks ran: the first of their machines stands for all, unless one emulated."""
     program, machines = ranks.kind.program, started_by.machines
@@ -201,30 +202,28 @@ def _setting(
         launcher=started_by,
         no_gpu=_NO_GPU,
         tools=run.versions,
-        indices=states_in(manifest.get("inputs", {})),
+        indices=states_in(manifest.inputs),
     )
 
 
 def _with(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     found: Mapping[str, list[Outcome]],
     written: list[str],
     emulated: Mapping[str, bool],
-) -> dict[str, Any]:
+) -> Manifest:
     """The manifest with these outcomes in the place of earlier ones of the same names.
 
     `emulated` says of each outcome, by format and check, whether its ranks were.
     """
-    launched = {name: list(some) for name, some in manifest.get("launched", {}).items()}
+    launched = dict(manifest.launched or {})
     for name, outcomes in found.items():
         tried = [one for one in outcomes if one.outcome != SKIPPED]
         new = {one.check for one in tried}
-        kept = [one for one in launched.get(name, []) if one["check"] not in new]
-        launched[name] = [*kept, *map(asdict, tried)]
-    evidence = sorted({*manifest.get("evidence", []), *written})
-    return {
-        **manifest,
-        **emulation(manifest, emulated),
-        "launched": launched,
-        "evidence": evidence,
-    }
+        kept = [one for one in launched.get(name, ()) if one.check not in new]
+        launched[name] = (*kept, *tried)
+    return dataclasses.replace(
+        with_emulation(manifest, manifest, emulated),
+        launched=launched,
+        evidence=tuple(sorted({*manifest.evidence, *written})),
+    )

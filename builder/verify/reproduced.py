@@ -30,7 +30,7 @@ from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Artifact, Spec
 from builder.model.errors import BadInput
-from builder.system.bound_files import SBOM
+from builder.model.manifest import SBOM, Manifest
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.namespaces import remove_tree
@@ -61,7 +61,7 @@ class Comparison:
 
 def build_again(
     folder: Path,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     spec: Spec,
     options: BuildSettings,
     progress: Progress,
@@ -73,7 +73,7 @@ def build_again(
     """
     start = time.monotonic()
     base = _base(folder, manifest, spec)
-    before = {name: manifest["artifacts"][name]["digest"] for name in _formats(manifest)}
+    before = {name: manifest.artifacts[name].digest for name in _formats(manifest)}
     for name, digest in before.items():
         _check(folder / FILES[name], digest)
     home = Home.of_environment()
@@ -86,7 +86,7 @@ def build_again(
         same = {name: artifact.digest for name, artifact in after.items()} == before
         differences = [] if same else _differences(folder, before, after, run.tools)
     return Comparison(
-        image=manifest["image"],
+        image=manifest.image,
         before=before,
         after={name: artifact.digest for name, artifact in after.items()},
         differences=differences,
@@ -95,9 +95,9 @@ def build_again(
     )
 
 
-def _base(folder: Path, manifest: Mapping[str, Any], spec: Spec) -> StoredBase | None:
+def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
     """The base that lies with the image; None if it comes from a registry."""
-    image, known = spec.image, manifest["inputs"]["base"]
+    image, known = spec.image, manifest.inputs.base
     if not image.is_bootstrapped:
         return None
     archive = folder / base_archive(image)
@@ -108,20 +108,20 @@ def _base(folder: Path, manifest: Mapping[str, Any], spec: Spec) -> StoredBase |
             digest = json.load(index)["manifests"][0]["digest"]
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
         raise BadInput(f"{archive}: not the base that it was built from ({error})") from error
-    if digest != known["digest"]:
-        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known['digest']}")
+    if digest != known.digest:
+        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known.digest}")
     return StoredBase(
         name=image.base_image,
         arch=image.cell.arch,
-        key=known["key"],
+        key=known.key,
         archive=archive,
         digest=digest,
-        made=known["made"],
+        made=known.made,
     )
 
 
-def _formats(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(name for name in COMPARED if name in manifest["artifacts"])
+def _formats(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(name for name in COMPARED if name in manifest.artifacts)
 
 
 def _check(path: Path, digest: str) -> None:
@@ -135,9 +135,12 @@ def _check(path: Path, digest: str) -> None:
 
 @contextmanager
 def _scratch(
-    options: BuildSettings, progress: Progress, spec: Spec, manifest: Mapping[str, Any]
+    options: BuildSettings, progress: Progress, spec: Spec, manifest: Manifest
 ) -> Iterator[Run]:
     """A run in a home of its own, with neither layers nor bases of earlier builds in it."""
+    epoch = manifest.inputs.source_date_epoch
+    if epoch is None:
+        raise BadInput(f"{manifest.image}: built by a version whose images cannot be reproduced")
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
     home.work.mkdir(parents=True, exist_ok=True)
@@ -146,7 +149,7 @@ def _scratch(
         diagnosis,
         archs=[spec.image.cell.arch],
         formats=_formats(manifest),
-        engine=manifest["engine"],
+        engine=manifest.engine,
         home=home.path,
         out=home.work,
         bases=False,
@@ -166,7 +169,7 @@ def _scratch(
         ) as tools,
     ):
         processes.mark[MARK] = mark
-        engine = ENGINES[manifest["engine"]](tools)
+        engine = ENGINES[manifest.engine](tools)
         try:
             for name in ("tools", "native"):
                 (path / name).symlink_to(home.path / name)
@@ -183,7 +186,7 @@ def _scratch(
                 verify=False,
                 native_tools=options.native_tools,
                 offline=options.offline,
-                epoch=manifest["inputs"]["source_date_epoch"],
+                epoch=epoch,
             )
         finally:
             processes.stop()

@@ -22,12 +22,12 @@ from builder.build.engines import Lent, Tools
 from builder.build.reaching import look_for_registries
 from builder.build.records import stage_states
 from builder.build.run import Run
-from builder.cli.plans import declared_of
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.model.tags import base_tag
 from builder.plan import make_plan
+from builder.plan.keys import StageKeys
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -155,7 +155,8 @@ class Site:
         return found
 
     def states(self) -> dict[str, list[str]]:
-        declared = declared_of(self.plan().images)
+        keys = StageKeys(COMPILER)
+        declared = [keys.of(image) for image in self.plan().images]
         states = stage_states(self.home, "fake", declared)
         return {
             one.image: [f"{state.stage.target}: {state}" for state in some]

@@ -12,14 +12,15 @@ from typing import Any, get_type_hints
 
 import pytest
 from golden_cells import SHIPPED
+from manifest_samples import CELL
 from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 
-from builder.artifacts.manifests import SCHEMA
 from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
 from builder.cli.commands import command_of, make_parser, options_of, parse
 from builder.cli.options import Options, ProgressOptions, SelectorOptions
 from builder.model.errors import MissingPrerequisite
+from builder.model.manifest import SCHEMA
 from builder.model.names import SELECTABLE
 from builder.system.progress import LiveProgress
 
@@ -283,7 +284,7 @@ def test_what_was_done_another_way_is_still_to_do(
         manifest = {
             "schema": SCHEMA,
             "image": image.identifier,
-            "cell": {},
+            "cell": CELL,
             "checks": {},
             "in_image_checks": [],
             "content_key": image.content_key,

@@ -15,9 +15,10 @@ from builder.cli import main
 from builder.cli.commands import parse
 from builder.cli.verify import LAUNCHERS as RANK_LAUNCHERS
 from builder.model import FORMATS
+from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import InImageCheck, Target, outcomes_in
+from builder.verify.checks import Target, outcomes_in
 from builder.verify.launched import LAUNCHED
 from builder.verify.ranks import LAUNCHERS
 from builder.verify.runners import (
