@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +25,8 @@ http:
   filesystem: {{rootdirectory: {root}}}
   delete: {{enabled: true}}
 {auth}"""
+_MEMORY = Path("/dev/shm")
+_ENOUGH = 2 << 30
 _TLS = "  tls: {{certificate: {folder}/cert.pem, key: {folder}/key.pem}}\n"
 _AUTH = "auth: {{htpasswd: {{realm: tests, path: {folder}/htpasswd}}}}\n"
 
@@ -48,18 +53,36 @@ class RealRegistry:
 
 @contextlib.contextmanager
 def real_registry(
-    folder: Path, *, secured: bool = False, auth: str = _AUTH
+    folder: Path, *, secured: bool = False, auth: str = _AUTH, in_memory: bool = False
 ) -> Iterator[RealRegistry]:
-    """Start a registry below a folder; `secured` with TLS and a password, or another `auth`."""
+    """Start a registry below a folder; `secured` with TLS and a password, or another `auth`.
+
+    `in_memory` is for small images: the registry syncs each of its files to the disk.
+    """
+    with _store(folder, in_memory) as store:
+        yield from _serving(folder, store, secured=secured, auth=auth)
+
+
+@contextlib.contextmanager
+def _store(folder: Path, in_memory: bool) -> Iterator[Path]:
+    """A folder on the disk, or in memory where that has room (in a container it is 64 MB)."""
+    if not (in_memory and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH):
+        yield folder / "store"
+        return
+    with tempfile.TemporaryDirectory(dir=_MEMORY, prefix="registry.") as store:
+        yield Path(store)
+
+
+def _serving(folder: Path, store: Path, *, secured: bool, auth: str) -> Iterator[RealRegistry]:
     folder.mkdir(parents=True, exist_ok=True)
     if secured:
         _certificate(folder)
         (folder / "htpasswd").write_text(f"{USER}:{_BCRYPT}\n")
-    port, process = _started(folder, secured=secured, auth=auth)
+    port, process = _started(folder, store, secured=secured, auth=auth)
     try:
         yield RealRegistry(
             host=f"127.0.0.1:{port}",
-            store=folder / "store",
+            store=store,
             authority=folder / "cert.pem" if secured else None,
             process=process,
         )
@@ -68,7 +91,9 @@ def real_registry(
         process.wait()
 
 
-def _started(folder: Path, *, secured: bool, auth: str) -> tuple[int, subprocess.Popen[bytes]]:
+def _started(
+    folder: Path, store: Path, *, secured: bool, auth: str
+) -> tuple[int, subprocess.Popen[bytes]]:
     """A registry at a port of its own: one that was free may be taken a moment later."""
     for _ in range(5):
         with socket.socket() as free:
@@ -77,14 +102,17 @@ def _started(folder: Path, *, secured: bool, auth: str) -> tuple[int, subprocess
         (folder / "config.yml").write_text(
             _CONFIGURATION.format(
                 port=port,
-                root=folder / "store",
+                root=store,
                 tls=_TLS.format(folder=folder) if secured else "",
                 auth=auth.format(folder=folder) if secured else "",
             )
         )
         with (folder / "registry.log").open("wb") as log:
             process = subprocess.Popen(
-                ["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log
+                ["docker-registry", "serve", str(folder / "config.yml")],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "GOGC": "400"},  # half its processor time is garbage collection
             )
         if _answers(port, process):
             return port, process

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.build.engines import Buildah, Tools
-from builder.build.running import uninterrupted
 from builder.build.shared import link_shared
 from builder.system.atomic import write_whole
 from builder.system.home import Home
+from builder.system.interruptions import uninterrupted
 from builder.system.locks import Turn, locked, together
 from builder.system.mounts import mounted_below
 from builder.system.namespaces import remove_tree

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from builder.build.schedule import Schedule, Task
 from builder.model.errors import Interrupted
 from builder.system.atomic import write_atomically
+from builder.system.interruptions import interruptions
 from builder.system.locks import locked
 
-_POLL_S = 0.5  # how often the main thread looks up, so that Ctrl-C is seen at once
+_POLL_S = 0.5  # how often free disk space is looked at while nothing ends
 _FILE = "durations.json"
 _MOST = 20_000  # durations that are kept, the newest
 
@@ -35,21 +36,30 @@ def run_all(
 
     On Ctrl-C, and when a task raises `Interrupted`, `stop` has to make the running ones end.
     """
-    executor = ThreadPoolExecutor(max_workers=threads)
+    ended: SimpleQueue[Future[object] | None] = SimpleQueue()  # None: an interruption
     running: dict[Future[object], Task] = {}
-    try:
-        while not schedule.is_over:
-            for task in schedule.start(free_disk=free_disk()):
-                running[executor.submit(task.work)] = task
-            done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-            for future in done:
-                _settle(schedule, running.pop(future), future.exception(), on_end)
-    except BaseException:
-        with uninterrupted():  # a second Ctrl-C must not keep the first from ending everything
+    executor = ThreadPoolExecutor(max_workers=threads)
+    with interruptions(lambda: ended.put(None)):
+        try:
+            while not schedule.is_over:
+                for task in schedule.start(free_disk=free_disk()):
+                    future = executor.submit(task.work)
+                    running[future] = task
+                    future.add_done_callback(ended.put)
+                with contextlib.suppress(Empty):
+                    future = _uninterrupted(ended.get(timeout=_POLL_S))
+                    _settle(schedule, running.pop(future), future.exception(), on_end)
+        except BaseException:
             stop()
             executor.shutdown(wait=True, cancel_futures=True)
-        raise
-    executor.shutdown()
+            raise
+        executor.shutdown()
+
+
+def _uninterrupted(future: Future[object] | None) -> Future[object]:
+    if future is None:
+        raise KeyboardInterrupt
+    return future
 
 
 def _settle(schedule: Schedule, task: Task, error: BaseException | None, on_end: OnEnd) -> None:
@@ -61,18 +71,6 @@ def _settle(schedule: Schedule, task: Task, error: BaseException | None, on_end:
     else:
         dropped = schedule.failed(task.name)
     on_end(task, error, dropped)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A time in which Ctrl-C and the like change nothing: the end is under way already."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

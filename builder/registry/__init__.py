@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from builder.registry.authorization import Learned
-from builder.registry.client import (
-    INDEXES,
-    MANIFESTS,
-    Registry,
-    connect,
-)
+from builder.registry.client import Registry, connect
 from builder.registry.credentials import Credentials, Login
 from builder.registry.failures import (
     Denied,
@@ -19,6 +14,7 @@ from builder.registry.failures import (
 )
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, Reference, is_digest, is_repository, is_tag
+from builder.registry.repository import INDEXES, MANIFESTS
 from builder.registry.source import LARGEST_MANIFEST, Source
 
 __all__ = [

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import requests
 import urllib3.exceptions
@@ -14,16 +14,14 @@ import urllib3.exceptions
 from builder.registry.deadlines import LEAST_GAIN, BodyLimits
 from builder.registry.failures import Passing, WrongContent
 from builder.registry.references import Descriptor
+from builder.registry.repository import Repository
 from builder.system.atomic import discard
-
-if TYPE_CHECKING:
-    from builder.registry.client import Registry
 
 _PIECE = 1 << 16  # what breaks off within one is lost
 OnBytes = Callable[[int], object]
 
 
-def read_blob(registry: Registry, wanted: Descriptor, path: Path, on_bytes: OnBytes) -> None:
+def read_blob(registry: Repository, wanted: Descriptor, path: Path, on_bytes: OnBytes) -> None:
     """See `Registry.read_blob`."""
     with path.open("ab+") as file:
         hashed = Hashed(file, wanted.size)
@@ -42,7 +40,7 @@ def read_blob(registry: Registry, wanted: Descriptor, path: Path, on_bytes: OnBy
             raise
 
 
-def _fill(registry: Registry, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes) -> None:
+def _fill(registry: Repository, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes) -> None:
     """Fetch what is missing of a blob, as often as it takes and `Patience` allows."""
     patience, limits = registry.transport.patience(), BodyLimits.from_now(wanted.size)
     while hashed.size < wanted.size:
@@ -56,7 +54,7 @@ def _fill(registry: Registry, wanted: Descriptor, hashed: Hashed, on_bytes: OnBy
 
 
 def _append(
-    registry: Registry, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes, limits: BodyLimits
+    registry: Repository, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes, limits: BodyLimits
 ) -> None:
     """Fetch what is missing of a blob, once. Raises `Passing` when that breaks off."""
     there, transport = hashed.size, registry.transport

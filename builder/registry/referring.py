@@ -13,16 +13,14 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builder.model.digests import digest_of
 from builder.registry.authorization import DELETE, Scope
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
 from builder.registry.kinds import INDEX, as_bytes
 from builder.registry.references import Descriptor
-
-if TYPE_CHECKING:
-    from builder.registry.client import Registry
+from builder.registry.repository import Repository
 
 MOST = 1000  # of one image; a longer list is not read to its end
 
@@ -32,7 +30,7 @@ def fallback_tag(digest: str) -> str:
     return digest.replace(":", "-", 1)
 
 
-def referrers(registry: Registry, digest: str, artifact_type: str) -> tuple[Descriptor, ...]:
+def referrers(registry: Repository, digest: str, artifact_type: str) -> tuple[Descriptor, ...]:
     """See `Registry.referrers`."""
     transport = registry.transport
     found = _listed(registry, digest) if transport.learned.lists_referrers else None
@@ -44,7 +42,7 @@ def referrers(registry: Registry, digest: str, artifact_type: str) -> tuple[Desc
     return tuple(one for one in found if artifact_type in {"", one.artifact_type})
 
 
-def _listed(registry: Registry, digest: str) -> list[Descriptor] | None:
+def _listed(registry: Repository, digest: str) -> list[Descriptor] | None:
     """The registry's own list; None if it keeps none: only an index is one.
 
     GHCR leads to a page of GitHub's, which answers 404 or 429
@@ -65,7 +63,7 @@ def _listed(registry: Registry, digest: str) -> list[Descriptor] | None:
     return found
 
 
-def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> list[Descriptor]:
+def attach(registry: Repository, contents: Sequence[bytes], media_type: str) -> list[Descriptor]:
     """See `Registry.attach_all`."""
     written: list[Descriptor] = []
     unlisted: dict[str, list[Descriptor]] = {}
@@ -84,7 +82,7 @@ def attach(registry: Registry, contents: Sequence[bytes], media_type: str) -> li
     return written
 
 
-def detach(registry: Registry, digest: str, gone: Collection[str]) -> None:
+def detach(registry: Repository, digest: str, gone: Collection[str]) -> None:
     """See `Registry.detach`. First from the list that we keep: it names nothing that is not there.
 
     That manifests cannot be deleted by everybody, or at all, is no failure: they stay.
@@ -104,14 +102,14 @@ def detach(registry: Registry, digest: str, gone: Collection[str]) -> None:
 
 
 @contextlib.contextmanager
-def _our_list(registry: Registry, digest: str) -> Iterator[None]:
+def _our_list(registry: Repository, digest: str) -> Iterator[None]:
     """Clients of this machine take turns at the fallback's list of a manifest."""
     shown = f"the list of what refers to {registry.name}@{digest}"
     with registry.transport.turn(digest_of(shown.encode()).partition(":")[2], shown):
         yield
 
 
-def _add(registry: Registry, subject: str, entries: Sequence[Descriptor]) -> None:
+def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> None:
     """Enter referrers into the index under the fallback's tag, until they are there to stay."""
     patience, wanted = registry.transport.patience(), {one.digest for one in entries}
     while True:
@@ -132,7 +130,7 @@ def _add(registry: Registry, subject: str, entries: Sequence[Descriptor]) -> Non
         patience.after(Passing(RegistryFailed(lost, hint="run the same command again")))
 
 
-def _fallback(registry: Registry, digest: str) -> dict[str, Any] | None:
+def _fallback(registry: Repository, digest: str) -> dict[str, Any] | None:
     """The index under the fallback's tag, an empty one if there is none; None for anything else.
 
     GitLab's registry takes such a tag for the digest, and gives what is referred to
@@ -145,7 +143,7 @@ def _fallback(registry: Registry, digest: str) -> dict[str, Any] | None:
     return index if found.media_type == INDEX and found.digest != digest else None
 
 
-def _entries(registry: Registry, digest: str, page: dict[str, Any]) -> list[Descriptor]:
+def _entries(registry: Repository, digest: str, page: dict[str, Any]) -> list[Descriptor]:
     entries = page.get("manifests") or []
     if not isinstance(entries, list):
         raise WrongContent(f"{registry.name}: the list of what refers to {digest} is none")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import requests
 
@@ -19,9 +19,7 @@ from builder.model.errors import StepFailed
 from builder.registry.deadlines import LEAST_GAIN, BodyLimits
 from builder.registry.failures import Passing, RegistryFailed, WrongContent
 from builder.registry.references import Descriptor
-
-if TYPE_CHECKING:
-    from builder.registry.client import Registry
+from builder.registry.repository import Repository
 
 _READ = 1 << 20
 _PIECE = 32 << 20  # bytes of a request where a registry takes no larger ones (413)
@@ -30,7 +28,7 @@ _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
 
 def write_blob(
-    registry: Registry,
+    registry: Repository,
     source: Path | bytes,
     *,
     media_type: str,
@@ -73,7 +71,7 @@ class _Upload:
     `piece` is the most bytes of a request, 0 without a limit.
     """
 
-    registry: Registry
+    registry: Repository
     source: Path | bytes
     wanted: Descriptor
     limits: BodyLimits

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from builder.compile.spec import catalogue
+from builder.compile.spec import catalogue, kinds
 from builder.compile.spec.registered import registered_names
 from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
 from builder.host.contracts import contract_of_node
@@ -52,19 +52,19 @@ _TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of v
 _TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _BY_KIND: Mapping[str, dict[str, Any]] = {
-    catalogue.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
-    catalogue.TEXT: _TEXT,
-    catalogue.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
-    catalogue.MAPPING: {
+    kinds.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
+    kinds.TEXT: _TEXT,
+    kinds.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
+    kinds.MAPPING: {
         "anyOf": [
             {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
             _TEMPLATE,
         ]
     },
-    catalogue.FLAG: {"type": ["boolean", "string"]},
-    catalogue.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
-    catalogue.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
-    catalogue.TOOLCHAIN: {
+    kinds.FLAG: {"type": ["boolean", "string"]},
+    kinds.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
+    kinds.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
+    kinds.TOOLCHAIN: {
         "anyOf": [
             {"enum": [*TOOLCHAINS, "mpi"]},
             {
@@ -145,7 +145,7 @@ def _toolkit(name: str) -> dict[str, Any]:
 def _arguments(name: str) -> dict[str, Any]:
     block = catalogue.block(name)
     assert block is not None
-    features = {"^(enable|disable|with|without)_": _reference(catalogue.FLAG)}
+    features = {"^(enable|disable|with|without)_": _reference(kinds.FLAG)}
     return {
         "type": ["object", "null"],
         "properties": {argument: _reference(kind) for argument, kind in block.kinds.items()},

@@ -252,12 +252,12 @@ def small_home(tools: Tools, small_site: Path) -> Iterator[Path]:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[RealRegistry]:
     """A registry on loopback without TLS."""
-    with real_registry(tmp_path / "registry") as found:
+    with real_registry(tmp_path / "registry", in_memory=True) as found:
         yield found
 
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[RealRegistry]:
     """A registry on loopback with TLS and a password."""
-    with real_registry(tmp_path / "secured", secured=True) as found:
+    with real_registry(tmp_path / "secured", secured=True, in_memory=True) as found:
         yield found

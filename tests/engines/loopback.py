@@ -85,5 +85,5 @@ def running_registry(folder: Path) -> Iterator[Registry]:
     """A registry that keeps what it has in a folder; skips where docker-registry is missing."""
     if absent := missing(["docker-registry"]):
         pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    with real_registry(folder) as found:
+    with real_registry(folder, in_memory=True) as found:
         yield Registry(host=found.host, process=found.process)

@@ -73,7 +73,7 @@ def test_publish_from_another_registry(
 ) -> None:
     """Blobs come through the home."""
     assert signed(large, registry.host, pair).status == 0
-    with real_registry(tmp_path / "target") as target:
+    with real_registry(tmp_path / "target", in_memory=True) as target:
         words = ("publish", "--project", large, "--from", f"{registry.host}/site")
         to = ("--to", f"{target.host}/site")
         assert_full(build_images(*words, *to, env={"BUILD_IMAGES_HOME": str(disk)}), disk)

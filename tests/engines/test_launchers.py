@@ -51,6 +51,7 @@ environment:
   OMPI_MCA_btl_vader_single_copy_mechanism: none
 checks: [mpi]
 """
+HANG_S = "20"  # on a busy machine four ranks need ten of them to reach the call that hangs
 # QEMU answers getsockopt(SO_RCVTIMEO) with nothing, and Open MPI's transport tcp then complains, or
 # hangs: between nodes it is told to take libfabric's.
 OVER_LIBFABRIC = {
@@ -273,13 +274,13 @@ def planted_sif(images: dict[str, Path], planted: Path, tools: Tools) -> Iterato
     [
         ("singletons", "MPI started singletons: this process is rank 0 of 1, expected 4 ranks"),
         ("lose", "exited on signal 9"),
-        ("hang", "no result after 8 s: rank"),
+        ("hang", f"no result after {HANG_S} s: rank"),
     ],
 )
 def test_a_defect_is_caught_in_apptainer(defect: str, reason: str, planted_sif: Path) -> None:
     shown = {"APPTAINER_BIND": f"{planted_sif}/opt/build-images/bin:/opt/build-images/bin"}
     given = {**shown, **DEFECTS[defect].environment}
-    done = verify(planted_sif, "mpirun", "--timeout", "8", runner="apptainer", **given)
+    done = verify(planted_sif, "mpirun", "--timeout", HANG_S, runner="apptainer", **given)
     assert done.status == 1, done.stdout + done.stderr
     one = launched(planted_sif, "mpi-hybrid-mpirun")["sif"]
     assert one["outcome"] == "failed"
@@ -292,12 +293,12 @@ def test_ranks_that_hang_are_ended_and_say_what_they_waited_for(
 ) -> None:
     for launcher, environment in (("mpirun", {}), ("srun", two_nodes)):
         done = verify(
-            planted, launcher, "--timeout", "8", **DEFECTS["hang"].environment, **environment
+            planted, launcher, "--timeout", HANG_S, **DEFECTS["hang"].environment, **environment
         )
         assert done.status == 1
         outcome, reason = only(planted, f"mpi-hybrid-{launcher}")
         assert outcome == "failed"
-        assert reason.startswith("no result after 8 s: rank")
+        assert reason.startswith(f"no result after {HANG_S} s: rank")
         assert "in MPI_Bcast of 65536 bytes from rank 0" in reason
         assert still_there("/bin/mpi.real") == []
     assert slurm.jobs(two_nodes) == []

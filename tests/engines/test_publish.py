@@ -133,7 +133,7 @@ def test_credentials_of_podman_and_of_a_helper(
 
 
 def test_a_mirror_has_the_proof_too(made: Path, tmp_path: Path, secured: RealRegistry) -> None:
-    with real_registry(tmp_path / "source") as source:
+    with real_registry(tmp_path / "source", in_memory=True) as source:
         absent = publish(made, source.host, "--from", f"{source.host}/elsewhere")
         assert absent.status == 5
         assert f"{source.host}/elsewhere/tools:{TAG}: it is not there" in absent.stderr

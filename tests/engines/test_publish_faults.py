@@ -87,7 +87,7 @@ def all_refusals(
 def refused(name: str, made: Path, pair: Pair, folder: Path) -> None:
     pattern, fault, status = FOR_GOOD[name]
     env = {"BUILD_IMAGES_HOME": str(folder / "home")}
-    with real_registry(folder / "registry") as registry:
+    with real_registry(folder / "registry", in_memory=True) as registry:
         with once(registry.host, pattern, fault, times=10_000) as proxy:
             done = signed(made, proxy.host, pair, env=env)
         assert done.status == status, done.stderr
@@ -108,7 +108,7 @@ def test_a_wrong_byte_on_the_way_to_a_mirror(
     made: Path, registry: RealRegistry, pair: Pair, tmp_path: Path
 ) -> None:
     assert signed(made, registry.host, pair).status == 0
-    with real_registry(tmp_path / "target") as target:
+    with real_registry(tmp_path / "target", in_memory=True) as target:
         for pattern in ("GET .*/blobs/", "GET .*/manifests/sha256:"):
             with once(registry.host, pattern, Fault(changed=True)) as proxy:
                 done = publish(made, target.host, "--from", f"{proxy.host}/site")

@@ -59,7 +59,7 @@ def what_is_published(
     project = Path(shutil.copytree(made, folder / "project"))
     correct_evidence(project)
     env = {"BUILD_IMAGES_HOME": str(folder / "home")}
-    with real_registry(folder / "registry") as registry:
+    with real_registry(folder / "registry", in_memory=True) as registry:
         done = signed(project, registry.host, pair, env=env)
         assert done.status == 0, done.stderr
         image = published(project, registry, "app", env=env)["x86_64"]["oci"]
@@ -100,7 +100,7 @@ def test_a_bundle_that_does_not_come_through_sets_no_tag(
 
 def without_a_tag(name: str, it: Published, folder: Path) -> None:
     path, rules = TAGS[name]
-    with real_registry(folder / "registry") as registry:
+    with real_registry(folder / "registry", in_memory=True) as registry:
         publish_but(f"PUT .*/site/app/manifests/.*{path}", it, registry.host, folder)
         done = pull(registry.host, it, folder)
         assert_refused(done, folder, rules)
@@ -114,7 +114,7 @@ def without_a_bundle(name: str, it: Published, folder: Path) -> None:
     A mirror does that if it copies what refers to an image, and no tags of cosign's.
     """
     failing = "|".join(it.bundles[BUNDLES[name]])
-    with real_registry(folder / "registry") as registry:
+    with real_registry(folder / "registry", in_memory=True) as registry:
         publish_but(f"PUT .*/site/app/manifests/({failing})$", it, registry.host, folder)
         kept = pull(registry.host, it, folder, "--dry-run")
         assert kept.status == 0, kept.stderr

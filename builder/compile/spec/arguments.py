@@ -20,7 +20,7 @@ from typing import Any
 
 import hpccm.building_blocks
 
-from builder.compile.spec.catalogue import (
+from builder.compile.spec.kinds import (
     BOOLEAN,
     FLAG,
     LIST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from builder.compile.spec import catalogue
-from builder.compile.spec.catalogue import Block
+from builder.compile.spec.kinds import Block
 from builder.compile.spec.limits import limit_faults
 from builder.compile.spec.registered import registered_names
 from builder.compile.spec.rules import NOT_FOR_RECIPES, rule_faults, type_faults

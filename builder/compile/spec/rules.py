@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from builder.compile.spec.catalogue import (
+from builder.compile.spec.kinds import (
     BOOLEAN,
     FLAG,
     LIST,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +15,7 @@ import pytest
 from builder.build.running import Durations, run_all
 from builder.build.schedule import Limits, Schedule, Task
 from builder.model.errors import Interrupted
+from builder.system.interruptions import interruptions
 
 ROOMY = Limits(tasks=99, builds=99, emulated=99, groups=99)
 
@@ -192,6 +195,39 @@ def test_an_interruption_stops_the_others() -> None:
     with pytest.raises(Interrupted):
         run(tasks, stop=stopped.set)
     assert stopped.is_set()
+
+
+def test_ctrl_c_again_and_again_ends_the_tasks_in_order() -> None:
+    """Of an impatient user: what follows the first changes nothing."""
+    stopped = threading.Event()
+
+    def interrupt() -> None:
+        while not stopped.wait(0.001):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def stop() -> None:
+        time.sleep(0.2)
+        stopped.set()
+
+    tasks = [task("a", work=interrupt), task("b", work=lambda: stopped.wait(10)), task("c", "b")]
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(tasks, stop=stop)
+    assert stopped.is_set()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    noted: list[str] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptions(lambda: noted.append("noted")):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert noted == ["noted"]
 
 
 def test_durations_are_kept_for_the_next_run(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hpccm.toolchain import toolchain
 
 from builder.compile.spec import arguments as known
-from builder.compile.spec import catalogue
+from builder.compile.spec import catalogue, kinds
 from builder.compile.spec.arguments import _module_tree
 from builder.compile.spec.blocks import block_faults
 from builder.compile.spec.classes import block_classes
@@ -26,14 +26,14 @@ from builder.model import BlockUse, Where
 
 # A value that fits, by kind.
 FITS: dict[str, Any] = {
-    catalogue.BOOLEAN: True,
-    catalogue.TEXT: "text",
-    catalogue.LIST: ["text"],
-    catalogue.MAPPING: {"key": "text"},
-    catalogue.FLAG: "text",
-    catalogue.TEXT_OR_LIST: ["text"],
-    catalogue.TEXT_OR_NUMBER: 4,
-    catalogue.TOOLCHAIN: {"CC": "gcc"},
+    kinds.BOOLEAN: True,
+    kinds.TEXT: "text",
+    kinds.LIST: ["text"],
+    kinds.MAPPING: {"key": "text"},
+    kinds.FLAG: "text",
+    kinds.TEXT_OR_LIST: ["text"],
+    kinds.TEXT_OR_NUMBER: 4,
+    kinds.TOOLCHAIN: {"CC": "gcc"},
 }
 PLACEHOLDERS = {"disable_FEATURE", "enable_FEATURE", "with_PACKAGE", "without_PACKAGE"}
 

@@ -36,8 +36,8 @@ from builder.distribute.bundle.filling import index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs
 from builder.model.tags import image_tag
 from builder.registry import Reference, WrongContent, connect
-from builder.registry.client import DOCKER_MANIFEST
 from builder.registry.kinds import INDEX, MANIFEST
+from builder.registry.repository import DOCKER_MANIFEST
 from builder.sources.journals import Journals, who_of
 from builder.system.home import Home
 

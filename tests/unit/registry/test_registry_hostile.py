@@ -254,7 +254,7 @@ def test_two_lengths_of_one_answer(lengths: tuple[int, int], reason: str) -> Non
 
 
 def test_a_list_whose_pages_never_end_is_none(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.registry.client._MOST_PAGES", 3)
+    monkeypatch.setattr("builder.registry.repository._MOST_PAGES", 3)
     link = {"Link": '</v2/site/a/tags/list?n=1>; rel="next"'}
     fake.faults = [Fault(pattern="tags", status=200, headers=link, body=b"{}", times=99)]
     with pytest.raises(WrongContent, match="a list of more than 3 pages"):
