@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gc
 import logging
 import shutil
 import statistics
@@ -88,7 +87,6 @@ def main() -> None:
         images = planned(root)
         recipes = recipe_files(images[:: len(images) // COMMANDS], Path(name))
         alone = noted(images)
-        gc.disable()  # as the command line does
         times = interleaved(
             {
                 "plan and compile": functools.partial(ours, root, run_checks),

@@ -31,6 +31,7 @@ MATRIX = "matrix.yaml"
 RECIPES = "recipes"
 BASES = "base-images"
 CHECKS = "tests/images/checks.yaml"
+RUN_CHECKS = "tests/images/run-checks"
 
 BlockFaults = Callable[[BlockUse], Sequence[Fault]]
 

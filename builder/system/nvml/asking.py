@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 from builder.model.errors import BuildImagesError
-from builder.system.nvml.library import LIBRARY
-from builder.system.nvml.reading import kernel_driver
-from builder.system.nvml.values import NO_ANSWER, NvmlFault, NvmlReading, reading_of
+from builder.system.nvml.kernel import kernel_driver
+from builder.system.nvml.values import LIBRARY, NO_ANSWER, NvmlFault, NvmlReading, reading_of
 from builder.system.process import Completed, Processes
 
+WATCHED_EVERY_S = 0.5
 TIMEOUT_S = 30.0  # without the persistence daemon, each GPU takes seconds to wake up
 _ABANDONED_S = 10.0  # in a call of the kernel that never returns, a process cannot be ended either
 _PACKAGES = Path(__file__).resolve().parents[3]
@@ -50,9 +50,18 @@ def ask(
         return _nothing(": ".join([f"whoever asked ended with {end}", *last]))
 
 
+def watcher(library: str = LIBRARY) -> tuple[str, ...]:
+    """The command line of a process that prints what GPUs do, again and again."""
+    begin = (
+        f"import sys; sys.path = {[str(_PACKAGES), *sys.path]!r}; "
+        "from builder.system.nvml.watching import main; main()"
+    )
+    return (sys.executable, "-I", "-B", "-c", begin, library)
+
+
 def _looked(processes: Processes, library: str, timeout_s: float) -> Completed:
     """From /, so that no folder of this name is taken for the package."""
-    words = [sys.executable, "-m", "builder.system.nvml", library]
+    words = [sys.executable, "-m", "builder.system.nvml.reading", library]
     environment = {"PYTHONPATH": str(_PACKAGES), "PYTHONDONTWRITEBYTECODE": "1"}
     return processes.capture(
         words, cwd=Path("/"), env=environment, check=False, timeout_s=timeout_s

@@ -2,89 +2,86 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from builder.system.nvml.library import MAX_NVLINKS, Failed, Memory, Nvml, Utilization, pci_address
+import pynvml
+
+from builder.system.nvml.library import Failed, call, pci_address, told
 from builder.system.nvml.values import EccErrors, Gpu, RemappedRows, RetiredPages
 
-_GPU_TEMPERATURE, _SLOWDOWN, _SM, _MEMORY_CLOCK = 0, 1, 1, 2
-_CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
-_SINGLE_BIT, _DOUBLE_BIT = 0, 1
 
-
-def read_gpu(nvml: Nvml, index: int) -> tuple[Gpu, Any]:
+def read_gpu(index: int) -> tuple[Gpu, Any]:
     """A GPU and its handle; None for a handle that was not given."""
-    handle = ctypes.c_void_p()
     try:
-        nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        handle = call("nvmlDeviceGetHandleByIndex", index)
     except Failed as failed:
         return Gpu(index=index, fault=failed.fault), None
-    questions = _questions(nvml, handle)
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     fault = None
-    for name, question in questions.items():
+    for name, question in _questions(handle).items():
         try:
-            found[name] = question()
+            answers[name] = question()
         except Failed as failed:  # the other questions may still have answers
             fault = fault or failed.fault
-    return Gpu(index=index, fault=fault, **found), handle
+    return Gpu(index=index, fault=fault, **answers), handle
 
 
-def read_use(nvml: Nvml, gpu: Any) -> dict[str, float | None]:
+def read_use(gpu: Any) -> dict[str, float | None]:
     """What a GPU does: three questions, by its handle. Raises `Failed` with the first fault."""
-    percent = _utilization(nvml, gpu)
+    percent = _utilization(gpu)
     return {
         "busy": None if percent is None else percent / 100,
-        "memory_bytes": _memory(nvml, gpu, "used"),
-        "power_w": _thousandth(nvml.number("nvmlDeviceGetPowerUsage", gpu)),
+        "memory_bytes": _memory(gpu, "used"),
+        "power_w": _thousandth(told("nvmlDeviceGetPowerUsage", gpu)),
     }
 
 
-def _questions(nvml: Nvml, gpu: Any) -> dict[str, Callable[[], Any]]:
+def _questions(gpu: Any) -> dict[str, Callable[[], Any]]:
     """What is asked of a GPU, by the field of `Gpu` that takes the answer."""
 
     def number(name: str, *arguments: int) -> Callable[[], int | None]:
-        call = f"nvmlDeviceGet{name}"
-        return lambda: nvml.number(call, gpu, *map(ctypes.c_uint, arguments))
+        return lambda: told(f"nvmlDeviceGet{name}", gpu, *arguments)
+
+    def text(name: str) -> Callable[[], str]:
+        return lambda: told(f"nvmlDeviceGet{name}", gpu) or ""
 
     def flag(name: str) -> Callable[[], bool | None]:
-        return lambda: _as_bool(nvml.number(f"nvmlDeviceGet{name}", gpu))
+        return lambda: _as_bool(told(f"nvmlDeviceGet{name}", gpu))
 
     def watts(name: str) -> Callable[[], float | None]:
-        return lambda: _thousandth(nvml.number(f"nvmlDeviceGet{name}", gpu))
+        return lambda: _thousandth(told(f"nvmlDeviceGet{name}", gpu))
 
     return {
-        "name": lambda: nvml.text("nvmlDeviceGetName", gpu),
-        "uuid": lambda: nvml.text("nvmlDeviceGetUUID", gpu),
-        "pci": lambda: pci_address(nvml, "nvmlDeviceGetPciInfo_v3", gpu),
-        "compute_capability": lambda: _capability(nvml, gpu),
-        "memory_bytes": lambda: _memory(nvml, gpu, "total"),
-        "memory_used_bytes": lambda: _memory(nvml, gpu, "used"),
-        "temperature_c": number("Temperature", _GPU_TEMPERATURE),
-        "slowdown_c": number("TemperatureThreshold", _SLOWDOWN),
+        "name": text("Name"),
+        "uuid": text("UUID"),
+        "pci": lambda: pci_address(told("nvmlDeviceGetPciInfo_v3", gpu)),
+        "compute_capability": lambda: _capability(gpu),
+        "memory_bytes": lambda: _memory(gpu, "total"),
+        "memory_used_bytes": lambda: _memory(gpu, "used"),
+        "temperature_c": number("Temperature", pynvml.NVML_TEMPERATURE_GPU),
+        "slowdown_c": number("TemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
         "power_w": watts("PowerUsage"),
         "power_limit_w": watts("EnforcedPowerLimit"),
-        "sm_clock_mhz": number("ClockInfo", _SM),
-        "sm_clock_max_mhz": number("MaxClockInfo", _SM),
-        "memory_clock_mhz": number("ClockInfo", _MEMORY_CLOCK),
+        "sm_clock_mhz": number("ClockInfo", pynvml.NVML_CLOCK_SM),
+        "sm_clock_max_mhz": number("MaxClockInfo", pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": number("ClockInfo", pynvml.NVML_CLOCK_MEM),
         "performance_state": number("PerformanceState"),
-        "throttling": lambda: _throttling(nvml, gpu),
+        "throttling": lambda: _throttling(gpu),
         "persistence": flag("PersistenceMode"),
         "compute_mode": number("ComputeMode"),
-        "utilization_percent": lambda: _utilization(nvml, gpu),
-        "ecc_enabled": lambda: _as_bool(_pair(nvml, "nvmlDeviceGetEccMode", gpu)),
-        "ecc": lambda: _ecc(nvml, gpu),
-        "retired_pages": lambda: _retired(nvml, gpu),
-        "remapped_rows": lambda: _remapped(nvml, gpu),
-        "mig_enabled": lambda: _as_bool(_pair(nvml, "nvmlDeviceGetMigMode", gpu)),
-        "mig_devices": lambda: _mig_devices(nvml, gpu),
+        "utilization_percent": lambda: _utilization(gpu),
+        "ecc_enabled": lambda: _mode("nvmlDeviceGetEccMode", gpu),
+        "ecc": lambda: _ecc(gpu),
+        "retired_pages": lambda: _retired(gpu),
+        "remapped_rows": lambda: _remapped(gpu),
+        "mig_enabled": lambda: _mode("nvmlDeviceGetMigMode", gpu),
+        "mig_devices": lambda: _mig_devices(gpu),
         "pcie_generation": number("CurrPcieLinkGeneration"),
         "pcie_width": number("CurrPcieLinkWidth"),
         "pcie_width_max": number("MaxPcieLinkWidth"),
-        "nvlinks": lambda: sum(_link_states(nvml, gpu)),
-        "nvlinks_down": lambda: sum(not up for up in _link_states(nvml, gpu)),
+        "nvlinks": lambda: sum(_link_states(gpu)),
+        "nvlinks_down": lambda: sum(not up for up in _link_states(gpu)),
     }
 
 
@@ -96,81 +93,66 @@ def _thousandth(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 
-def _pair(nvml: Nvml, name: str, gpu: Any) -> int | None:
-    """The first of two numbers: what is, before what comes with the next reset."""
-    now, later = ctypes.c_uint(), ctypes.c_uint()
-    return now.value if nvml.told(name, gpu, ctypes.byref(now), ctypes.byref(later)) else None
+def _mode(name: str, gpu: Any) -> bool | None:
+    """Whether a mode is on: the first of two numbers, before what comes with the next reset."""
+    modes = told(name, gpu)
+    return bool(modes[0]) if modes else None
 
 
-def _capability(nvml: Nvml, gpu: Any) -> str:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    name = "nvmlDeviceGetCudaComputeCapability"
-    told = nvml.told(name, gpu, ctypes.byref(major), ctypes.byref(minor))
-    return f"{major.value}.{minor.value}" if told else ""
+def _capability(gpu: Any) -> str:
+    return ".".join(map(str, told("nvmlDeviceGetCudaComputeCapability", gpu) or ()))
 
 
-def _memory(nvml: Nvml, gpu: Any, field: str) -> int | None:
-    found = Memory()
-    told = nvml.told("nvmlDeviceGetMemoryInfo", gpu, ctypes.byref(found))
-    return int(getattr(found, field)) if told else None
+def _memory(gpu: Any, field: str) -> int | None:
+    memory = told("nvmlDeviceGetMemoryInfo", gpu)
+    return int(getattr(memory, field)) if memory else None
 
 
-def _throttling(nvml: Nvml, gpu: Any) -> int | None:
-    """The call got a new name with driver 535."""
-    for name in (
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-    ):
-        if (found := nvml.number(name, gpu, wide=True)) is not None:
-            return found
-    return None
+def _throttling(gpu: Any) -> int | None:
+    """The bits of why clocks are low; the call got a new name with driver 535."""
+    bits: int | None = told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+    return told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu) if bits is None else bits
 
 
-def _utilization(nvml: Nvml, gpu: Any) -> int | None:
-    found = Utilization()
-    told = nvml.told("nvmlDeviceGetUtilizationRates", gpu, ctypes.byref(found))
-    return int(found.gpu) if told else None
+def _utilization(gpu: Any) -> int | None:
+    rates = told("nvmlDeviceGetUtilizationRates", gpu)
+    return int(rates.gpu) if rates else None
 
 
-def _ecc(nvml: Nvml, gpu: Any) -> EccErrors:
+def _ecc(gpu: Any) -> EccErrors:
     def count(kind: int, counter: int) -> int | None:
-        words = (ctypes.c_uint(kind), ctypes.c_uint(counter))
-        return nvml.number("nvmlDeviceGetTotalEccErrors", gpu, *words, wide=True)
+        errors: int | None = told("nvmlDeviceGetTotalEccErrors", gpu, kind, counter)
+        return errors
 
+    corrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+    uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     return EccErrors(
-        volatile_corrected=count(_CORRECTED, _VOLATILE),
-        volatile_uncorrected=count(_UNCORRECTED, _VOLATILE),
-        aggregate_corrected=count(_CORRECTED, _AGGREGATE),
-        aggregate_uncorrected=count(_UNCORRECTED, _AGGREGATE),
+        volatile_corrected=count(corrected, pynvml.NVML_VOLATILE_ECC),
+        volatile_uncorrected=count(uncorrected, pynvml.NVML_VOLATILE_ECC),
+        aggregate_corrected=count(corrected, pynvml.NVML_AGGREGATE_ECC),
+        aggregate_uncorrected=count(uncorrected, pynvml.NVML_AGGREGATE_ECC),
     )
 
 
-def _retired(nvml: Nvml, gpu: Any) -> RetiredPages | None:
-    pending = nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
-    counts = [_pages(nvml, gpu, cause) for cause in (_SINGLE_BIT, _DOUBLE_BIT)]
-    if pending is None or counts[0] is None or counts[1] is None:
+def _retired(gpu: Any) -> RetiredPages | None:
+    pending = told("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
+    single, double = (
+        told("nvmlDeviceGetRetiredPages", gpu, cause)
+        for cause in (
+            pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
+            pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
+        )
+    )
+    if pending is None or single is None or double is None:
         return None
-    return RetiredPages(single_bit=counts[0], double_bit=counts[1], pending=bool(pending))
+    return RetiredPages(single_bit=len(single), double_bit=len(double), pending=bool(pending))
 
 
-def _pages(nvml: Nvml, gpu: Any, cause: int) -> int | None:
-    """Their number: a call without room for addresses says how much it wants, as error 7."""
-    count = ctypes.c_uint(0)
-    try:
-        words = (ctypes.c_uint(cause), ctypes.byref(count), None)
-        told = nvml.told("nvmlDeviceGetRetiredPages", gpu, *words)
-    except Failed as failed:
-        if failed.fault.number != 7:  # noqa: PLR2004 - NVML_ERROR_INSUFFICIENT_SIZE
-            raise
-        told = True
-    return count.value if told else None
-
-
-def _remapped(nvml: Nvml, gpu: Any) -> RemappedRows | None:
-    values = [ctypes.c_uint() for _ in range(4)]
-    if not nvml.told("nvmlDeviceGetRemappedRows", gpu, *map(ctypes.byref, values)):
+def _remapped(gpu: Any) -> RemappedRows | None:
+    rows = told("nvmlDeviceGetRemappedRows", gpu)
+    if rows is None:
         return None
-    correctable, uncorrectable, pending, failed = (one.value for one in values)
+    correctable, uncorrectable, pending, failed = rows
     return RemappedRows(
         correctable=correctable,
         uncorrectable=uncorrectable,
@@ -179,30 +161,27 @@ def _remapped(nvml: Nvml, gpu: Any) -> RemappedRows | None:
     )
 
 
-def _mig_devices(nvml: Nvml, gpu: Any) -> int | None:
+def _mig_devices(gpu: Any) -> int | None:
     """How many devices a GPU in MIG mode was divided into: without any, CUDA finds none."""
-    if not _pair(nvml, "nvmlDeviceGetMigMode", gpu):
+    if not _mode("nvmlDeviceGetMigMode", gpu):
         return None
-    most = nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0
-    found = 0
-    for index in range(most):
-        handle = ctypes.c_void_p()
+    devices = 0
+    for index in range(told("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
         try:
-            words = (ctypes.c_uint(index), ctypes.byref(handle))
-            found += nvml.told("nvmlDeviceGetMigDeviceHandleByIndex", gpu, *words)
+            devices += told("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index) is not None
         except Failed as failed:
-            if failed.fault.name != "NVML_ERROR_NOT_FOUND":
+            if failed.fault.number != pynvml.NVML_ERROR_NOT_FOUND:
                 raise
-    return found
+    return devices
 
 
-def _link_states(nvml: Nvml, gpu: Any) -> Iterator[bool]:
+def _link_states(gpu: Any) -> Iterator[bool]:
     """Whether each of the NVLinks that the GPU has is up."""
-    for link in range(MAX_NVLINKS):
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
-            state = nvml.number("nvmlDeviceGetNvLinkState", gpu, ctypes.c_uint(link))
+            state = told("nvmlDeviceGetNvLinkState", gpu, link)
         except Failed as failed:
-            if failed.fault.name == "NVML_ERROR_INVALID_ARGUMENT":  # there are fewer
+            if failed.fault.number == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # there are fewer
                 return
             raise
         if state is None:

@@ -1,22 +1,26 @@
-"""A whole reading: the host, each GPU, and the ways between them."""
+"""A whole reading: the host, each GPU, and the ways between them.
+
+`python -m builder.system.nvml.reading LIBRARY` prints one as JSON; `ask` starts it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
-import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import pynvml
 
 from builder.system.nvml.gpu import read_gpu
-from builder.system.nvml.library import LIBRARY, Failed, Nvml
-from builder.system.nvml.links import read_links
-from builder.system.nvml.values import LIBRARY_NOT_FOUND, NvmlFault, NvmlReading
+from builder.system.nvml.kernel import kernel_driver, loaded_library, pci_gpus
+from builder.system.nvml.library import Failed, call, load, pci_address, told
+from builder.system.nvml.values import LIBRARY, LIBRARY_NOT_FOUND, GpuLink, NvmlFault, NvmlReading
 
-_VERSION = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
-_MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
-_NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI vendor and class: VGA and 3D controllers are 0x03....
+# nvmlGpuTopologyLevel_t, as `nvidia-smi topo -m` writes it
+_LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 def read(
@@ -28,83 +32,74 @@ def read(
     """
     host = NvmlReading(kernel_driver=kernel_driver(proc), pci_gpus=pci_gpus(sys))
     try:
-        nvml = Nvml(library)
+        load(library)
     except OSError as error:
-        fault = NvmlFault(call="dlopen", number=12, name=LIBRARY_NOT_FOUND, text=str(error))
+        number = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+        fault = NvmlFault(call="dlopen", number=number, name=LIBRARY_NOT_FOUND, text=str(error))
         return dataclasses.replace(host, fault=fault)
-    host = dataclasses.replace(host, library=_loaded(library, proc))
+    host = dataclasses.replace(host, library=loaded_library(library, proc))
     try:
-        nvml.call("nvmlInit_v2")
+        call("nvmlInit")
     except Failed as failed:
         return dataclasses.replace(host, fault=failed.fault)
     try:
-        return _of_host(nvml, host)
+        return _of_host(host)
     finally:
         with contextlib.suppress(Failed):
-            nvml.call("nvmlShutdown")
+            call("nvmlShutdown")
 
 
-def kernel_driver(proc: Path = Path("/proc")) -> str:
-    """The version of NVIDIA's loaded kernel module, such as 535.104.05; empty without one."""
-    found = _VERSION.search(_text(proc / "driver/nvidia/version"))
-    return found["version"] if found else ""
-
-
-def gpu_models(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """The models of the GPUs that the kernel module has; empty for one that tells none."""
-    files = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
-    found = [_MODEL.search(_text(file)) for file in files]
-    return tuple(one["model"].strip() if one else "" for one in found)
-
-
-def _text(file: Path) -> str:
+def _of_host(host: NvmlReading) -> NvmlReading:
     try:
-        return file.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def pci_gpus(sys: Path = Path("/sys")) -> tuple[str, ...]:
-    """The addresses on the PCI bus at which NVIDIA's GPUs are, with or without a driver."""
-    return tuple(_pci_gpus(sys))
-
-
-def _pci_gpus(sys: Path) -> Iterator[str]:
-    for folder in sorted((sys / "bus/pci/devices").glob("*")):
-        display = _text(folder / "class").startswith(_DISPLAY)
-        if display and _text(folder / "vendor").strip() == _NVIDIA:
-            yield folder.name
-
-
-def _loaded(library: str, proc: Path) -> str:
-    """The file that the loader took, from this process's memory map."""
-    for line in _text(proc / "self/maps").splitlines():
-        path = line.partition("/")[2]
-        if Path(path).name.startswith("libnvidia-ml.so"):
-            return f"/{path}"
-    return library
-
-
-def _of_host(nvml: Nvml, host: NvmlReading) -> NvmlReading:
-    try:
-        count = ctypes.c_uint()
-        nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        made = [read_gpu(nvml, index) for index in range(count.value)]
+        gpus = [read_gpu(index) for index in range(call("nvmlDeviceGetCount"))]
         return dataclasses.replace(
             host,
-            driver=nvml.text("nvmlSystemGetDriverVersion"),
-            cuda=_cuda(nvml),
-            gpus=tuple(gpu for gpu, _ in made),
-            links=tuple(read_links(nvml, made)),
+            driver=told("nvmlSystemGetDriverVersion") or "",
+            cuda=_cuda(),
+            gpus=tuple(gpu for gpu, _ in gpus),
+            links=tuple(_links(gpus)),
         )
     except Failed as failed:
         return dataclasses.replace(host, fault=failed.fault)
 
 
-def _cuda(nvml: Nvml) -> str:
-    """The second call is for drivers older than 440."""
+def _cuda() -> str:
+    """The newest CUDA of the driver; the second call is for drivers older than 440."""
     for name in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
         with contextlib.suppress(Failed):
-            if number := nvml.number(name):
+            if number := told(name):
                 return f"{number // 1000}.{number % 1000 // 10}"
     return ""
+
+
+def _links(gpus: Sequence[tuple[Any, Any]]) -> Iterator[GpuLink]:
+    """A link for each two GPUs that answer, from the GPUs with their handles."""
+    sound = [(gpu, handle) for gpu, handle in gpus if handle is not None and not gpu.fault]
+    for position, (a, handle) in enumerate(sound):
+        direct = _peers(handle) if a.nvlinks else []
+        for b, other in sound[position + 1 :]:
+            yield GpuLink(
+                a=a.index,
+                b=b.index,
+                nvlinks=direct.count(b.pci),
+                pcie=_level(handle, other),
+            )
+
+
+def _level(gpu: Any, other: Any) -> str:
+    with contextlib.suppress(Failed):
+        return _LEVELS.get(told("nvmlDeviceGetTopologyCommonAncestor", gpu, other), "")
+    return ""
+
+
+def _peers(gpu: Any) -> list[str]:
+    """The PCI addresses at the other ends of a GPU's NVLinks: GPUs, switches, or a POWER9."""
+    peers = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        with contextlib.suppress(Failed):  # a link that is down has no other end
+            peers.append(pci_address(told("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link)))
+    return peers
+
+
+if __name__ == "__main__":
+    print(read(library=sys.argv[1]).as_json())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_NOT_FOUND = "NVML_ERROR_LIBRARY_NOT_FOUND"
 NO_ANSWER = "NO_ANSWER"
 

@@ -7,27 +7,16 @@ and says on standard error which. It also ends when nobody reads it any more.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import signal
 import sys
 import time
-from pathlib import Path
 
+from builder.system.nvml.asking import WATCHED_EVERY_S
 from builder.system.nvml.gpu import read_use
-from builder.system.nvml.library import LIBRARY, Failed, Nvml
+from builder.system.nvml.library import Failed, call, load
 
-INTERVAL_S = 0.5
 _HANGS_S = 40  # then whoever waits has given up; longer than a GPU takes to wake up
-_BEGIN = (
-    f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r}); "
-    "from builder.system.nvml.watching import main; main()"
-)
-
-
-def watcher(library: str = LIBRARY) -> tuple[str, ...]:
-    """The command line of that process."""
-    return (sys.executable, "-I", "-B", "-c", _BEGIN, library)
 
 
 def main() -> None:
@@ -43,15 +32,13 @@ def main() -> None:
 
 def _watch(library: str) -> None:
     signal.alarm(_HANGS_S)  # ends this process, also within a call into the library
-    nvml = Nvml(library)
-    nvml.call("nvmlInit_v2")
-    count = ctypes.c_uint()
-    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-    gpus = [ctypes.c_void_p() for _ in range(count.value)]
-    for index, gpu in enumerate(gpus):
-        nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(gpu))
+    load(library)
+    call("nvmlInit")
+    gpus = [
+        call("nvmlDeviceGetHandleByIndex", index) for index in range(call("nvmlDeviceGetCount"))
+    ]
     while True:
         signal.alarm(_HANGS_S)
-        uses = [{"index": index, **read_use(nvml, gpu)} for index, gpu in enumerate(gpus)]
+        uses = [{"index": index, **read_use(gpu)} for index, gpu in enumerate(gpus)]
         print(json.dumps(uses), flush=True)
-        time.sleep(INTERVAL_S)
+        time.sleep(WATCHED_EVERY_S)

@@ -182,7 +182,7 @@ def test_without_a_network_what_shared_builds_were_given_counts(
 
 def test_gc_leaves_what_is_shared(shared: Path) -> None:
     """And does not count it: it is not the user's to free."""
-    from builder.cli.collecting import _native  # noqa: PLC0415
+    from builder.build.garbage import _native  # noqa: PLC0415
 
     home = Home.of_environment()
     record = shared / "native/n/native.json"

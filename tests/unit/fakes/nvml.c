@@ -68,9 +68,10 @@ static int text(char *buffer, unsigned length, const char *usual, const char *va
     return OK;
 }
 
-int nvmlInit_v2(void)
+int nvmlInitWithFlags(unsigned flags)
 {
     static int begun;
+    (void)flags;
     if (begun++ && of("once", NULL, 0))
         raise(SIGSEGV);
     sleep((unsigned)of("sleep", NULL, 0));

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_nvml import fake_nvml
+from manifest_samples import CELL, record
 
 from builder.cli import main
 from builder.facts import CUDA_ERRORS
@@ -194,7 +195,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
         (
             "init=15",
             SICK,
-            ("the driver does not answer: nvmlInit_v2: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
+            ("the driver does not answer: nvmlInitWithFlags: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
         ),
         ("init=4", UNKNOWN, "this user may not ask the driver (NVML_ERROR_NO_PERMISSION)"),
         ("count=0", SICK, "the driver answers, and shows no GPU"),
@@ -229,7 +230,7 @@ def test_a_host_without_a_gpu(
 
 
 def reading_here() -> NvmlReading:
-    from builder.system.nvml import read  # noqa: PLC0415
+    from builder.system.nvml.reading import read  # noqa: PLC0415
 
     return read()
 
@@ -426,7 +427,7 @@ def failing(reason: str, name: str = "gpu-compute") -> dict[str, Any]:
 def test_whose_matter_a_failed_check_is(
     reason: str, name: str, sick: bool, matter: str, verdict: str
 ) -> None:
-    [found] = accused(failing(reason, name), [ECC] if sick else [])
+    [found] = accused(record(failing(reason, name)), [ECC] if sick else [])
     assert (found.subject, found.matter, found.verdict) == (f"check {name}", matter, verdict)
     assert found.text.endswith(f"{reason} (in oci, sif)")
     if matter == "host" and sick:
@@ -441,7 +442,7 @@ def test_an_image_beside_the_hosts_health(doctor: Doctor, tmp_path: Path) -> Non
     manifest = {
         "schema": "build-images/manifest/v1",
         "image": "x",
-        "cell": {},
+        "cell": CELL,
         "content_key": "",
         "engine": "buildah",
         "artifacts": {"oci": {"format": "oci", "path": "x", "digest": "x", "size": 1}},

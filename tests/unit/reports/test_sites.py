@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from manifest_samples import CELL
 from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 
 from builder.cli import main
@@ -286,7 +287,7 @@ def built(folder: Path, content_key: str) -> None:
     manifest = {
         "schema": "build-images/manifest/v1",
         "image": folder.name,
-        "cell": {},
+        "cell": CELL,
         "content_key": content_key,
         "engine": "buildah",
         "artifacts": {"oci": oci},

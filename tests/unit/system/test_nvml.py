@@ -11,6 +11,7 @@ from fake_nvml import fake_nvml
 
 from builder.system import nvml
 from builder.system.nvml import EccErrors, GpuLink, NvmlFault, RemappedRows, RetiredPages
+from builder.system.nvml.reading import read
 from builder.system.nvml.values import reading_of
 from builder.system.process import Processes
 
@@ -40,7 +41,7 @@ def asked(
 
 
 def test_a_healthy_v100(library: str, proc: Path) -> None:
-    found = nvml.read(library=library, proc=proc, sys=proc)
+    found = read(library=library, proc=proc, sys=proc)
     assert found.fault is None
     assert (found.driver, found.kernel_driver, found.cuda) == ("418.87.00", "418.87.00", "10.1")
     [gpu] = found.gpus
@@ -170,12 +171,14 @@ def test_a_library_that_does_not_begin(
     library: str, monkeypatch: pytest.MonkeyPatch, number: int, name: str
 ) -> None:
     found = asked(library, monkeypatch, f"init={number}")
-    assert found.fault == NvmlFault(call="nvmlInit_v2", number=number, name=name, text="it says so")
+    assert found.fault == NvmlFault(
+        call="nvmlInitWithFlags", number=number, name=name, text="it says so"
+    )
     assert (found.library, found.gpus) == (library, ())
 
 
 def test_a_host_without_a_driver(tmp_path: Path) -> None:
-    found = nvml.read(library="libnvidia-ml-of-nobody.so.1", proc=tmp_path, sys=tmp_path)
+    found = read(library="libnvidia-ml-of-nobody.so.1", proc=tmp_path, sys=tmp_path)
     assert found.fault is not None
     assert (found.fault.name, found.kernel_driver) == ("NVML_ERROR_LIBRARY_NOT_FOUND", "")
 
@@ -192,7 +195,7 @@ def test_gpus_on_the_pci_bus(tmp_path: Path) -> None:
         (folder / "vendor").write_text(f"{vendor}\n")
         (folder / "class").write_text(f"{kind}\n")
     (tmp_path / "bus/pci/devices/0009:01:00.0").mkdir()
-    found = nvml.read(library="libnvidia-ml-of-nobody.so.1", proc=tmp_path, sys=tmp_path)
+    found = read(library="libnvidia-ml-of-nobody.so.1", proc=tmp_path, sys=tmp_path)
     assert found.pci_gpus == ("0004:04:00.0",)
 
 

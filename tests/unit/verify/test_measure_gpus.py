@@ -78,7 +78,7 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
     [
         ("sleep=60", "no answer within 1 s"),
         ("crash=1", "whoever asks them: ended by SIGSEGV"),
-        ("init=18", "nvmlInit_v2: NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
+        ("init=18", "nvmlInitWithFlags: NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
         ("handle=15", "nvmlDeviceGetHandleByIndex_v2: NVML_ERROR_GPU_IS_LOST"),
     ],
 )

@@ -20,6 +20,7 @@ from typing import IO, Any, cast
 
 import pytest
 from made_formats import SifPart, sif_scripts, write_sif
+from manifest_samples import document, record
 from samples import a_file, a_folder, compare_with_golden, tar_bytes
 from test_check_outcomes import FakeRunner, done, env
 
@@ -32,13 +33,14 @@ from builder.build.run import Run
 from builder.model import FORMATS, Artifact
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
+from builder.model.records import write as as_json
 from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.system.progress import Progress
 from builder.verify import RUNNERS, InImageCheck, Target, again, untried
 from builder.verify.again import prove_again
-from builder.verify.proving import Proof, manifest_part, prove
+from builder.verify.proving import Proof, prove, proven_part
 from builder.verify.runners import Container
 
 VARIABLES = {"PATH": "/bin", "MODE": "fast"}
@@ -186,11 +188,18 @@ def as_text(value: object) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
+def manifest_part(machine: Machine, proof: Proof) -> dict[str, Any]:
+    """What a manifest says of a proof, as JSON."""
+    part: dict[str, Any] = as_json(proven_part(TARGET.identifier, machine.run, proof))
+    assert part.pop("image") == TARGET.identifier
+    return part
+
+
 def test_an_image_that_is_sound_is_proven(machine: Machine) -> None:
     proof = machine.prove()
     assert proof.untried == {}
     assert proof.emulated == ()
-    compare(machine, as_text(manifest_part(machine.run, proof)), "manifest.json")
+    compare(machine, as_text(manifest_part(machine, proof)), "manifest.json")
     files = [str(path.relative_to(machine.folder)) for path in machine.folder.glob("evidence/*")]
     for name in files:
         compare(machine, (machine.folder / name).read_text(), name)
@@ -202,7 +211,7 @@ def test_an_image_that_is_sound_is_proven(machine: Machine) -> None:
 
 def test_a_check_that_fails_in_one_format_fails_the_image(machine: Machine) -> None:
     machine.results["apptainer"] = {**RIGHT, SCRIPT: done("", 1, "no such file\n")}
-    part = manifest_part(machine.run, machine.prove())
+    part = manifest_part(machine, machine.prove())
     assert part["outcome"] == "failed"
     outcomes = {name: [one["outcome"] for one in part["checks"][name]] for name in part["checks"]}
     assert outcomes == {
@@ -225,7 +234,7 @@ def test_another_runner_has_evidence_of_its_own(machine: Machine) -> None:
 
 def test_a_container_that_does_not_start_fails_its_format(machine: Machine) -> None:
     machine.results["charliecloud"] = StepFailed("ch-run: exit status 1", tail=["ch-run: no"])
-    part = manifest_part(machine.run, machine.prove())
+    part = manifest_part(machine, machine.prove())
     assert part["outcome"] == "failed"
     assert {one["outcome"] for one in part["checks"]["charliecloud"][1:]} == {"failed"}
     assert {one["outcome"] for one in part["checks"]["oci"]} == {"passed"}
@@ -243,7 +252,7 @@ def test_what_the_machine_lacks_says_nothing_of_the_image(
         "sif": "apptainer: no such program",
         "charliecloud": "charliecloud: too old",
     }
-    assert manifest_part(machine.run, proof)["outcome"] == "verified"
+    assert manifest_part(machine, proof)["outcome"] == "verified"
     machine.results["buildah"] = MissingPrerequisite("buildah: no such program")
     with pytest.raises(MissingPrerequisite, match="tools-1-x86_64: this machine lacks what its"):
         machine.prove()
@@ -253,7 +262,7 @@ def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
     other = tar_bytes(*TREE, a_file("bin/more", "x"), a_folder("ch"))
     (machine.folder / "image.tar.gz").write_bytes(gzip.compress(other))
     proof = machine.prove()
-    part = manifest_part(machine.run, proof)
+    part = manifest_part(machine, proof)
     assert (part["formats_equal"], part["outcome"]) == (False, "failed")
     assert "/bin/more: only in the second" in proof.equal.reason
     assert [outcomes[0] for outcomes in proof.outcomes.values()] == [proof.equal] * 3
@@ -278,7 +287,7 @@ def test_a_foreign_image_is_emulated_and_says_by_what(machine: Machine) -> None:
     machine.run = dataclasses.replace(machine.run, host=host)
     proof = machine.prove()
     assert proof.emulated == ("charliecloud", "oci", "sif")
-    part = manifest_part(machine.run, proof)
+    part = manifest_part(machine, proof)
     assert (part["emulated"], part["emulated_runs"]) == (True, ["charliecloud", "oci", "sif"])
     assert "qemu 9.2" in (machine.folder / proof.evidence[0]).read_text()
 
@@ -323,8 +332,8 @@ MANIFEST = {
 @pytest.fixture
 def manifest(machine: Machine) -> dict[str, Any]:
     """What the main job notes of the image."""
-    part = manifest_part(machine.run, machine.prove())
-    return {**MANIFEST, "artifacts": part["artifacts"]}
+    part = manifest_part(machine, machine.prove())
+    return document({**MANIFEST, "artifacts": part["artifacts"]})
 
 
 def write(machine: Machine, manifest: Mapping[str, Any]) -> None:
@@ -340,12 +349,12 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     assert (verified.runs, verified.untried) == (("oci", "sif", "charliecloud"), {})
     assert not verified.has_failed
     written = (machine.folder / "manifest.json").read_text()
-    assert json.loads(written) == json.loads(json.dumps(verified.manifest))
+    assert json.loads(written) == as_json(verified.found)
     without = {key: value for key, value in json.loads(written).items() if key != "digests"}
     compare(machine, as_text(without), "again.json")
-    for name, digest in verified.manifest["digests"].items():
+    for name, digest in verified.found.digests.items():
         assert file_digest(machine.folder / name) == digest
-    assert {*verified.manifest["evidence"]} <= verified.manifest["digests"].keys()
+    assert {*verified.found.evidence} <= verified.found.digests.keys()
     for container in machine.opened:
         assert not container.artifact.exists(), "what was proven is a copy, which is gone"
     assert not [*(machine.folder / "home/work").iterdir()]
@@ -359,8 +368,8 @@ def test_what_another_runner_finds_is_kept_beside(
     machine.results["docker"] = {**RIGHT, SCRIPT: done("", 1, "no\n")}
     verified = prove_again(machine.run, machine.folder, ["docker"])
     assert verified.has_failed
-    assert verified.manifest["checks"].keys() == {"oci", "sif", "charliecloud", "oci-docker"}
-    assert verified.manifest["outcome"] == "verified"
+    assert verified.found.checks.keys() == {"oci", "sif", "charliecloud", "oci-docker"}
+    assert verified.found.outcome == "verified"
 
 
 def test_a_project_says_what_is_to_be_proven(machine: Machine, manifest: dict[str, Any]) -> None:
@@ -368,8 +377,8 @@ def test_a_project_says_what_is_to_be_proven(machine: Machine, manifest: dict[st
     other = dataclasses.replace(HELLO, timeout_s=5)
     expected = dataclasses.replace(TARGET, checks=(other,), environment={}, directory="/")
     verified = prove_again(machine.run, machine.folder, expected=expected)
-    [check] = verified.manifest["in_image_checks"]
-    assert check["timeout_s"] == 5
+    [check] = verified.found.in_image_checks
+    assert check.timeout_s == 5
     assert not verified.has_failed, "its variables and directory are the layout's"
 
 
@@ -397,8 +406,8 @@ def test_an_image_is_of_the_cell_that_its_manifest_names(
         config["config"] = {"Labels": {**LABELS, "build-images.mpi": "mpich 4.2"}}
     layout = Layout(path=Path(), digest="", config=config, layers=())
     with pytest.raises(BadInput, match=reason):
-        again.check_cell({"image": identifier, "cell": cell}, layout)
-    fitting = {"image": "tools-1-x86_64", "cell": {"arch": "x86_64"}}
+        again.check_cell(record({"image": identifier, "cell": cell}), layout)
+    fitting = record({"image": "tools-1-x86_64", "cell": {"arch": "x86_64"}})
     if cell["mpi"] == "none":
         again.check_cell(fitting, layout)
 

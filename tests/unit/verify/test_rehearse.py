@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from manifest_samples import CELL as SAMPLE_CELL
 from rehearse_samples import (
     library,
     outcomes,
@@ -19,12 +20,12 @@ from rehearse_samples import (
 )
 from samples import block, compare_with_golden, image, recipe, shipped_project
 
-from builder.artifacts.manifests import SCHEMA
-from builder.cli.rehearsing import as_json, as_text
+from builder.cli.rehearse import as_json, as_text
 from builder.cli.show import explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection
+from builder.model.manifest import SCHEMA
 from builder.plan import make_plan
 from builder.system.home import Home
 from builder.verify.rehearse import CellTrials, Rehearsal, records
@@ -507,7 +508,7 @@ def test_explain_never_says_more_than_was_seen(
     manifest = {
         "schema": SCHEMA,
         "image": planned.identifier,
-        "cell": {},
+        "cell": SAMPLE_CELL,
         "checks": {},
         "in_image_checks": [],
         "content_key": planned.content_key,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from samples import base, plan_of, shipped_project
 
-from builder.cli import standing_in
 from builder.compile.lint.dockerfile import DockerStage
 from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
+from builder.verify import standing_in
 from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
 from builder.verify.rehearse.servers import Answer
 from builder.verify.rehearse.stand_ins import stand_in_for

@@ -10,10 +10,10 @@ from samples import shipped_plan
 from test_check_outcomes import FakeRunner, done
 
 from builder.model import FAILED, PASSED
+from builder.model.manifest import AskedRanks
 from builder.verify import InImageCheck
 from builder.verify.checks import outcome_of
 from builder.verify.image_job import target_of
-from builder.verify.reported import AskedRanks
 
 ASKED = AskedRanks(count=4, library="Open MPI v5.0")
 DATA = {

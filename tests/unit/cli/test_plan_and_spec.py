@@ -1,0 +1,117 @@
+"""`plan` and `spec`, run again and again while recipes are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+from builder.cli import main
+
+GOOD = ROOT / "tests/data/good"
+
+
+@pytest.fixture(name="project")
+def small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("BUILD_IMAGES_SITE", raising=False)
+    shutil.copytree(GOOD, tmp_path / "project")
+    shutil.copy(ROOT / "tests/images/run-checks", tmp_path / "project/tests/images/run-checks")
+    return tmp_path / "project"
+
+
+def run(command: str, project: Path, *more: str) -> None:
+    assert main([command, f"--project={project}", "--all", *more]) == 0
+
+
+def texts(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def alter(folder: Path) -> None:
+    (folder / "Dockerfile").write_text("FROM scratch\n")
+
+
+def alter_keeping_size_and_time(folder: Path) -> None:
+    file = folder / "Singularity.def"
+    before = file.stat()
+    file.write_text(file.read_text()[::-1])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def take_away(folder: Path) -> None:
+    (folder / "files/run-checks").unlink()
+
+
+def take_all_away(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def add(folder: Path) -> None:
+    (folder / "files/checks/99-other").write_text("#!/bin/sh\n")
+
+
+def change_mode(folder: Path) -> None:
+    (folder / "files/run-checks").chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [alter, alter_keeping_size_and_time, take_away, take_all_away, add, change_mode],
+)
+def test_a_spoilt_spec_is_written_anew(project: Path, spoil: Callable[[Path], None]) -> None:
+    run("spec", project)
+    expected = texts(project / "out")
+    folder = sorted((project / "out").iterdir())[0]
+    spoil(folder)
+    run("spec", project)
+    assert texts(project / "out") == expected
+    assert (folder / "files/run-checks").stat().st_mode & 0o777 == 0o755
+
+
+def test_an_unchanged_plan_tells_the_states_of_now(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("plan", project)
+    first = capsys.readouterr().out
+    run("plan", project)
+    assert capsys.readouterr().out == first
+    identifier = first.split()[1]
+    folder = project / "out" / identifier
+    folder.mkdir(parents=True)
+    manifest = {
+        "schema": "build-images/manifest/v1",
+        **dict.fromkeys(["image", "outcome"], ""),
+        "cell": {},
+        "checks": {},
+        "in_image_checks": [],
+        "artifacts": {"oci": {"format": "oci", "path": "x", "digest": "", "size": 0}},
+        "content_key": "of other inputs",
+        "engine": "buildah",
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    run("plan", project)
+    assert f"{identifier} " in capsys.readouterr().out.split("its inputs changed")[0]
+
+
+@pytest.mark.parametrize("command", [["plan"], ["plan", "--json"], ["explain"]])
+def test_plans_are_made_without_hpccm(project: Path, command: list[str]) -> None:
+    """Importing it takes longer than all the rest of a first plan."""
+    program = (
+        "import sys; from builder.cli import main; code = main(sys.argv[1:]);"
+        " sys.exit(code or ('hpccm' in sys.modules and 'hpccm is imported'))"
+    )
+    call = [sys.executable, "-c", program, *command, f"--project={project}", "--all"]
+    done = subprocess.run(call, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
