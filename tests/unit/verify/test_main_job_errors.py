@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from manifest_samples import record
 
 from builder.build.engines import Tools
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
@@ -83,4 +84,4 @@ def manifest(outcome: str, *, proven_on_gpu: bool | None = None) -> dict[str, An
     ],
 )
 def test_the_last_line_of_an_image(found: dict[str, Any], text: str) -> None:
-    assert main_job._closing(found, 12.3) == text
+    assert main_job._closing(record(found), 12.3) == text

@@ -72,7 +72,7 @@ def programs_started(
 
 
 def of_cell(manifest: dict[str, Any], mpi: str) -> dict[str, Any]:  # noqa: F811
-    return {**manifest, "cell": {"arch": "x86_64", "mpi": mpi}}
+    return {**manifest, "cell": {**manifest["cell"], "mpi": mpi}}
 
 
 def test_an_image_is_measured_in_all_places(
@@ -98,11 +98,11 @@ def test_an_image_is_measured_in_all_places(
     assert len({container.data for container in machine.opened}) == 1
     assert (measured.emulator, measured.repeats, measured.arch) == ("", 2, "x86_64")
     names = [f"evidence/{name}-bench.json" for name in ("charliecloud", "oci", "sif")]
-    assert sorted({*updated["evidence"]} - {*manifest["evidence"]}) == names
+    assert sorted({*updated.evidence} - {*manifest["evidence"]}) == names
     for name in names:
         statement = json.loads((machine.folder / name).read_text())
         assert statement["predicate"]["passedTests"] == ["collapse"]
-    assert updated["outcome"] == manifest["outcome"]
+    assert updated.outcome == manifest["outcome"]
     assert json.loads((machine.folder / "manifest.json").read_text())["measured"]["repeats"] == 2
 
 
