@@ -26,10 +26,10 @@ from typing import Any
 import elf
 
 from builder.artifacts.flatten import Node, flattened
-from builder.artifacts.manifests import MANIFEST
 from builder.artifacts.oci import read_layout
 from builder.artifacts.repack import unpack
 from builder.build.workspace import FILES
+from builder.model.manifest import MANIFEST
 
 UNDER = "usr/local"
 NOTES = "code and data are the same, notes are not"

@@ -18,6 +18,8 @@ from made_releases import images_of, make_images, make_project
 
 from builder.artifacts.agreement import faults_of, read_statements
 from builder.model import FORMATS
+from builder.model.manifest import manifest_from
+from builder.model.records import write
 from builder.verify.again import finished
 
 _NO_DIGEST = "sha256:" + "0" * 64
@@ -71,7 +73,7 @@ def _sound() -> tuple[Any, dict[str, Any]]:
         image = next(one for one in images_of(project) if one.cell.arch == "x86_64")
         folder = project / "out" / image.identifier
         manifest = finished(folder)
-        return manifest, dict(read_statements(folder, manifest))
+        return write(manifest), dict(read_statements(folder, manifest))
 
 
 def _times(year: str) -> dict[str, str]:
@@ -192,7 +194,9 @@ _OF_ALL: dict[str, tuple[Callable[[Forged], object], str]] = {
         "its checks were not run as sif",
     ),
     "a declared check that was not run": (
-        lambda forged: forged.manifest["in_image_checks"].append({"name": "ucx", "needs": []}),
+        lambda forged: forged.manifest["in_image_checks"].append(
+            {"name": "ucx", "script": "/ucx", "needs": [], "timeout_s": 1}
+        ),
         "it has no outcome of ucx",
     ),
     "an MPI without its check": (
@@ -228,7 +232,7 @@ def judge(change: Callable[[Forged], object], run: str) -> Sequence[str]:
     manifest, statements = _sound()
     forged = Forged(manifest=copy.deepcopy(manifest), statements=copy.deepcopy(statements), run=run)
     change(forged)
-    return faults_of(forged.manifest, forged.statements)
+    return faults_of(manifest_from(forged.manifest), forged.statements)
 
 
 def cases() -> list[Case]:

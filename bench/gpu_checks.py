@@ -31,9 +31,10 @@ from builder.host.doctor import gpus  # noqa: E402 - the project is found by the
 from builder.load.project import load_project  # noqa: E402
 from builder.load.templates import CudaNames, MpiNames, render, sample_names  # noqa: E402
 from builder.model import FAILED, SKIPPED, Check, Outcome, Project  # noqa: E402
+from builder.model.manifest import InImageCheck  # noqa: E402
 from builder.system.process import Completed, Processes  # noqa: E402
 from builder.verify import host_facts  # noqa: E402
-from builder.verify.checks import InImageCheck, outcome_of  # noqa: E402
+from builder.verify.checks import outcome_of  # noqa: E402
 
 SCHEMA = "build-images/gpu-checks/v1"
 RECIPE, KERNELS = "cuda-base", "cuda-compute"

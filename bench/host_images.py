@@ -20,9 +20,9 @@ from pathlib import Path
 from made_formats import Node
 from small_images import PATH, PROGRAMS, Base, Check, Maker, Small, layer_in
 
-from builder.artifacts.manifests import MANIFEST
 from builder.build.engines import Tools
 from builder.model import FORMATS
+from builder.model.manifest import MANIFEST
 
 PROJECT = Path(__file__).resolve().parents[1]
 _PROGRAM = "opt/build-images/bin/mpi"

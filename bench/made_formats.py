@@ -24,10 +24,11 @@ from builder.artifacts.sif import JSON, PARTITION
 from builder.build.engines import Tools, charliecloud, sif_environment
 from builder.model import PASSED
 from builder.model.digests import digest_of
+from builder.model.manifest import InImageCheck
 from builder.model.scripts import RUNSCRIPT, TEST
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import InImageCheck, Target
+from builder.verify.checks import Target
 from builder.verify.harness import altered_harness
 from builder.verify.metadata import compared
 from builder.verify.trees import trees_of

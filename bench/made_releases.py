@@ -14,19 +14,21 @@ import random
 import shutil
 import tarfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 from builder import __version__, facts
-from builder.artifacts.manifests import SCHEMA, size_of, write_manifest
+from builder.artifacts.manifests import read_manifest, size_of, write_manifest
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.build.packing import file_digest
 from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.distribute.pull.unpacking import unpack
 from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
+from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.plan import make_plan
 from builder.verify import Setting, host_facts, write_evidence
+from builder.verify.proving import in_folder
 
 PROJECT = Path(__file__).resolve().parents[1]
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
@@ -199,42 +201,37 @@ def _bill(image: PlannedImage) -> dict[str, object]:
     }
 
 
-def _inputs(image: PlannedImage) -> dict[str, object]:
+def _inputs(image: PlannedImage) -> ImageInputs:
     """What it was made from, as far as something that was not built was made from anything."""
     nothing = f"sha256:{hashlib.sha256(b'').hexdigest()}"
-    return {
-        "base": {"name": image.base.name, "image": image.base_image, "digest": ""},
-        "build-images": __version__,
-        "compiler": COMPILER,
-        "files": {"matrix.yaml": nothing},
-        "native_tools": "",
-        "program": nothing,
-        "source_date_epoch": None,
-        "sources": {},
-        "specs": {},
-    }
+    return ImageInputs(
+        base=UsedBase(name=image.base.name, image=image.base_image),
+        version=__version__,
+        compiler=COMPILER,
+        files={"matrix.yaml": nothing},
+        program=nothing,
+        sources={},
+        specs={},
+    )
 
 
 def _manifest(
     image: PlannedImage, artifacts: Sequence[Artifact], evidence: Sequence[str]
-) -> dict[str, object]:
-    return {
-        "schema": SCHEMA,
-        "image": image.identifier,
-        "cell": {name: getattr(image.cell, name) for name in image.cell.__slots__},
-        "content_key": image.content_key,
-        "engine": "buildah",
-        "emulated": image.cell.arch != host_facts().arch,
-        "inputs": _inputs(image),
-        "tools": {},
-        "started": "2026-01-01T00:00:00+00:00",
-        "artifacts": {one.format: {**asdict(one), "path": one.path.name} for one in artifacts},
-        "checks": {one.format: [asdict(check) for check in OUTCOMES] for one in artifacts},
-        "outcome": "verified",
-        "evidence": list(evidence),
-        "sbom": "sbom.cdx.json",
-        "in_image_checks": [],
-    }
+) -> Manifest:
+    return Manifest(
+        image=image.identifier,
+        cell=image.cell,
+        content_key=image.content_key,
+        engine="buildah",
+        emulated=image.cell.arch != host_facts().arch,
+        inputs=_inputs(image),
+        started="2026-01-01T00:00:00+00:00",
+        artifacts=in_folder({one.format: one for one in artifacts}),
+        checks={one.format: tuple(OUTCOMES) for one in artifacts},
+        outcome="verified",
+        evidence=tuple(evidence),
+        in_image_checks=(),
+    )
 
 
 def correct_evidence(project: Path) -> None:
@@ -250,7 +247,9 @@ def correct_evidence(project: Path) -> None:
                 if subject["name"].endswith("/tree"):
                     subject["digest"] = {"sha256": tree.partition(":")[2]}
             file.write_text(json.dumps(statement))
-        manifest = json.loads((folder / "manifest.json").read_text())
-        for artifact in manifest["artifacts"].values():
-            artifact["tree_digest"] = tree
-        write_manifest(folder, manifest, manifest["evidence"])
+        manifest = read_manifest(folder)
+        assert manifest is not None
+        artifacts = {
+            name: replace(one, tree_digest=tree) for name, one in manifest.artifacts.items()
+        }
+        write_manifest(folder, replace(manifest, artifacts=artifacts), manifest.evidence)

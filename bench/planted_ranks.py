@@ -16,9 +16,9 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.artifacts.manifests import MANIFEST
 from builder.build.packing import file_digest
 from builder.build.workspace import FILES
+from builder.model.manifest import MANIFEST
 
 VARIABLE = "OMPI_MCA_planted"
 RANKS = 4

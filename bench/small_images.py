@@ -24,7 +24,7 @@ from made_formats import Node
 
 from builder import facts
 from builder.artifacts import flatten
-from builder.artifacts.manifests import MANIFEST, SCHEMA, size_of
+from builder.artifacts.manifests import size_of
 from builder.artifacts.oci import (
     Layer,
     Layout,
@@ -39,6 +39,7 @@ from builder.build.packing import file_digest
 from builder.build.workspace import FILES
 from builder.compile.spec.driver import singularity_sections
 from builder.model import FORMATS
+from builder.model.manifest import MANIFEST, SCHEMA
 
 PROJECT = Path(__file__).resolve().parents[1]
 CHECKS = "opt/build-images/checks"
@@ -369,7 +370,14 @@ def _manifest(small: Small, folder: Path) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "image": small.identifier,
-        "cell": {"arch": small.arch, "mpi": "none"},
+        "cell": {
+            "recipe": "tiny",
+            "recipe_version": "1.0",
+            "base": "scratch",
+            "cuda": "none",
+            "mpi": "none",
+            "arch": small.arch,
+        },
         "content_key": "",
         "engine": "buildah",
         "artifacts": {name: artifact_of(folder, name) for name in FORMATS},

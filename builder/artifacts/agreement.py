@@ -6,6 +6,7 @@ the functions here, and by nothing of their own.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from builder.model.exact_json import parsed
+from builder.model.manifest import Manifest, required_runs
 from builder.model.names import FAILED, NONE, PASSED, SKIPPED
 from builder.model.predicates import STATEMENT, TEST_RESULT
-from builder.model.runs import required_runs
+from builder.model.results import Outcome
 from builder.sources.package_indices import states_in
-from builder.system.regular_files import read_regular
+from builder.system.atomic import read_regular
 
 CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
 BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes
@@ -77,7 +79,7 @@ def run_faults(statement: Statement, *, arch: str = "") -> list[str]:
 
 
 def faults_of(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     statements: Mapping[str, Statement | None],
     *,
     required: Collection[str] = (),
@@ -96,13 +98,13 @@ def faults_of(
     ]
 
 
-def formats_not_run(manifest: Mapping[str, Any]) -> list[str]:
+def formats_not_run(manifest: Manifest) -> list[str]:
     """The formats in which no run of the checks is in a manifest; runs are `oci`, `oci-podman`."""
-    run = {name.partition("-")[0] for name in manifest["checks"]}
-    return sorted(manifest["artifacts"].keys() - run)
+    run = {name.partition("-")[0] for name in manifest.checks}
+    return sorted(manifest.artifacts.keys() - run)
 
 
-def read_statements(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Statement | None]:
+def read_statements(folder: Path, manifest: Manifest) -> dict[str, Statement | None]:
     """The evidence that a manifest in a folder names, None where it cannot be read."""
 
     def read(name: str) -> Statement | None:
@@ -112,47 +114,40 @@ def read_statements(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Stat
             return None
         return found if isinstance(found, dict) else None
 
-    return {str(name): read(str(name)) for name in manifest.get("evidence") or []}
+    return {name: read(name) for name in manifest.evidence}
 
 
 def checked_outcomes(
-    manifest: Mapping[str, Any], run: str, statements: Mapping[str, Statement | None]
-) -> list[dict[str, Any]]:
+    manifest: Manifest, run: str, statements: Mapping[str, Statement | None]
+) -> tuple[Outcome, ...]:
     """The outcomes that a manifest has of a run; one more that failed, if evidence contradicts."""
-    alone = {
-        **manifest,
-        "checks": {run: manifest["checks"][run]},
-        "artifacts": {
-            name: one
-            for name, one in manifest["artifacts"].items()
-            if name == run.partition("-")[0]
-        },
-        "launched": {},
-    }
-    alone |= _emulated(manifest, run)
+    ran = run.partition("-")[0]
+    is_emulated = manifest.emulated
+    if manifest.emulated_runs is not None:
+        is_emulated = run in manifest.emulated_runs
+    alone = dataclasses.replace(
+        manifest,
+        checks={run: manifest.checks[run]},
+        artifacts={name: one for name, one in manifest.artifacts.items() if name == ran},
+        launched={},
+        emulated=is_emulated,
+        emulated_runs=(run,) if is_emulated else (),
+    )
     own = {file: one for file, one in statements.items() if _run_of(file) == run}
-    judged: list[dict[str, Any]] = as_judged(alone, faults_of(alone, own))["checks"][run]
-    return judged
+    return as_judged(alone, faults_of(alone, own)).checks[run]
 
 
-def _emulated(manifest: Mapping[str, Any], run: str) -> dict[str, Any]:
-    """What a manifest says of a run's emulation, in the keys that it has for all of them."""
-    is_emulated = run in manifest.get("emulated_runs", [run] if manifest.get("emulated") else [])
-    return {"emulated": is_emulated, "emulated_runs": [run] if is_emulated else []}
-
-
-def as_judged(manifest: Mapping[str, Any], faults: Sequence[str]) -> dict[str, Any]:
+def as_judged(manifest: Manifest, faults: Sequence[str]) -> Manifest:
     """A manifest whose image failed, since something contradicts it; as it is without faults."""
     if not faults:
-        return dict(manifest)
-    outcome: dict[str, Any] = {"check": CHECK, "outcome": FAILED, "reason": "; ".join(faults)}
-    outcome |= {"duration_s": 0.0, "data": {}, "output": ""}
-    runs = {**dict.fromkeys(manifest["artifacts"], ()), **manifest["checks"]}
+        return manifest
+    failure = Outcome(check=CHECK, outcome=FAILED, reason="; ".join(faults))
+    runs = {**dict.fromkeys(manifest.artifacts, ()), **manifest.checks}
     checks = {
-        name: [*(one for one in outcomes if one["check"] != CHECK), dict(outcome)]
+        name: (*(one for one in outcomes if one.check != CHECK), failure)
         for name, outcomes in runs.items()
     }
-    return {**manifest, "outcome": "failed", "checks": checks}
+    return dataclasses.replace(manifest, outcome="failed", checks=checks)
 
 
 # ---- One statement ----
@@ -185,12 +180,12 @@ def _wrong_times(started: str, finished: str) -> Iterator[str]:
         yield f"it ended at {finished}, before it began at {started}"
 
 
-def _impossible_times(manifest: Mapping[str, Any], started: str, finished: str) -> Iterator[str]:
+def _impossible_times(manifest: Manifest, started: str, finished: str) -> Iterator[str]:
     """Times at which an image cannot have run; `pull` leaves these to the policy's rule of age."""
     latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCKS_DIFFER
     if _time(started) < _EARLIEST or _time(finished) > latest:
         yield f"it is said to have run from {started} to {finished}"
-    begun = manifest.get("started", started)
+    begun = manifest.started or started
     if _time(started) < _time(begun) - _CLOCKS_DIFFER:
         yield f"it is of {started}, before the image was made ({begun})"
 
@@ -205,52 +200,54 @@ def _time(text: object) -> dt.datetime:
 # ---- A manifest and its statements ----
 
 
-def _wrong_summary(manifest: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_summary(manifest: Manifest) -> Iterator[str]:
     """Where the manifest contradicts itself."""
-    if manifest["outcome"] != "verified":
+    if manifest.outcome != "verified":
         return
     for name in formats_not_run(manifest):
         yield f"it is said to be verified, and its checks were not run as {name}"
-    for run in sorted(required_runs(manifest["checks"])):
-        for one in manifest["checks"][run]:
-            if one["outcome"] == FAILED:
-                yield f"it is said to be verified, and {one['check']} failed in {run}"
-    if manifest.get("formats_equal") is False:
+    for run in sorted(required_runs(manifest.checks)):
+        for one in manifest.checks[run]:
+            if one.outcome == FAILED:
+                yield f"it is said to be verified, and {one.check} failed in {run}"
+    if manifest.formats_equal is False:
         yield "it is said to be verified, and its formats are not equal"
-    trees = {manifest.get("tree_digest", "")}
-    trees |= {artifact.get("tree_digest", "") for artifact in manifest["artifacts"].values()}
+    trees = {manifest.tree_digest, *(one.tree_digest for one in manifest.artifacts.values())}
     if len(trees - {""}) > 1:
         yield f"it has {len(trees - {''})} tree digests"
-    if manifest.get("proven_on_gpu") and (unproven := sorted(_unproven(manifest))):
+    if manifest.proven_on_gpu and (unproven := sorted(_unproven(manifest))):
         yield f"it is said to be proven on a GPU, and {unproven[0]} did not pass"
 
 
-def _unproven(manifest: Mapping[str, Any]) -> set[str]:
+def _unproven(manifest: Manifest) -> set[str]:
     """The checks of a GPU that passed in no run of some format."""
-    checks = {one["name"] for one in manifest["in_image_checks"] if "gpu" in one["needs"]}
     passed = {
-        (run.partition("-")[0], one["check"])
-        for run, outcomes in manifest["checks"].items()
+        (run.partition("-")[0], one.check)
+        for run, outcomes in manifest.checks.items()
         for one in outcomes
-        if one["outcome"] == PASSED or one.get("data", {}).get("applies") is False
+        if one.outcome == PASSED or one.data.get("applies") is False
     }
-    formats = manifest["artifacts"]
-    return {check for check in checks for name in formats if (name, check) not in passed}
+    return {
+        check
+        for check in manifest.gpu_checks
+        for name in manifest.artifacts
+        if (name, check) not in passed
+    }
 
 
 def _wrong_runs(
-    manifest: Mapping[str, Any], statements: Mapping[str, Statement | None], required: set[str]
+    manifest: Manifest, statements: Mapping[str, Statement | None], required: set[str]
 ) -> Iterator[str]:
-    cell, runs = manifest["cell"], _runs(manifest)
-    declared = {check["name"] for check in manifest.get("in_image_checks", ())} | required
-    required = required_checks(declared, cell.get("mpi", NONE))
+    runs = _runs(manifest)
+    declared = {check.name for check in manifest.in_image_checks} | required
+    required = required_checks(declared, manifest.cell.mpi)
     for name in sorted(runs.keys() - {_run_of(file) for file in statements}):
         yield f"{name}: there is no evidence of this run"
     emulated = set()
     for file, statement in statements.items():
         run = _run_of(file)
         try:
-            lacking = required if run in manifest["checks"] else set()
+            lacking = required if run in manifest.checks else set()
             outcomes = runs.get(run, None if run.endswith(BENCH) else {})
             for fault in _wrong_run(manifest, statement or {}, outcomes, lacking):
                 yield f"{file}: {fault}"
@@ -260,27 +257,22 @@ def _wrong_runs(
             yield f"{file}: this evidence is missing, or cannot be read"
     # Ranks that were not started ran nowhere.
     emulated -= {run for run, outcomes in runs.items() if {*outcomes.values()} == {SKIPPED}}
-    listed = set(manifest.get("emulated_runs", emulated))
-    if listed != emulated or (runs and bool(manifest.get("emulated")) is not bool(emulated)):
+    listed = emulated if manifest.emulated_runs is None else {*manifest.emulated_runs}
+    if listed != emulated or (runs and manifest.emulated is not bool(emulated)):
         yield f"by its evidence the emulated runs are: {', '.join(sorted(emulated)) or 'none'}"
 
 
 def _wrong_harness(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     statements: Mapping[str, Statement | None],
     harness: Mapping[str, str],
 ) -> Iterator[str]:
     """Whether it was the builder's own scripts and programs that ran the checks of each run."""
-    programs = manifest.get("inputs", {}).get("programs", {})
-    expected = {
-        **{
-            name.removeprefix("files/"): str(one)[len("sha256:") :]
-            for name, one in programs.items()
-        },
-        **harness,
-    }
+    programs = manifest.inputs.programs.items()
+    expected = {name.removeprefix("files/"): one[len("sha256:") :] for name, one in programs}
+    expected |= harness
     for file, statement in statements.items():
-        if not expected or _run_of(file) not in manifest["checks"]:
+        if not expected or _run_of(file) not in manifest.checks:
             continue
         try:
             [equal] = [
@@ -297,14 +289,14 @@ def _wrong_harness(
             yield f"{file}: what ran the checks is not the builder's: {', '.join(unlike[:3])}"
 
 
-def _runs(manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _runs(manifest: Manifest) -> dict[str, dict[str, str]]:
     """The outcomes that a manifest has of each run, by the names of their evidence."""
     runs = {
-        name: {one["check"]: one["outcome"] for one in outcomes if one["check"] != CHECK}
-        for name, outcomes in manifest["checks"].items()
+        name: {one.check: one.outcome for one in outcomes if one.check != CHECK}
+        for name, outcomes in manifest.checks.items()
     }
-    for name, outcomes in manifest.get("launched", {}).items():
-        runs |= {f"{name}-{one['check']}": {one["check"]: one["outcome"]} for one in outcomes}
+    for name, outcomes in (manifest.launched or {}).items():
+        runs |= {f"{name}-{one.check}": {one.check: one.outcome} for one in outcomes}
     return runs
 
 
@@ -313,7 +305,7 @@ def _run_of(file: str) -> str:
 
 
 def _wrong_run(
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     statement: Statement,
     outcomes: Mapping[str, str] | None,
     required: set[str],
@@ -325,7 +317,7 @@ def _wrong_run(
     if (statement["_type"], statement["predicateType"]) != (STATEMENT, TEST_RESULT):
         yield "it is no test result"
         return
-    yield from run_faults(statement, arch=str(manifest["cell"].get("arch", "")))
+    yield from run_faults(statement, arch=manifest.cell.arch)
     yield from _wrong_lists(statement["predicate"])
     yield from _wrong_subjects(manifest, statement, of_all=bool(required))
     found = outcomes_of(statement["predicate"])
@@ -339,7 +331,7 @@ def _wrong_run(
     run = statement["predicate"]["configuration"][0]["annotations"]
     yield from _impossible_times(manifest, run["started"], run["finished"])
     yield from _wrong_ranks(statement["predicate"])
-    states = [asdict(one) for one in states_in(manifest.get("inputs") or {})]
+    states = [asdict(one) for one in states_in(manifest.inputs)]
     if run.get("indices", states) != states:
         yield "it names other states of package indices than the manifest"
 
@@ -352,16 +344,14 @@ def _wrong_ranks(predicate: Mapping[str, Any]) -> Iterator[str]:
             yield f"the ranks of {check['name']} are numbered {numbers}, and it passed"
 
 
-def _wrong_subjects(
-    manifest: Mapping[str, Any], statement: Statement, *, of_all: bool
-) -> Iterator[str]:
+def _wrong_subjects(manifest: Manifest, statement: Statement, *, of_all: bool) -> Iterator[str]:
     """Launched ranks may speak for the artifact alone that they ran in."""
     subjects = {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
-    identifier = manifest["image"]
-    for name, artifact in manifest["artifacts"].items():
+    identifier = manifest.image
+    for name, artifact in manifest.artifacts.items():
         found = subjects.get(f"{identifier}/{name}")
-        if found != artifact["digest"] and (of_all or found):
-            yield f"it is about {found or 'no'} {name}, not about {artifact['digest']}"
+        if found != artifact.digest and (of_all or found):
+            yield f"it is about {found or 'no'} {name}, not about {artifact.digest}"
         tree = subjects.get(f"{identifier}/tree") or subjects.get(f"{identifier}/{name}/tree")
-        if of_all and artifact.get("tree_digest") and tree != artifact["tree_digest"]:
-            yield f"its tree of {name} is {tree or 'missing'}, not {artifact['tree_digest']}"
+        if of_all and artifact.tree_digest and tree != artifact.tree_digest:
+            yield f"its tree of {name} is {tree or 'missing'}, not {artifact.tree_digest}"

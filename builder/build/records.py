@@ -11,14 +11,17 @@ import json
 import platform
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.build import binfmt
 from builder.model import KeyedStage
+from builder.model.records import read, write
 from builder.plan.keys import DeclaredStages, why_changed
+from builder.sources.package_indices import IndexState
+from builder.system.atomic import write_atomically
 from builder.system.home import Home
+from builder.system.locks import locked
 
 CACHED, SHARED, TO_BUILD = "cached", "shared with", "to build"
 ENGINES = "engines.json"
@@ -45,6 +48,39 @@ class StageState:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StageRecord:
+    """A stage that an engine has under a tag. `text` is a digest of its part of the Dockerfile.
+
+    `name`, `target`, `parts` and `key` are those of `KeyedStage`; `duration_s` is what its build
+    took, `made` when it ended, `indices` the states of package indices that it was made with.
+    """
+
+    parts: Mapping[str, str]
+    tag: str
+    name: str = ""
+    target: str = ""
+    key: str = ""
+    text: str = ""
+    duration_s: float = 0.0
+    made: str = ""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    indices: tuple[IndexState, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotedEngine:
+    """An engine with its version and options in `words`, as the last build found it.
+
+    `program` tells its program from another version of it; `lends` says whether its steps run
+    native tools.
+    """
+
+    program: tuple[object, ...] = ()
+    words: str = ""
+    lends: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Records:
     """The records of stages below a folder."""
 
@@ -66,26 +102,30 @@ class Records:
             return "never built here"
         return why_changed(before, stage.parts) or "its record is gone"
 
-    def _newest(self, stage: KeyedStage) -> Mapping[str, Any] | None:
+    def _newest(self, stage: KeyedStage) -> Mapping[str, str] | None:
         found = sorted(self.path(stage).parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
-        for path in reversed(found):
-            if record := read_record(path):
-                parts: Mapping[str, Any] = record["parts"]
-                return parts
-        return None
+        known = (record.parts for path in reversed(found) if (record := read_record(path)))
+        return next(known, None)
 
-    def all(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    def all(self) -> Iterator[tuple[Path, StageRecord]]:
         """Every record that can be read, with its path."""
         for path in sorted(self.folder.glob("*/*.json")):
             if record := read_record(path):
                 yield path, record
 
 
-def read_record(path: Path) -> Mapping[str, Any] | None:
+def read_record(path: Path) -> StageRecord | None:
     """A stage's record; None if it is not one."""
-    found = _json(path)
-    is_record = isinstance(found, dict) and isinstance(found.get("parts"), dict)
-    return found if is_record and isinstance(found.get("tag"), str) else None
+    try:
+        return read(StageRecord, json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
+def write_record(path: Path, record: StageRecord) -> None:
+    """Write a stage's record, once the engine has the stage."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(write(record), indent=1, sort_keys=True) + "\n")
 
 
 def stage_states(
@@ -97,7 +137,7 @@ def stage_states(
     """
     records, words = Records(folder=home.stages), noted_engine(home, engine)
     bases, owners = _digests(home.bases.glob("*/base.json")), dict[str, str]()
-    lends = native and bool(_noted(home, engine).get("lends"))
+    lends = native and _noted(home, engine).lends
     tools = _digests(home.native.glob("*/native.json")) if lends else {}
     return [
         tuple(
@@ -147,30 +187,40 @@ def noted_engine(home: Home, name: str) -> str:
     Empty if the program is another one now, or was never run.
     """
     noted = _noted(home, name)
-    return str(noted.get("words", "")) if noted.get("program") == program(home, name) else ""
+    return noted.words if noted.program == program(home, name) else ""
 
 
-def _noted(home: Home, name: str) -> Mapping[str, Any]:
-    noted = noted_engines(home).get(name)
-    return noted if isinstance(noted, dict) else {}
+def note_engine(home: Home, name: str, words: str, *, lends: bool) -> None:
+    """Note an engine for those who must not start it."""
+    about = NotedEngine(program=program(home, name), words=words, lends=lends)
+    with locked(home.stages, "engines"):
+        noted = {**noted_engines(home), name: write(about)}
+        write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
 
 
-def noted_engines(home: Home) -> dict[str, Any]:
+def _noted(home: Home, name: str) -> NotedEngine:
+    try:
+        return read(NotedEngine, noted_engines(home).get(name))
+    except ValueError:
+        return NotedEngine()
+
+
+def noted_engines(home: Home) -> dict[str, object]:
     """All that was noted of engines, by name."""
     noted = _json(home.stages / ENGINES)
     return noted if isinstance(noted, dict) else {}
 
 
-def program(home: Home, name: str) -> list[Any]:
+def program(home: Home, name: str) -> tuple[object, ...]:
     """What tells a program from another version of it."""
     found = shutil.which(name, path=home.search_path())
     if found is None:
-        return []
+        return ()
     about = Path(found).stat()
-    return [found, about.st_size, about.st_mtime_ns]
+    return (found, about.st_size, about.st_mtime_ns)
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> object:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):

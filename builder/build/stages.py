@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.build.bases import StoredBase, ensure_base, find_mirror, kept_base
@@ -17,7 +16,7 @@ from builder.build.engines import Engine
 from builder.build.lending import lent_to, native_tools, told
 from builder.build.native import NativeTools
 from builder.build.packing import append
-from builder.build.records import ENGINES, Records, noted_engines, program, read_record
+from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
 from builder.build.run import Run, now
 from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
@@ -25,8 +24,7 @@ from builder.compile.spec.cutting import stage_alone
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.plan.keys import StageKeys
-from builder.sources.package_indices import IndexState, state_from
-from builder.system.atomic import write_atomically
+from builder.sources.package_indices import IndexState
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -125,9 +123,9 @@ class Stages:
         if base := self.base(image):
             used |= {one: [_BASE] for one in base.indices}
         for stage in self.of(image):
-            record = read_record(self.records.path(stage)) or {}
-            for said in record.get("indices", ()):
-                used.setdefault(state_from(said), []).append(stage.target)
+            record = read_record(self.records.path(stage))
+            for state in record.indices if record else ():
+                used.setdefault(state, []).append(stage.target)
         return dict(sorted(used.items()))
 
     def base_log(self, image: PlannedImage) -> Path:
@@ -179,7 +177,7 @@ class Stages:
 
     def _is_there(self, stage: KeyedStage, text: str) -> bool:
         record = read_record(self.records.path(stage))
-        if record is None or record.get("text") != _digest(text):
+        if record is None or record.text != _digest(text):
             return False
         if self.run.engine.has(stage.tag):
             return True
@@ -213,18 +211,19 @@ class Stages:
             remove(folder)
 
     def _record(self, spec: Spec, stage: KeyedStage, text: str, took_s: float, tag: str) -> None:
-        record = {
-            **asdict(stage),
-            "tag": tag,
-            "text": _digest(text),
-            "duration_s": took_s,
-            "made": now(),
-            "tools": dict(self.run.versions),
-            "indices": [asdict(one) for one in told(self.run, spec.image, tag, asks=_ASKS in text)],
-        }
-        path = self.records.path(stage)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+        record = StageRecord(
+            name=stage.name,
+            target=stage.target,
+            parts=stage.parts,
+            key=stage.key,
+            tag=tag,
+            text=_digest(text),
+            duration_s=took_s,
+            made=now(),
+            tools=self.run.versions,
+            indices=told(self.run, spec.image, tag, asks=_ASKS in text),
+        )
+        write_record(self.records.path(stage), record)
 
 
 def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
@@ -233,13 +232,10 @@ def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
     return tuple(one for one in found if one)
 
 
-def note_engine(home: Home, engine: Engine) -> str:
+def words_of(home: Home, engine: Engine) -> str:
     """The engine with its version and options, noted for those who must not start it."""
     words = f"{engine.name} {engine.version()}, {engine.options}"
-    about = {"program": program(home, engine.name), "words": words, "lends": engine.lends}
-    with locked(home.stages, "engines"):
-        noted = {**noted_engines(home), engine.name: about}
-        write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
+    note_engine(home, engine.name, words, lends=engine.lends)
     return words
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from builder.artifacts.manifests import size_of
 from builder.compile.spec.checks import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
+from builder.model.records import read, write
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
@@ -54,9 +55,10 @@ class Workspace:
         artifact is recorded once it is whole; only what is recorded is ever taken up again.
         """
         target = self.path / FILES[artifact_format]
-        known = self._steps().get(artifact_format)
-        if known and target.exists() and size_of(target) == known["size"]:
-            return Artifact(**{**known, "path": target})
+        if artifact_format in (steps := self._steps()):
+            known = read(Artifact, steps[artifact_format])
+            if target.exists() and size_of(target) == known.size:
+                return dataclasses.replace(known, path=target)
         partial = target.with_name(f"partial-{target.name}")
         remove(partial)
         remove(target)
@@ -70,7 +72,7 @@ class Workspace:
             size=size_of(target),
             duration_s=round(time.monotonic() - start, 2),
         )
-        self._record(artifact_format, {**dataclasses.asdict(artifact), "path": str(target)})
+        self._record(artifact_format, write(artifact))
         return artifact
 
     def remember(self, name: str, make: Callable[[], Any]) -> Any:
@@ -91,14 +93,14 @@ class Workspace:
         kept = {name: value for name, value in self._steps().items() if name == _ORIGIN}
         write_atomically(self.path / _STEPS, json.dumps(kept))
 
-    def _steps(self) -> dict[str, Any]:
+    def _steps(self) -> dict[str, object]:
         try:
             steps = json.loads((self.path / _STEPS).read_text())
         except (OSError, ValueError):
             return {}
         return steps if isinstance(steps, dict) else {}
 
-    def _record(self, name: str, value: Any) -> None:
+    def _record(self, name: str, value: object) -> None:
         with self._recording:
             steps = {**self._steps(), name: value}
             write_atomically(self.path / _STEPS, json.dumps(steps, indent=1))

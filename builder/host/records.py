@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from builder.load.document import Node, parse
 from builder.load.faults import Faults
 from builder.load.readers import Table, list_of, mapping_of, one_of, text
 from builder.model.errors import BadInput
+from builder.model.records import write
 
 
 def read_record(path: Path) -> Host:
@@ -172,7 +172,7 @@ def _runtime(node: Node, faults: Faults) -> HostRuntime:
 
 def as_record(host: Host) -> str:
     """The text of a record: what is not known is null, for whoever knows it."""
-    document = {"schema": SCHEMA, **{key: _plain(value) for key, value in asdict(host).items()}}
+    document: dict[str, Any] = {"schema": SCHEMA, **_known(write(host))}
     if document["cpu"]["features"] is not None:
         document["cpu"]["features"] = " ".join(document["cpu"]["features"])
     for gpu in document["gpu"]["devices"] or ():
@@ -184,10 +184,14 @@ def as_record(host: Host) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """JSON values: unknown texts are null, for an empty text is none."""
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
+def _known(document: Mapping[str, object]) -> dict[str, object]:
+    """An object in which unknown texts are null, for an empty text is none."""
+    return {key: _plain(value) for key, value in document.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return _known(value)
+    if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return None if value == "" else value

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.model.names import SKIPPED
 
@@ -39,7 +38,7 @@ class Outcome:
     outcome: str
     reason: str
     duration_s: float = 0.0
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, object] = field(default_factory=dict)
     output: str = ""
 
     @property

@@ -103,7 +103,7 @@ class StageKeys:
         yield image.cell.flavour, image.identifier, {"recipe": image.content_key}
 
 
-def why_changed(before: Mapping[str, Any], now: Mapping[str, str]) -> str:
+def why_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """In a few words, what made a stage's key another one."""
     return next((text for part, text in _WHY.items() if before.get(part) != now.get(part)), "")
 

@@ -10,10 +10,11 @@ import contextlib
 import datetime as dt
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from email.utils import parsedate_to_datetime
-from typing import Any
+
+from builder.model.manifest import ImageInputs
 
 _RELEASE = re.compile(
     r"https?://[^/?#]+/(?:[^?#]*/)?(?P<archive>[^/?#]+)/dists/(?P<suite>[^?#]+)/(?:In)?Release"
@@ -77,16 +78,17 @@ def state_from(said: object) -> IndexState:
     return IndexState(**texts, behind_days=behind)
 
 
-def states_in(inputs: Mapping[str, Any]) -> tuple[IndexState, ...]:
+def states_in(inputs: ImageInputs) -> tuple[IndexState, ...]:
     """The states that a manifest's inputs name; those of earlier versions name none."""
     found = list[IndexState]()
-    for one in inputs.get("indices") or ():
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
-            found.append(state_from({key: one[key] for key in one.keys() - {"used_by"}}))
+    for one in inputs.indices:
+        if isinstance(one, dict):
+            with contextlib.suppress(ValueError, TypeError):
+                found.append(state_from({key: one[key] for key in one.keys() - {"used_by"}}))
     return distinct(found)
 
 
-def days_behind(inputs: Mapping[str, Any]) -> int:
+def days_behind(inputs: ImageInputs) -> int:
     """The most by which a state that a manifest names was older than what its mirror told of."""
     return max((one.behind_days for one in states_in(inputs)), default=0)
 

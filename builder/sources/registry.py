@@ -19,9 +19,9 @@ from builder.registry import (
     Reference,
     Registry,
     RegistryFailed,
+    Unreachable,
     connect,
 )
-from builder.registry import Unreachable as NoAnswer
 
 
 class RegistryFails(MissingPrerequisite):
@@ -37,7 +37,7 @@ class RegistryUnreachable(RegistryFails):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Unreachable:
+class SilentRegistry:
     """A registry without an answer: `server` is where it was looked for, with its mirror."""
 
     registry: str
@@ -89,20 +89,20 @@ class Registries:
         """The server that is asked for a reference, as people write it."""
         return self._place(wanted).registry
 
-    def probe(self, wanted: Reference) -> Unreachable | None:
+    def probe(self, wanted: Reference) -> SilentRegistry | None:
         """Whether the server of a reference answers at all; a refusal is an answer."""
         reason = self._registry(wanted).transport.silent()
         if not reason:
             return None
-        return Unreachable(registry=wanted.registry, server=self.server(wanted), reason=reason)
+        return SilentRegistry(registry=wanted.registry, server=self.server(wanted), reason=reason)
 
     @contextlib.contextmanager
     def _telling(self, shown: str, wanted: Reference) -> Iterator[None]:
         """Failures in the words of who asked for a reference."""
         try:
             yield
-        except NoAnswer as error:
-            lost = Unreachable(
+        except Unreachable as error:
+            lost = SilentRegistry(
                 registry=wanted.registry, server=self.server(wanted), reason=error.reason
             )
             hint = MIRROR_HINT.format(registry=wanted.registry)
@@ -161,7 +161,12 @@ def _no_such(reference: str, arch: str, found: list[str]) -> RegistryFails:
     return RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {there}")
 
 
-def unreachable(references: Iterable[str], mirrors: Mapping[str, str]) -> list[Unreachable]:
+def registry_of(reference: str) -> str:
+    """Return the registry of an image, as `docker.io`."""
+    return Reference.parse(reference).registry
+
+
+def unreachable(references: Iterable[str], mirrors: Mapping[str, str]) -> list[SilentRegistry]:
     """The servers of some references that give no answer, each once."""
     registries = Registries(mirrors=mirrors)
     wanted = map(Reference.parse, sorted(references))

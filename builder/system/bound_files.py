@@ -6,53 +6,45 @@ folder would be signed as this one's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
-from builder.system.regular_files import read_regular
+from builder.model.manifest import Manifest
+from builder.model.results import Artifact
+from builder.system.atomic import read_regular
 
-SBOM = "sbom.cdx.json"
 _HINT = "build the image again; of evidence alone, build-images verify makes it anew"
 
 
-def artifact_path(folder: Path, artifact: Mapping[str, Any]) -> Path:
+def artifact_path(folder: Path, artifact: Artifact) -> Path:
     """Return where an artifact of a manifest lies: in its folder, whatever path the manifest says.
 
     A manifest can be anybody's, and what it names may be sent to a registry.
     """
-    return folder / Path(str(artifact["path"])).name
+    return folder / artifact.path.name
 
 
-def bound_names(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the names of the files that a manifest binds, relative to its folder."""
-    return [str(manifest.get("sbom", SBOM)), *map(str, manifest.get("evidence") or [])]
-
-
-def with_digests(
-    folder: Path, manifest: Mapping[str, Any], written: Iterable[str]
-) -> dict[str, Any]:
+def with_digests(folder: Path, manifest: Manifest, written: Iterable[str]) -> Manifest:
     """Return a manifest with the digests of the files that were `written` now.
 
     Those of others stay as they are: what was put in their place since is not bound.
     """
     new = {name: digest_of((folder / name).read_bytes()) for name in written}
-    known = {**(manifest.get("digests") or {}), **new}
-    return {
-        **manifest,
-        "digests": {one: known[one] for one in bound_names(manifest) if one in known},
-    }
+    known = {**manifest.digests, **new}
+    digests = {name: known[name] for name in manifest.bound_names if name in known}
+    return dataclasses.replace(manifest, digests=digests)
 
 
-def read_bound(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the bytes of a file that a manifest binds; raises `BadInput` if they are others."""
     try:
         content = read_regular(folder / name, follow=True)
     except OSError as error:
         raise BadInput(f"{folder / name}: cannot be read ({error.strerror})", hint=_HINT) from error
-    digest = (manifest.get("digests") or {}).get(name)
+    digest = manifest.digests.get(name)
     if digest is None:
         raise BadInput(f"{folder / name}: manifest.json has no digest of it", hint=_HINT)
     if digest_of(content) != digest:

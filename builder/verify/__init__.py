@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from builder.model.manifest import InImageCheck
 from builder.system.host_facts import HostFacts, host_facts, lost_gpus
-from builder.verify.checks import InImageCheck, Target
+from builder.verify.checks import Target
 from builder.verify.evidence import Setting, images_own, write_evidence
 from builder.verify.runners import DEFAULTS, RUNNERS, Kind
 from builder.verify.trees import FormatTree, digest_of_file, equality, reading_trees, trees_of

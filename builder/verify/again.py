@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from builder import facts
 from builder.artifacts.agreement import (
@@ -19,56 +19,58 @@ from builder.artifacts.agreement import (
     read_statements,
 )
 from builder.artifacts.described import labels_of
-from builder.artifacts.manifests import MANIFEST, read_manifest, why_none, write_manifest
+from builder.artifacts.manifests import read_manifest, why_none, write_manifest
 from builder.artifacts.oci import Layout, read_layout
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.build.workspace import FILES, link_or_copy
 from builder.facts.versions import split_mpi
-from builder.model import FAILED, NONE, Artifact, Outcome
+from builder.model import FAILED, Artifact
 from builder.model.errors import BadInput
-from builder.model.runs import required_runs
+from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
 from builder.sources.package_indices import states_in
-from builder.system.regular_files import irregular
-from builder.verify import RUNNERS, InImageCheck, Target
+from builder.system.atomic import irregular
+from builder.verify import RUNNERS, Target
 from builder.verify.harness import harness_of
-from builder.verify.proving import manifest_part, prove, proven_on_gpu
-from builder.verify.reported import AskedRanks
+from builder.verify.proving import prove, proven_on_gpu, proven_part
+
+Found = TypeVar("Found", bound=ProvenImage)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenImage:
     """A finished image whose artifacts lie where the ordinary user can read them."""
 
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     artifacts: Mapping[str, Artifact]
     target: Target
     work: Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verified:
+class Verified(Generic[Found]):
     """What a verification came to: `runs` are those that were tried, by name.
 
-    `untried` says of the others what this machine lacks for them: the `manifest` has of those what
-    it had before.
+    `untried` says of the others what this machine lacks for them: of those, `found` has what the
+    manifest had before. `pulled` is the digest of an image that was pulled, and has no manifest.
     """
 
-    manifest: Mapping[str, Any]
+    found: Found
     runs: tuple[str, ...]
     untried: Mapping[str, str]
+    pulled: str = ""
 
     @property
     def has_failed(self) -> bool:
         """Whether a check of these runs failed."""
-        found = (one for name in self.runs for one in self.manifest["checks"][name])
-        return any(one["outcome"] == FAILED for one in found)
+        outcomes = (one for name in self.runs for one in self.found.checks[name])
+        return any(one.outcome == FAILED for one in outcomes)
 
 
 def prove_again(
     run: Run, folder: Path, runners: Sequence[str] = (), *, expected: Target | None = None
-) -> Verified:
+) -> Verified[Manifest]:
     """Verify the artifacts in an image's output folder; the manifest is written anew there, too.
 
     With `runners`, what other runners found stays in the manifest beside what they find now.
@@ -82,14 +84,14 @@ def prove_again(
         proof = prove(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
-        part = manifest_part(run, proof)
+    proven = proven_part(image.target.identifier, run, proof)
     statements = read_statements(folder, image.manifest)
-    updated = {**merged(image.manifest, part, statements), "verified": started}
-    manifest = write_manifest(folder, updated, part["evidence"])
-    return Verified(manifest=manifest, runs=tuple(proof.outcomes), untried=proof.untried)
+    updated = dataclasses.replace(merged(image.manifest, proven, statements), verified=started)
+    manifest = write_manifest(folder, updated, proof.evidence)
+    return Verified(found=manifest, runs=tuple(proof.outcomes), untried=proof.untried)
 
 
-def finished(folder: Path) -> dict[str, Any]:
+def finished(folder: Path) -> Manifest:
     """The manifest of an image's output folder; raises `BadInput` if it is none."""
     manifest = read_manifest(folder)
     if manifest is None:
@@ -107,7 +109,7 @@ def opened(folder: Path, tools: Tools, expected: Target | None = None) -> Iterat
     with work_folder(tools) as work:
         artifacts = {
             artifact_format: within_reach(artifact_format, artifact, folder, work)
-            for artifact_format, artifact in manifest["artifacts"].items()
+            for artifact_format, artifact in manifest.artifacts.items()
         }
         target = _target(manifest, artifacts["oci"].path, expected)
         yield OpenImage(manifest=manifest, artifacts=artifacts, target=target, work=work)
@@ -135,83 +137,65 @@ def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> 
 
 
 def merged(
-    manifest: Mapping[str, Any],
-    part: Mapping[str, Any],
+    manifest: Manifest,
+    proven: ProvenImage,
     statements: Mapping[str, Statement | None] | None = None,
-) -> dict[str, Any]:
-    """A manifest with what was found now in the place of what the same runners found before.
+) -> Manifest:
+    """A manifest with what was `proven` now in the place of what the same runners found before.
 
     Outcomes of other runners stay, as they are of the same artifacts. What is said of all of them
     is worked out anew: whether one was emulated, and whether all were proven on a GPU. With
     `statements`, the evidence by file, a run that its evidence contradicts has failed.
     """
-    checks = {**manifest["checks"], **part["checks"]}
+    checks = {**manifest.checks, **proven.checks}
     if statements is not None:
-        for name in checks.keys() - part["checks"].keys():
+        for name in checks.keys() - proven.checks.keys():
             checks[name] = checked_outcomes(manifest, name, statements)
-    failed = any(one["outcome"] == FAILED for name in required_runs(checks) for one in checks[name])
-    unproven = formats_not_run({**manifest, "checks": checks})
-    return {
-        **manifest,
-        **part,
-        **emulation(
-            {**manifest, "checks": checks},
-            dict.fromkeys(part["checks"], bool(part.get("emulated"))),
+    failed = any(one.outcome == FAILED for name in required_runs(checks) for one in checks[name])
+    known = dataclasses.replace(manifest, checks=checks)
+    unproven = formats_not_run(known)
+    return dataclasses.replace(
+        with_emulation(
+            manifest.with_proof(proven), known, dict.fromkeys(proven.checks, proven.emulated)
         ),
-        "proven_on_gpu": _proven_on_gpu(manifest, checks),
-        "checks": checks,
-        "outcome": "failed" if failed else "built" if unproven else "verified",
-        "evidence": sorted({*manifest.get("evidence", ()), *part["evidence"]}),
-    }
+        proven_on_gpu=proven_on_gpu(known.gpu_checks, manifest.artifacts, checks),
+        checks=checks,
+        outcome="failed" if failed else "built" if unproven else "verified",
+        evidence=tuple(sorted({*manifest.evidence, *proven.evidence})),
+    )
 
 
-def emulation(manifest: Mapping[str, Any], done: Mapping[str, bool]) -> dict[str, Any]:
-    """What a manifest says of emulation: of what is kept, and of the runs `done` in its place.
+def with_emulation(manifest: Manifest, before: Manifest, done: Mapping[str, bool]) -> Manifest:
+    """A manifest with what is so of emulation: of the runs `before`, and of those `done` since.
 
     Runs are named as their evidence is: `oci-docker`, `sif-mpi-hybrid-srun`; the value is whether
     it was emulated. The image is if one of them is; before its first check, if its build was.
     """
-    runs = _emulated_runs(manifest) - done.keys() | {name for name, was in done.items() if was}
-    unchecked = not manifest["checks"] and bool(manifest.get("emulated_build"))
-    return {"emulated": bool(runs) or unchecked, "emulated_runs": sorted(runs)}
+    runs = _emulated_runs(before) - done.keys() | {name for name, was in done.items() if was}
+    unchecked = not before.checks and bool(before.emulated_build)
+    return dataclasses.replace(
+        manifest, emulated=bool(runs) or unchecked, emulated_runs=tuple(sorted(runs))
+    )
 
 
-def _emulated_runs(manifest: Mapping[str, Any]) -> set[str]:
+def _emulated_runs(manifest: Manifest) -> set[str]:
     """Earlier versions said it of all runs at once."""
-    if "emulated_runs" in manifest:
-        return set(manifest["emulated_runs"])
-    if not manifest.get("emulated"):
+    if manifest.emulated_runs is not None:
+        return {*manifest.emulated_runs}
+    if not manifest.emulated:
         return set()
-    launched = manifest.get("launched", {})
-    ranks = {f"{name}-{one['check']}" for name, some in launched.items() for one in some}
-    return {*manifest["checks"], *ranks}
+    launched = (manifest.launched or {}).items()
+    return {*manifest.checks, *(f"{name}-{one.check}" for name, some in launched for one in some)}
 
 
-def _proven_on_gpu(
-    manifest: Mapping[str, Any], checks: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> bool | None:
-    gpu = {one["name"] for one in manifest["in_image_checks"] if "gpu" in one["needs"]}
-    found = {
-        name: [
-            Outcome(check=one["check"], outcome=one["outcome"], reason="", data=one.get("data", {}))
-            for one in some
-        ]
-        for name, some in checks.items()
-    }
-    return proven_on_gpu(gpu, manifest["artifacts"], found)
-
-
-def subjects(manifest: Mapping[str, Any], ran: Artifact) -> list[Artifact]:
+def subjects(manifest: Manifest, ran: Artifact) -> list[Artifact]:
     """What was found is true of: all artifacts, if an earlier verification found them equal."""
-    if manifest.get("formats_equal") is not True:
-        return [ran]
-    artifacts = manifest["artifacts"].values()
-    return [Artifact(**{**one, "path": Path(one["path"])}) for one in artifacts]
+    return [*manifest.artifacts.values()] if manifest.formats_equal else [ran]
 
 
 def within_reach(
     artifact_format: str,
-    artifact: Mapping[str, Any],
+    artifact: Artifact,
     folder: Path,
     work: Path,
     *,
@@ -233,60 +217,49 @@ def within_reach(
     else:
         link_or_copy(source, target)
         found = file_digest(target)
-    if found != artifact["digest"]:
-        raise BadInput(f"{source}: its digest is {found}, {said} says {artifact['digest']}")
-    return Artifact(**{**artifact, "path": target, "tree_digest": ""})
+    if found != artifact.digest:
+        raise BadInput(f"{source}: its digest is {found}, {said} says {artifact.digest}")
+    return dataclasses.replace(artifact, path=target, tree_digest="")
 
 
-def _target(manifest: Mapping[str, Any], path: Path, expected: Target | None = None) -> Target:
+def _target(manifest: Manifest, path: Path, expected: Target | None = None) -> Target:
     """What is to be proven. Raises `BadInput` where the image is not of the manifest's cell."""
     layout = read_layout(path)
     check_cell(manifest, layout)
     target = expected or _noted(manifest)
-    programs = manifest.get("inputs", {}).get("programs", {})  # earlier versions noted none
     return dataclasses.replace(
         target,
         environment=layout.environment,
         directory=layout.directory,
-        harness={**target.harness, **harness_of(programs)},
+        harness={**target.harness, **harness_of(manifest.inputs.programs)},
     )
 
 
-def _noted(manifest: Mapping[str, Any]) -> Target:
+def _noted(manifest: Manifest) -> Target:
     """What a manifest says that is to be proven."""
-    cell = manifest["cell"]
     return Target(
-        identifier=manifest["image"],
-        arch=cell["arch"],
+        identifier=manifest.image,
+        arch=manifest.cell.arch,
         environment={},
-        mpi=cell.get("mpi", NONE),
-        harness=harness_of(manifest.get("inputs", {}).get("specs", {})),
-        indices=states_in(manifest.get("inputs", {})),
-        checks=tuple(
-            InImageCheck(
-                name=check["name"],
-                script=check["script"],
-                needs=tuple(check["needs"]),
-                timeout_s=check["timeout_s"],
-                asked=AskedRanks(**check.get("asked", {})),  # earlier versions noted none
-            )
-            for check in manifest["in_image_checks"]
-        ),
+        mpi=manifest.cell.mpi,
+        harness=harness_of(manifest.inputs.specs or {}),
+        indices=states_in(manifest.inputs),
+        checks=manifest.in_image_checks,
     )
 
 
-def check_cell(manifest: Mapping[str, Any], layout: Layout) -> None:
+def check_cell(manifest: Manifest, layout: Layout) -> None:
     """Hold a manifest's cell against what the image says of itself; raises `BadInput`."""
-    cell, labels = manifest["cell"], labels_of(layout)
+    cell, labels = manifest.cell, labels_of(layout)
     names = {one.oci: name for name, one in facts.ARCHITECTURES.items()}
-    family, _ = split_mpi(cell.get("mpi", NONE))
+    family, _ = split_mpi(cell.mpi)
     noted = {
-        "architecture": (cell["arch"], names.get(layout.architecture, layout.architecture)),
-        "identifier": (manifest["image"], labels.get("build-images.identifier")),
+        "architecture": (cell.arch, names.get(layout.architecture, layout.architecture)),
+        "identifier": (manifest.image, labels.get("build-images.identifier")),
         "MPI": (family, labels.get("build-images.mpi", family).partition(" ")[0]),
     }
     for what, (said, found) in noted.items():
         if found not in {said, None}:
             raise BadInput(
-                f"{manifest['image']}: the image's {what} is {found}, and {MANIFEST} says {said}"
+                f"{manifest.image}: the image's {what} is {found}, and {MANIFEST} says {said}"
             )

@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 from builder.artifacts import agreement
 from builder.model import FAILED, NONE, Outcome
-from builder.verify.checks import InImageCheck, Target
+from builder.model.manifest import InImageCheck
+from builder.verify.checks import Target
 from builder.verify.trees import FormatTree
 
 _SCRIPTS = "opt/build-images/checks"

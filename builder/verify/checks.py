@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from builder.build.engines import Tools
 from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
+from builder.model.manifest import InImageCheck
 from builder.sources.package_indices import IndexState
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome
-from builder.verify.reported import AskedRanks, misreported, printed_failure
+from builder.verify.reported import misreported, printed_failure
 from builder.verify.runners import CopiesDriver, Kind, Runner
 from builder.verify.wording import (
     LONGEST,
@@ -29,21 +30,6 @@ from builder.verify.wording import (
 
 SKIP_STATUS = 77  # Automake's convention
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InImageCheck:
-    """A check as the image carries it: `script` is its path inside."""
-
-    name: str
-    script: str
-    needs: tuple[str, ...]
-    timeout_s: int
-    asked: AskedRanks = field(default_factory=AskedRanks)
-
-    @property
-    def needs_gpu(self) -> bool:
-        return "gpu" in self.needs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

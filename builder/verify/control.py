@@ -10,7 +10,8 @@ import dataclasses
 
 from builder.model import PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
-from builder.verify.checks import InImageCheck, Target, all_failed, outcome_of
+from builder.model.manifest import InImageCheck
+from builder.verify.checks import Target, all_failed, outcome_of
 from builder.verify.runners import Container, Kind
 from builder.verify.wording import LONGEST
 

@@ -6,22 +6,21 @@ the project is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.compile.spec.checks import check_files
 from builder.load.project import RUN_CHECKS, load_project
-from builder.model import AXES, PlannedImage, Selection
+from builder.model import AXES, Cell, PlannedImage, Selection
 from builder.model.contract import FILE, as_text, contract_of
 from builder.model.digests import digest_of
 from builder.model.errors import BuildImagesError
+from builder.model.manifest import Manifest
 from builder.plan import make_plan
 from builder.verify import Target
 
 
-def expected_target(project: Path, manifest: Mapping[str, Any]) -> Target | None:
+def expected_target(project: Path, manifest: Manifest) -> Target | None:
     """What has to be proven of an image, as its project says; None if it would build another."""
     from builder.verify.image_job import target_of  # noqa: PLC0415 - it imports hpccm, which publish does not
 
@@ -40,24 +39,24 @@ def harness_digests(image: PlannedImage, project: Path) -> dict[str, str]:
     return {name: digest_of(text.encode()) for name, text in files.items()}
 
 
-def _planned(project: Path, manifest: Mapping[str, Any]) -> PlannedImage | None:
+def _planned(project: Path, manifest: Manifest) -> PlannedImage | None:
     try:
         plan = make_plan(
             load_project(project, block_faults=block_faults),
-            _selection(manifest["cell"]),
+            _selection(manifest.cell),
             compiler=COMPILER,
             limit_reason=limit_reason,
         )
     except (BuildImagesError, OSError, LookupError, TypeError):
         return None  # there is no project here, or none with such an image
-    wanted = (manifest["image"], manifest["content_key"])
+    wanted = (manifest.image, manifest.content_key)
     return next((one for one in plan.images if (one.identifier, one.content_key) == wanted), None)
 
 
-def _selection(cell: Mapping[str, Any]) -> Selection:
+def _selection(cell: Cell) -> Selection:
     """What selects the one cell of a manifest."""
     return Selection(
-        patterns={axis: (str(cell[axis]),) for axis in ("recipe", *AXES)},
-        flavours=(str(cell["flavour"]),),
-        cpu_targets=(str(cell["cpu"]),),
+        patterns={axis: (cell.axis(axis),) for axis in ("recipe", *AXES)},
+        flavours=(cell.flavour,),
+        cpu_targets=(cell.cpu,),
     )

@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.manifests import MANIFEST, SCHEMA, Wanted, write_manifest
+from builder.artifacts.manifests import Wanted, write_manifest
 from builder.artifacts.repack import Plain
 from builder.build.declared import files_of, program_digest
 from builder.build.engines.protocol import tag
@@ -34,14 +33,23 @@ from builder.compile.spec.checks import script_of
 from builder.model import Artifact, PlannedImage, Spec
 from builder.model.digests import digest_of
 from builder.model.errors import StepFailed
+from builder.model.manifest import (
+    MANIFEST,
+    SBOM,
+    AskedRanks,
+    ImageInputs,
+    InImageCheck,
+    Manifest,
+    ProvenImage,
+    RecipeVersion,
+    UsedBase,
+)
 from builder.sources.package_indices import IndexState
 from builder.system.atomic import write_atomically
-from builder.system.bound_files import SBOM
-from builder.verify import InImageCheck, Target
+from builder.verify import Target
 from builder.verify.harness import harness_of
 from builder.verify.proven import proven_state
-from builder.verify.proving import artifact_part, manifest_part, prove
-from builder.verify.reported import AskedRanks
+from builder.verify.proving import in_folder, prove, proven_part
 from builder.verify.untried import not_tried
 
 ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
@@ -57,7 +65,7 @@ class Cell:
     """
 
     def __init__(self, run: Run, spec: Spec, stages: Stages) -> None:
-        self.manifest: Mapping[str, Any] | None = None
+        self.manifest: Manifest | None = None
         self.was_made = True  # by this run, and not by another builder meanwhile
         self.timer = Timer()
         self._run, self._spec, self._image, self._stages = run, spec, spec.image, stages
@@ -132,8 +140,9 @@ class Cell:
             bill = work.remember("sbom", dict)
             write_atomically(self._folder / SBOM, _json(bill))
             _hand_over(work, self._artifacts.values(), self._folder)
-            made = self._manifest(len(bill["components"]), programs, proof)
-            self.manifest = write_manifest(self._folder, made, [SBOM, *proof["evidence"]])
+            built = self._manifest(len(bill["components"]), programs)
+            made = built.with_proof(proof) if proof else built
+            self.manifest = write_manifest(self._folder, made, made.bound_names)
         self.close()
 
     def _open(self) -> Workspace:
@@ -150,7 +159,7 @@ class Cell:
             )
         )
 
-    def _made_meanwhile(self) -> Mapping[str, Any] | None:
+    def _made_meanwhile(self) -> Manifest | None:
         """The manifest that another builder wrote while this one waited for it."""
         if not self._run.cache:
             return None
@@ -186,41 +195,64 @@ class Cell:
             if self._folder.exists():
                 shutil.copyfile(self._work.log, self._folder / "build.log")
 
-    def _manifest(
-        self, packages: int, programs: Mapping[str, str], proof: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _manifest(self, packages: int, programs: Mapping[str, str]) -> Manifest:
+        """The manifest of an image that was built, and not yet verified."""
         run, image = self._run, self._image
-        return {
-            "schema": SCHEMA,
-            "image": image.identifier,
-            "about": image.stages[-1].about,
-            "cell": {name: getattr(image.cell, name) for name in image.cell.__slots__},
-            "content_key": image.content_key,
-            "engine": run.engine.name,
-            "emulated": image.cell.arch != run.host.arch,
-            "emulated_build": image.cell.arch != run.host.arch,
-            "inputs": {
-                **_inputs(image, self._stages, self._spec),
-                "files": files_of(
-                    run.declared, [stage.name for stage in image.stages], [image.base.name]
-                ),
-                "program": program_digest(),
-                "programs": dict(programs),
-                "source_date_epoch": run.epoch,
-                "native_tools": self._stages.native_of(image),
-                "indices": [
-                    {**asdict(state), "used_by": users}
-                    for state, users in self._stages.indices(image).items()
-                ],
+        target = target_of(image, {})
+        is_foreign = image.cell.arch != run.host.arch
+        return Manifest(
+            image=image.identifier,
+            about=image.stages[-1].about,
+            cell=image.cell,
+            content_key=image.content_key,
+            engine=run.engine.name,
+            emulated=is_foreign,
+            emulated_build=is_foreign,
+            inputs=self._inputs(programs),
+            tools=run.versions,
+            packages=packages,
+            started=self._started,
+            durations_s=self.timer.seconds,
+            in_image_checks=target.checks,
+            artifacts=in_folder(self._artifacts),
+            checks={},
+            outcome="built",
+            proven_on_gpu=False if target.needs_gpu else None,
+        )
+
+    def _inputs(self, programs: Mapping[str, str]) -> ImageInputs:
+        run, image, stages, spec = self._run, self._image, self._stages, self._spec
+        base = stages.base(image)
+        return ImageInputs(
+            recipes=tuple(
+                RecipeVersion(name=stage.name, version=stage.version) for stage in image.stages
+            ),
+            base=UsedBase(
+                name=image.base.name,
+                image=image.base_image,
+                key=base.key if base else "",
+                digest=base.digest if base else "",
+                made=base.made if base else "",
+            ),
+            stages={one.target: one.key for one in stages.of(image)},
+            specs={
+                "Dockerfile": digest_of(spec.dockerfile.encode()),
+                "Singularity.def": digest_of(spec.singularity.encode()),
+                **spec_digests(spec),
             },
-            "tools": dict(run.versions),
-            "sbom": SBOM,
-            "packages": packages,
-            "started": self._started,
-            "durations_s": self.timer.seconds,
-            "in_image_checks": [asdict(check) for check in target_of(image, {}).checks],
-            **proof,
-        }
+            sources={one.url: f"sha256:{one.sha256}" for one in spec.sources},
+            compiler=COMPILER,
+            version=__version__,
+            files=files_of(run.declared, [stage.name for stage in image.stages], [image.base.name]),
+            program=program_digest(),
+            programs=programs,
+            source_date_epoch=run.epoch,
+            native_tools=stages.native_of(image),
+            indices=tuple(
+                {**asdict(state), "used_by": users}
+                for state, users in stages.indices(image).items()
+            ),
+        )
 
 
 def wanted_by(run: Run) -> Wanted:
@@ -280,17 +312,10 @@ def _proof(
     work: Workspace,
     timer: Timer,
     folder: Path,
-) -> dict[str, Any]:
+) -> ProvenImage | None:
+    """What the verification found; None if there is to be none."""
     if not run.verify:
-        return {
-            "artifacts": {name: artifact_part(one) for name, one in artifacts.items()},
-            "tree_digest": "",
-            "formats_equal": None,
-            "checks": {},
-            "outcome": "built",
-            "proven_on_gpu": False if target.needs_gpu else None,
-            "evidence": [],
-        }
+        return None
     layout = oci.read_layout(artifacts["oci"].path)
     target = dataclasses.replace(target, environment=layout.environment, directory=layout.directory)
     shutil.rmtree(folder / "evidence", ignore_errors=True)
@@ -298,7 +323,7 @@ def _proof(
         proof = prove(run, target, artifacts, work=work.path, folder=folder)
     if proof.untried:
         raise not_tried(target.identifier, proof.untried)
-    return manifest_part(run, proof)
+    return proven_part(target.identifier, run, proof)
 
 
 def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> None:
@@ -310,28 +335,5 @@ def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> 
     shutil.rmtree(work.path, ignore_errors=True)
 
 
-def _inputs(image: PlannedImage, stages: Stages, spec: Spec) -> dict[str, Any]:
-    base = stages.base(image)
-    return {
-        "recipes": [{"name": stage.name, "version": stage.version} for stage in image.stages],
-        "base": {
-            "name": image.base.name,
-            "image": image.base_image,
-            "key": base.key if base else "",
-            "digest": base.digest if base else "",
-            "made": base.made if base else "",
-        },
-        "stages": {one.target: one.key for one in stages.of(image)},
-        "specs": {
-            "Dockerfile": digest_of(spec.dockerfile.encode()),
-            "Singularity.def": digest_of(spec.singularity.encode()),
-            **spec_digests(spec),
-        },
-        "sources": {one.url: f"sha256:{one.sha256}" for one in spec.sources},
-        "compiler": COMPILER,
-        "build-images": __version__,
-    }
-
-
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"

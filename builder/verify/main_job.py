@@ -8,15 +8,15 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.manifests import State
 from builder.build.run import Run
 from builder.build.running import Durations, run_all
 from builder.build.schedule import Schedule, Task
-from builder.build.stages import Stages, note_engine, with_log
+from builder.build.stages import Stages, with_log, words_of
 from builder.model import Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.model.manifest import Manifest
 from builder.verify.image_job import spec_digests, wanted_by
 from builder.verify.proven import proven_state
 from builder.verify.tasks import Job, limits_of, tasks_of
@@ -28,7 +28,7 @@ _FULL = ("no space left on device", "disk quota exceeded")
 class Results:
     """What a run came to: manifests and errors by image, in build order."""
 
-    manifests: Mapping[str, Mapping[str, Any]]
+    manifests: Mapping[str, Manifest]
     errors: Mapping[str, BuildImagesError]
 
     def reasons(self, *, lacking: bool) -> dict[str, str]:
@@ -40,7 +40,7 @@ class Results:
         """0 when all is verified, 4 when the machine gave out, else 1."""
         if any(_lacks(error) for error in self.errors.values()):
             return MissingPrerequisite.exit_code
-        bad = [one for one in self.manifests.values() if one["outcome"] == "failed"]
+        bad = [one for one in self.manifests.values() if one.outcome == "failed"]
         return 1 if self.errors or bad else 0
 
 
@@ -69,7 +69,7 @@ def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
 
 def _make(run: Run, todo: Sequence[tuple[Spec, State]], found: _Found, jobs: int) -> None:
     home = run.tools.home
-    stages = Stages(run=run, engine=note_engine(home, run.engine))
+    stages = Stages(run=run, engine=words_of(home, run.engine))
     durations = Durations.read(home.path)
     job = tasks_of(run, stages, todo, durations)
     limits = limits_of(jobs)
@@ -97,7 +97,7 @@ class _Found:
     """What came of the images so far."""
 
     run: Run
-    manifests: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
     errors: dict[str, BuildImagesError] = field(default_factory=dict)
 
     def unchanged(self, spec: Spec) -> State:
@@ -110,9 +110,9 @@ class _Found:
             self._unchanged(name, state.manifest)
         return state
 
-    def _unchanged(self, name: str, manifest: Mapping[str, Any]) -> None:
+    def _unchanged(self, name: str, manifest: Manifest) -> None:
         self.manifests[name] = manifest
-        self.run.progress.finish(name, "unchanged", str(manifest["outcome"]))
+        self.run.progress.finish(name, "unchanged", manifest.outcome)
 
     def end(
         self, job: Job, task: Task, error: BaseException | None, dropped: Sequence[Task]
@@ -136,7 +136,7 @@ class _Found:
         if cell.was_made:
             self.manifests[name] = cell.manifest
             text = _closing(cell.manifest, cell.seconds())
-            self.run.progress.finish(name, cell.manifest["outcome"], text)
+            self.run.progress.finish(name, cell.manifest.outcome, text)
         else:  # by another builder, meanwhile
             self._unchanged(name, cell.manifest)
 
@@ -191,13 +191,13 @@ def _full(name: str, where: str) -> MissingPrerequisite:
     )
 
 
-def _closing(manifest: Mapping[str, Any], seconds: float) -> str:
+def _closing(manifest: Manifest, seconds: float) -> str:
     failed = [
-        f"{name}/{one['check']}: {one['reason']}"
-        for name, outcomes in manifest["checks"].items()
+        f"{name}/{one.check}: {one.reason}"
+        for name, outcomes in manifest.checks.items()
         for one in outcomes
-        if one["outcome"] == "failed"
+        if one.outcome == "failed"
     ]
-    formats = ", ".join(manifest["artifacts"])
-    unproven = "; not proven on a GPU" if manifest["proven_on_gpu"] is False else ""
+    formats = ", ".join(manifest.artifacts)
+    unproven = "; not proven on a GPU" if manifest.proven_on_gpu is False else ""
     return f"{formats} in {seconds:.0f} s{unproven}" + "".join(f"\n    {one}" for one in failed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.agreement import faults_of, read_statements, required_checks
 from builder.artifacts.manifests import State, Wanted, state_of
@@ -12,7 +11,8 @@ from builder.artifacts.oci import read_layout
 from builder.model import PlannedImage
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
-from builder.system.bound_files import SBOM, artifact_path, read_bound
+from builder.model.manifest import Manifest
+from builder.system.bound_files import artifact_path, read_bound
 from builder.verify.harness import harness_of, within
 
 
@@ -39,21 +39,19 @@ def proven_state(
     return state
 
 
-def _changed(folder: Path, manifest: Mapping[str, Any]) -> str:
+def _changed(folder: Path, manifest: Manifest) -> str:
     """The first format whose bytes are not those that the manifest names; empty if all are."""
-    for name, artifact in manifest["artifacts"].items():
+    for name, artifact in manifest.artifacts.items():
         try:
             digest = _digest(artifact_path(folder, artifact))
         except (OSError, StepFailed, LookupError, TypeError, ValueError):
             digest = "damaged"
-        if digest != artifact["digest"]:
-            return str(name)
-    return (
-        "bill of materials" if _unbound(folder, manifest, [str(manifest.get("sbom", SBOM))]) else ""
-    )
+        if digest != artifact.digest:
+            return name
+    return "bill of materials" if _unbound(folder, manifest, [manifest.sbom]) else ""
 
 
-def _unbound(folder: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
     """Which of some files are not those that a manifest names by their digests."""
     faults = []
     for name in names:

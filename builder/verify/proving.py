@@ -6,15 +6,14 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.errors import MissingPrerequisite, StepFailed
-from builder.model.runs import required_runs
+from builder.model.manifest import ProvenImage, required_runs
 from builder.verify import (
     DEFAULTS,
     RUNNERS,
@@ -254,25 +253,24 @@ def seen_arch(outcomes: Iterable[Outcome], arch: str) -> str:
     return next((str(one.data["uname"]) for one in outcomes if "uname" in one.data), arch)
 
 
-def manifest_part(run: Run, proof: Proof) -> dict[str, Any]:
+def proven_part(image: str, run: Run, proof: Proof) -> ProvenImage:
     """What a manifest says of the proof."""
     gpu = {check.name for check in proof.checks if check.needs_gpu}
-    required = required_runs(proof.outcomes)
-    return {
-        "artifacts": {name: artifact_part(one) for name, one in proof.artifacts.items()},
-        "tree_digest": next(iter(proof.artifacts.values())).tree_digest,
-        "formats_equal": None if proof.equal.outcome == SKIPPED else proof.equal.outcome == PASSED,
-        "emulated": bool(proof.emulated),
-        "emulated_runs": list(proof.emulated),
-        "in_image_checks": [asdict(check) for check in proof.checks],
-        "tools": dict(run.versions),
-        "checks": {
-            name: [asdict(one) for one in outcomes] for name, outcomes in proof.outcomes.items()
-        },
-        "outcome": "verified" if all(passed(proof.outcomes[one]) for one in required) else "failed",
-        "proven_on_gpu": proven_on_gpu(gpu, proof.artifacts, proof.outcomes),
-        "evidence": list(proof.evidence),
-    }
+    has_passed = all(passed(proof.outcomes[name]) for name in required_runs(proof.outcomes))
+    return ProvenImage(
+        image=image,
+        artifacts=in_folder(proof.artifacts),
+        tree_digest=next(iter(proof.artifacts.values())).tree_digest,
+        formats_equal=None if proof.equal.outcome == SKIPPED else proof.equal.outcome == PASSED,
+        emulated=bool(proof.emulated),
+        emulated_runs=proof.emulated,
+        in_image_checks=proof.checks,
+        tools=run.versions,
+        checks=proof.outcomes,
+        outcome="verified" if has_passed else "failed",
+        proven_on_gpu=proven_on_gpu(gpu, proof.artifacts, proof.outcomes),
+        evidence=proof.evidence,
+    )
 
 
 def proven_on_gpu(
@@ -295,6 +293,8 @@ def proven_on_gpu(
     return all(any(SKIPPED not in mine for mine in some) for some in runs.values())
 
 
-def artifact_part(artifact: Artifact) -> dict[str, Any]:
-    """An artifact as manifests hold it: its path is relative to the image's folder."""
-    return {**asdict(artifact), "path": artifact.path.name}
+def in_folder(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """Artifacts as manifests hold them: their paths are relative to the image's folder."""
+    return {
+        name: dataclasses.replace(one, path=Path(one.path.name)) for name, one in artifacts.items()
+    }

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from builder import facts
 from builder.artifacts.agreement import wrong_numbers
+from builder.model.manifest import AskedRanks
 
 SINGLETONS = "MPI started singletons"
 _MPI = "mpi"  # the check whose ranks report library, hosts and transport
@@ -20,33 +18,12 @@ _FAILED = re.compile(r"\bFAILED\b")  # no part of CUBLAS_STATUS_EXECUTION_FAILED
 _FEWEST = 2  # ranks; one alone has nobody to talk to
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AskedRanks:
-    """What a check asks of an MPI: `count` is 0 and `library` empty where that is not known."""
-
-    count: int = 0
-    library: str = ""
-
-    @classmethod
-    def of_command(cls, command: str, family: str, version: str) -> AskedRanks:
-        """What a check's command in an image asks for, by the launcher of the image's MPI."""
-        mpi = facts.MPI_FAMILIES.get(family)
-        if mpi is None:
-            return cls()
-        launch, library = mpi.launch.partition("{ranks}")[0], mpi.library.format(version=version)
-        match = re.search(rf"{re.escape(launch)}(\d+)\b", command)
-        return cls(
-            count=int(match[1]) if match else 0,
-            library=library if library in command else "",
-        )
-
-
 def printed_failure(lines: Sequence[str]) -> str:
     """The first line by which a check itself says that it failed; empty if there is none."""
     return next((one for one in lines if one.startswith(SINGLETONS) or _FAILED.search(one)), "")
 
 
-def misreported(check: str, asked: AskedRanks, groups: Sequence[Mapping[str, Any]]) -> str:
+def misreported(check: str, asked: AskedRanks, groups: Sequence[Mapping[str, object]]) -> str:
     """Why the data of a check, one entry a group of ranks, are not those of the ranks asked for.
 
     Empty if they are, and for a check whose ranks report nothing; those of `mpi` have to.
@@ -69,7 +46,7 @@ def _wrong_count(asked: AskedRanks, ranks: object) -> str:
     return ""
 
 
-def _wrong_mpi(asked: AskedRanks, data: Mapping[str, Any]) -> str:
+def _wrong_mpi(asked: AskedRanks, data: Mapping[str, object]) -> str:
     if numbers := wrong_numbers(data):
         return f"the ranks are numbered {numbers}, expected each of {data['ranks']} once"
     places = data.get("ranks_by_host")

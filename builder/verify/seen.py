@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.manifests import read_manifest
 from builder.model import PlannedImage
+from builder.model.manifest import Manifest
 from builder.system.home import Home
 from builder.verify.rehearse import records
 
@@ -17,16 +16,16 @@ COMPILED_ONLY = "compiled only: neither built nor rehearsed here"
 def seen_of(out: Path, home: Home, image: PlannedImage) -> str:
     """In a few words, the most that this machine has seen of an image with this content key."""
     manifest = read_manifest(out / image.identifier)
-    if manifest is not None and manifest.get("content_key") == image.content_key:
+    if manifest is not None and manifest.content_key == image.content_key:
         return _built(manifest, image)
     rehearsal = records.kept(home.rehearsals, image.content_key)
     return str(rehearsal) if rehearsal else COMPILED_ONLY
 
 
-def _built(manifest: Mapping[str, Any], image: PlannedImage) -> str:
+def _built(manifest: Manifest, image: PlannedImage) -> str:
     """How an image that was built ended; one with CUDA is proven as far as that goes here."""
-    if manifest["outcome"] != "verified":
-        return f"built here: {manifest['outcome']}"
-    emulated = ", emulated" if manifest.get("emulated") else ""
-    without = ", without a GPU" if image.cuda and manifest.get("proven_on_gpu") is not True else ""
+    if manifest.outcome != "verified":
+        return f"built here: {manifest.outcome}"
+    emulated = ", emulated" if manifest.emulated else ""
+    without = ", without a GPU" if image.cuda and manifest.proven_on_gpu is not True else ""
     return f"built and proven here{emulated}{without}"

@@ -198,7 +198,7 @@ class _Again:
         else:
             if done.untried:
                 raise not_tried(name, done.untried)
-            self.cell.manifest = done.manifest
+            self.cell.manifest = done.found
 
     def _all(self) -> None:
         stages = self.maker.stages

@@ -13,6 +13,7 @@ from real_registry import PASSWORD, RealRegistry
 
 from builder.artifacts.manifests import write_manifest
 from builder.artifacts.oci import read_layout
+from builder.model.manifest import manifest_from
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 
@@ -149,7 +150,9 @@ def verified_at(image: Path, finished: str, *, failed: list[str]) -> None:
             ],
         }
         evidence.write_text(json.dumps(statement))
-    write_manifest(image, manifest, [f"evidence/{name}.json" for name in manifest["checks"]])
+    write_manifest(
+        image, manifest_from(manifest), [f"evidence/{name}.json" for name in manifest["checks"]]
+    )
 
 
 def test_what_was_published_as_a_file_and_is_none_is_refused(

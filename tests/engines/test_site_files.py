@@ -276,7 +276,14 @@ def built(folder: Path) -> None:
     manifest = {
         "schema": "build-images/manifest/v1",
         "image": folder.name,
-        "cell": {},
+        "cell": {
+            "recipe": "tiny",
+            "recipe_version": "1.0",
+            "base": "scratch",
+            "cuda": "none",
+            "mpi": "none",
+            "arch": "x86_64",
+        },
         "content_key": key,
         "engine": "buildah",
         "artifacts": {"oci": oci},

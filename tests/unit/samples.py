@@ -7,6 +7,8 @@ import dataclasses
 import functools
 import hashlib
 import io
+import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -14,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from builder import __version__
 from builder.compile import spec
 from builder.facts import NO_FACTS, CudaRelease, Facts
 from builder.load.project import load_project
@@ -44,6 +47,24 @@ EVERYTHING = Selection(everything=True)
 MPI = PackagedMpi(
     family="openmpi", version="5.0.7", development=("libmpi-dev",), runtime=("mpi-bin",)
 )
+
+
+def compare_with_golden(text: str, name: str) -> None:
+    """Compare all of a text with a file of tests/golden; UPDATE_GOLDEN=1 writes it anew."""
+    file = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def compare_page_with_golden(page: Path, name: str, folder: Path) -> None:
+    """The same of a page: without style sheet and scripts, the folder of the test, the version."""
+    text = re.sub(r"(?s)<(style|script)\b.*?</\1>", r"<\1/>", page.read_text(encoding="utf-8"))
+    text = text.replace(str(folder), "HERE")
+    text = text.replace(f"build-images {__version__}", "build-images VERSION")
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    compare_with_golden("\n".join([*lines, ""]), name)
 
 
 @functools.cache

@@ -16,12 +16,13 @@ from builder.artifacts import oci
 from builder.build.bases.mirror import NONE, SECURITY_VARIABLE, Mirror
 from builder.model import BaseImage
 from builder.model.errors import MissingPrerequisite, StepFailed
-from builder.model.tags import base_tag
-from builder.sources.package_indices import IndexState, state_from
+from builder.model.names import base_tag
+from builder.model.records import read, write
+from builder.sources.package_indices import IndexState
 from builder.system.atomic import fsync, fsync_files, note_use
 from builder.system.home import LENT_AT
 from builder.system.locks import locked
-from builder.system.namespaces import as_root_of_own, remove_tree
+from builder.system.mounts import as_root_of_own, remove_tree
 from builder.system.process import Processes
 
 # Time stamps in a base are clamped to this, so that the same packages give the same bytes:
@@ -116,7 +117,7 @@ def ensure_base(
                 base, arch, name, key, mirror, partial, processes, log, native, environment
             )
             stored = replace(stored, indices=told())
-            (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
+            (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
         return _read(record, name)
 
 
@@ -160,10 +161,8 @@ def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
 
 def _read(record: Path, name: str) -> StoredBase:
     """The base of a record; specs may name it anew, though nothing in it changed."""
-    data = json.loads(record.read_text())
-    archive = record.parent / Path(data["archive"]).name
-    indices = tuple(map(state_from, data.get("indices", ())))
-    return StoredBase(**{**data, "archive": archive, "name": name, "indices": indices})
+    stored = read(StoredBase, json.loads(record.read_text()))
+    return replace(stored, archive=record.parent / stored.archive.name, name=name)
 
 
 @contextlib.contextmanager

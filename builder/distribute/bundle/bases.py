@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder import facts
@@ -19,6 +19,7 @@ from builder.distribute.bundle.contents import Contents, Origin
 from builder.distribute.bundle.layout import Bundle, Repository, json_of
 from builder.distribute.bundle.writing import write_archive
 from builder.model.errors import BadInput
+from builder.model.records import write
 from builder.registry import MANIFESTS, Descriptor, Reference, Source, WrongContent
 from builder.registry.source import blobs_of, descriptors
 from builder.system.locks import locked
@@ -105,7 +106,7 @@ def keep_base(base: RegistryBase, store: Path) -> None:
                 made="",
             )
             _write(base, stored.archive)
-            (partial / "base.json").write_text(json.dumps(asdict(stored), default=str, indent=1))
+            (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
 
 
 def base_of_store(stored: StoredBase, name: str) -> RegistryBase:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from builder.build.bases import kept_base
 from builder.build.declared import project_digests
@@ -16,7 +15,8 @@ from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, ToolFiles
 from builder.distribute.publish import Ready
 from builder.model import PlannedImage
 from builder.model.errors import MissingPrerequisite
-from builder.model.tags import image_tag, stage_tag
+from builder.model.manifest import UsedBase
+from builder.model.names import image_tag, stage_tag
 from builder.registry import Reference, RegistryFailed, Source, WrongContent
 from builder.sources import Store
 from builder.sources.journals import Journals, who_of
@@ -24,7 +24,6 @@ from builder.system.home import Home
 
 _CHECKS = "tests/images"
 _OWN = "site.yaml"  # says what this machine's site has; another has its own
-_BASE = ("key", "digest", "made")
 
 
 def inputs_of(
@@ -40,14 +39,14 @@ def inputs_of(
     home = Home.of_environment()
     lacking: list[str] = []
     for planned, image in images:
-        record = image.record.get("inputs") or {}
+        record = image.record.inputs
         if planned.is_bootstrapped:
-            lacking += _base(image, record.get("base") or {}, inputs)
+            lacking += _base(image, record.base, inputs)
         for name, at in planned.registry_bases.items():
             lacking += _registry_base(image, name, planned.cell.arch, partial(source, at), inputs)
-        lacking += _sources(image, record.get("sources") or {}, Store(path=home.sources), inputs)
-        lacking += _native(image, str(record.get("native_tools") or ""), home, inputs)
-        lacking += _builds(image, record.get("stages") or {}, Journals(cache=home.packages), inputs)
+        lacking += _sources(image, record.sources or {}, Store(path=home.sources), inputs)
+        lacking += _native(image, record.native_tools, home, inputs)
+        lacking += _builds(image, record.stages, Journals(cache=home.packages), inputs)
     if lacking:
         lines = ["what these images were built from is not here; nothing was written:", *lacking]
         raise MissingPrerequisite(
@@ -86,17 +85,24 @@ def _registry_base(
         yield f"{image.identifier}: its base {name} is not in the store: {error.args[0]}"
 
 
-def _base(image: Ready, base: dict[str, Any], inputs: Inputs) -> Iterator[str]:
-    archive = image.folder / f"{base['name']}-{image.arch}.oci.tar"
+def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
+    archive = image.folder / f"{base.name}-{image.arch}.oci.tar"
     if not archive.is_file():
         yield f"{image.identifier}: its base, {archive.name}, does not lie in its folder"
         return
-    record = {key: str(base[key]) for key in _BASE}
-    record |= {"name": str(base["image"]), "arch": image.arch}
-    inputs.bases[f"{archive.name} {base['digest']}"] = BaseFile(record=record, archive=archive)
+    record = {
+        "key": base.key,
+        "digest": base.digest,
+        "made": base.made,
+        "name": base.image,
+        "arch": image.arch,
+    }
+    inputs.bases[f"{archive.name} {base.digest}"] = BaseFile(record=record, archive=archive)
 
 
-def _sources(image: Ready, sources: dict[str, str], store: Store, inputs: Inputs) -> Iterator[str]:
+def _sources(
+    image: Ready, sources: Mapping[str, str], store: Store, inputs: Inputs
+) -> Iterator[str]:
     for url, digest in sources.items():
         sha256 = digest.partition(":")[2]
         if store.place(sha256).is_file():
@@ -118,15 +124,15 @@ def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[s
 
 
 def _builds(
-    image: Ready, stages: dict[str, str], journals: Journals, inputs: Inputs
+    image: Ready, stages: Mapping[str, str], journals: Journals, inputs: Inputs
 ) -> Iterator[str]:
     """The builds of an image's stages; the last one is kept under the image's own name."""
-    last = str(image.record["cell"]["flavour"])
+    last = image.record.cell.flavour
     if last not in stages:
         yield f"{image.identifier}: an earlier version built it, and did not note its stages"
         return
     names = {target: stage_tag(key) for target, key in stages.items()}
-    names[last] = image_tag(image.identifier, str(image.record["content_key"]))
+    names[last] = image_tag(image.identifier, image.record.content_key)
     for target, name in names.items():
         who = who_of(name)
         given = list(journals.of(who).values())

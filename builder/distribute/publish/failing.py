@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.distribute.publish.attaching import Attached, attach
 from builder.distribute.publish.releases import digests_in, finished, has_failed, is_test_result
 from builder.model import PlannedImage
+from builder.model.manifest import Manifest
 from builder.registry import Descriptor, NotThere, Registry
 
 # Makes statements about an image into what is attached to it; the last is a time, ISO 8601.
@@ -34,9 +34,7 @@ class Failing:
     finished: str
 
 
-def failing(
-    image: PlannedImage, folder: Path, manifest: Mapping[str, Any] | None
-) -> Failing | None:
+def failing(image: PlannedImage, folder: Path, manifest: Manifest | None) -> Failing | None:
     """What in an output folder says that its image fails; None if nothing does.
 
     `manifest` is that of the folder, None if there is none. Whether the image was built from
@@ -44,11 +42,11 @@ def failing(
     """
     if manifest is None:
         return None
-    digest = str(manifest["artifacts"]["oci"]["digest"])
+    digest = manifest.artifacts["oci"].digest
     evidence = {
-        str(name): content
-        for name in manifest.get("evidence") or []
-        if (content := _failed(folder / str(name), image, digest))
+        name: content
+        for name in manifest.evidence
+        if (content := _failed(folder / name, image, digest))
     }
     if not evidence:
         return None

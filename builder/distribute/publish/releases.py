@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from builder.artifacts.agreement import faults_of, read_statements, required_che
 from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
 from builder.model.errors import BadInput, StepFailed
+from builder.model.manifest import Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT
-from builder.model.runs import required_runs
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
-from builder.system.bound_files import SBOM, artifact_path, read_bound
+from builder.system.bound_files import artifact_path, read_bound
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
@@ -46,7 +46,7 @@ class Ready:
     identifier: str
     arch: str
     folder: Path
-    record: Mapping[str, Any]
+    record: Manifest
     image: Descriptor
     manifest: bytes
     blobs: tuple[Blob, ...]
@@ -81,7 +81,7 @@ class NotReady(Exception):
 def ready(
     image: PlannedImage,
     folder: Path,
-    manifest: Mapping[str, Any] | None,
+    manifest: Manifest | None,
     harness: Mapping[str, str] | None = None,
 ) -> Ready:
     """An image from its output folder; `manifest` is that of the folder, None if there is none.
@@ -101,12 +101,12 @@ def ready(
         files = _files(folder, manifest)
     except (StepFailed, OSError, LookupError, ValueError, TypeError) as error:
         raise NotReady([*reasons, f"it is not whole: {error}"]) from error
-    if found.image.digest != manifest["artifacts"]["oci"]["digest"]:
+    if found.image.digest != manifest.artifacts["oci"].digest:
         reasons.append(f"its OCI layout holds {found.image.digest}, not what was verified")
     reasons += _proven(image, folder, manifest, statements, harness or {})
     bill = b""
     try:
-        bill = read_bound(folder, manifest, str(manifest.get("sbom", SBOM)))
+        bill = read_bound(folder, manifest, manifest.sbom)
     except BadInput as error:
         reasons.append(f"its bill of materials: {error.args[0]}")
     if reasons:
@@ -126,16 +126,16 @@ def ready(
     )
 
 
-def _of_manifest(image: PlannedImage, manifest: Mapping[str, Any]) -> list[str]:
+def _of_manifest(image: PlannedImage, manifest: Manifest) -> list[str]:
     reasons = []
-    if manifest.get("image") != image.identifier:
-        reasons.append(f"its folder holds {manifest.get('image')}")
-    if manifest.get("content_key") != image.content_key:
+    if manifest.image != image.identifier:
+        reasons.append(f"its folder holds {manifest.image}")
+    if manifest.content_key != image.content_key:
         reasons.append("it was built from other inputs than today's: build it again")
-    if manifest.get("cell") != {name: getattr(image.cell, name) for name in image.cell.__slots__}:
-        reasons.append(f"its manifest is of another cell: {manifest.get('cell')}")
-    if manifest.get("outcome") != "verified":
-        reasons.append(f"it is not verified: {manifest.get('outcome')}")
+    if manifest.cell != image.cell:
+        reasons.append(f"its manifest is of another cell: {asdict(manifest.cell)}")
+    if manifest.outcome != "verified":
+        reasons.append(f"it is not verified: {manifest.outcome}")
     return reasons
 
 
@@ -165,12 +165,12 @@ def _image(image: PlannedImage, folder: Path) -> _Image:
     return _Image(image=found, manifest=content, blobs=tuple(blobs))
 
 
-def _files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Blob]:
+def _files(folder: Path, manifest: Manifest) -> dict[str, Blob]:
     """SIF and tarball, as far as the image was packed as such."""
     found = {}
-    for name, artifact in manifest["artifacts"].items():
+    for name, artifact in manifest.artifacts.items():
         if name != "oci":
-            described = {"mediaType": name, **artifact}
+            described = {"mediaType": name, "digest": artifact.digest, "size": artifact.size}
             path = artifact_path(folder, artifact)
             blob = Blob(descriptor=Descriptor.read(described, name), path=path)
             _check_size(blob)
@@ -187,7 +187,7 @@ def _check_size(blob: Blob) -> None:
 def _proven(
     image: PlannedImage,
     folder: Path,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     statements: list[bytes],
     harness: Mapping[str, str],
 ) -> list[str]:
@@ -211,7 +211,7 @@ def _proven(
             reasons.append(str(error.args[0]))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # which is among the reasons
-    for lacking in sorted(manifest["artifacts"].keys() - formats):
+    for lacking in sorted(manifest.artifacts.keys() - formats):
         reasons.append(f"no evidence of a run of its checks as {lacking}")
     return reasons
 
@@ -224,9 +224,9 @@ def _failures(statement: Mapping[str, Any]) -> list[str]:
     return [] if predicate["passedTests"] else ["no check passed"]
 
 
-def is_optional(file: str, manifest: Mapping[str, Any]) -> bool:
+def is_optional(file: str, manifest: Manifest) -> bool:
     """Whether a file of evidence is of a run that an image need not have."""
-    return Path(file).stem not in required_runs(manifest["checks"])
+    return Path(file).stem not in required_runs(manifest.checks)
 
 
 def speaks_for(statement: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from builder.artifacts.attributes import PAX, as_headers
+from builder.artifacts.tars import PAX, as_headers
 from builder.distribute.pull.limits import LIMITS
 from builder.distribute.pull.streams import Plain
 from builder.model.errors import Refused

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.distribute.pull.artifacts import published
-from builder.distribute.pull.finding import Found, find
+from builder.distribute.pull.finding import Found, find, published
 from builder.distribute.pull.fitting import contract_of, pulled_for
 from builder.distribute.pull.packing import Kept, Packed, Packer, environment_of
 from builder.distribute.pull.placing import made_whole
@@ -25,8 +24,7 @@ from builder.trust.policy.cases import as_case
 from builder.trust.policy.choosing import newest_proven
 from builder.trust.policy.gathered import Gathered
 from builder.trust.policy.judging import Judgement, judge
-from builder.trust.policy.outcomes import Ruling, not_asked
-from builder.trust.policy.render import as_lines
+from builder.trust.policy.outcomes import Ruling, as_lines, not_asked
 from builder.trust.policy.rules import tree
 from builder.trust.policy.values import Policy
 from builder.trust.proof import Trusted
@@ -53,6 +51,11 @@ class Wanted:
         """What the image is called here: `hpc-base-1.0-debian13-openmpi5.0-x86_64`."""
         version = self.reference.tag or self.reference.digest[7:19] or "latest"
         return f"{self.reference.repository.rpartition('/')[2]}-{version}-{self.arch}"
+
+    @property
+    def folder_name(self) -> str:
+        """The folder it is pulled into: `hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
+        return f"{self.identifier}-{self.format}"
 
     @property
     def remembered(self) -> str:

@@ -16,10 +16,11 @@ from builder.compile.spec.checks import SCRIPTS
 from builder.distribute.pull.receipts import NAME, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
+from builder.model.manifest import ProvenImage
 from builder.verify import FormatTree, InImageCheck, Target
 from builder.verify.again import Verified, check_runners, within_reach, work_folder
 from builder.verify.carried import carried_checks
-from builder.verify.proving import manifest_part, prove
+from builder.verify.proving import prove, proven_part
 from builder.verify.trees import tree_of_artifact
 
 
@@ -67,26 +68,29 @@ def receipt_in(folder: Path) -> Receipt | None:
         ) from error
 
 
-def verify_pulled(run: Run, folder: Path, receipt: Receipt, runners: Sequence[str]) -> Verified:
+def verify_pulled(
+    run: Run, folder: Path, receipt: Receipt, runners: Sequence[str]
+) -> Verified[ProvenImage]:
     """Run the checks that are in the image; evidence goes to `folder`/evidence.
 
     What was found, in the words of a manifest. Raises `BadInput` for what was changed since it was
     pulled, and for an image without checks; `MissingPrerequisite` where this machine can run
     nothing of it.
     """
-    named = {"format": receipt.format, "path": FILES[receipt.format], "digest": receipt.digest}
-    size = (folder / FILES[receipt.format]).stat().st_size if receipt.format != "oci" else 0
+    path = Path(FILES[receipt.format])
+    size = (folder / path).stat().st_size if receipt.format != "oci" else 0
+    named = Artifact(format=receipt.format, path=path, digest=receipt.digest, size=size)
     with work_folder(run.tools) as work:
-        artifact = within_reach(receipt.format, {**named, "size": size}, folder, work, said=NAME)
+        artifact = within_reach(receipt.format, named, folder, work, said=NAME)
         check_runners({receipt.format: artifact}, runners)
         run.progress.step(receipt.identifier, f"looking for the checks in {receipt.format}")
         tree = tree_of_artifact(receipt.format, artifact.path, work=work, tools=run.tools)
         target = _target(receipt, tree)
         artifacts: dict[str, Artifact] = {receipt.format: artifact}
         proof = prove(run, target, artifacts, work=work, folder=folder, runners=runners)
-        found = {"image": receipt.identifier, "pulled": receipt.digest}
         return Verified(
-            manifest={**found, **manifest_part(run, proof)},
+            found=proven_part(receipt.identifier, run, proof),
+            pulled=receipt.digest,
             runs=tuple(proof.outcomes),
             untried=proof.untried,
         )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from builder import facts
 from builder.host.contracts import contract_from_file
-from builder.model import FAILED, NONE
+from builder.model import FAILED
 from builder.model.contract import FILE, HostContract
 from builder.model.errors import BadInput
+from builder.model.manifest import Manifest
 from builder.reports.report.matrix import BUILT, VERIFIED
 from builder.reports.report.units import human_moment, human_size
 from builder.reports.report.view import Card, card_of
@@ -86,13 +87,15 @@ class Entry:
     files: tuple[str, ...]
 
 
-def read_entry(folder: Path, manifest: Mapping[str, Any]) -> Entry:
+def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
     """What the catalogue shows of an image, by its manifest and what lies beside it.
 
-    Raises AttributeError, KeyError, TypeError or ValueError for a manifest of another shape.
+    None for one of no recipe, or of an architecture that is not known.
     """
+    if not manifest.cell.recipe or manifest.cell.arch not in facts.ARCHITECTURES:
+        return None
     card = card_of(manifest, folder=folder.parent.name)
-    digests = {name: str(one["digest"]) for name, one in manifest["artifacts"].items()}
+    digests = {name: one.digest for name, one in manifest.artifacts.items()}
     proofs = tuple(_proofs(folder, digests))
     components, sbom_fault, whole = _sbom(folder / SBOM, digests["oci"])
     contract = _contract(folder / FILE)
@@ -100,19 +103,16 @@ def read_entry(folder: Path, manifest: Mapping[str, Any]) -> Entry:
     state, mark, word = card.state, card.mark, card.word
     if state == VERIFIED and faults:
         state, mark, word = FAILED, "✗", "not proven"
-    cell = {str(name): str(value) for name, value in manifest["cell"].items()}
-    if not cell["recipe"] or cell["arch"] not in facts.ARCHITECTURES:
-        raise ValueError(cell)
     return Entry(
-        image=str(manifest["image"]),
+        image=manifest.image,
         state=state,
         word=word,
         mark=mark,
         card=card,
-        cell=cell,
-        filters=_filters(manifest, cell),
+        cell=asdict(manifest.cell),
+        filters=_filters(manifest),
         digest=digests["oci"],
-        size=human_size(manifest["artifacts"]["oci"]["size"]),
+        size=human_size(manifest.artifacts["oci"].size),
         proofs=proofs,
         components=components,
         sbom=SBOM if components else "",
@@ -124,22 +124,22 @@ def read_entry(folder: Path, manifest: Mapping[str, Any]) -> Entry:
     )
 
 
-def _filters(manifest: Mapping[str, Any], cell: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _filters(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     """An image is found by its recipe and by those that it is built on: PyTorch's by `pytorch`."""
-    chain = [str(one.get("name", "")) for one in manifest.get("inputs", {}).get("recipes", ())]
-    recipes = dict.fromkeys([*chain, cell.get("recipe", "")])
+    chain = [one.name for one in manifest.inputs.recipes]
+    cell, recipes = manifest.cell, dict.fromkeys([*chain, manifest.cell.recipe])
     return {
-        "architecture": (cell.get("arch", ""),),
-        "base": (cell.get("base", ""),),
-        "cuda": (cell.get("cuda", NONE),),
-        "mpi": (cell.get("mpi", NONE),),
+        "architecture": (cell.arch,),
+        "base": (cell.base,),
+        "cuda": (cell.cuda,),
+        "mpi": (cell.mpi,),
         "framework": tuple(name for name in recipes if name),
     }
 
 
-def _proof_faults(manifest: Mapping[str, Any], proofs: Sequence[Proof]) -> Iterator[str]:
+def _proof_faults(manifest: Manifest, proofs: Sequence[Proof]) -> Iterator[str]:
     """Why an image that its manifest calls verified is not shown so."""
-    if manifest.get("outcome") == BUILT:
+    if manifest.outcome == BUILT:
         return
     if not proofs:
         yield "there is no evidence beside it"

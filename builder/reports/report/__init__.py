@@ -11,6 +11,8 @@ from typing import Any
 import jinja2
 
 from builder.model import Cell, LeftOut, Reason
+from builder.model.manifest import Manifest, manifest_from
+from builder.model.records import in_order, write
 from builder.reports.report.view import Report, report_of
 from builder.system.atomic import write_atomically
 
@@ -18,7 +20,7 @@ SCHEMA = "build-images/report/v1"
 
 
 def write_report(
-    manifests: Sequence[Mapping[str, Any]],
+    manifests: Sequence[Manifest],
     left_out: Sequence[LeftOut],
     failures: Mapping[str, str],
     *,
@@ -28,7 +30,7 @@ def write_report(
 ) -> None:
     """Write `out/report.json` and `out/report.html`; each replaces an older one at once.
 
-    `manifests` are the contents of each image's `manifest.json`; `failures` maps the identifier
+    `manifests` are those of all images; `failures` maps the identifier
     of an image whose build failed to the error, `compiled` that of one that is only compiled to
     what this machine lacks; `build` says who ran what, where, for how long.
     """
@@ -43,7 +45,7 @@ def write_report(
     write_atomically(out / "report.html", _html(report), errors="replace")
 
 
-def refresh(out: Path, manifest: Mapping[str, Any]) -> bool:
+def refresh(out: Path, manifest: Manifest) -> bool:
     """Write the report over `out` anew with what is known now of one image; False if there is none.
 
     Everything else stays as the run left it that wrote the report.
@@ -54,7 +56,8 @@ def refresh(out: Path, manifest: Mapping[str, Any]) -> bool:
         return False
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         return False
-    images = [manifest if one["image"] == manifest["image"] else one for one in document["images"]]
+    known = map(manifest_from, document["images"])
+    images = [manifest if one.image == manifest.image else one for one in known]
     if manifest not in images:
         return False
     write_report(
@@ -76,7 +79,7 @@ def _left_out(entry: Mapping[str, Any]) -> LeftOut:
 
 def _document(
     report: Report,
-    manifests: Sequence[Mapping[str, Any]],
+    manifests: Sequence[Manifest],
     left_out: Sequence[LeftOut],
     failures: Mapping[str, str],
     build: Mapping[str, Any],
@@ -86,7 +89,7 @@ def _document(
         "outcome": report.outcome,
         "totals": report.totals,
         "build": build,
-        "images": list(manifests),
+        "images": [in_order(write(one)) for one in manifests],
         "failures": failures,
         "left_out": [
             {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from builder.model import NONE
+from builder.model.manifest import Manifest
 
 RUN_CHECKS = "/opt/build-images/run-checks"
 
@@ -28,16 +28,16 @@ class Recipe:
     commands: tuple[Command, ...]
 
 
-def recipes_of(manifest: Mapping[str, Any], *, folder: str) -> tuple[Recipe, ...]:
+def recipes_of(manifest: Manifest, *, folder: str) -> tuple[Recipe, ...]:
     """How to run each artifact that the image has, from the folder that holds `folder`."""
-    image, mpi = str(manifest["image"]), str(manifest.get("cell", {}).get("mpi", NONE))
+    image, mpi = manifest.image, manifest.cell.mpi
     launch = {} if mpi == NONE else {"launch": "mpiexec -n 4" if "mpich" in mpi else "mpirun -np 4"}
     makers = {"sif": _apptainer, "charliecloud": _charliecloud, "oci": _podman}
     found = []
     for format_, maker in makers.items():
-        artifact = manifest.get("artifacts", {}).get(format_)
+        artifact = manifest.artifacts.get(format_)
         if artifact:
-            path = shlex.quote(f"{folder}/{image}/{artifact['path']}")
+            path = shlex.quote(f"{folder}/{image}/{artifact.path}")
             found.append(maker(path, image, **launch))
     return tuple(found)
 

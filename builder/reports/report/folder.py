@@ -12,6 +12,7 @@ from builder import __version__
 from builder.artifacts.agreement import as_judged, faults_of, read_statements
 from builder.artifacts.manifests import read_manifest
 from builder.model import Plan
+from builder.model.manifest import Manifest
 from builder.reports.report import write_report
 
 
@@ -32,7 +33,7 @@ def report_folder(
     write_report(_manifests(out), plan.left_out, failures, out=out, build=build, compiled=compiled)
 
 
-def _manifests(out: Path) -> list[dict[str, Any]]:
+def _manifests(out: Path) -> list[Manifest]:
     """The manifest of every image in the folder; one that its evidence contradicts has failed."""
     folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
     return [

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from builder.model.errors import counted
+from builder.model.manifest import Manifest
 from builder.sources.package_indices import IndexState, age_days, states_in
 
 _SECURITY = "-security"
 
 
-def index_facts(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def index_facts(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     """Each state, how old it was when the image was built, and whether security updates are in."""
-    inputs: Mapping[str, Any] = manifest.get("inputs", {})
-    states = states_in(inputs)
-    lines = [_line(one, str(manifest.get("started", ""))) for one in states]
-    if lines and inputs.get("base", {}).get("key") and not any(map(_is_security, states)):
+    states = states_in(manifest.inputs)
+    lines = [_line(one, manifest.started) for one in states]
+    if lines and manifest.inputs.base.key and not any(map(_is_security, states)):
         lines.append("no security updates")
     return (("package index", "; ".join(lines)),) if lines else ()
 

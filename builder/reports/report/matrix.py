@@ -8,6 +8,7 @@ from typing import Any
 
 from builder import facts
 from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
+from builder.model.manifest import Manifest
 from builder.reports.report.units import human_time
 
 _VARIANTS = {"flavour": RUNTIME, "cpu": GENERIC}  # what is not said where it is usual
@@ -39,7 +40,7 @@ class Row:
 
 
 def tiles_of(
-    manifests: Sequence[Mapping[str, Any]],
+    manifests: Sequence[Manifest],
     left_out: Sequence[LeftOut],
     failures: Mapping[str, str],
     compiled: Mapping[str, str],
@@ -67,36 +68,36 @@ def rows_of(tiles: Sequence[Tile]) -> tuple[Row, ...]:
     )
 
 
-def _built(manifest: Mapping[str, Any]) -> Tile:
+def _built(manifest: Manifest) -> Tile:
     state, mark, word = standing(manifest)
-    notes = [human_time(sum(manifest.get("durations_s", {}).values()))]
-    notes.append("emulated" if manifest.get("emulated") else "native")
-    if manifest.get("proven_on_gpu") is False:
+    notes = [human_time(sum(manifest.durations_s.values()))]
+    notes.append("emulated" if manifest.emulated else "native")
+    if manifest.proven_on_gpu is False:
         notes.append("not proven on a GPU")
     return Tile(
-        **_place(manifest["image"], manifest.get("cell", {})),
+        **_place(manifest.image, asdict(manifest.cell)),
         state=state,
         mark=mark,
         word=word,
         notes=tuple(notes),
-        hover=manifest["image"],
+        hover=manifest.image,
     )
 
 
-def standing(manifest: Mapping[str, Any]) -> tuple[str, str, str]:
+def standing(manifest: Manifest) -> tuple[str, str, str]:
     """State, mark and word of an image that was built. What is not known to be good has failed."""
-    if manifest.get("outcome") == VERIFIED:
+    if manifest.outcome == VERIFIED:
         return VERIFIED, "✓", "verified"
-    if manifest.get("outcome") == BUILT:
+    if manifest.outcome == BUILT:
         return BUILT, "○", "not verified"
     return FAILED, "✗", _failed_word(manifest)
 
 
-def _failed_word(manifest: Mapping[str, Any]) -> str:
-    outcomes = [one for found in manifest.get("checks", {}).values() for one in found]
-    if any(one["outcome"] == FAILED for one in outcomes):
+def _failed_word(manifest: Manifest) -> str:
+    outcomes = [one for found in manifest.checks.values() for one in found]
+    if any(one.outcome == FAILED for one in outcomes):
         return "check failed"
-    return "formats differ" if manifest.get("formats_equal") is False else "failed"
+    return "formats differ" if manifest.formats_equal is False else "failed"
 
 
 def _broken(image: str, text: str) -> Tile:

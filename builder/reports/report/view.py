@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from builder import facts
-from builder.model import FAILED, PASSED, SKIPPED, LeftOut
+from builder.model import FAILED, PASSED, SKIPPED, LeftOut, Outcome
+from builder.model.manifest import MANIFEST, Manifest
 from builder.reports.report.badges import Badge, badges_of
 from builder.reports.report.commands import Recipe, recipes_of
 from builder.reports.report.indices import index_facts
@@ -23,7 +24,6 @@ from builder.reports.report.matrix import (
     standing,
     tiles_of,
 )
-from builder.reports.report.outcomes import all_outcomes
 from builder.reports.report.plot import Plot, plot_of
 from builder.reports.report.units import human_moment, human_size, human_time
 
@@ -139,7 +139,7 @@ class Report:
 
 
 def report_of(
-    manifests: Sequence[Mapping[str, Any]],
+    manifests: Sequence[Manifest],
     left_out: Sequence[LeftOut],
     failures: Mapping[str, str],
     compiled: Mapping[str, str],
@@ -148,7 +148,7 @@ def report_of(
     build: Mapping[str, Any],
 ) -> Report:
     """Everything on the page. An image that failed to build hides an older manifest of it."""
-    current = [one for one in manifests if one["image"] not in failures]
+    current = [one for one in manifests if one.image not in failures]
     tiles = tiles_of(current, left_out, failures, compiled)
     totals = _totals(tiles, current)
     return Report(
@@ -169,9 +169,9 @@ def report_of(
     )
 
 
-def _totals(tiles: Sequence[Tile], manifests: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _totals(tiles: Sequence[Tile], manifests: Sequence[Manifest]) -> dict[str, int]:
     states = [tile.state for tile in tiles]
-    emulated = sum(bool(one.get("emulated")) for one in manifests)
+    emulated = sum(one.emulated for one in manifests)
     return {
         "images": len(states) - states.count("left-out") - states.count(COMPILED),
         "verified": states.count(VERIFIED),
@@ -228,7 +228,7 @@ def _absences(reasons: Mapping[str, Sequence[object]]) -> tuple[Absence, ...]:
 
 
 def _cards(
-    manifests: Sequence[Mapping[str, Any]], failures: Mapping[str, str], *, folder: str
+    manifests: Sequence[Manifest], failures: Mapping[str, str], *, folder: str
 ) -> tuple[Card, ...]:
     """What went wrong first, else in build order."""
     broken = [_broken(image, text) for image, text in failures.items()]
@@ -244,20 +244,19 @@ def _broken(image: str, text: str) -> Card:
     return Card(image=image, state="broken", word=word, mark="✗", error=error, links=links)
 
 
-def card_of(manifest: Mapping[str, Any], *, folder: str) -> Card:
+def card_of(manifest: Manifest, *, folder: str) -> Card:
     """All that a manifest tells of its image."""
     state, mark, word = standing(manifest)
-    artifacts = manifest.get("artifacts", {})
-    durations: Mapping[str, float] = manifest.get("durations_s", {})
-    formats = tuple(_in_order(artifacts, FORMATS))
+    durations = manifest.durations_s
+    formats = tuple(_in_order(manifest.artifacts, FORMATS))
     return Card(
-        image=manifest["image"],
+        image=manifest.image,
         state=state,
         word=word,
         mark=mark,
-        about=manifest.get("about", ""),
-        arch=manifest.get("cell", {}).get("arch", ""),
-        foreign=bool(manifest.get("emulated")),
+        about=manifest.about,
+        arch=manifest.cell.arch,
+        foreign=manifest.emulated,
         badges=badges_of(manifest),
         facts=_facts(manifest),
         digests=_digests(manifest),
@@ -265,34 +264,33 @@ def card_of(manifest: Mapping[str, Any], *, folder: str) -> Card:
         total=human_time(sum(durations.values())),
         formats=tuple(FORMATS.get(one, one) for one in formats),
         artifacts=tuple(_artifact(manifest, one) for one in formats),
-        checks=_checks(all_outcomes(manifest), formats),
+        checks=_checks(manifest.all_outcomes(), formats),
         trees=_trees(manifest, formats),
         recipes=recipes_of(manifest, folder=folder),
         links=_card_links(manifest),
-        plot=plot_of(manifest.get("measured")),
+        plot=plot_of(manifest.measured),
     )
 
 
-def _facts(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    tools: Mapping[str, Any] = manifest.get("tools", {})
-    inputs: Mapping[str, Any] = manifest.get("inputs", {})
-    recipes = [f"{one['name']} {one['version']}" for one in inputs.get("recipes", ())]
+def _facts(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    recipes = [f"{one.name} {one.version}" for one in manifest.inputs.recipes]
+    tools = [f"{name} {version}" for name, version in manifest.tools.items() if version]
     pairs = [
         ("recipe", " → ".join(recipes)),
-        ("base", inputs.get("base", {}).get("name", "")),
-        ("engine", manifest.get("engine", "")),
-        ("packages", manifest.get("packages") or ""),
+        ("base", manifest.inputs.base.name),
+        ("engine", manifest.engine),
+        ("packages", manifest.packages or ""),
         *index_facts(manifest),
-        ("started", human_moment(str(manifest.get("started", "")))),
-        ("tools", ", ".join(f"{name} {version}" for name, version in tools.items() if version)),
+        ("started", human_moment(manifest.started)),
+        ("tools", ", ".join(tools)),
     ]
     return tuple((name, str(value)) for name, value in pairs if value)
 
 
-def _digests(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    base = manifest.get("inputs", {}).get("base", {}).get("digest")
-    pairs = [("content key", manifest.get("content_key")), ("base image", base)]
-    return tuple((name, str(value)) for name, value in pairs if value)
+def _digests(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    base = manifest.inputs.base.digest
+    pairs = [("content key", manifest.content_key), ("base image", base)]
+    return tuple((name, value) for name, value in pairs if value)
 
 
 def _steps(durations: Mapping[str, float]) -> tuple[Step, ...]:
@@ -303,34 +301,33 @@ def _steps(durations: Mapping[str, float]) -> tuple[Step, ...]:
     )
 
 
-def _artifact(manifest: Mapping[str, Any], format_: str) -> ArtifactRow:
-    artifact = manifest["artifacts"][format_]
+def _artifact(manifest: Manifest, format_: str) -> ArtifactRow:
+    artifact = manifest.artifacts[format_]
     return ArtifactRow(
         title=FORMATS.get(format_, format_),
-        path=_links(manifest["image"], [(artifact["path"], artifact["path"])])[0],
-        size=human_size(artifact.get("size", 0)),
-        digest=str(artifact.get("digest", "")),
-        time=human_time(artifact.get("duration_s", 0)),
+        path=_links(manifest.image, [(str(artifact.path), str(artifact.path))])[0],
+        size=human_size(artifact.size),
+        digest=artifact.digest,
+        time=human_time(artifact.duration_s),
     )
 
 
-def _trees(manifest: Mapping[str, Any], formats: Sequence[str]) -> Trees | None:
+def _trees(manifest: Manifest, formats: Sequence[str]) -> Trees | None:
     """None when there is nothing to compare."""
-    artifacts = manifest.get("artifacts", {})
-    digests = {FORMATS.get(one, one): artifacts[one].get("tree_digest", "") for one in formats}
+    digests = {FORMATS.get(one, one): manifest.artifacts[one].tree_digest for one in formats}
     if not any(digests.values()):
         return None
-    equal = bool(manifest.get("formats_equal")) and len(set(digests.values())) == 1
+    equal = bool(manifest.formats_equal) and len(set(digests.values())) == 1
     return Trees(equal=equal, digests=digests)
 
 
 def _checks(
-    checks: Mapping[str, Sequence[Mapping[str, Any]]], formats: Sequence[str]
+    checks: Mapping[str, Sequence[Outcome]], formats: Sequence[str]
 ) -> tuple[CheckRow, ...]:
-    by_name: dict[str, dict[str, Mapping[str, Any]]] = {}
+    by_name: dict[str, dict[str, Outcome]] = {}
     for format_, outcomes in checks.items():
         for outcome in outcomes:
-            by_name.setdefault(outcome["check"], {})[format_] = outcome
+            by_name.setdefault(outcome.check, {})[format_] = outcome
     columns = formats or tuple(_in_order(checks, FORMATS))
     return tuple(
         CheckRow(check=name, findings=tuple(_finding(one, found.get(one)) for one in columns))
@@ -338,31 +335,30 @@ def _checks(
     )
 
 
-def _finding(format_: str, outcome: Mapping[str, Any] | None) -> Finding:
+def _finding(format_: str, outcome: Outcome | None) -> Finding:
     title = FORMATS.get(format_, format_)
     if outcome is None:
         mark = MARKS["absent"]
         return Finding(format=title, outcome="absent", mark=mark, reason="not run", time="")
-    word = outcome["outcome"] if outcome["outcome"] in MARKS else FAILED
+    word = outcome.outcome if outcome.outcome in MARKS else FAILED
     return Finding(
         format=title,
         outcome=word,
         mark=MARKS[word],
-        reason=str(outcome.get("reason", "")),
-        time="" if word == SKIPPED else human_time(outcome.get("duration_s", 0)),
+        reason=outcome.reason,
+        time="" if word == SKIPPED else human_time(outcome.duration_s),
     )
 
 
-def _card_links(manifest: Mapping[str, Any]) -> tuple[Link, ...]:
-    sbom = manifest.get("sbom")
+def _card_links(manifest: Manifest) -> tuple[Link, ...]:
     names = [
         *_SPECS,
-        ("manifest", "manifest.json"),
-        *((f"evidence: {one.rpartition('/')[2]}", one) for one in manifest.get("evidence", ())),
-        *([("SBOM (CycloneDX)", sbom)] if sbom else []),
+        ("manifest", MANIFEST),
+        *((f"evidence: {one.rpartition('/')[2]}", one) for one in manifest.evidence),
+        ("SBOM (CycloneDX)", manifest.sbom),
         _LOG,
     ]
-    return _links(manifest["image"], names)
+    return _links(manifest.image, names)
 
 
 def _links(image: str, names: Sequence[tuple[str, str]]) -> tuple[Link, ...]:
@@ -370,5 +366,5 @@ def _links(image: str, names: Sequence[tuple[str, str]]) -> tuple[Link, ...]:
     return tuple(Link(text=text, href=f"./{quote(image)}/{quote(path)}") for text, path in names)
 
 
-def _in_order(found: Mapping[str, Any], known: Mapping[str, Any] | Sequence[str]) -> list[str]:
+def _in_order(found: Iterable[str], known: Iterable[str]) -> list[str]:
     return [*(one for one in known if one in found), *(one for one in found if one not in known)]

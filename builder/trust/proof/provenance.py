@@ -9,11 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import asdict
 from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
+from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import SLSA, STATEMENT
 from builder.trust.proof.envelopes import as_bytes
 
@@ -33,88 +34,90 @@ def builder_of(environment: Mapping[str, str]) -> str:
     return f"{PROGRAM}@{__version__}"
 
 
-def provenance(manifest: Mapping[str, Any], *, builder_id: str) -> bytes:
+def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
     """The statement on an image, out of its manifest.json; subjects are all of its artifacts.
 
     Raises `BadInput` where the manifest is of an earlier version, which did not note all of it.
     """
     try:
         made = _statement(manifest, builder_id)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise BadInput(
-            f"{manifest.get('image', 'an image')}: its manifest does not say what it was made from",
+            f"{manifest.image}: its manifest does not say what it was made from",
             hint="build it again with this version: build-images --image IDENTIFIER",
         ) from error
     return as_bytes(made)
 
 
-def _statement(manifest: Mapping[str, Any], builder_id: str) -> dict[str, Any]:
-    inputs, name = manifest["inputs"], manifest["image"]
-    cell = {key: value for key, value in sorted(manifest["cell"].items()) if value != ""}
+def _statement(manifest: Manifest, builder_id: str) -> dict[str, object]:
+    inputs, name = manifest.inputs, manifest.image
+    if not inputs.files or not inputs.base.name or inputs.sources is None or inputs.specs is None:
+        raise ValueError(name)
+    cell = {key: value for key, value in sorted(asdict(manifest.cell).items()) if value != ""}
     return {
         "_type": STATEMENT,
         "subject": [
-            {"name": f"{name}/{form}", "digest": _digest(one["digest"])}
-            for form, one in sorted(manifest["artifacts"].items())
+            {"name": f"{name}/{form}", "digest": _digest(one.digest)}
+            for form, one in sorted(manifest.artifacts.items())
         ],
         "predicateType": SLSA,
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
-                "externalParameters": {"image": name, "cell": cell, "engine": manifest["engine"]},
+                "externalParameters": {"image": name, "cell": cell, "engine": manifest.engine},
                 "internalParameters": {
-                    "contentKey": manifest["content_key"],
-                    "emulated": manifest.get("emulated_build", manifest["emulated"]),
-                    "nativeTools": inputs["native_tools"],
-                    "sourceDateEpoch": inputs["source_date_epoch"],
+                    "contentKey": manifest.content_key,
+                    "emulated": manifest.was_built_emulated,
+                    "nativeTools": inputs.native_tools,
+                    "sourceDateEpoch": inputs.source_date_epoch,
                 },
                 "resolvedDependencies": list(_dependencies(inputs)),
             },
             "runDetails": {
                 "builder": {
                     "id": builder_id,
-                    "version": {
-                        "build-images": inputs["build-images"],
-                        "compiler": inputs["compiler"],
-                        **manifest["tools"],
-                    },
+                    "version": {"build-images": inputs.version, "compiler": inputs.compiler}
+                    | dict(manifest.tools),
                     "builderDependencies": [
                         {
-                            "uri": f"{PROGRAM}@{inputs['build-images']}",
-                            "digest": _digest(inputs["program"]),
+                            "uri": f"{PROGRAM}@{inputs.version}",
+                            "digest": _digest(inputs.program),
                         }
                     ],
                 },
-                "metadata": {"startedOn": _timestamp(manifest["started"])},
+                "metadata": {"startedOn": _timestamp(manifest.started)},
                 "byproducts": [
                     {"name": path, "digest": _digest(digest)}
-                    for path, digest in sorted(inputs["specs"].items())
+                    for path, digest in sorted(inputs.specs.items())
                 ],
             },
         },
     }
 
 
-def _dependencies(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _dependencies(inputs: ImageInputs) -> Iterator[dict[str, object]]:
     """The materials: the files that declare the image, its base, its sources."""
-    for path, digest in sorted(inputs["files"].items()):
+    for path, digest in sorted(inputs.files.items()):
         yield {"name": path, "digest": _digest(digest)}
-    yield _base(inputs["base"])
-    for url, digest in sorted(inputs["sources"].items()):
+    yield _base(inputs.base)
+    for url, digest in sorted((inputs.sources or {}).items()):
         yield {"uri": _public(url), "digest": _digest(digest)}
 
 
-def _base(base: Mapping[str, Any]) -> dict[str, Any]:
+def _base(base: UsedBase) -> dict[str, object]:
     """The base image: one that was made here by its digest, others as their reference has it."""
-    name = f"base image {base['name']}"
-    if base["digest"]:
+    name = f"base image {base.name}"
+    if base.digest:
         # Its packages are those that the distribution had when it was made.
-        notes = {"made": base["made"], "key": base["key"]}
-        return {"name": name, "digest": _digest(base["digest"]), "annotations": notes}
-    reference, _, digest = base["image"].partition("@")
+        notes = {"made": base.made, "key": base.key}
+        return {"name": name, "digest": _digest(base.digest), "annotations": notes}
+    reference, _, digest = base.image.partition("@")
     repository, _, tag = reference.rpartition("/")[2].partition(":")
     version = f"@{digest.replace(':', '%3A')}" if digest else ""
-    found = {"name": name, "uri": f"pkg:oci/{repository}{version}" + (f"?tag={tag}" if tag else "")}
+    found: dict[str, object] = {
+        "name": name,
+        "uri": f"pkg:oci/{repository}{version}" + (f"?tag={tag}" if tag else ""),
+    }
     return {**found, "digest": _digest(digest)} if digest else found
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from builder import facts
 from builder.artifacts.agreement import BENCH
@@ -16,6 +15,7 @@ from builder.build.run import Run, now
 from builder.facts.versions import split_mpi
 from builder.model import FORMATS, SKIPPED
 from builder.model.errors import BadInput
+from builder.model.manifest import Manifest
 from builder.sources.package_indices import states_in
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.again import OpenImage, check_runners, opened, subjects
@@ -46,7 +46,7 @@ _RANKS = 2
 
 def measure(
     run: Run, folder: Path, *, runners: Sequence[str], repeats: int
-) -> tuple[Measured, Mapping[str, Any]]:
+) -> tuple[Measured, Manifest]:
     """Measure the image in an output folder; return the measurement and the updated manifest.
 
     Manifest and evidence in the folder have the measurement, too.
@@ -65,7 +65,7 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
             f"--bench: the image has no {BARE_FORMAT} tarball, of which bare is made",
             hint="build it with --format charliecloud",
         )
-    started, launch = now(), _launcher(image.manifest["cell"]["mpi"])
+    started, launch = now(), _launcher(image.manifest.cell.mpi)
     emulator = emulator_of(run, image.target.arch)
     sizes = EMULATED if emulator else Sizes()
     with contextlib.ExitStack() as held:
@@ -74,14 +74,14 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
         programs = programs_in(bare.runner, PROGRAMS, mpi=bool(launch))
         if not programs:
             raise BadInput(
-                f"--bench: {image.manifest['image']} holds none of the programs that measure",
+                f"--bench: {image.manifest.image} holds none of the programs that measure",
                 hint=f"they are {', '.join(one.name for one in PROGRAMS)}; recipe hpc-bench",
             )
         everywhere = [bare, *places]
         rounds = _rounds(run, image, everywhere, programs, sizes, launch, repeats)
     known = tuple(one.facts for one in everywhere)
     return Measured(
-        image=image.manifest["image"],
+        image=image.manifest.image,
         arch=image.target.arch,
         host=run.host,
         emulator=emulator,
@@ -161,7 +161,7 @@ def _name(kind: Kind) -> str:
     return f"{kind.format}-{kind.name}"
 
 
-def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Mapping[str, Any]:
+def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Manifest:
     """Write the evidence of each format and the manifest, which is returned.
 
     Of what a busy machine could not tell there is none: that says nothing of the image.
@@ -175,18 +175,16 @@ def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Mapp
     return write_manifest(folder, with_measurement(image.manifest, measured, files), files)
 
 
-def with_measurement(
-    manifest: Mapping[str, Any], measured: Measured, evidence: Sequence[str]
-) -> dict[str, Any]:
+def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[str]) -> Manifest:
     """A manifest with a measurement in the place of an older one.
 
     Whether the image is verified stays as it is: what is fast may be wrong, and what is slow right.
     """
-    return {
-        **manifest,
-        "evidence": sorted({*manifest["evidence"], *evidence}),
-        "measured": measured.as_json(with_runs=False),
-    }
+    return replace(
+        manifest,
+        evidence=tuple(sorted({*manifest.evidence, *evidence})),
+        measured=measured.as_json(with_runs=False),
+    )
 
 
 def _evidence(
@@ -210,6 +208,6 @@ def _evidence(
             emulator=measured.emulator,
             no_gpu="no program that is measured uses one",
             tools=run.versions,
-            indices=states_in(image.manifest.get("inputs", {})),
+            indices=states_in(image.manifest.inputs),
         ),
     )

@@ -74,7 +74,8 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
     words = done.argv[done.argv.index(launcher.command[0]) :]
     tuning = launchers.tuning(launchers.environment(tools))
     outcome = judged(ranks.check, start, launcher, shown, done, tuning=tuning)
-    hosts = {*outcome.data.get("ranks_by_host", ())}
+    by_host = outcome.data.get("ranks_by_host")
+    hosts = {*by_host} if isinstance(by_host, dict) else set()
     there = machines(launcher, tools, job=job) if hosts else ()
     if {one.name for one in there} != hosts:
         there = ()  # others than those that the ranks were on

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.model.records import read
 from builder.system.atomic import write_atomically
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, STEPS, CellTrials
 
@@ -47,7 +48,7 @@ def keep(folder: Path, cell: CellTrials, date: str) -> None:
 def kept(folder: Path, content_key: str) -> RehearsalRecord | None:
     """The rehearsal of an image as it is now; None where there is none."""
     try:
-        record = RehearsalRecord(**json.loads((folder / f"{content_key}.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        record = read(RehearsalRecord, json.loads((folder / f"{content_key}.json").read_text()))
+    except (OSError, ValueError):
         return None
     return record if record.content_key == content_key else None

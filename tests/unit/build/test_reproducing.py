@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifest_samples import document
 from samples import ROOT
 from test_again import MANIFEST
 
 from builder.cli import main
-from builder.cli.reproducing import Comparison, _as_json, _as_text
+from builder.cli.reproduce import _as_json, _as_text
+from builder.verify.reproduced import Comparison
 
 Capture = pytest.CaptureFixture[str]
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
@@ -30,7 +32,7 @@ CELL = {
 def refusal(out: Path, capsys: Capture, name: str = IMAGE, **changes: Any) -> str:
     """What is said of an image whose manifest was changed so."""
     inputs = {"source_date_epoch": 1, "base": {"digest": "sha256:0", "key": "", "made": ""}}
-    manifest = {**MANIFEST, "image": IMAGE, "cell": CELL, "inputs": inputs, **changes}
+    manifest = document({**MANIFEST, "image": IMAGE, "cell": CELL, "inputs": inputs, **changes})
     (out / IMAGE).mkdir()
     (out / IMAGE / "manifest.json").write_text(json.dumps(manifest))
     assert main(["reproduce", name, "--project", str(ROOT), "--output", str(out)]) == 2

@@ -19,16 +19,15 @@ from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
 from builder.build import stages as stages_module
 from builder.build.bases import StoredBase
 from builder.build.engines import Lent, Tools
+from builder.build.reaching import look_for_registries
 from builder.build.records import stage_states
 from builder.build.run import Run
-from builder.cli.commands import declared_of
-from builder.cli.options import parse
-from builder.cli.reaching import look_for_registries
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.errors import StepFailed
-from builder.model.tags import base_tag
+from builder.model.names import base_tag
 from builder.plan import make_plan
+from builder.plan.keys import StageKeys
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -156,7 +155,8 @@ class Site:
         return found
 
     def states(self) -> dict[str, list[str]]:
-        declared = declared_of(self.plan().images)
+        keys = StageKeys(COMPILER)
+        declared = [keys.of(image) for image in self.plan().images]
         states = stage_states(self.home, "fake", declared)
         return {
             one.image: [f"{state.stage.target}: {state}" for state in some]
@@ -394,8 +394,9 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
     name = f"localhost:1/library/sample@{digest}"  # nothing listens there
     site.base, site.recipes = base(bootstrap=None, references={"x86_64": name}), [CORE]
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(site.home.path))
-    options = parse([f"--output={site.root / 'out'}"])
-    assert len(look_for_registries(options, site.specs(), ["to build"]).specs) == 1
+    out = site.root / "out"
+    lost = look_for_registries(site.specs(), ["to build"], out, offline=False)
+    assert len(lost.specs) == 1
 
     for number, one in enumerate((digest, other)):
         folder = site.home.bases / str(number)
@@ -404,7 +405,8 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
         about |= {"key": "", "made": "", "archive": "sample.oci.tar"}
         (folder / "base.json").write_text(json.dumps(about))
         (folder / "sample.oci.tar").touch()
-    assert look_for_registries(options, site.specs(), ["to build"]).specs == ()
+    lost = look_for_registries(site.specs(), ["to build"], out, offline=False)
+    assert lost.specs == ()
     assert site.job().exit_code == 0
     log = (site.root / "out/core-1.0-debian13-x86_64/build.log").read_text().splitlines()
     assert log == [

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifest_samples import CELL
 from samples import image
 
-from builder.artifacts.manifests import SCHEMA, Wanted, read_manifest, size_of, state_of, why_none
+from builder.artifacts.manifests import Wanted, read_manifest, size_of, state_of, why_none
 from builder.model import PlannedImage
+from builder.model.manifest import SCHEMA
 
 FORMATS = ("oci", "sif")
 
@@ -38,7 +40,7 @@ def output_folder(tmp_path: Path, planned: PlannedImage) -> Path:
         {
             "schema": SCHEMA,
             "image": planned.identifier,
-            "cell": {},
+            "cell": CELL,
             "checks": {},
             "in_image_checks": [],
             "content_key": planned.content_key,
@@ -192,7 +194,7 @@ def test_another_image_is_not_done(out: Path, planned: PlannedImage) -> None:
 def test_a_manifest_is_read_from_its_folder(out: Path, planned: PlannedImage) -> None:
     found = read_manifest(out / planned.identifier)
     assert found is not None
-    assert found["engine"] == "buildah"
+    assert found.engine == "buildah"
     assert read_manifest(out) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from builder.registry import Credentials, Reference, Registry, connect
 from builder.registry.kinds import STATEMENT
 from builder.trust.proof import Attachment, TrustedKey, Verdict, public_key, verified
 from builder.trust.proof.keys import boxed, generated
+from builder.verify.again import finished
 
 DATA = ROOT / "tests/data/proof"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
@@ -164,8 +166,9 @@ def add_optional_run(project: Path, run: str, how: str) -> None:
         one["annotations"]["outcome"] = OUTCOMES[how]
     name = f"evidence/{run}.json"
     (folder / name).write_text(json.dumps(statement))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    write_manifest(folder, {**manifest, "evidence": sorted([*manifest["evidence"], name])}, [name])
+    manifest = finished(folder)
+    evidence = tuple(sorted([*manifest.evidence, name]))
+    write_manifest(folder, dataclasses.replace(manifest, evidence=evidence), [name])
 
 
 @pytest.mark.parametrize("how", RESULTS)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_nvml import fake_nvml
+from manifest_samples import CELL, record
 
 from builder.cli import main
 from builder.facts import CUDA_ERRORS
@@ -426,7 +427,7 @@ def failing(reason: str, name: str = "gpu-compute") -> dict[str, Any]:
 def test_whose_matter_a_failed_check_is(
     reason: str, name: str, sick: bool, matter: str, verdict: str
 ) -> None:
-    [found] = accused(failing(reason, name), [ECC] if sick else [])
+    [found] = accused(record(failing(reason, name)), [ECC] if sick else [])
     assert (found.subject, found.matter, found.verdict) == (f"check {name}", matter, verdict)
     assert found.text.endswith(f"{reason} (in oci, sif)")
     if matter == "host" and sick:
@@ -441,7 +442,7 @@ def test_an_image_beside_the_hosts_health(doctor: Doctor, tmp_path: Path) -> Non
     manifest = {
         "schema": "build-images/manifest/v1",
         "image": "x",
-        "cell": {},
+        "cell": CELL,
         "content_key": "",
         "engine": "buildah",
         "artifacts": {"oci": {"format": "oci", "path": "x", "digest": "x", "size": 1}},

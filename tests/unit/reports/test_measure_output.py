@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from manifest_samples import record as manifest_record
 from measure_samples import measured, run, speeds
 from prometheus_client.parser import text_string_to_metric_families
+from samples import compare_with_golden
 from test_report import Page, cell, manifest, render, why
 
 from builder.build.run import Run
 from builder.cli import main
 from builder.model import Artifact, LeftOut
+from builder.model.manifest import manifest_text
 from builder.reports.report import refresh
 from builder.reports.report.plot import plot_of
 from builder.verify import Target
 from builder.verify.again import OpenImage
-from builder.verify.measure import as_text, exposition
+from builder.verify.measure import Measured, as_text, exposition
 from builder.verify.measure.recording import record, with_measurement
-from builder.verify.proving import artifact_part
+from builder.verify.proving import in_folder
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
@@ -49,6 +53,29 @@ def test_the_text_shows_bare_the_ratios_and_what_runs_took() -> None:
     assert "mpi-speed, oci" in text
     assert "2.5 s  50%         3.0 GB  90%" in text
     assert "oci: collapse passed: 3 figures" in text
+
+
+SLOW = measured(
+    run("bare", speeds(1.0)),
+    run("oci", speeds(4.0)),
+    emulator="qemu 11.1",
+    places=("bare", "oci"),
+)
+
+
+LACKING = measured(
+    run("bare", speeds(1.0)),
+    dataclasses.replace(run("oci", {}), problem="exit status 1"),
+    places=("bare", "oci"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "result"), [("sound", measured()), ("slow", SLOW), ("lacking", LACKING)]
+)
+def test_all_that_is_written_of_a_measurement(name: str, result: Measured) -> None:
+    compare_with_golden(as_text(result) + "\n", f"measure/{name}.txt")
+    compare_with_golden(exposition(result), f"measure/{name}.prom")
 
 
 def test_a_collapse_is_shouted_and_emulation_is_said() -> None:
@@ -199,7 +226,7 @@ def test_the_report_is_written_anew_and_keeps_all_else(tmp_path: Path) -> None:
     render(tmp_path, manifest(cell()), other, left_out=(absent,), compiled=compiled)
     out = tmp_path / "out"
     before = json.loads((out / "report.json").read_text())
-    assert refresh(out, measured_manifest())
+    assert refresh(out, manifest_record(measured_manifest()))
     after = json.loads((out / "report.json").read_text())
     assert "measured" in after["images"][0]
     assert {**after, "images": []} == {**before, "images": []}
@@ -212,13 +239,13 @@ def test_the_report_is_written_anew_and_keeps_all_else(tmp_path: Path) -> None:
 def test_where_there_is_no_report_none_is_written(tmp_path: Path, text: str) -> None:
     if text:
         (tmp_path / "report.json").write_text(text)
-    assert not refresh(tmp_path, measured_manifest())
+    assert not refresh(tmp_path, manifest_record(measured_manifest()))
     assert not (tmp_path / "report.html").exists()
 
 
 def test_a_report_without_the_image_is_left_alone(tmp_path: Path) -> None:
     render(tmp_path, manifest(cell("ppc64le")))
-    assert not refresh(tmp_path / "out", measured_manifest())
+    assert not refresh(tmp_path / "out", manifest_record(measured_manifest()))
 
 
 # The manifest.
@@ -226,15 +253,17 @@ def test_a_report_without_the_image_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("outcome", ["verified", "built", "failed"])
 def test_a_measurement_says_nothing_of_whether_an_image_is_verified(outcome: str) -> None:
-    given = {"checks": {}, "outcome": outcome, "evidence": ["evidence/oci.json"], "measured": 1}
+    given = manifest_record(
+        {"outcome": outcome, "evidence": ["evidence/oci.json"], "measured": {"x": 1}}
+    )
     for latency in (1.0, 9.0):
         found = measured(
             run("bare", speeds(1.0)), run("oci", speeds(latency)), places=("bare", "oci")
         )
         updated = with_measurement(given, found, ["evidence/oci-bench.json", "evidence/oci.json"])
-        assert (updated["outcome"], updated["checks"]) == (outcome, {})
-        assert updated["evidence"] == ["evidence/oci-bench.json", "evidence/oci.json"]
-        assert updated["measured"]["outcomes"]["oci"]["outcome"] == (
+        assert (updated.outcome, updated.checks) == (outcome, {})
+        assert updated.evidence == ("evidence/oci-bench.json", "evidence/oci.json")
+        assert json.loads(manifest_text(updated))["measured"]["outcomes"]["oci"]["outcome"] == (
             "passed" if latency == 1 else "failed"
         )
 
@@ -249,14 +278,13 @@ def test_evidence_is_of_the_artifact_that_ran_unless_all_are_equal(
         name: Artifact(format=name, path=tmp_path / name, digest=f"sha256:{name}", size=1)
         for name in ("oci", "sif")
     }
-    given: dict[str, Any] = {
-        "artifacts": {
-            name: {**artifact_part(one), "tree_digest": "sha256:7e"}
-            for name, one in artifacts.items()
+    given = replace(
+        manifest_record({"formats_equal": equal}),
+        artifacts={
+            name: replace(one, tree_digest="sha256:7e")
+            for name, one in in_folder(artifacts).items()
         },
-        "evidence": [],
-        "formats_equal": equal,
-    }
+    )
     target = Target(identifier="x", arch="x86_64", environment={}, checks=())
     image = OpenImage(manifest=given, artifacts=artifacts, target=target, work=tmp_path)
     folder = tmp_path / "image"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from samples import ROOT, shipped_plan, shipped_project
+from samples import ROOT, compare_with_golden, shipped_plan, shipped_project
 
-from builder.cli import main
-from builder.cli.dispatch import COMMANDS
-from builder.cli.options import parse
+from builder.cli import build, main
+from builder.cli.commands import ABOUT as COMMANDS
+from builder.cli.commands import parse
 from builder.compile.spec import COMPILER
 from builder.model import Plan, Selection
 from builder.model.errors import BadInput
@@ -64,6 +64,13 @@ def test_without_a_key_the_job_that_publishes_shows_who_it_is(system: str) -> No
     token = {"github": "id-token: write", "gitlab": "SIGSTORE_ID_TOKEN"}[system]
     assert made.count(token) == 1
     assert token not in make(pipeline_of(planned().images, known, command="x"))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_pipeline_as_it_is_written(system: str) -> None:
+    make, known = SYSTEMS[system]
+    text = make(pipeline_of(planned().images, known, command="sample", key="env://COSIGN_KEY"))
+    compare_with_golden(text, f"pipelines/{system}.yaml")
 
 
 def commands(job: Any) -> Iterator[str]:
@@ -114,10 +121,11 @@ def test_each_job_builds_the_image_of_its_name(system: str, flavour: str) -> Non
         words = shlex.split(list(commands(job))[-1].replace("${REFRESH:+--refresh}", "--refresh"))
         assert words[:2] == ["ci/retry", ".venv/bin/build-images"]
         options = parse(words[2:])
+        assert isinstance(options, build.BuildOptions)
         selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
         assert [one.identifier for one in selected.images] == [image.identifier]
         assert options.refresh
-        assert options.verify
+        assert not options.no_verify
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -179,7 +187,9 @@ def test_all_architectures_of_an_image_are_published_together(system: str) -> No
         assert f"--image {image.identifier}" in command
         assert f"--arch {image.cell.arch}" in command
     words = shlex.split(command.partition(" publish ")[2].partition(" --to ")[0])
-    selected = make_plan(shipped_project(), parse(words).selection, compiler=COMPILER)
+    options = parse(words)
+    assert isinstance(options, build.BuildOptions)
+    selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
     assert {one.identifier for one in selected.images} == {
         one.identifier for one in planned().images
     }

@@ -7,11 +7,14 @@ import json
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from manifest_samples import record
+from samples import compare_page_with_golden
 
 from builder.model import Cell, LeftOut, Reason
+from builder.model.records import write
 from builder.reports.report import write_report
 from builder.reports.report.matrix import axes_of
 from builder.reports.report.units import human_moment, human_size, human_time
@@ -133,7 +136,9 @@ def render(
     compiled: Mapping[str, str] | None = None,
 ) -> Page:
     out = tmp_path / "out"
-    write_report(manifests, left_out, failures or {}, out=out, build=BUILD, compiled=compiled)
+    write_report(
+        [*map(record, manifests)], left_out, failures or {}, out=out, build=BUILD, compiled=compiled
+    )
     return Page((out / "report.html").read_text(encoding="utf-8"))
 
 
@@ -160,6 +165,22 @@ def test_every_outcome_is_in_the_matrix_and_in_the_totals(tmp_path: Path) -> Non
     assert "not selected" in page.text("matrix", "tile", "none")
     assert page.text("totals") == "1verified 2failed 1left out"
     assert page.text("head").startswith("1 of 3 images verified")
+
+
+def test_a_report_as_it_is_written(tmp_path: Path) -> None:
+    """All of it but the style sheet and the scripts."""
+    absent = LeftOut(cell=cell(mpi="openmpi4.1"), reasons=why("debian13 carries no openmpi4.1"))
+    broken = cell("ppc64le", "mpich4.2").identifier
+    emulated = manifest(cell("ppc64le"), emulated=True, emulated_runs=["oci"], outcome="built")
+    render(
+        tmp_path,
+        manifest(cell(), proven_on_gpu=False),
+        failed_manifest(),
+        emulated,
+        left_out=(absent,),
+        failures={broken: "apt-get: exit status 100"},
+    )
+    compare_page_with_golden(tmp_path / "out/report.html", "report.html", tmp_path)
 
 
 def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_path: Path) -> None:
@@ -273,7 +294,7 @@ def test_emulated_is_never_shown_as_native(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("emulated", "about"), [(True, "checked"), (False, "built and checked")])
 def test_what_was_native(emulated: bool, about: str) -> None:
-    (badge,) = card_of(manifest(cell(), emulated_build=emulated), folder="out").badges
+    (badge,) = card_of(record(manifest(cell(), emulated_build=emulated)), folder="out").badges
     assert (badge.kind, badge.about) == ("native", f"{about} on x86_64")
 
 
@@ -363,7 +384,7 @@ def test_report_json_holds_all_that_was_given(tmp_path: Path) -> None:
     render(tmp_path, one, left_out=(absent,), failures=failures)
     found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
     assert found["schema"] == "build-images/report/v1"
-    assert found["images"] == [one]
+    assert found["images"] == [write(record(one))]
     assert found["failures"] == failures
     assert found["build"] == BUILD
     assert found["outcome"] == "failed"
@@ -383,8 +404,9 @@ def test_a_report_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: P
 def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> None:
     render(tmp_path, manifest(cell()))
     before = (tmp_path / "out/report.html").read_bytes()
+    one = dataclasses.replace(record(manifest(cell())), about=cast("str", object()))
     with pytest.raises(TypeError):
-        render(tmp_path, manifest(cell(), about=object()))
+        write_report([one], (), {}, out=tmp_path / "out", build=BUILD)
     assert (tmp_path / "out/report.html").read_bytes() == before
 
 

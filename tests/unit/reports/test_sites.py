@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 import yaml
+from manifest_samples import CELL
 from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 
 from builder.cli import main
 from builder.model import Cell, PlannedImage
 from builder.model.errors import BadInput
 from builder.reports.sites import Place, SiteImage, site_files, site_image
-from builder.reports.sites.names import kubernetes_name
 from builder.reports.sites.rendering import lua
+from builder.reports.sites.values import kubernetes_name
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PLACE = Place(registry="quay.io/site", folder="/opt/images")
@@ -286,7 +287,7 @@ def built(folder: Path, content_key: str) -> None:
     manifest = {
         "schema": "build-images/manifest/v1",
         "image": folder.name,
-        "cell": {},
+        "cell": CELL,
         "content_key": content_key,
         "engine": "buildah",
         "artifacts": {"oci": oci},

@@ -6,8 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from manifest_samples import record
 
 from builder.build.engines import Tools
+from builder.model.manifest import ImageInputs, Manifest
 from builder.reports.report.badges import badges_of
 from builder.reports.report.indices import index_facts
 from builder.sources.journals import Journals, who_of
@@ -73,7 +75,9 @@ def test_what_is_no_state_is_not_taken_for_one(change: dict[str, object]) -> Non
     assert state_from(asdict(MAIN)) == MAIN
     with pytest.raises((ValueError, TypeError)):
         state_from({**asdict(MAIN), **change})
-    assert states_in({"indices": [{**asdict(MAIN), **change}, asdict(SECURITY)]}) == (SECURITY,)
+    assert states_in(ImageInputs(indices=({**asdict(MAIN), **change}, asdict(SECURITY)))) == (
+        SECURITY,
+    )
 
 
 def test_a_build_on_cached_layers_was_told_what_these_were(tmp_path: Path) -> None:
@@ -101,10 +105,10 @@ def test_what_a_failed_build_was_told_counts_where_its_layers_do(
     assert journals.states(ONE) == ((MAIN, SECURITY) if taken else (SECURITY,))
 
 
-def manifest(*states: IndexState) -> dict[str, object]:
+def manifest(*states: IndexState) -> Manifest:
     said = [{**asdict(one), "used_by": ["base"]} for one in states]
     inputs = {"indices": said, "base": {"key": "1"}}
-    return {"inputs": inputs, "started": "2026-11-24T10:00:00+00:00"}
+    return record({"inputs": inputs, "started": "2026-11-24T10:00:00+00:00"})
 
 
 def test_the_report_shows_how_old_they_were() -> None:
@@ -118,8 +122,8 @@ def test_the_report_shows_how_old_they_were() -> None:
     assert "packages 70 days behind" in [one.text for one in badges_of(both)]
     assert "packages 70 days behind" not in [one.text for one in badges_of(manifest(SECURITY))]
     assert index_facts(manifest(MAIN))[0][1].endswith("; no security updates")
-    assert index_facts({}) == ()
-    assert days_behind({}) == 0
+    assert index_facts(record({})) == ()
+    assert days_behind(ImageInputs()) == 0
 
 
 def test_what_an_earlier_build_of_that_name_was_told_of_may_be_left_out(tmp_path: Path) -> None:

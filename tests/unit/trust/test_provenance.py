@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from manifest_samples import record
 from proof_samples import VECTORS, evidence
 
 from builder import __version__
 from builder.build.declared import files_of, program_digest, project_digests
 from builder.model import predicates
 from builder.model.errors import BadInput
-from builder.system.bound_files import bound_names, with_digests
+from builder.model.manifest import Manifest
+from builder.system.bound_files import with_digests
 from builder.trust.proof import envelopes
 from builder.trust.proof.folders import statements_of
 from builder.trust.proof.provenance import builder_of, provenance
@@ -50,7 +53,8 @@ MANIFEST: dict[str, Any] = {
         "oci": {"digest": digest("oci"), "path": "image.oci"},
         "sif": {"digest": digest("sif"), "path": "image.sif"},
     },
-    "cell": {"arch": "ppc64le", "base": "debian13", "cpu": "", "recipe": "hpc-base"},
+    "cell": dict.fromkeys(("recipe_version", "cuda", "mpi", "cpu", "flavour"), "")
+    | {"arch": "ppc64le", "base": "debian13", "recipe": "hpc-base"},
     "content_key": "c0ffee",
     "emulated": True,
     "engine": "buildah",
@@ -63,7 +67,7 @@ MANIFEST: dict[str, Any] = {
 
 def made(**inputs: Any) -> dict[str, Any]:
     manifest = {**MANIFEST, "inputs": {**INPUTS, **inputs}}
-    found: dict[str, Any] = json.loads(provenance(manifest, builder_id=builder_of({})))
+    found: dict[str, Any] = json.loads(provenance(record(manifest), builder_id=builder_of({})))
     jsonschema.validate(found, SCHEMA)
     return found
 
@@ -141,13 +145,18 @@ def test_nothing_of_this_machine_and_no_secret_is_in_it() -> None:
 def test_a_manifest_of_an_earlier_version(key: str) -> None:
     inputs = {name: value for name, value in INPUTS.items() if name != key}
     with pytest.raises(BadInput, match="does not say what it was made from"):
-        provenance({**MANIFEST, "inputs": inputs}, builder_id="x:y")
+        provenance(record({**MANIFEST, "inputs": inputs}), builder_id="x:y")
+
+
+def with_program(value: Any) -> Manifest:
+    manifest = record(MANIFEST)
+    return replace(manifest, inputs=replace(manifest.inputs, program=value))
 
 
 @pytest.mark.parametrize("value", ["", "sha256:", "md5:00", "sha256:" + "G" * 64, 1])
 def test_a_digest_that_is_none(value: object) -> None:
     with pytest.raises(BadInput, match="does not say what it was made from"):
-        provenance({**MANIFEST, "inputs": {**INPUTS, "program": value}}, builder_id="x:y")
+        provenance(with_program(value), builder_id="x:y")
 
 
 def test_what_built_it() -> None:
@@ -200,14 +209,14 @@ def test_the_program_by_digest(tmp_path: Path) -> None:
     assert len({one, two, program_digest(tmp_path)}) == 3
 
 
-def folder_of(tmp_path: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
+def folder_of(tmp_path: Path, **changes: Any) -> tuple[Path, Manifest]:
     """An image's output folder with its manifest."""
     (tmp_path / "evidence").mkdir()
     (tmp_path / "evidence" / "oci.json").write_bytes(evidence(digest("oci")))
     (tmp_path / "sbom.cdx.json").write_text('{"bomFormat": "CycloneDX"}')
     files = {"evidence": ["evidence/oci.json"], "sbom": "sbom.cdx.json"}
-    manifest = {**MANIFEST, **files, **changes}
-    return tmp_path, with_digests(tmp_path, manifest, bound_names(manifest))
+    manifest = record({**MANIFEST, **files, **changes})
+    return tmp_path, with_digests(tmp_path, manifest, manifest.bound_names)
 
 
 def test_the_statements_of_a_folder(tmp_path: Path) -> None:
@@ -231,7 +240,7 @@ def test_what_lies_there_of_another_image_is_not_signed(tmp_path: Path, name: st
     (folder / name).write_bytes((folder / name).read_bytes() + b" ")
     with pytest.raises(BadInput, match=f"{name}: not the file that manifest.json names"):
         statements_of(folder, manifest, builder_id="x:y")
-    earlier = {**manifest, "digests": {}}
+    earlier = replace(manifest, digests={})
     with pytest.raises(BadInput, match=r"manifest\.json has no digest of it"):
         statements_of(folder, earlier, builder_id="x:y")
 
@@ -252,6 +261,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, text: str) -> None:
 def test_emulated_is_what_the_build_was(emulated: bool) -> None:
     """And not what later checks were, which may be run elsewhere."""
     manifest = {**MANIFEST, "emulated": not emulated, "emulated_build": emulated}
-    found = json.loads(provenance(manifest, builder_id=builder_of({})))
+    found = json.loads(provenance(record(manifest), builder_id=builder_of({})))
     parameters = found["predicate"]["buildDefinition"]["internalParameters"]
     assert parameters["emulated"] is emulated

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from made_releases import images_of, make_images, make_project
+from manifest_samples import record
 from samples import ROOT, a_file, shipped_plan, tar_bytes
 from test_check_outcomes import a_check
 
@@ -99,13 +100,13 @@ def test_a_manifest_of_another_image_than_its_own_is_refused() -> None:
     config = {"architecture": "amd64", "config": {"Labels": labels}}
     layout = Layout(path=Path(), digest="", config=config, layers=())
     cell = {"arch": "x86_64", "mpi": "openmpi5.0"}
-    check_cell({"image": "x-1.0", "cell": cell}, layout)
+    check_cell(record({"image": "x-1.0", "cell": cell}), layout)
     for name, mpi, said in (
         ("x-1.0", "none", "the image's MPI is openmpi, and manifest.json says none"),
         ("x-2.0", "openmpi5.0", "the image's identifier is x-1.0, and manifest.json says x-2.0"),
     ):
         with pytest.raises(BadInput, match=said):
-            check_cell({"image": name, "cell": {**cell, "mpi": mpi}}, layout)
+            check_cell(record({"image": name, "cell": {**cell, "mpi": mpi}}), layout)
 
 
 def test_the_project_says_which_checks_and_scripts_an_image_has() -> None:
@@ -113,11 +114,11 @@ def test_the_project_says_which_checks_and_scripts_an_image_has() -> None:
     [image] = [one for one in shipped_plan().images if one.identifier == SHIPPED]
     cell = {name: getattr(image.cell, name) for name in image.cell.__slots__}
     manifest = {"image": SHIPPED, "content_key": image.content_key, "cell": cell}
-    found = expected_target(ROOT, {**manifest, "in_image_checks": []})
+    found = expected_target(ROOT, record(manifest))
     assert found is not None
     assert [check.name for check in found.checks] == [check.name for check in image.checks]
     assert found.mpi == "openmpi5.0"
     assert found.harness.keys() >= {"opt/build-images/run-checks", "opt/build-images/src/quiet.sh"}
-    assert expected_target(ROOT, {**manifest, "content_key": "another"}) is None
-    assert expected_target(ROOT / "docs", manifest) is None
-    assert expected_target(ROOT, {**manifest, "cell": {}}) is None
+    assert expected_target(ROOT, record({**manifest, "content_key": "another"})) is None
+    assert expected_target(ROOT / "docs", record(manifest)) is None
+    assert expected_target(ROOT, record({**manifest, "cell": {**cell, "base": "none"}})) is None

@@ -12,10 +12,13 @@ from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
+from manifest_samples import CELL
 
-from builder.cli import launching, main, verifying
+from builder.cli import main
+from builder.cli import verify as verifying
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.reports.schema import schema
+from builder.verify import launched as launching
 from builder.verify.evidence import Machine, StartedBy
 from builder.verify.ranks import Ranks
 
@@ -41,7 +44,7 @@ def write(folder: Path, **changes: Any) -> None:
     manifest = {
         "schema": "build-images/manifest/v1",
         "image": "core-1.0-debian12-openmpi4.1-x86_64",
-        "cell": {"arch": platform.machine(), "mpi": "openmpi4.1"},
+        "cell": {**CELL, "arch": platform.machine(), "mpi": "openmpi4.1"},
         "content_key": "0",
         "engine": "buildah",
         "outcome": "verified",
@@ -246,8 +249,8 @@ def test_what_was_asked_for_reaches_the_ranks(folder: Path, asked: Asked) -> Non
 @pytest.mark.parametrize(
     ("changes", "has_mpi", "has_program"),
     [
-        ({"cell": {"arch": "x86_64", "mpi": "none"}}, False, True),
-        ({"cell": {"arch": "x86_64", "mpi": "lam7.1"}}, False, True),
+        ({"cell": {**CELL, "mpi": "none"}}, False, True),
+        ({"cell": {**CELL, "mpi": "lam7.1"}}, False, True),
         ({"in_image_checks": []}, True, False),
     ],
 )
@@ -277,7 +280,7 @@ def test_an_emulated_launch_of_an_image_that_was_checked_natively(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     foreign = "s390x" if platform.machine() != "s390x" else "x86_64"
-    write(folder, cell={"arch": foreign, "mpi": "openmpi4.1"})
+    write(folder, cell={**CELL, "arch": foreign, "mpi": "openmpi4.1"})
     assert verify(folder, "--launcher=mpirun") == 0
     assert ": 4 ranks, emulated\n" in capsys.readouterr().out
     found = manifest_of(folder)

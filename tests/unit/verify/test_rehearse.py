@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from manifest_samples import CELL as SAMPLE_CELL
 from rehearse_samples import (
     library,
     outcomes,
@@ -17,14 +18,14 @@ from rehearse_samples import (
     wheel,
     workspace,
 )
-from samples import block, image, recipe, shipped_project
+from samples import block, compare_with_golden, image, recipe, shipped_project
 
-from builder.artifacts.manifests import SCHEMA
-from builder.cli.rehearsing import as_json, as_text
+from builder.cli.rehearse import as_json, as_text
 from builder.cli.show import explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection
+from builder.model.manifest import SCHEMA
 from builder.plan import make_plan
 from builder.system.home import Home
 from builder.verify.rehearse import CellTrials, Rehearsal, records
@@ -412,6 +413,8 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     assert known == []
     assert {trial.kind for trial in cell.trials} >= {"packages", "flags", "sources"}
     assert cell.content_key == planned.content_key
+    told = "\n".join(as_text([cell], with_passed=True)) + "\n"
+    compare_with_golden(told, f"rehearsals/{identifier}.txt")
 
 
 def test_a_bare_with_cuda_is_found_in_a_cell(tmp_path: Path) -> None:
@@ -505,7 +508,7 @@ def test_explain_never_says_more_than_was_seen(
     manifest = {
         "schema": SCHEMA,
         "image": planned.identifier,
-        "cell": {},
+        "cell": SAMPLE_CELL,
         "checks": {},
         "in_image_checks": [],
         "content_key": planned.content_key,

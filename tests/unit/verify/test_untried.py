@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifest_samples import record
 
 from builder import facts
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
-from builder.model.runs import required_runs
+from builder.model.manifest import required_runs
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.verify import machine, untried
@@ -142,7 +143,7 @@ def test_a_failure_is_one_of_the_runs_that_were_tried() -> None:
         "oci": [{"check": "mpi", "outcome": "failed"}],
         "sif": [{"check": "mpi", "outcome": "passed"}],
     }
-    done = Verified(manifest={"checks": checks}, runs=("sif",), untried={"oci": "x"})
+    done = Verified(found=record({"checks": checks}), runs=("sif",), untried={"oci": "x"})
     assert not done.has_failed
 
 

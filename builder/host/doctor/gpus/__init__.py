@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder.facts import CudaRelease
 from builder.host.doctor.gpus.accused import accused
@@ -11,6 +10,7 @@ from builder.host.doctor.gpus.dcgm import diagnose
 from builder.host.doctor.gpus.findings import SICK, SOUND, UNKNOWN, WATCH, Finding, GpuHealth
 from builder.host.doctor.gpus.judging import judged
 from builder.host.doctor.gpus.rendering import as_json, as_text
+from builder.model.manifest import Manifest
 from builder.system import nvml
 from builder.system.process import Processes
 
@@ -32,7 +32,7 @@ def examine(
     *,
     releases: Mapping[str, CudaRelease],
     search_path: str,
-    manifest: Mapping[str, Any] | None = None,
+    manifest: Manifest | None = None,
     library: str = nvml.LIBRARY,
 ) -> GpuHealth:
     """Look at this host's driver and GPUs, with NVML and, where it is there, DCGM.

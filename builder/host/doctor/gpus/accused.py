@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from builder.facts import CUDA_ERRORS, HOST, IMAGE, START, UNCLEAR
 from builder.host.doctor.gpus.findings import CHECK, SICK, UNKNOWN, Finding
 from builder.model import FAILED
+from builder.model.manifest import Manifest
 
 _ERROR = re.compile(r"CUDA error (\d+)")
 _GPU_CHECK = re.compile(r"(^|-)(gpu|cuda)(-|$)")
 
 
-def accused(manifest: Mapping[str, Any], findings: Iterable[Finding]) -> list[Finding]:
+def accused(manifest: Manifest, findings: Iterable[Finding]) -> list[Finding]:
     """A finding for each GPU check that failed in any format, in the light of the host's health."""
     sick = [one for one in findings if one.verdict == SICK and one.matter == HOST]
     return [_judged(name, reason, formats, sick) for name, reason, formats in _failed(manifest)]
 
 
-def _failed(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _failed(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     """Each failed GPU check once: its name, its reason in the first format, and the formats."""
     found: dict[str, tuple[str, list[str]]] = {}
-    for format_name, outcomes in manifest.get("checks", {}).items():
+    for format_name, outcomes in manifest.checks.items():
         for one in outcomes:
-            name = str(one.get("check", ""))
-            if one.get("outcome") == FAILED and _GPU_CHECK.search(name):
-                found.setdefault(name, (str(one.get("reason", "")), []))[1].append(format_name)
+            if one.outcome == FAILED and _GPU_CHECK.search(one.check):
+                found.setdefault(one.check, (one.reason, []))[1].append(format_name)
     for name, (reason, formats) in found.items():
         yield name, reason, ", ".join(formats)
 
@@ -53,7 +52,7 @@ def _judged(name: str, reason: str, formats: str, sick: list[Finding]) -> Findin
         verdict=UNKNOWN if matter == IMAGE and not error else SICK,
         text=f"{told}: {reason} (in {formats})",
         matter=matter,
-        remedy=remedy or "docs/verification.md says what each outcome means",
+        remedy=remedy or "docs/gpus.md says what each outcome means",
     )
 
 

@@ -1,0 +1,109 @@
+"""`build-images lock`: the checksum of each source, the digest of each base of a registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from builder.build.locking import Lockable
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    SelectorOptions,
+    add_progress,
+    add_project,
+    add_selectors,
+)
+from builder.compile.spec import block_faults
+from builder.compile.spec.downloads import Downloads
+from builder.load.project import load_project
+from builder.model import Lock
+from builder.model.errors import counted
+from builder.model.locked import LOCK
+from builder.sources.locking import Wanted
+from builder.sources.pins import Key
+from builder.system.progress import Progress
+
+
+class LockOptions(SelectorOptions, ProgressOptions):
+    """The options of `lock`."""
+
+    check: bool
+    update: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `lock`."""
+    add_selectors(parser)
+    add_project(parser)
+    add_progress(parser)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--check", action="store_true", help="only say whether it matches the recipes")
+    how.add_argument(
+        "--update", action="store_true", help="look up anew what is locked, and accept changes"
+    )
+    parser.add_argument("--json", action="store_true", help="print the lock as JSON")
+
+
+def run(options: LockOptions) -> int:
+    """Write lock.yaml: the checksum of each source, the digest of each base from a registry.
+
+    With `check`, nothing is written: whether the lock matches the recipes. What could be locked
+    is written also when something else could not.
+    """
+    project = load_project(options.project, block_faults=block_faults, stale_lock=True)
+    lockable = Lockable.of(project, options.selection)
+    if options.check:
+        _show_check(*lockable.check(project), as_json=options.json)
+        return 0
+    progress = Progress(level=options.level)
+    lock, error = lockable.lock(options.project, project, progress, update=options.update)
+    if options.json:
+        print(lock_json(lock))
+    else:
+        _show(project.lock, lock, lockable.downloads)
+    if error:
+        raise error
+    return 0
+
+
+def _show_check(unlocked: Sequence[Wanted], unpinned: Sequence[Key], *, as_json: bool) -> None:
+    if as_json:
+        texts = [" for ".join(key) for key in unpinned]
+        print(json.dumps({"unlocked": [one.urls[0] for one in unlocked], "unpinned": texts}))
+    else:
+        print(f"{LOCK} matches the recipes{_lacking(unlocked, unpinned)}")
+
+
+def _lacking(unlocked: Sequence[Wanted], unpinned: Sequence[Key]) -> str:
+    if not unlocked and not unpinned:
+        return ""
+    sources, bases = counted(len(unlocked), "source"), counted(len(unpinned), "base image")
+    return f"; {sources} and {bases} are not locked yet"
+
+
+def _show(before: Lock, written: Lock, found: Downloads) -> None:
+    print(f"{LOCK}: {_counts('source', before.sources, written.sources)}")
+    print(f"{LOCK}: {_counts('base image', before.references, written.references)}")
+    for recipe, repository, commit in found.clones:
+        how = f"at commit {commit}" if commit else "at no commit: it can change from day to day"
+        print(f"not lockable: {recipe} clones {repository} {how}")
+
+
+def _counts(what: str, before: Mapping[Any, object], after: Mapping[Any, object]) -> str:
+    new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
+    changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
+    return f"{counted(len(after), what)}; {new} new, {changed} changed, {gone} gone"
+
+
+def lock_json(written: Lock) -> str:
+    """The lock for programs."""
+    sources = [dataclasses.asdict(one) for _, one in sorted(written.sources.items())]
+    references = [
+        {"reference": reference, "arch": arch, "digest": digest}
+        for (reference, arch), digest in sorted(written.references.items())
+    ]
+    return json.dumps({"sources": sources, "references": references}, indent=1)

@@ -1,0 +1,216 @@
+"""The manifest of an image, `out/IDENTIFIER/manifest.json`: what it is, is made of, and came to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from builder import facts
+from builder.model.cells import Cell
+from builder.model.names import FORMATS
+from builder.model.records import named, optional, read, unknown, write
+from builder.model.results import Artifact, Outcome
+
+MANIFEST = "manifest.json"
+SBOM = "sbom.cdx.json"
+SCHEMA = "build-images/manifest/v1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedRanks:
+    """What a check asks of an MPI: `count` is 0 and `library` empty where that is not known."""
+
+    count: int = 0
+    library: str = ""
+
+    @classmethod
+    def of_command(cls, command: str, family: str, version: str) -> AskedRanks:
+        """Return what a check's command asks for, by the launcher of the image's MPI."""
+        mpi = facts.MPI_FAMILIES.get(family)
+        if mpi is None:
+            return cls()
+        launch, library = mpi.launch.partition("{ranks}")[0], mpi.library.format(version=version)
+        match = re.search(rf"{re.escape(launch)}(\d+)\b", command)
+        return cls(
+            count=int(match[1]) if match else 0,
+            library=library if library in command else "",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InImageCheck:
+    """A check as the image carries it: `script` is its path inside."""
+
+    name: str
+    script: str
+    needs: tuple[str, ...]
+    timeout_s: int
+    asked: AskedRanks = field(default_factory=AskedRanks)  # earlier versions noted none
+
+    @property
+    def needs_gpu(self) -> bool:
+        return "gpu" in self.needs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecipeVersion:
+    """A recipe of the image's chain."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsedBase:
+    """The base; `key`, `digest` and `made` are empty where it came from a registry."""
+
+    name: str = ""
+    image: str = ""
+    key: str = ""
+    digest: str = ""
+    made: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageInputs:
+    """What an image was made from; digests are `sha256:…`.
+
+    `recipes` are its chain, `stages` content keys by the stages' targets, `specs` the digests of
+    the specs' files, `sources` those of downloads by URL, `files` those of the files that declare
+    the image, `program` that of this package, `programs` those of compiled checks. `native_tools`
+    is the digest of those that were lent, or empty. `indices` are states of package indices, which
+    `builder.sources.package_indices` reads: what is none there is as if it were not noted.
+    """
+
+    recipes: tuple[RecipeVersion, ...] = ()
+    base: UsedBase = field(default_factory=UsedBase)
+    stages: Mapping[str, str] = field(default_factory=dict)
+    specs: Mapping[str, str] | None = optional()
+    sources: Mapping[str, str] | None = optional()
+    compiler: str = ""
+    version: str = named("build-images", default="")
+    files: Mapping[str, str] = field(default_factory=dict)
+    program: str = ""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    source_date_epoch: int | None = None
+    native_tools: str = ""
+    indices: tuple[object, ...] = ()
+    more: Mapping[str, object] = unknown()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProvenImage:
+    """What the verification of an image found; of one that is only built, nothing yet.
+
+    `artifacts` have paths relative to the image's folder; so have the files of `evidence`. `checks`
+    are outcomes by the names of runs. `emulated_runs` are the names of the runs that were,
+    `emulated` is whether any was. `formats_equal` and `proven_on_gpu` are None where that was not
+    tried, or is not asked.
+    """
+
+    image: str
+    outcome: str
+    artifacts: Mapping[str, Artifact]
+    checks: Mapping[str, tuple[Outcome, ...]]
+    in_image_checks: tuple[InImageCheck, ...]
+    emulated: bool = False
+    emulated_runs: tuple[str, ...] | None = optional()
+    tools: Mapping[str, str] = field(default_factory=dict)
+    tree_digest: str = ""
+    formats_equal: bool | None = None
+    proven_on_gpu: bool | None = None
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def gpu_checks(self) -> set[str]:
+        """The names of its checks that need a GPU."""
+        return {check.name for check in self.in_image_checks if check.needs_gpu}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest(ProvenImage):
+    """All that is known of an image. What an earlier version did not note has its default.
+
+    `digests` are those of the files that it binds, `launched` the outcomes of the ranks that a
+    launcher started, by format. `measured` is a measurement.
+    """
+
+    cell: Cell
+    content_key: str
+    engine: str
+    about: str = ""
+    emulated_build: bool | None = optional()
+    inputs: ImageInputs = field(default_factory=ImageInputs)
+    sbom: str = SBOM
+    packages: int = 0
+    started: str = ""
+    verified: str | None = optional()
+    durations_s: Mapping[str, float] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    launched: Mapping[str, tuple[Outcome, ...]] | None = optional()
+    measured: Mapping[str, object] | None = optional()
+    schema: str = SCHEMA
+    more: Mapping[str, object] = unknown()
+
+    @property
+    def was_built_emulated(self) -> bool:
+        """Whether its build was emulated; earlier versions said one thing of build and checks."""
+        return self.emulated if self.emulated_build is None else self.emulated_build
+
+    @property
+    def bound_names(self) -> list[str]:
+        """The names of the files that it binds, relative to its folder."""
+        return [self.sbom, *self.evidence]
+
+    def with_proof(self, proven: ProvenImage) -> Manifest:
+        """It with what was proven now in the place of what was known before."""
+        found = {one.name: getattr(proven, one.name) for one in dataclasses.fields(ProvenImage)}
+        return dataclasses.replace(self, **found)
+
+    def all_outcomes(self) -> dict[str, tuple[Outcome, ...]]:
+        """Those of the image's own checks, by run, and of the ranks that launchers started."""
+        launched = self.launched or {}
+        return {
+            name: (*self.checks.get(name, ()), *launched.get(name, ()))
+            for name in {**self.checks, **launched}
+        }
+
+
+def manifest_from(value: object) -> Manifest:
+    """Return the manifest that parsed JSON holds; raises `ValueError` if it is none.
+
+    It has an OCI layout, and neither artifacts nor runs of formats that are not known.
+    """
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise ValueError(f"schema: expected {SCHEMA}")
+    manifest = read(Manifest, value)
+    if "oci" not in manifest.artifacts:
+        raise ValueError("artifacts.oci: missing")
+    _check_formats("artifacts", manifest.artifacts)
+    _check_formats("checks", (name.partition("-")[0] for name in manifest.checks))  # oci-podman
+    return manifest
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """Return the text of `manifest.json`."""
+    return json.dumps(write(manifest), indent=1, sort_keys=True) + "\n"
+
+
+def required_runs(runs: Collection[str]) -> set[str]:
+    """Return those of a manifest's runs that an image has to pass: the usual one of each format.
+
+    Where a format was not run by its usual program, by whichever it was. `oci`, `sif` and
+    `charliecloud` are by the usual program. The others are optional: `oci-docker` is by a further
+    program, `sif-mpi-hybrid-srun` of ranks that a launcher started, `oci-bench` of a measurement.
+    """
+    usual = {run for run in runs if "-" not in run}
+    return usual | {run for run in runs if run.partition("-")[0] not in usual}
+
+
+def _check_formats(key: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in FORMATS:
+            raise ValueError(f"{key}.{name}: unknown format")

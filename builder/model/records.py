@@ -1,0 +1,179 @@
+"""Records as JSON: frozen dataclasses are read from parsed JSON, and written as what JSON holds.
+
+A key is a field's name, or the `key` of `named`. Keys that a record does not know are ignored, or
+kept in its field `unknown()`. A field may be a text, a number, a record, None, a `Path`,
+`tuple[X, ...]`, `Mapping[str, X]` or `object`, which is any JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Read = Callable[[object, str], Any]  # a value and where it stands, `artifacts.oci.size`
+_KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
+    str: ("a text", (str,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    bool: ("true or false", (bool,)),
+}
+
+
+def optional() -> Any:
+    """Return a field that is None where its key is absent, and is not written then."""
+    return field(default=None, metadata={"optional": True})
+
+
+def named(key: str, *, default: object = MISSING) -> Any:
+    """Return a field whose key is no name of Python."""
+    return field(default=default, metadata={"key": key})
+
+
+def unknown() -> Any:
+    """Return the field for the keys that a record does not know; they are written as they came."""
+    return field(default_factory=dict, metadata={"unknown": True})
+
+
+def read(kind: Callable[..., T], value: object, where: str = "") -> T:
+    """Return a record that parsed JSON holds.
+
+    Raises `ValueError` that says which key is missing, or of another kind than its field.
+    """
+    record: T = _reader(kind)(value, where)
+    return record
+
+
+def write(record: object) -> dict[str, object]:
+    """Return the JSON object of a record, its keys in the order of the fields."""
+    written: dict[str, object] = {}
+    for one in fields(record):  # type: ignore[arg-type]  # of a dataclass
+        value = getattr(record, one.name)
+        if "unknown" in one.metadata:
+            written |= value
+        elif not ("optional" in one.metadata and value is None):
+            written[_key(one)] = plain(value)
+    return written
+
+
+def plain(value: object) -> object:
+    """Return what JSON holds of a value with records in it."""
+    if is_dataclass(value):
+        return write(value)
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def in_order(value: object) -> object:
+    """Return JSON with the keys of all objects sorted."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return [in_order(part) for part in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A field of a record: its key, how it is read, whether it has to be there."""
+
+    name: str
+    key: str
+    read: Read
+    is_required: bool
+
+
+def _key(one: Field[Any]) -> str:
+    return str(one.metadata.get("key", one.name))
+
+
+@cache
+def _reader(hint: Any) -> Read:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in {Union, UnionType}:
+        [inner] = [_reader(one) for one in arguments if one is not NoneType]
+        return lambda value, where: None if value is None else inner(value, where)
+    if kind is tuple:
+        return _list_reader(_reader(arguments[0]))
+    if kind is Mapping:
+        return _mapping_reader(_reader(arguments[1]))
+    return _record_reader(hint) if is_dataclass(hint) else _plain_reader(hint)
+
+
+def _plain_reader(kind: Any) -> Read:
+    if kind is object:
+        return lambda value, _: value
+    if kind is Path:
+        return lambda value, where: Path(_plain_reader(str)(value, where))
+    title, kinds = _KINDS[kind]
+
+    def read_plain(value: object, where: str) -> object:
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+            raise _wrong(where, title, value)
+        return value
+
+    return read_plain
+
+
+def _list_reader(inner: Read) -> Read:
+    def read_list(value: object, where: str) -> object:
+        if not isinstance(value, list):
+            raise _wrong(where, "a list", value)
+        return tuple(inner(part, f"{where}[{number}]") for number, part in enumerate(value))
+
+    return read_list
+
+
+def _mapping_reader(inner: Read) -> Read:
+    def read_mapping(value: object, where: str) -> object:
+        if not isinstance(value, dict):
+            raise _wrong(where, "an object", value)
+        return {key: inner(part, _below(where, key)) for key, part in value.items()}
+
+    return read_mapping
+
+
+def _record_reader(kind: Any) -> Read:
+    hints = get_type_hints(kind)
+    rest = next((one.name for one in fields(kind) if "unknown" in one.metadata), "")
+    known = {
+        _key(one): _Known(
+            name=one.name,
+            key=_key(one),
+            read=_reader(hints[one.name]),
+            is_required=one.default is MISSING and one.default_factory is MISSING,
+        )
+        for one in fields(kind)
+        if one.name != rest
+    }
+
+    def read_record(value: object, where: str) -> object:
+        if not isinstance(value, dict):
+            raise _wrong(where, "an object", value)
+        for one in known.values():
+            if one.is_required and one.key not in value:
+                raise ValueError(f"{_below(where, one.key)}: missing")
+        found = {
+            one.name: one.read(value[key], _below(where, key))
+            for key, one in known.items()
+            if key in value
+        }
+        if rest:
+            found[rest] = {key: part for key, part in value.items() if key not in known}
+        return kind(**found)
+
+    return read_record
+
+
+def _below(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _wrong(where: str, expected: str, value: object) -> ValueError:
+    shown = repr(value)
+    return ValueError(f"{where or 'the file'}: expected {expected}, not {shown[:60]}")

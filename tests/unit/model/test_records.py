@@ -1,0 +1,126 @@
+"""Records: what is read is what was written, byte for byte, and what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from manifest_samples import document
+from samples import ROOT
+
+from builder.artifacts.agreement import faults_of, read_statements
+from builder.artifacts.manifests import read_manifest, write_manifest
+from builder.model.manifest import manifest_from, manifest_text
+from builder.model.records import in_order, named, optional, read, unknown, write
+
+REAL = ROOT / "tests/data/records/hpc-base-1.0-debian13-openmpi5.0-ppc64le"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    digest: str
+    size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    name: str
+    layers: tuple[Layer, ...]
+    seconds: float = 0.0
+    path: Path = Path()
+    is_signed: bool | None = None
+    kind: str = named("_type", default="image")
+    parent: Layer | None = optional()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, object] = unknown()
+
+
+IMAGE = {
+    "name": "x",
+    "layers": [{"digest": "a", "size": 1}, {"digest": "b", "size": 2}],
+    "seconds": 3,
+    "path": "out/x",
+    "is_signed": None,
+    "_type": "image",
+    "labels": {"a": "b"},
+    "later": {"version": [1, 2.5, None]},
+}
+
+
+def test_what_is_read_is_written_as_it_was() -> None:
+    found = read(Image, IMAGE)
+    assert found.layers[1] == Layer(digest="b", size=2)
+    assert json.dumps(write(found)) == json.dumps(IMAGE)
+    assert write(read(Image, {**IMAGE, "parent": {"digest": "c", "size": 0}}))["parent"] == {
+        "digest": "c",
+        "size": 0,
+    }
+
+
+def test_what_is_missing_has_its_default() -> None:
+    found = read(Image, {"name": "x", "layers": []})
+    assert (found.seconds, found.is_signed, found.kind, found.labels) == (0.0, None, "image", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"name": 1}, "name: expected a text, not 1"),
+        ({"layers": {}}, "layers: expected a list, not {}"),
+        ({"layers": [{"size": 1}]}, r"layers\[0\]\.digest: missing"),
+        ({"layers": [{"digest": "a", "size": True}]}, "size: expected a whole number, not True"),
+        ({"layers": [1]}, r"layers\[0\]: expected an object, not 1"),
+        ({"seconds": "1"}, "seconds: expected a number, not '1'"),
+        ({"is_signed": 1}, "is_signed: expected true or false, not 1"),
+        ({"labels": {"a": None}}, r"labels\.a: expected a text, not None"),
+        ({"path": 1}, "path: expected a text, not 1"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_key(change: dict[str, object], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        read(Image, {**IMAGE, **change})
+    with pytest.raises(ValueError, match=r"^the file: expected an object, not \[\]$"):
+        read(Image, [])
+    with pytest.raises(ValueError, match=rf"^in\.json\..*{fault}"):
+        read(Image, {**IMAGE, **change}, "in.json")
+
+
+def test_keys_in_order() -> None:
+    found = in_order({"b": [{"d": 1, "c": 2}], "a": 0})
+    assert json.dumps(found) == '{"a": 0, "b": [{"c": 2, "d": 1}]}'
+
+
+def test_a_manifest_of_the_main_job_is_read_and_written_byte_for_byte(tmp_path: Path) -> None:
+    manifest = read_manifest(REAL)
+    assert manifest is not None
+    text = (REAL / "manifest.json").read_text()
+    assert manifest_text(manifest) == text
+    assert write_manifest(tmp_path, manifest, []) == manifest
+    assert (tmp_path / "manifest.json").read_text() == text
+    assert manifest.inputs.recipes[0].name == "hpc-base"
+    assert {one.outcome for found in manifest.checks.values() for one in found} == {"passed"}
+    assert faults_of(manifest, read_statements(REAL, manifest)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"schema": "build-images/manifest/v9"}, "schema: expected build-images/manifest/v1"),
+        ({"artifacts": {"sif": {}}}, r"artifacts\.oci: missing"),
+        ({"artifacts": {"oci": {}, "iso": {}}}, r"artifacts\.iso: unknown format"),
+        ({"checks": {"iso-1": []}}, r"checks\.iso: unknown format"),
+        ({"cell": {"arch": 1}}, r"cell\.arch: expected a text, not 1"),
+    ],
+)
+def test_what_is_no_manifest(change: dict[str, object], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        manifest_from(document(change))
+
+
+def test_a_manifest_keeps_what_a_later_version_says() -> None:
+    later = document({"later": [1], "inputs": {"later": {"a": None}}})
+    text = json.loads(manifest_text(manifest_from(later)))
+    assert (text["later"], text["inputs"]["later"]) == ([1], {"a": None})
