@@ -42,7 +42,7 @@ class Commands:
         self.hanging: set[str] = set()  # and of those that are ended when their time is over
         self._patch = patch
         self._text = ""
-        for name in ("bin", "home", "work"):
+        for name in ("bin", "home", "scratch"):
             (folder / name).mkdir()
         self._patch.setattr(Processes, "capture", self._capture)
         self._patch.setattr(Processes, "logged", self._logged)
