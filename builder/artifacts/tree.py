@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import IO
 
-from builder.artifacts.attributes import Attributes, roots_attributes, users_attributes
+from builder.artifacts.tars import Attributes, roots_attributes, users_attributes
 from builder.model.digests import sha256_of
 from builder.model.errors import StepFailed
 

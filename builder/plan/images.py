@@ -22,7 +22,7 @@ from builder.model import (
 from builder.model.contract import as_document, contract_of
 from builder.model.errors import Fault
 from builder.model.inputs import at_mirror
-from builder.model.tags import OWN
+from builder.model.names import OWN
 from builder.plan.constraints import Verdict
 from builder.plan.decisions import decided
 from builder.plan.rendering import Memo

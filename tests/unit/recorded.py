@@ -42,7 +42,7 @@ class Commands:
         self.hanging: set[str] = set()  # and of those that are ended when their time is over
         self._patch = patch
         self._text = ""
-        for name in ("bin", "home", "scratch"):
+        for name in ("bin", "home", "work"):
             (folder / name).mkdir()
         self._patch.setattr(Processes, "capture", self._capture)
         self._patch.setattr(Processes, "logged", self._logged)
@@ -116,7 +116,7 @@ class Commands:
         return next((text for part, text in self.output.items() if part in line), "")
 
     def _normal(self, text: str) -> str:
-        text = text.replace(str(self.folder), "")
+        text = text.replace(str(self.folder), "FOLDER")
         for pattern, name in _MADE_UP:
             text = pattern.sub(name, text)
         return text

@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import pytest
 
-from builder.distribute.pull import proving
 from builder.distribute.pull.limits import LIMITS
 from builder.model.errors import Refused
 from builder.trust.proof import boxes, certified, values
@@ -19,7 +18,6 @@ def test_what_is_read_of_proof() -> None:
     assert values.MAX_MANIFEST == 4 * MIB
     assert values.MAX_PAYLOAD == 32 * MIB
     assert (values.MAX_LAYERS, values.MAX_ATTACHMENTS, values.MAX_CLAIMS) == (200, 1000, 2000)
-    assert proving.MAX_CLAIMS == values.MAX_CLAIMS
     assert (boxes._MAX_MEMORY, boxes._MAX_ROUNDS) == (512 * MIB, 16)
     assert certified._MAX_CERTIFICATE <= 64 * KIB
 

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from builder.artifacts.attributes import PAX, as_headers
+from builder.artifacts.tars import PAX, as_headers
 from builder.distribute.pull.limits import LIMITS
 from builder.distribute.pull.streams import Plain
 from builder.model.errors import Refused

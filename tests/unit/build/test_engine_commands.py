@@ -108,7 +108,7 @@ def test_a_base_that_changed_meanwhile_is_no_base(machine: Commands) -> None:
 
 @pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
 def test_a_definition_is_built_by_apptainer(arch: str, machine: Commands) -> None:
-    folder = machine.folder / "scratch"
+    folder = machine.folder / "work"
     for is_root in (True, False):
         with machine.user(is_root=is_root):
             apptainer.build(

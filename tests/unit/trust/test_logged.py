@@ -130,7 +130,7 @@ def test_an_envelope_has_one_signature_and_a_payload(kind: str) -> None:
     spec = SPECS[kind]
     above = {"dsse/0.0.1": (), "dsse/0.0.2": ("dsseV002",), "intoto/0.0.2": ("content", "envelope")}
     path = (*above[kind], "signatures")
-    [signature] = functools.reduce(operator.getitem, path, spec)  # type: ignore[arg-type]
+    [signature] = functools.reduce(operator.getitem, path, spec)
     assert not is_believed(kind, changed(spec, path, [signature, signature]))
     assert not is_believed(kind, changed(spec, path, []))
     assert not is_believed(kind, changed(spec, path, {"0": signature}))

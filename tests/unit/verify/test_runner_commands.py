@@ -41,7 +41,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 def container(machine: Commands, kind: Kind) -> Container:
     return Container(
         artifact=machine.folder / "images" / ARTIFACTS[kind.format],
-        work=machine.folder / "scratch",
+        work=machine.folder / "work",
         tools=machine.tools,
         directory="/workspace",
     )
