@@ -11,9 +11,8 @@ from typing import Any
 
 from builder.distribute.pull.owning import check_own, make_own
 from builder.model.errors import Refused
-from builder.system.atomic import write_whole
+from builder.system.atomic import read_regular, write_whole
 from builder.system.locks import locked
-from builder.system.regular_files import read_regular
 from builder.trust.policy.gathered import Gathered, Previous
 from builder.trust.policy.outcomes import REFUSED
 from builder.trust.policy.rollback import rollback, times_of
