@@ -32,6 +32,7 @@ from builder.distribute.pull.disk import tree_on_disk
 from builder.distribute.pull.receipts import read_receipt
 from builder.distribute.pull.unpacking import unpack
 from builder.model.digests import sha256_of_file
+from builder.model.exact_json import member
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 STATUSES = (401, 403, 404, 429, 500, 502, 503)
@@ -70,7 +71,7 @@ def outcome(site: Site, published: Published, form: str, status: int, said: str)
 def is_whole(out: Path, published: Published, form: str) -> bool:
     """Whether an output is what was published, in a format."""
     receipt = read_receipt(out)
-    if receipt is None or receipt["image"]["digest"] != published.image:
+    if receipt is None or member(receipt, "image", "digest") != published.image:
         return False
     if form == "directory":
         same = tree_on_disk(out / "rootfs") == receipt["on_disk"]

@@ -11,9 +11,8 @@ import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from builder.model.exact_json import parsed
+from builder.model.exact_json import member, parsed, part
 from builder.model.manifest import Manifest, required_runs
 from builder.model.names import FAILED, NONE, PASSED, SKIPPED
 from builder.model.predicates import STATEMENT, TEST_RESULT
@@ -30,9 +29,11 @@ _RESULTS = {"PASSED": PASSED, "WARNED": SKIPPED, "FAILED": FAILED}
 _WORST_LAST = (PASSED, SKIPPED, FAILED)
 # in-toto's Statement v1 is of that year: https://github.com/in-toto/attestation/releases
 _EARLIEST = dt.datetime(2023, 1, 1, tzinfo=dt.timezone.utc)
+# Where a statement says when, where and how the checks ran.
+_RUN = ("predicate", "configuration", 0, "annotations")
 _CLOCKS_DIFFER = dt.timedelta(days=1)
 
-Statement = Mapping[str, Any]
+Statement = Mapping[str, object]
 
 
 def required_checks(declared: Collection[str], mpi: str) -> set[str]:
@@ -40,21 +41,21 @@ def required_checks(declared: Collection[str], mpi: str) -> set[str]:
     return {*ALWAYS, *declared, *([MPI] if mpi != NONE else [])}
 
 
-def outcomes_of(predicate: Mapping[str, Any]) -> dict[str, str]:
+def outcomes_of(predicate: Mapping[str, object]) -> dict[str, str]:
     """Each check's outcome in a test result: the worst that a list or its details say."""
     outcomes: dict[str, str] = {}
     for outcome in _WORST_LAST:
-        outcomes |= {str(check): outcome for check in predicate[_LISTS[outcome]]}
+        outcomes |= {str(check): outcome for check in member(predicate, _LISTS[outcome])}
     for check, outcome in _details(predicate):
         ranked = (outcome, outcomes.get(check, outcome))
         outcomes[check] = max(ranked, key=_WORST_LAST.index)
     return outcomes
 
 
-def wrong_numbers(data: Mapping[str, Any]) -> list[int]:
+def wrong_numbers(data: Mapping[str, object]) -> list[int]:
     """The numbers that ranks reported, where they are not 0 to `ranks` - 1; else none."""
-    numbers: list[int] = data.get("rank_numbers") or []  # earlier programs report none
-    return numbers if numbers and numbers != [*range(data["ranks"])] else []
+    numbers: list[int] = part(data, "rank_numbers") or []  # earlier programs report none
+    return numbers if numbers and numbers != [*range(member(data, "ranks"))] else []
 
 
 def run_faults(statement: Statement, *, arch: str = "") -> list[str]:
@@ -63,15 +64,15 @@ def run_faults(statement: Statement, *, arch: str = "") -> list[str]:
     `arch` is the image's architecture, where known. Raises `KeyError`, `TypeError` or `ValueError`
     for a statement that is malformed.
     """
-    predicate = statement["predicate"]
-    run = predicate["configuration"][0]["annotations"]
+    setting, *checks = member(statement, "predicate", "configuration")
+    run = setting["annotations"]
     host, is_emulated = run["host"]["arch"], run["emulated"]
     faults = [*_wrong_times(run["started"], run["finished"])]
     if arch and is_emulated is not (host != arch):
         how = "emulated" if is_emulated else "native"
         faults.append(f"a run of {arch} on {host} is said to be {how}")
     expected = arch or ("" if is_emulated else host)
-    for check in predicate["configuration"][1:]:
+    for check in checks:
         seen = check["annotations"].get("data", {}).get("uname", expected)
         if expected and seen != expected:
             faults.append(f"{check['name']} saw {seen}, expected {expected}")
@@ -153,16 +154,16 @@ def as_judged(manifest: Manifest, faults: Sequence[str]) -> Manifest:
 # ---- One statement ----
 
 
-def _details(predicate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for check in predicate["configuration"][1:]:
+def _details(predicate: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for check in member(predicate, "configuration")[1:]:
         outcome = check["annotations"]["outcome"]
         if outcome not in _WORST_LAST:
             raise ValueError(f"outcome {outcome} of {check['name']}")
         yield str(check["name"]), outcome
 
 
-def _wrong_lists(predicate: Mapping[str, Any]) -> Iterator[str]:
-    listed = {check: one for one, key in _LISTS.items() for check in predicate[key]}
+def _wrong_lists(predicate: Mapping[str, object]) -> Iterator[str]:
+    listed = {check: one for one, key in _LISTS.items() for check in member(predicate, key)}
     details = dict(_details(predicate))
     for check in sorted(listed.keys() | details.keys()):
         if details.get(check) != listed.get(check):
@@ -171,7 +172,7 @@ def _wrong_lists(predicate: Mapping[str, Any]) -> Iterator[str]:
                 f"and {details.get(check, 'missing')} in its details"
             )
     worst = max(outcomes_of(predicate).values(), key=_WORST_LAST.index, default=PASSED)
-    if _RESULTS.get(predicate["result"]) != worst:
+    if _RESULTS.get(str(predicate["result"])) != worst:
         yield f"its result is {predicate['result']}, and its worst outcome {worst}"
 
 
@@ -251,7 +252,7 @@ def _wrong_runs(
             outcomes = runs.get(run, None if run.endswith(BENCH) else {})
             for fault in _wrong_run(manifest, statement or {}, outcomes, lacking):
                 yield f"{file}: {fault}"
-            if statement and statement["predicate"]["configuration"][0]["annotations"]["emulated"]:
+            if statement and member(statement, *_RUN)["emulated"]:
                 emulated |= {run} & runs.keys()
         except (LookupError, TypeError, ValueError, AttributeError):
             yield f"{file}: this evidence is missing, or cannot be read"
@@ -277,7 +278,7 @@ def _wrong_harness(
         try:
             [equal] = [
                 check["annotations"]["data"]
-                for check in (statement or {})["predicate"]["configuration"][1:]
+                for check in member(statement or {}, "predicate", "configuration")[1:]
                 if check["name"] == ALWAYS[0]
             ]
             found = equal["harness"]
@@ -318,9 +319,10 @@ def _wrong_run(
         yield "it is no test result"
         return
     yield from run_faults(statement, arch=manifest.cell.arch)
-    yield from _wrong_lists(statement["predicate"])
+    predicate = member(statement, "predicate")
+    yield from _wrong_lists(predicate)
     yield from _wrong_subjects(manifest, statement, of_all=bool(required))
-    found = outcomes_of(statement["predicate"])
+    found = outcomes_of(predicate)
     if lacking := sorted(required - found.keys()):
         yield f"it has no outcome of {', '.join(lacking)}"
     if outcomes is not None and outcomes != found:
@@ -328,17 +330,17 @@ def _wrong_run(
             check for check in {*found, *outcomes} if found.get(check) != outcomes.get(check)
         )
         yield f"the manifest has other outcomes of {', '.join(unlike)}"
-    run = statement["predicate"]["configuration"][0]["annotations"]
+    run = member(statement, *_RUN)
     yield from _impossible_times(manifest, run["started"], run["finished"])
-    yield from _wrong_ranks(statement["predicate"])
+    yield from _wrong_ranks(predicate)
     states = [asdict(one) for one in states_in(manifest.inputs)]
     if run.get("indices", states) != states:
         yield "it names other states of package indices than the manifest"
 
 
-def _wrong_ranks(predicate: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_ranks(predicate: Mapping[str, object]) -> Iterator[str]:
     """Ranks of a check that passed which are not numbered from 0, each once."""
-    for check in predicate["configuration"][1:]:
+    for check in member(predicate, "configuration")[1:]:
         has_passed = check["annotations"]["outcome"] == PASSED
         if has_passed and (numbers := wrong_numbers(check["annotations"].get("data") or {})):
             yield f"the ranks of {check['name']} are numbered {numbers}, and it passed"
@@ -346,7 +348,9 @@ def _wrong_ranks(predicate: Mapping[str, Any]) -> Iterator[str]:
 
 def _wrong_subjects(manifest: Manifest, statement: Statement, *, of_all: bool) -> Iterator[str]:
     """Launched ranks may speak for the artifact alone that they ran in."""
-    subjects = {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+    subjects = {
+        one["name"]: f"sha256:{one['digest']['sha256']}" for one in member(statement, "subject")
+    }
     identifier = manifest.image
     for name, artifact in manifest.artifacts.items():
         found = subjects.get(f"{identifier}/{name}")

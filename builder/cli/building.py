@@ -32,6 +32,7 @@ from builder.model import FORMATS, Outcome, Plan, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
 from builder.reports.report.folder import report_folder
+from builder.reports.report.view import BuildRun
 from builder.sources.package_indices import days_behind
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -62,7 +63,7 @@ def build(options: Options) -> int:
         rest = dataclasses.replace(made, images=images)
         _build(options, progress, rest, within, lost.reasons())
     else:
-        about = {"started": now(), "duration_s": 0.0, "host": dataclasses.asdict(host_facts())}
+        about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
         report_folder(options.out, made, {}, lost.reasons(), about)
     raise lost.error(_shown(options.out))
 
@@ -92,7 +93,7 @@ def _build(
             made,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},
-            {"started": run.started, "duration_s": took_s, "host": dataclasses.asdict(run.host)},
+            BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
         )
     if options.json:
         print((options.out / "report.json").read_text(), end="")

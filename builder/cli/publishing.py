@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.cli.failures import any_failing, told_of_failures
 from builder.compile.spec import block_faults
@@ -180,7 +180,7 @@ def _traffic(traffic: Traffic) -> str:
     return "; ".join(parts)
 
 
-def _traffic_json(traffic: Traffic) -> dict[str, Any]:
+def _traffic_json(traffic: Traffic) -> dict[str, object]:
     return {
         "blobs": {
             how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}

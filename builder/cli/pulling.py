@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder import facts
 from builder.cli.os_errors import told
@@ -26,6 +26,7 @@ from builder.distribute.pull.receipts import Last
 from builder.host import read_record, this_host
 from builder.host.record import Host
 from builder.model.errors import BadInput, BuildImagesError, Interrupted
+from builder.model.exact_json import member
 from builder.registry import Credentials, Learned, Reference, Registry, connect
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -213,7 +214,7 @@ class _Shown:
             print(printable(reference))
         print("\n".join(as_lines(rulings, fixes=False)))
 
-    def json(self, document: dict[str, Any]) -> None:
+    def json(self, document: dict[str, object]) -> None:
         print(json.dumps(document, indent=None if self.several else 1), flush=True)
 
     def say(self, text: str) -> None:
@@ -239,7 +240,7 @@ def _brought(shown: _Shown, looked: _Looked) -> None:
         print("\n".join(as_lines(done.rulings)))
     if not done.fresh:
         shown.say("it is there already, and whole")
-    for what, some in done.receipt["changes"].items() if done.fresh else ():
+    for what, some in member(done.receipt, "changes").items() if done.fresh else ():
         shown.say(f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
     print(done.path, flush=True)
 

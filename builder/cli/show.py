@@ -54,7 +54,7 @@ def plan_json(
     }
 
 
-def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, Any]:
+def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, object]:
     return {
         "image": image.identifier,
         "cell": asdict(image.cell),
@@ -76,7 +76,7 @@ def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -
     }
 
 
-def _left_out_json(one: LeftOut) -> dict[str, Any]:
+def _left_out_json(one: LeftOut) -> dict[str, object]:
     return {
         "image": one.cell.identifier,
         "cell": asdict(one.cell),

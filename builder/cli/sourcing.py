@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from builder.build.at_work import using
 from builder.build.bases import find_mirror
@@ -232,7 +232,10 @@ def _tell(options: Options, before: Lock, written: Lock, found: Downloads) -> No
         print(f"not lockable: {recipe} clones {repository} {how}")
 
 
-def _counts(what: str, before: Mapping[Any, object], after: Mapping[Any, object]) -> str:
+K = TypeVar("K")
+
+
+def _counts(what: str, before: Mapping[K, object], after: Mapping[K, object]) -> str:
     new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
     changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
     return f"{counted(len(after), what)}; {new} new, {changed} changed, {gone} gone"

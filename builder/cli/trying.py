@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.model.errors import counted
 from builder.system.terminal import printable
@@ -41,7 +41,7 @@ def _show(tried: list[Tried], *, explain: bool) -> None:
             print("\n".join(as_lines(one.rulings, fixes=False)))
 
 
-def _as_json(one: Tried) -> dict[str, Any]:
+def _as_json(one: Tried) -> dict[str, object]:
     return {
         "case": one.case.name,
         "as_expected": not one.wrong,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
 
 import hpccm.config
 
@@ -97,7 +96,7 @@ _kept = functools.lru_cache(maxsize=20_000)(_made)
 forget = _kept.cache_clear  # for measurements
 
 
-def _left(one: Any, stage: str) -> str:
+def _left(one: object, stage: str) -> str:
     """What an object leaves for run time; hpccm's blocks return None where that is nothing."""
     runtime = getattr(one, "runtime", None)
     found = runtime(_from=stage) if stage and callable(runtime) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from builder.model.errors import Refused
+from builder.model.exact_json import member, part
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import ARTIFACT_TYPES
 
@@ -32,8 +33,8 @@ def _files(registry: Source, digest: str, refer: tuple[Descriptor, ...]) -> Iter
     for one in refer:
         try:
             _, document = registry.document(one)
-            if (document.get("subject") or {}).get("digest") == digest:
-                [layer] = document["layers"]
+            if part(document, "subject", "digest") == digest:
+                [layer] = member(document, "layers")
                 yield Descriptor.read(layer, registry.name)
         except (WrongContent, NotThere, LookupError, TypeError, ValueError, AttributeError):
             continue

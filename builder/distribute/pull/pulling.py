@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from builder import __version__
 from builder.distribute.pull.artifacts import published
@@ -79,7 +78,7 @@ class Pulled:
     """
 
     path: Path
-    receipt: dict[str, Any]
+    receipt: dict[str, object]
     rulings: tuple[Ruling, ...]
     fresh: bool
 
@@ -180,7 +179,7 @@ def _tree_ruling(judged: Judged, packed: Packed) -> Ruling:
 
 def _receipt(
     wanted: Wanted, judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     unpacked = packed.unpacked
     changes = (
         {

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from builder.distribute.pull.owning import check_own, make_own
 from builder.model.errors import Refused
@@ -75,12 +74,12 @@ class Last:
         return self.folder / f"{name}.json"
 
 
-def write_json(file: Path, document: Mapping[str, Any]) -> None:
+def write_json(file: Path, document: Mapping[str, object]) -> None:
     """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
     write_whole(file, json.dumps(document, indent=1) + "\n")
 
 
-def read_receipt(folder: Path) -> dict[str, Any] | None:
+def read_receipt(folder: Path) -> dict[str, object] | None:
     """The receipt in a folder; None if there is none that can be read."""
     try:
         found = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))

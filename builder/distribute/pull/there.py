@@ -7,7 +7,6 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.oci import read_layout
 from builder.distribute.pull.disk import tree_on_disk
@@ -37,7 +36,7 @@ class Expected:
     environment: bytes
 
 
-def already_there(output: Path, expected: Expected) -> tuple[Path, dict[str, Any]]:
+def already_there(output: Path, expected: Expected) -> tuple[Path, dict[str, object]]:
     """What is at the output, with its receipt, if that is what is expected, and is whole.
 
     To the folder, the receipt and the artifact nobody else may write; of a layout, to nothing in
@@ -100,7 +99,7 @@ def _ours(path: Path) -> None:
     raise Refused(f"{path} {problem}", hint=_ELSEWHERE)
 
 
-def _is_whole(path: Path, expected: Expected, receipt: Mapping[str, Any]) -> bool:
+def _is_whole(path: Path, expected: Expected, receipt: Mapping[str, object]) -> bool:
     if expected.format == "oci":
         layout = read_layout(path)
         layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]

@@ -16,6 +16,7 @@ from builder.compile.spec.checks import SCRIPTS
 from builder.distribute.pull.receipts import NAME, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
+from builder.model.exact_json import member
 from builder.model.manifest import ProvenImage
 from builder.verify import FormatTree, InImageCheck, Target
 from builder.verify.again import Verified, check_runners, within_reach, work_folder
@@ -52,7 +53,7 @@ def receipt_in(folder: Path) -> Receipt | None:
             f"{folder}/rootfs -- /opt/build-images/run-checks",
         )
     try:
-        run, image = found["run"], found["image"]
+        run, image = member(found, "run"), member(found, "image")
         return Receipt(
             identifier=str(found["name"]),
             arch=str(image["architecture"]),

@@ -14,7 +14,7 @@ from samples import ROOT
 from builder.artifacts.agreement import faults_of, read_statements
 from builder.artifacts.manifests import read_manifest, write_manifest
 from builder.model.manifest import manifest_from, manifest_text
-from builder.model.records import in_order, named, optional, read, unknown, write
+from builder.model.records import named, optional, read, unknown, write
 
 REAL = ROOT / "tests/data/records/hpc-base-1.0-debian13-openmpi5.0-ppc64le"
 
@@ -86,11 +86,6 @@ def test_what_is_wrong_is_named_by_its_key(change: dict[str, object], fault: str
         read(Image, [])
     with pytest.raises(ValueError, match=rf"^in\.json\..*{fault}"):
         read(Image, {**IMAGE, **change}, "in.json")
-
-
-def test_keys_in_order() -> None:
-    found = in_order({"b": [{"d": 1, "c": 2}], "a": 0})
-    assert json.dumps(found) == '{"a": 0, "b": [{"c": 2, "d": 1}]}'
 
 
 def test_a_manifest_of_the_main_job_is_read_and_written_byte_for_byte(tmp_path: Path) -> None:
