@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -42,27 +42,33 @@ class Coverage:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def tests_of(self, file: str, lines: range) -> list[str]:
-        """Those that cover a mutation, the quickest first, within the budget.
+        """Those that cover a mutation, the closest and quickest first, within the budget.
 
-        A line that runs at import alone is covered by the tests of its module; where nothing of a
-        module runs later, as of a table, by those of the modules that import it.
+        What runs at import, as a table does, is covered by the tests of its module, of the modules
+        that import it, and of the test files that import it: the tests that run its lines are those
+        in which the module happened to be imported, and one that compares a constant with something
+        else runs none of them.
         """
         names = self._names(file, lines)
-        if names == {_IMPORT}:
-            names = self._of_module(file)
-        if names == {_IMPORT}:
-            names = set().union(*map(self._of_module, importers().get(file, ())))
+        importing = importing_files(file)
+        if self.is_run_at_import(file, lines):
+            names = names.union(*map(self._of_module, {file, *importing}))
+            names |= {name for name in self.seconds if _file(name) in importing}
         chosen: list[str] = []
         total = 0.0
-        for name in sorted(names - {_IMPORT}, key=lambda name: (self.seconds.get(name, 1.0), name)):
+        for name in sorted(names - {_IMPORT}, key=lambda name: self._order(name, importing)):
             total += self.seconds.get(name, 1.0)
             if total > BUDGET_S and chosen:
                 break
             chosen.append(name)
         return chosen
 
+    def _order(self, name: str, importing: Collection[str]) -> tuple[bool, float, str]:
+        return _file(name) not in importing, self.seconds.get(name, 1.0), name
+
     def is_run_at_import(self, file: str, lines: range) -> bool:
-        return _IMPORT in self._names(file, lines)
+        """Whether lines are outside of functions, or in one that is called at import."""
+        return lines[0] not in lines_in_functions(file) or _IMPORT in self._names(file, lines)
 
     def _names(self, file: str, lines: range) -> set[str]:
         by_line = self.tests.get(file, {})
@@ -84,16 +90,39 @@ def _lines() -> dict[int, set[str]]:
     return defaultdict(set)
 
 
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
 @functools.cache
 def importers() -> dict[str, set[str]]:
-    """The files of `builder/` that import each of them."""
+    """The files of `builder/` and of the unit tests that import each file of `builder/`."""
     files: dict[str, set[str]] = defaultdict(set)
-    for path in sorted((PROJECT / "builder").rglob("*.py")):
+    for path in sorted([*(PROJECT / "builder").rglob("*.py"), *_UNITS.rglob("test_*.py")]):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for name in (node.module, *(f"{node.module}.{one.name}" for one in node.names)):
                     files[_file_of(name)].add(str(path.relative_to(PROJECT)))
     return files
+
+
+@functools.cache
+def lines_in_functions(file: str) -> frozenset[int]:
+    """The lines of the bodies of functions."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = ast.walk(ast.parse((PROJECT / file).read_bytes()))
+    bodies = [part for node in nodes if isinstance(node, functions) for part in node.body]
+    return frozenset(
+        line for part in bodies for line in range(part.lineno, (part.end_lineno or 0) + 1)
+    )
+
+
+@functools.cache
+def importing_files(file: str) -> set[str]:
+    """The files that import one of `builder/`, or its package where that hands on its names."""
+    direct = importers().get(file, set())
+    package = str(Path(file).parent / "__init__.py")
+    return direct | (importers().get(package, set()) if package in direct else set())
 
 
 def _file_of(module: str) -> str:

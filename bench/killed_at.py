@@ -23,7 +23,7 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from builder.cli import bundling, loading, publishing, pulling  # each fork has them
+from builder.cli import bundle, load, publish, pull  # each fork has them
 from builder.cli import main as build_images
 from builder.distribute.publish import signing  # each fork has them
 
@@ -36,7 +36,7 @@ CHANGES = frozenset(
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _WRITERS = frozenset(["write", "writelines", "truncate"])
 _FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
-LOADED = (bundling, loading, publishing, pulling, signing)
+LOADED = (bundle, load, publish, pull, signing)
 
 
 class Steps:

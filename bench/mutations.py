@@ -8,8 +8,9 @@ Left out is what no test of behaviour can notice:
 * prose for people, as wording.py tells it: a sentence that begins with XX is a misprint and no
   broken code. Keys, names, patterns, options of programs, formats, paths and modes stay;
 * the `indent` of JSON, which reads the same;
-* the sizes of pieces in which data are read and copied, and how long a loop sleeps before it looks
-  again: with others the same comes out;
+* the sizes of pieces in which data are read and copied, how long a loop sleeps before it looks
+  again, and whose processors are counted: with others the same comes out;
+* how many items of a list, or letters of a text, a message shows before it breaks off;
 * what `raise AssertionError` holds, where no program gets to.
 
 A change is another one where the first would be none:
@@ -17,6 +18,7 @@ A change is another one where the first would be none:
 * seconds that something may take become 0: with one more, only the waiting is longer;
 * a function that is annotated `-> bool` returns the opposite: None is false, too;
 * what is returned and empty gets an item, for the same reason;
+* the characters that `strip` takes away become another one: with one more, hardly a text differs;
 * a returned number or truth value is changed as a constant, and not once more into None.
 """
 
@@ -51,9 +53,10 @@ _FILLED: Mapping[str, str] = {
     "[]": '["XX"]',
     "{}": '{"XX": "XX"}',
 }
-_OF_PIECES = re.compile(r".*(?:CHUNK|PIECE|POLL).*")
+_OF_PIECES = re.compile(r".*(?:CHUNK|PIECE|POLL).*|_SHOWN")
 _SECONDS = re.compile(r"(?:.*_)?(?:timeout|[sS])")
-_IN_PIECES = {"read", "copyfileobj", "sleep"}
+_IN_PIECES = {"read", "copyfileobj", "iter_content", "sleep", "sched_getaffinity"}
+_STRIPS = {"strip()", "lstrip()", "rstrip()"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +152,9 @@ class _Mutator:
             new = "0" if node.value and _is_seconds(node, self._parents) else f"({text} + 1)"
             yield self._replaced(node, new, statement, "constant")
         elif isinstance(node.value, str) and node.value and not is_prose(node, self._parents):
-            yield self._replaced(node, f'("XX" + {text})', statement, "constant")
+            is_stripped = _name_of(node, self._parents) in _STRIPS
+            new = '"X"' if is_stripped else f'("XX" + {text})'
+            yield self._replaced(node, new, statement, "constant")
         elif isinstance(node.value, bytes) and node.value:
             yield self._replaced(node, f'(b"XX" + {text})', statement, "constant")
 

@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from gc import freeze
 from types import FrameType
 from typing import NoReturn
 
-from builder.cli import dispatch
-from builder.cli.options import parse
+from builder.build.shared import name_shared
+from builder.cli.commands import command_of, parse
 from builder.cli.os_errors import told
 from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.system.terminal import printable_lines
@@ -41,7 +42,10 @@ def _ended(argv: Sequence[str] | None) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, _as_interrupt)
-        return dispatch.run(options)
+        name_shared(options.project)
+        command = command_of(options.command)
+        freeze()  # modules stay for good: the collector need not look through them
+        return command.run(options)
     except (KeyboardInterrupt, Interrupted):
         _tell("interrupted; run the same command again to go on from here")
         return Interrupted.exit_code

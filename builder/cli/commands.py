@@ -1,138 +1,145 @@
-"""The commands that only look: each prints its result and returns the exit code."""
+"""The commands, and the module of each: `builder.cli.NAME` is imported when NAME is run."""
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import sys
+import argparse
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Protocol, cast, get_type_hints
 
-from builder.artifacts.manifests import Wanted, state_of
-from builder.artifacts.settled import epoch_of
-from builder.build import binfmt
-from builder.build.records import StageState, stage_states
-from builder.cli import show
-from builder.compile.spec import COMPILER, base_archive, block_faults, compile_spec, limit_reason
-from builder.load.project import RUN_CHECKS, load_project
-from builder.model import Plan, PlannedImage, Spec
-from builder.model.errors import BadInput
-from builder.plan import make_plan
-from builder.plan.keys import StageKeys
-from builder.system.home import Home
+from builder import __version__
+from builder.cli.options import EXIT_CODES, Options, Parser
 
-if TYPE_CHECKING:
-    from builder.cli.options import Options
+DEFAULT = "build"
+ABOUT = {
+    "build": "compile, build, pack and verify the selected images (the default)",
+    "plan": "show the selected images in build order",
+    "spec": "write Dockerfile and Singularity.def of each image",
+    "lint": "look for faults in the specs of each image",
+    "rehearse": "try all that can be tried of each image without building it",
+    "explain": "say why each cell is in or out",
+    "lock": "pin sources by checksum and base images by digest, in lock.yaml",
+    "fetch": "bring all locked sources into the local store",
+    "verify": "prove again what was built or pulled",
+    "reproduce": "build an image again, and say whether it comes out the same, byte for byte",
+    "publish": "send proven images to a registry",
+    "bundle": "write proven images into an archive",
+    "load": "take images from an archive, if they are proven",
+    "doctor": "say what this machine can build, run and verify, or how its GPUs are",
+    "setup": "install what images are built with: the user's part, or the administrator's",
+    "check-host": "say whether an image runs on this host, without starting it",
+    "gc": "show what nothing in the store refers to any more, and free it",
+    "keys": "make a pair of keys to sign images with",
+    "pull": "bring an image from a registry, if it is proven",
+    "policy": "try a policy on recorded cases",
+    "schema": "print the JSON Schema of a kind of input file, for editors, or of evidence",
+    "site-files": "write what a site needs to run the images",
+    "ci": "print a pipeline for the images, for a CI system",
+    "catalog": "write a web site of the images that are built",
+}
+DESCRIPTION = """\
+Build container images for supercomputers: recipes declared once in YAML, times a matrix of
+architecture x base x CUDA x MPI, as OCI image, Singularity image (SIF) and Charliecloud
+tarball, each proven by tests inside the container.
+
+Without a command, every selected image is compiled, built, packed and verified; without a
+selector, the default selection of matrix.yaml is taken. An image that is done and unchanged
+is not built again.
+"""
+EXAMPLES = """\
+examples:
+  build-images                                   the default selection
+  build-images --arch ppc64le --mpi openmpi      every recipe and base, for POWER with Open MPI
+  build-images --image 'python-mpi-*-x86_64'     by image identifier
+  build-images plan --all                        what there is, and in which order it is built
+  build-images explain --mpi mpich               why each cell is in or out
+  build-images gc                                what the store holds in vain
+  build-images doctor                            what this machine can build, run and verify
+  build-images publish --to quay.io/site         proven images, with their proof, to a registry
+  build-images bundle --output site.tar          the same in one file, to be carried
+  build-images check-host image.sif              whether an image runs on this machine
+  build-images verify DIR --launcher srun        whether Slurm starts the ranks of an image
+
+"""
 
 
-MOST_WITH_STAGES = 50
+class Command(Protocol):
+    """The module of a command; its options are of the class that `run` takes."""
+
+    @staticmethod
+    def declare(parser: Parser) -> None:
+        """Add the command's options, its description and its examples."""
+
+    @staticmethod
+    def run(options: Any) -> int:
+        """Run the command; return the exit code."""
 
 
-def plan(options: Options) -> int:
-    """Show the selected images in build order."""
-    planned = load_plan(options)
-    if options.graph:
-        print(show.plan_graph(planned))
-    else:
-        show_plan(options, planned)
-    return 0
+def command_of(name: str) -> Command:
+    """Import the module of a command."""
+    return cast("Command", import_module(f"builder.cli.{name.replace('-', '_')}"))
 
 
-def show_plan(options: Options, planned: Plan) -> None:
-    """Print a plan with what the main job would do, as text or JSON.
+def options_of(command: Command) -> Options:
+    """Return the options of a command, before a command line is parsed into them."""
+    made: Options = get_type_hints(command.run)["options"]()
+    return made
 
-    The stages of many images are shown where that is asked for, and in JSON.
+
+def parse(argv: Sequence[str]) -> Options:
+    """Parse a command line; argparse prints usage errors and exits with status 2."""
+    words = _with_command(argv)
+    if words[0] not in ABOUT:
+        make_parser(declared=[], is_help=words[0] != "--version").parse_args(words)  # and exit
+    options = options_of(command_of(words[0]))
+    make_parser(declared=words[:1]).parse_args(words, options)
+    return options
+
+
+def _with_command(argv: Sequence[str]) -> list[str]:
+    """Put the name of the main job, which is left out on command lines, before its options."""
+    words = list(argv)
+    if words and not words[0].startswith("-") and words[0] not in ABOUT:
+        close = get_close_matches(words[0], ABOUT, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        text = f"unknown command {words[0]}; {guess}commands: {', '.join(ABOUT)}"
+        make_parser(declared=[]).error(text)
+    if words and (words[0] in ABOUT or words[0] in {"-h", "--help", "--version"}):
+        return words
+    return [DEFAULT, *words]
+
+
+def make_parser(declared: Sequence[str] = tuple(ABOUT), *, is_help: bool = False) -> Parser:
+    """Make the parser of the whole line, with the options of the commands in `declared`.
+
+    The main job has no name on the command line, so its options are part of the general help.
     """
-    states = image_states(options, planned.images)
-    if options.json:
-        stages = states_of_stages(options, planned)
-        print(json.dumps(show.plan_json(planned, states, stages), indent=1))
-    elif options.stages or len(planned.images) <= MOST_WITH_STAGES:
-        print(show.plan_text(planned, states, states_of_stages(options, planned)))
-    else:
-        print(show.plan_text(planned, states))
-
-
-def spec(options: Options) -> int:
-    """Write the specs of the selected images, and print where they are."""
-    print("\n".join(map(str, write_specs(options))))
-    return 0
-
-
-def explain(options: Options) -> int:
-    """Say why each cell is in or out, and what was seen of each that is in."""
-    from builder.verify.seen import seen_of  # noqa: PLC0415 - other commands start without it
-
-    made = load_plan(options, may_be_empty=True)
-    seen = functools.partial(seen_of, options.out, Home.of_environment())
-    if options.json:
-        print(json.dumps(show.explanation_json(made, opened=binfmt.is_open, seen=seen), indent=1))
-    else:
-        print(show.explanation(made, opened=binfmt.is_open, seen=seen))
-    return 0
-
-
-def write_specs(options: Options) -> list[Path]:
-    """Write the specs of the selected images; their folders. Lint comes last, and can refuse."""
-    from builder.build import workspace  # noqa: PLC0415 - `explain` starts without them
-    from builder.cli import linting  # noqa: PLC0415 - `explain` starts without them
-
-    folders = []
-    specs = compiled(options, load_plan(options))
-    for one in specs:
-        folders.append(options.out / one.image.identifier)
-        sources = workspace.stored_sources(one)
-        workspace.write_spec(one, None, folders[-1], base_archive(one.image), sources)
-    linting.check(options, specs, lambda text: print(text, file=sys.stderr))
-    return folders
-
-
-def load_plan(options: Options, *, may_be_empty: bool = False) -> Plan:
-    """The plan for a project and a selection; raises all faults of all files at once."""
-    project = load_project(options.project, block_faults=block_faults)
-    return make_plan(
-        project,
-        options.selection,
-        compiler=COMPILER,
-        limit_reason=limit_reason,
-        may_be_empty=may_be_empty,
+    parser = Parser(
+        prog="build-images",
+        usage="build-images [COMMAND] [SELECTORS] [OPTIONS]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-
-
-def image_states(options: Options, images: Sequence[PlannedImage]) -> list[str]:
-    """For each image, what the main job would do with it."""
-    if options.refresh or not options.cache:
-        return ["to build: all of it anew"] * len(images)
-    wanted = Wanted(
-        formats=options.formats,
-        engine=options.engine,
-        verify=options.verify,
-        epoch=epoch_of(os.environ),
-        native_tools=options.native_tools,
+    parser.commands = tuple(ABOUT)
+    if is_help:
+        command_of(DEFAULT).declare(parser)
+    parser.add_argument("--version", action="version", version=f"build-images {__version__}")
+    commands = parser.add_subparsers(
+        prog="build-images", dest="command", title="commands", metavar="COMMAND"
     )
-    return [state_of(options.out, image, wanted).text for image in images]
-
-
-def states_of_stages(options: Options, made: Plan) -> list[tuple[StageState, ...]]:
-    """For each image of a plan, what the main job would do with each of its stages."""
-    keys, home = StageKeys(COMPILER), Home.of_environment()
-    declared = [keys.of(image) for image in made.images]
-    return stage_states(home, options.engine, declared, native=options.native_tools)
-
-
-def compiled(options: Options, made: Plan) -> list[Spec]:
-    """The specs of all images, or every fault that compiling them finds."""
-    run_checks = (options.project / RUN_CHECKS).read_text()
-    specs: list[Spec] = []
-    errors: list[BadInput] = []
-    for image in made.images:
-        try:
-            specs.append(compile_spec(image, run_checks=run_checks))
-        except BadInput as error:
-            errors.append(error)
-    if errors:
-        faults = [fault for error in errors for fault in error.faults]
-        raise BadInput.of(faults) if faults else errors[0]
-    return specs
+    for name, about in ABOUT.items():
+        made: Parser = commands.add_parser(
+            name,
+            help=about,
+            description=about[:1].upper() + about[1:] + ".",
+            usage="build-images [SELECTORS] [OPTIONS]" if name == DEFAULT else None,
+            epilog=EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.commands = tuple(ABOUT)
+        made.set_defaults(parser=made)
+        if name in declared:
+            command_of(name).declare(made)
+    return parser

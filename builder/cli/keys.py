@@ -6,24 +6,50 @@ import getpass
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from builder.cli.options import Options, Parser, a_path, add_project
 from builder.model.errors import BadInput
 from builder.trust.proof.keys import PASSWORD, boxed, generated
 
-if TYPE_CHECKING:
-    from builder.cli.options import Options
+_DESCRIPTION = """\
+Make a pair of keys (ECDSA on P-256): PREFIX.key, encrypted as cosign does it, and PREFIX.pub, which
+sites put into their policy. The password is taken from the environment variable COSIGN_PASSWORD, or
+asked for on the terminal; it may be empty. Files that are there are never written over.
+"""
 
 
-def keys(options: Options) -> int:
+class KeysOptions(Options):
+    """The options of `keys`; `output` is the PREFIX of both files."""
+
+    output: Path
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `keys`."""
+    parser.description = _DESCRIPTION
+    add_project(parser)
+    parser.add_argument("kind", metavar="generate", choices=("generate",), help="what to do")
+    parser.add_argument(
+        "--output",
+        "-o",
+        type=a_path,
+        metavar="PREFIX",
+        default="cosign",
+        help="default: cosign, in this folder",
+    )
+
+
+def run(options: KeysOptions) -> int:
     """Make a pair of keys; prints the two paths, and the public key's fingerprint."""
     here = Path.cwd()
-    if options.out.name in {"", ".."} or options.out in {here, *here.parents}:
+    if options.output.name in {"", ".."} or options.output in {here, *here.parents}:
         raise BadInput(
-            f"{options.out}: this names a folder, and no files in it",
+            f"{options.output}: this names a folder, and no files in it",
             hint="--output site makes site.key and site.pub",
         )
-    private, public = (options.out.with_name(options.out.name + end) for end in (".key", ".pub"))
+    private, public = (
+        options.output.with_name(options.output.name + end) for end in (".key", ".pub")
+    )
     for path in (private, public):
         if path.exists():
             raise BadInput(

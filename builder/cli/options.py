@@ -1,178 +1,254 @@
-"""The command line: declared once, parsed into one frozen value."""
+"""The parser, and the options that several commands have.
+
+A command's module has a class that names the options it reads, `declare`, which adds them to a
+parser, and `run`, which takes them and returns the exit code.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
-from builder.cli.bundle_options import BundleOptions, bundle_options
-from builder.cli.dispatch import COMMANDS
-from builder.cli.parser import make_parser
-from builder.cli.pull_options import PullOptions, pull_options
-from builder.cli.setup_options import setup_words
-from builder.cli.site_options import FOLDERS, SiteOptions, site_options
-from builder.cli.verify_options import REPEATS, RankOptions, rank_options
 from builder.model.cells import Selection
-from builder.model.names import FORMATS, GENERIC, RUNTIME, SELECTABLE
+from builder.model.names import FLAVOURS, GENERIC, RUNTIME, SELECTABLE
+from builder.system.terminal import printable_lines
+
+EXIT_CODES = """\
+exit codes:
+  0  done                          3  the selection is empty
+  1  a build or a check failed     4  this machine lacks something needed
+  2  bad input or bad usage        5  refused: proof missing, wrong or too old
+  130  interrupted: the same command goes on from there
+"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """What the user asked for. `level` is 0 with --quiet, 2 with --verbose, else 1."""
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors name the close option, and where help is.
 
-    command: str
-    selection: Selection
-    project: Path
-    out: Path
-    level: int = 1
-    json: bool = False
-    engine: str = "buildah"
-    jobs: int = 2
-    formats: tuple[str, ...] = FORMATS
-    refresh: bool = False
-    cache: bool = True
-    native_tools: bool = True
-    max_index_age: int | None = None
-    verify: bool = True
-    dry_run: bool = False
-    graph: bool = False
-    path: Path | None = None
-    clones: tuple[Path, ...] = ()
-    steps: bool = False
-    runners: tuple[str, ...] = ()
-    bench: bool = False
-    repeats: int = REPEATS
-    prometheus: Path | None = None
-    gpu: bool = False
-    words: tuple[str, ...] = ()
-    offline: bool = False
-    lint: bool = True
-    check: bool = False
-    kind: str = ""
-    update: bool = False
-    stages: bool = False
-    free: bool = False
-    unused_for: int = 7
-    layers: bool = False
-    host: Path | None = None
-    record: bool = False
-    emulated: bool = False
-    runtimes: tuple[str, ...] = ()
-    launchers: tuple[str, ...] = ()
-    ranks: RankOptions | None = None
-    to: str = ""
-    source: str = ""
-    key: str = ""
-    attach_failures: bool = False
-    plain_http: tuple[str, ...] = ()
-    pull: PullOptions = field(default_factory=PullOptions)
-    bundle: BundleOptions | None = None
-    site: SiteOptions = field(default_factory=SiteOptions)
+    `commands` are the names of all commands, which come first on a command line.
+    """
 
+    commands: Sequence[str] = ()
 
-def parse(argv: Sequence[str]) -> Options:
-    """Parse a command line; argparse prints usage errors and exits with status 2."""
-    parser = make_parser()
-    given = parser.parse_args(_with_command(argv))
-    parser = getattr(given, "own_parser", parser)
-    verbose, quiet = getattr(given, "verbose", False), getattr(given, "quiet", False)
-    return Options(
-        command=given.command,
-        selection=_selection(given),
-        project=given.project,
-        out=getattr(given, "output", None) or given.project / FOLDERS.get(given.command, "out"),
-        level=2 if verbose else 0 if quiet else 1,
-        json=getattr(given, "json", False),
-        engine=getattr(given, "engine", "buildah"),
-        jobs=getattr(given, "jobs", 1),
-        formats=_formats(_listed(getattr(given, "format", None))),
-        refresh=getattr(given, "refresh", False),
-        cache=not getattr(given, "no_cache", False),
-        native_tools=not getattr(given, "no_native_tools", False),
-        max_index_age=getattr(given, "max_index_age", None),
-        verify=not getattr(given, "no_verify", False),
-        dry_run=getattr(given, "dry_run", False),
-        graph=getattr(given, "graph", False),
-        offline=getattr(given, "offline", False),
-        lint=not getattr(given, "no_lint", False),
-        check=getattr(given, "check", False),
-        kind=getattr(given, "kind", ""),
-        update=getattr(given, "update", False),
-        stages=getattr(given, "stages", False),
-        free=getattr(given, "free", False),
-        unused_for=getattr(given, "unused_for", 7),
-        layers=getattr(given, "layers", False),
-        host=getattr(given, "host", None),
-        record=getattr(given, "record", False),
-        emulated=getattr(given, "emulated", False),
-        runtimes=_distinct(getattr(given, "runtime", None) or []),
-        launchers=_distinct(getattr(given, "launcher", None) or []),
-        bench=_bench(parser, given),
-        repeats=getattr(given, "repeats", None) or REPEATS,
-        prometheus=getattr(given, "prometheus", None),
-        gpu=getattr(given, "gpu", False),
-        words=setup_words(given),
-        to=getattr(given, "to", "") or "",
-        source=getattr(given, "source", None) or "",
-        key=getattr(given, "key", None) or "",
-        attach_failures=getattr(given, "attach_failures", False),
-        plain_http=_distinct(getattr(given, "plain_http", None) or []),
-        path=getattr(given, "path", None),
-        clones=tuple(getattr(given, "clones", None) or ()),
-        steps=getattr(given, "steps", False),
-        runners=_distinct(getattr(given, "runner", None) or []),
-        ranks=rank_options(parser, given),
-        pull=pull_options(given),
-        bundle=bundle_options(parser, given),
-        site=site_options(given),
-    )
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        hint = f"  hint: {self.prog} --help"
+        self.exit(2, printable_lines(f"{self.prog}: error: {message}\n{hint}\n"))
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse arguments that are left over, for a command as for the whole line."""
+        options, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(self._left_over(rest, self._option_string_actions))
+        return options, rest
 
-def _with_command(argv: Sequence[str]) -> list[str]:
-    """The main job has no name on the command line: put `build` where no command is."""
-    words = list(argv)
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+    def _left_over(self, words: Sequence[str], known: Iterable[str]) -> str:
         from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
-        close = get_close_matches(words[0], COMMANDS, n=1)
-        guess = f"did you mean {close[0]}? " if close else ""
-        make_parser().error(f"unknown command {words[0]}; {guess}commands: {', '.join(COMMANDS)}")
-    if words and (words[0] in COMMANDS or words[0] in {"-h", "--help", "--version"}):
-        return words
-    return ["build", *words]
+        text = f"unrecognized arguments: {' '.join(words)}"
+        if named := [word for word in words if word in self.commands]:
+            return f"{text}; the command comes first: build-images {named[0]} ..."
+        for word in words:
+            if close := get_close_matches(word.partition("=")[0], known, n=1):
+                return f"{text}; did you mean {close[0]}?"
+        return text
 
 
-def _bench(parser: argparse.ArgumentParser, given: argparse.Namespace) -> bool:
-    """Whether to measure; what only then has a meaning is refused without."""
-    bench = getattr(given, "bench", False)
-    for name in ("repeats", "prometheus"):
-        if getattr(given, name, None) and not bench:
-            parser.error(f"--{name} goes with --bench")
-    return bool(bench)
+class Options(argparse.Namespace):
+    """A parsed command line; `parser` is the command's."""
+
+    command: str
+    parser: Parser
+    project: Path
+    output: Path | None = None
+
+    @property
+    def out(self) -> Path:
+        """The folder that a command writes to, or finds images in."""
+        return self.output or self.project / "out"
 
 
-def _selection(given: argparse.Namespace) -> Selection:
-    patterns = {name: tuple(getattr(given, name, None) or ()) for name in SELECTABLE}
-    return Selection(
-        patterns={name: some for name, some in patterns.items() if some},
-        images=tuple(getattr(given, "image", None) or ()),
-        everything=getattr(given, "all", False),
-        flavours=_distinct(getattr(given, "flavour", None) or [RUNTIME]),
-        cpu_targets=_distinct(getattr(given, "cpu_target", None) or [GENERIC]),
+class ProgressOptions(Options):
+    """Options of commands that take long."""
+
+    verbose: bool
+    quiet: bool
+
+    @property
+    def level(self) -> int:
+        """0 with --quiet, 2 with --verbose, else 1."""
+        return 2 if self.verbose else 0 if self.quiet else 1
+
+
+class SelectorOptions(Options):
+    """Options that select images."""
+
+    image: Sequence[str]
+    flavour: Sequence[str]
+    cpu_target: Sequence[str]
+    all: bool
+
+    @property
+    def selection(self) -> Selection:
+        """The selection, as the planner takes it."""
+        patterns = {name: tuple(getattr(self, name)) for name in SELECTABLE}
+        return Selection(
+            patterns={name: texts for name, texts in patterns.items() if texts},
+            images=tuple(self.image),
+            everything=self.all,
+            flavours=distinct(self.flavour or [RUNTIME]),
+            cpu_targets=distinct(self.cpu_target or [GENERIC]),
+        )
+
+
+def distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    """Texts in order, each once."""
+    return tuple(dict.fromkeys(texts))
+
+
+# ---- Options that several commands add ----
+
+
+def add_project(parser: Parser) -> None:
+    """Add --project."""
+    parser.add_argument(
+        "--project",
+        type=a_path,
+        metavar="DIR",
+        default=".",
+        help="the folder that holds matrix.yaml, recipes/ and base-images/ (default: this one)",
     )
 
 
-def _distinct(given: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(given))
+def add_selectors(parser: Parser) -> None:
+    """Add the options of `SelectorOptions`."""
+    group = parser.add_argument_group(
+        "selectors (may be repeated; a version selects by prefix: 12 takes 12.4)"
+    )
+    examples = {
+        "recipe": "hpc-base",
+        "arch": "ppc64le (or ppc64el, amd64, ...)",
+        "base": "debian13",
+        "cuda": "12.4, or none",
+        "mpi": "openmpi, openmpi5.0, or none",
+    }
+    for name in SELECTABLE:
+        group.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar=name.upper(),
+            help=f"such as {examples[name]}",
+        )
+    group.add_argument(
+        "--image", action="append", default=[], metavar="GLOB", help="by image identifier"
+    )
+    group.add_argument(
+        "--flavour",
+        action="append",
+        default=[],
+        choices=FLAVOURS,
+        help="make the selected images to run programs (the default), or to build them too",
+    )
+    group.add_argument(
+        "--cpu-target",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)",
+    )
+    group.add_argument(
+        "--all",
+        action="store_true",
+        help="the whole matrix, but for what selectors leave out, however many images that is",
+    )
 
 
-def _listed(given: object) -> list[str] | None:
-    """What may be repeated; a single choice, as `pull` has one, is none of that."""
-    return given if isinstance(given, list) else None
+def add_progress(parser: Parser) -> None:
+    """Add the options of `ProgressOptions`."""
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("-q", "--quiet", action="store_true", help="tell only of failures")
+    level.add_argument("-v", "--verbose", action="store_true", help="show all subprocess output")
 
 
-def _formats(given: Sequence[str] | None) -> tuple[str, ...]:
-    """The chosen formats in their usual order; the OCI layout is what the others are made of."""
-    return tuple(name for name in FORMATS if name == "oci" or name in (given or FORMATS))
+def add_offline(parser: Parser) -> None:
+    """Add --offline."""
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="fetch no source: what is not in the store is named. Bases and packages that the home "
+        "has, as `load --home` brings them, are asked of nobody",
+    )
+
+
+def add_output(parser: Parser, text: str) -> None:
+    """Add --output DIR."""
+    parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
+
+
+def add_no_native_tools(parser: Parser) -> None:
+    """Add --no-native-tools."""
+    parser.add_argument(
+        "--no-native-tools",
+        action="store_true",
+        help="emulate all of a foreign image's programs, also where this machine has their twins; "
+        "what was built with them is built again with --no-cache alone",
+    )
+
+
+def add_max_index_age(parser: Parser) -> None:
+    """Add --max-index-age."""
+    parser.add_argument(
+        "--max-index-age",
+        type=number_of_days,
+        metavar="DAYS",
+        help="where the mirror has not all of a package index yet, take the one before if it is so "
+        "much older at most (default: $BUILD_IMAGES_MAX_INDEX_AGE, or 14)",
+    )
+
+
+def add_no_lint(parser: Parser) -> None:
+    """Add --no-lint."""
+    parser.add_argument(
+        "--no-lint", action="store_true", help="do not look for errors in what recipes became"
+    )
+
+
+def add_plain_http(
+    parser: Parser,
+    text: str = "ask this registry without TLS (may be repeated; loopback is, where it has none)",
+) -> None:
+    """Add --plain-http."""
+    parser.add_argument("--plain-http", metavar="HOST", action="append", default=[], help=text)
+
+
+# ---- Types of arguments ----
+
+
+def a_path(text: str) -> Path:
+    """Return the absolute path; an empty text is of a variable that is not set."""
+    return Path(not_empty(text)).absolute()
+
+
+def not_empty(text: str) -> str:
+    """Refuse an empty argument, which would be taken for one that was left out."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def number_of_days(text: str) -> int:
+    """Return a number of days from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a number of days")
+    return int(text)
+
+
+def positive_number(text: str) -> int:
+    """Return a number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return int(text)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from builder.build import native
+from builder.build.records import StageState
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.plan.grouping import MANY, by_reason
-
-if TYPE_CHECKING:
-    from builder.build.records import StageState
 
 Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
@@ -24,10 +23,7 @@ _NO_DOOR = (
 def plan_text(
     plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]] = ()
 ) -> str:
-    """The images in build order, each with what will happen to it.
-
-    `stages` are those of the images, each with its state; of images that are done, none is shown.
-    """
+    """The images in build order, each with its state and, if it is to be built, its stages'."""
     width = max(len(image.identifier) for image in plan.images)
     target = max((len(state.stage.target) for some in stages for state in some), default=0)
     lines: list[str] = []
@@ -35,7 +31,8 @@ def plan_text(
         lines.append(f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}")
         if stages and state.startswith("to build"):
             lines += [f"       {one.stage.target:{target}}  {one}" for one in stages[number - 1]]
-    count, left_out = counted(len(plan.images), "image"), len(plan.left_out)
+    count = counted(len(plan.images), "image")
+    left_out = len(plan.left_out)
     more = f"; {left_out} left out ('build-images explain' says why)" if left_out else ""
     return "\n".join([*lines, count + more])
 
@@ -151,8 +148,6 @@ def explanation_json(
 
 
 def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
-    from builder.build import native  # noqa: PLC0415 - `explain` alone needs it
-
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")

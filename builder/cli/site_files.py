@@ -5,25 +5,76 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.artifacts.manifests import read_manifest
-from builder.cli.commands import load_plan
+from builder.cli.options import (
+    Parser,
+    SelectorOptions,
+    a_path,
+    add_output,
+    add_project,
+    add_selectors,
+    not_empty,
+    positive_number,
+)
+from builder.cli.plans import load_plan
 from builder.model import PlannedImage
 from builder.model.errors import counted
 from builder.reports.sites import Place, site_files, site_image
 
-if TYPE_CHECKING:
-    from builder.cli.options import Options
+_DESCRIPTION = """\
+Write what a site needs to run the selected images, ready to use: for each image batch scripts for
+Slurm (Apptainer, Charliecloud, and the host's mpiexec), an Lmod module, a Podman command, manifests
+for OpenShift (build, pod, job) and an entry for shpc. Nothing is built and nothing is started.
+"""
 
 
-def write_site_files(options: Options) -> int:
+class SiteFilesOptions(SelectorOptions):
+    """The options of `site-files`."""
+
+    registry: str
+    folder: str
+    gpus: int
+    images_in: Path | None
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `site-files`."""
+    parser.description = _DESCRIPTION
+    add_selectors(parser)
+    add_project(parser)
+    parser.add_argument(
+        "--registry", required=True, metavar="HOST/NAMESPACE", help="where the images are published"
+    )
+    parser.add_argument(
+        "--folder",
+        type=not_empty,
+        metavar="DIR",
+        default="/opt/images",
+        help="where the site's nodes have the images that were pulled (default: /opt/images)",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=positive_number,
+        default=4,
+        metavar="N",
+        help="GPUs of a node, for images with CUDA (default: 4)",
+    )
+    add_output(parser, "where to write them (default: PROJECT/out/site)")
+    parser.add_argument(
+        "--images-in",
+        type=a_path,
+        metavar="DIR",
+        help="take the digests of images that are built from here (default: PROJECT/out)",
+    )
+
+
+def run(options: SiteFilesOptions) -> int:
     """Write the files of the selected images, and print the folder of each."""
-    given = options.site
-    place = Place(registry=given.registry, folder=given.folder, gpus=given.gpus)
-    images = load_plan(options).images
-    digests = _digests(images, given.images or options.project / "out")
-    folder = options.out
+    place = Place(registry=options.registry, folder=options.folder, gpus=options.gpus)
+    images = load_plan(options.project, options.selection).images
+    digests = _digests(images, options.images_in or options.project / "out")
+    folder = options.output or options.project / "out/site"
     texts = site_files([site_image(image, place, digests) for image in images])
     for name, text in texts.items():
         _write(folder / name, text)

@@ -237,7 +237,7 @@ def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dic
 def _note_repeats(nodes: Sequence[Node], values: Sequence[T], faults: Faults) -> None:
     for index, (node, value) in enumerate(zip(nodes, values, strict=True)):
         if value and value in values[:index]:
-            faults.add(node.where, f"{value} is in this list twice")
+            faults.add(node.where, f"{getattr(value, 'name', value)} is in this list twice")
 
 
 def _bracketed(node: Node) -> str:

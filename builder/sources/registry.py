@@ -160,6 +160,11 @@ def _no_such(reference: str, arch: str, found: list[str]) -> RegistryFails:
     return RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {there}")
 
 
+def registry_of(reference: str) -> str:
+    """Return the registry of an image, as `docker.io`."""
+    return Reference.parse(reference).registry
+
+
 def unreachable(references: Iterable[str], mirrors: Mapping[str, str]) -> list[SilentRegistry]:
     """The servers of some references that give no answer, each once."""
     registries = Registries(mirrors=mirrors)

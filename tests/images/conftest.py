@@ -14,7 +14,6 @@ import pytest
 
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.cli.verify_options import RUNNER_NAMES
 from builder.model import FAILED, SKIPPED, Outcome
 from builder.model.errors import BadInput
 from builder.system.home import Home
@@ -34,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--runner",
         action="append",
-        choices=RUNNER_NAMES,
+        choices=tuple(RUNNERS),
         help="run its checks by this program alone (may be repeated; default: one a format)",
     )
 

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 import tempfile
@@ -44,6 +45,15 @@ EVERYTHING = Selection(everything=True)
 MPI = PackagedMpi(
     family="openmpi", version="5.0.7", development=("libmpi-dev",), runtime=("mpi-bin",)
 )
+
+
+def compare_with_golden(text: str, name: str) -> None:
+    """Compare all of a text with a file of tests/golden; UPDATE_GOLDEN=1 writes it anew."""
+    file = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
 
 
 @functools.cache

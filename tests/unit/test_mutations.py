@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 import pytest
+from covering import Coverage
 from mutant_runs import PROJECT, Mutant, changed_in_place, key_of
 from mutations import mutations
 from samples import ROOT
@@ -71,6 +72,9 @@ def test_each_changes_the_source_into_other_valid_python() -> None:
         ("def f(*, timeout_s: float = 20): ...", "constant: 20 -> 0"),
         ("run(timeout=2)", "constant: 2 -> 0"),
         ("used_s = 0.0", "constant: 0.0 -> (0.0 + 1)"),
+        ("text.lstrip('/')", "constant: '/' -> \"X\""),
+        ("text.removeprefix('/')", "constant: '/' -> (\"XX\" + '/')"),
+        ("_MOST = 5", "constant: 5 -> (5 + 1)"),
     ],
 )
 def test_a_change_that_is_one(source: str, change: str) -> None:
@@ -83,6 +87,7 @@ def test_a_change_that_is_one(source: str, change: str) -> None:
     [
         *("def f():\n    return None", "raise AssertionError(1)", "X: TypeAlias = 'a'"),
         *("dumps(x, indent=2)", "_CHUNK = 1 << 20", "file.read(1 << 16)", "sleep(0.1)"),
+        *("answer.iter_content(1 << 20)", "x = len(sched_getaffinity(0))", "_SHOWN = 5"),
     ],
 )
 def test_nothing_that_no_test_can_notice(source: str) -> None:
@@ -162,3 +167,23 @@ def test_functions_that_are_loaded_are_changed_and_nothing_else(
     is_changed = changed_in_place(mutant, {key_of(one.__code__): [one] for one in functions})
     assert is_changed == (values is not None)
     assert (names["outer"](5), names["Box"]().size()) == (values or ([False], 7))
+
+
+@pytest.mark.parametrize("during", ["", "tests/unit/system/test_locks.py::test_b"])
+def test_a_table_is_covered_by_the_tests_that_import_it(during: str) -> None:
+    """Its lines run in no test, or in one during which its module happens to be imported."""
+    table, importing = (
+        "builder/trust/policy/check_names.py",
+        "tests/unit/trust/test_policy_reading.py",
+    )
+    coverage = Coverage()
+    coverage.add(
+        {
+            "lines": {during: {table: [17]}},
+            "seconds": {
+                f"{importing}::test_a": 2.0,
+                "tests/unit/system/test_locks.py::test_b": 1.0,
+            },
+        }
+    )
+    assert coverage.tests_of(table, range(17, 18))[0] == f"{importing}::test_a"

@@ -164,7 +164,7 @@ def ensure_tools(
 def _is_there(record: Path, not_before: str) -> bool:
     try:
         return str(json.loads(record.read_text())["made"]) >= not_before
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

@@ -22,10 +22,13 @@ from builder.model import (
     Project,
     Selection,
 )
-from builder.model.errors import BadInput, Fault
+from builder.model.errors import BadInput, Fault, Refused, counted
 from builder.plan import make_plan
 from builder.verify.expected import harness_digests
 from builder.verify.harness import harness_of, within
+
+BUILD_HINT = "build-images, with the same selectors, builds and verifies what is missing"
+NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,3 +171,17 @@ def _why_none(project: Project, tag: FloatingTag) -> list[str]:
         return []
     texts = [str(reason) for one in plan.left_out for reason in one.reasons]
     return list(dict.fromkeys(texts)) or ["the matrix has no such cell"]
+
+
+def refusal(
+    reasons: Sequence[str],
+    declared: Sequence[Declared],
+    *,
+    told: Sequence[str] = (),
+    hint: str = BUILD_HINT,
+    done: str = "published",
+) -> Refused:
+    """The error that lists why nothing was done, and what the registry was told instead."""
+    count = counted(len(declared), "release")
+    what = "no image was published, and no tag was set" if told else f"nothing was {done}"
+    return Refused("\n".join([f"{count} asked for; {what}:", *reasons, *told]), hint=hint)

@@ -54,6 +54,11 @@ class Wanted:
         return f"{self.reference.repository.rpartition('/')[2]}-{version}-{self.arch}"
 
     @property
+    def folder_name(self) -> str:
+        """The folder it is pulled into: `hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
+        return f"{self.identifier}-{self.format}"
+
+    @property
     def remembered(self) -> str:
         """How the reference is remembered; empty for one by digest, which nobody can move."""
         tag, digest = self.reference.tag or "latest", self.reference.digest

@@ -30,7 +30,7 @@ class Place:
     """
 
     registry: str
-    folder: str
+    folder: str = "/opt/images"
     gpus: int = 4
 
     def __post_init__(self) -> None:

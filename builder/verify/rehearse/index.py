@@ -67,16 +67,17 @@ class Index:
     def fitting(self, requirement: Requirement, python: str) -> list[IndexFile]:
         """The files of all versions that meet a requirement, for a Python, the newest first.
 
-        Pre-releases and yanked files are taken where they are named alone, as pip does.
+        Yanked files are taken where they are named, as pip does, and pre-releases also where
+        nothing else meets the requirement.
         """
-        found = [
-            file
-            for file in self.files(canonicalize_name(requirement.name))
-            if requirement.specifier.contains(file.version) and file.runs_on(python)
+        files = self.files(canonicalize_name(requirement.name))
+        is_pinned = any(one.operator in {"==", "==="} for one in requirement.specifier)
+        usable = [
+            file for file in files if file.runs_on(python) and (is_pinned or not file.is_yanked)
         ]
-        if not any(one.operator in {"==", "==="} for one in requirement.specifier):
-            found = [file for file in found if not file.is_yanked]
-        return sorted(found, key=lambda file: file.version, reverse=True)
+        versions = {*requirement.specifier.filter({file.version for file in usable})}
+        fitting = [file for file in usable if file.version in versions]
+        return sorted(fitting, key=lambda file: file.version, reverse=True)
 
 
 def remote_index(url: str) -> Index:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from samples import ROOT
 
+from builder.build import garbage
 from builder.build.bases import Mirror
 from builder.build.bases.store import base_key
 from builder.build.engines.storage import Storage, StoredImage, read_storage
-from builder.cli import collecting, main
-from builder.cli.commands import load_plan
-from builder.cli.options import parse
+from builder.cli import gc, main
+from builder.cli.plans import load_plan
 from builder.compile.spec import COMPILER
+from builder.model import Selection
 from builder.plan.keys import StageKeys
 from builder.system.home import Home
 from builder.system.locks import together
@@ -44,7 +45,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     home = Home(path=tmp_path / "home")
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(home.path))
     monkeypatch.setenv("STORAGE_DRIVER", "overlay")
-    monkeypatch.setattr(collecting, "find_mirror", lambda: MIRROR)
+    monkeypatch.setattr(garbage, "find_mirror", lambda: MIRROR)
     return home
 
 
@@ -88,7 +89,7 @@ def put_base(home: Home, name: str, *, old: bool = True) -> Path:
 
 
 def test_bases_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
-    image = load_plan(parse(["plan", "--all", f"--project={project}"])).images[0]
+    image = load_plan(project, Selection(everything=True)).images[0]
     key = base_key(image.base, image.cell.arch, MIRROR)[:12]
     put_base(home, f"{image.base.name}-{image.cell.arch}-{key}")
     put_base(home, "debian13-x86_64-000000000000")
@@ -103,7 +104,7 @@ def put_stage(home: Home, name: str, key: str, *, old: bool = True) -> Path:
 
 
 def test_stages_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
-    images = load_plan(parse(["plan", "--all", f"--project={project}"])).images
+    images = load_plan(project, Selection(everything=True)).images
     put_base(home, "made-here")
     base = home.bases / "made-here/base.json"
     base.write_text(json.dumps({"name": images[0].base_image, "digest": "sha256:1", "made": "2"}))
@@ -117,7 +118,7 @@ def test_stages_of_other_keys(home: Home, project: Path, capsys: Capture) -> Non
 
 
 def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
-    image = load_plan(parse(["plan", "--all", f"--project={project}"])).images[0]
+    image = load_plan(project, Selection(everything=True)).images[0]
     folder = home.work / f"{image.identifier}-buildah"
     put(folder / image.content_key[:16] / "steps.json")
     put(folder / ("0" * 16) / "steps.json")
@@ -288,8 +289,8 @@ def test_only_free_removes_anything(
     del storage
     base = put_base(home, "base").parent
     FakeProcesses.asked = []
-    monkeypatch.setattr(collecting, "Processes", FakeProcesses)
-    monkeypatch.setattr(collecting, "clean", lambda _: None)
+    monkeypatch.setattr(gc, "Processes", FakeProcesses)
+    monkeypatch.setattr(gc, "clean", lambda _: None)
     monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
     _, out, _ = said(capsys, f"--project={project}")
     assert "gc --free' removes them" in out
@@ -321,8 +322,8 @@ def test_what_stays_is_told(
             return Completed(argv=tuple(argv), returncode=1, stderr=said_by_buildah)
 
     del home, storage
-    monkeypatch.setattr(collecting, "Processes", Refuses)
-    monkeypatch.setattr(collecting, "clean", lambda _: None)
+    monkeypatch.setattr(gc, "Processes", Refuses)
+    monkeypatch.setattr(gc, "clean", lambda _: None)
     monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
     found, _, err = said(capsys, f"--project={project}", "--free")
     assert found == code
@@ -347,9 +348,9 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
             return Completed(argv=tuple(argv), returncode=32 * busy, stderr=error)
 
     mounted = {folder: [folder / "storage/overlay"] for folder in (here, stays)}
-    monkeypatch.setattr(collecting, "mounted_below", lambda path: mounted.get(path, []))
-    monkeypatch.setattr(collecting, "Processes", OneIsBusy)
-    monkeypatch.setattr(collecting, "clean", lambda _: None)
+    monkeypatch.setattr(garbage, "mounted_below", lambda path: mounted.get(path, []))
+    monkeypatch.setattr(gc, "Processes", OneIsBusy)
+    monkeypatch.setattr(gc, "clean", lambda _: None)
     code, _, err = said(capsys, f"--project={project}", "--free")
     assert code == 1
     assert sorted(asked) == [str(folder / "storage/overlay") for folder in (here, stays)]

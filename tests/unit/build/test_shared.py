@@ -20,14 +20,14 @@ from builder.build.shared import link_shared, name_shared
 from builder.model.errors import BadInput
 from builder.sources.journals import Given, Journals
 from builder.sources.package_proxy import package_cache
-from builder.system.home import SHARED_VARIABLE, Home, shared_folder
+from builder.system.home import Home, shared_folder
 
 
 @pytest.fixture(name="shared")
 def folder_of_the_administrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "opt"
     folder.mkdir(mode=0o755)
-    monkeypatch.setenv(SHARED_VARIABLE, str(folder))
+    monkeypatch.setenv("BUILD_IMAGES_SHARED", str(folder))
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     return folder
 
@@ -71,7 +71,7 @@ def test_none_is_shared_where_none_is_named_or_there(
 ) -> None:
     shutil.rmtree(shared)
     assert shared_folder() is None
-    monkeypatch.setenv(SHARED_VARIABLE, "")
+    monkeypatch.setenv("BUILD_IMAGES_SHARED", "")
     assert shared_folder() is None
 
 
@@ -80,13 +80,13 @@ def test_a_site_names_it_and_the_environment_overrules(
 ) -> None:
     (tmp_path / "site.yaml").write_text(f"shared: {tmp_path}/other\n")
     name_shared(tmp_path)
-    assert os.environ[SHARED_VARIABLE] == str(shared)
-    monkeypatch.delenv(SHARED_VARIABLE)
+    assert os.environ["BUILD_IMAGES_SHARED"] == str(shared)
+    monkeypatch.delenv("BUILD_IMAGES_SHARED")
     name_shared(tmp_path)
-    assert os.environ.pop(SHARED_VARIABLE) == f"{tmp_path}/other"
+    assert os.environ.pop("BUILD_IMAGES_SHARED") == f"{tmp_path}/other"
     (tmp_path / "site.yaml").unlink()
     name_shared(tmp_path)
-    assert SHARED_VARIABLE not in os.environ
+    assert "BUILD_IMAGES_SHARED" not in os.environ
 
 
 # ---- What is taken from it ----
@@ -182,7 +182,7 @@ def test_without_a_network_what_shared_builds_were_given_counts(
 
 def test_gc_leaves_what_is_shared(shared: Path) -> None:
     """And does not count it: it is not the user's to free."""
-    from builder.cli.collecting import _native  # noqa: PLC0415
+    from builder.build.garbage import _native  # noqa: PLC0415
 
     home = Home.of_environment()
     record = shared / "native/n/native.json"

@@ -19,10 +19,9 @@ from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
 from builder.build import stages as stages_module
 from builder.build.bases import StoredBase
 from builder.build.engines import Lent, Tools
+from builder.build.reaching import look_for_registries
 from builder.build.records import stage_states
 from builder.build.run import Run
-from builder.cli.options import parse
-from builder.cli.reaching import look_for_registries
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.errors import StepFailed
@@ -395,8 +394,9 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
     name = f"localhost:1/library/sample@{digest}"  # nothing listens there
     site.base, site.recipes = base(bootstrap=None, references={"x86_64": name}), [CORE]
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(site.home.path))
-    options = parse([f"--output={site.root / 'out'}"])
-    assert len(look_for_registries(options, site.specs(), ["to build"]).specs) == 1
+    out = site.root / "out"
+    lost = look_for_registries(site.specs(), ["to build"], out, offline=False)
+    assert len(lost.specs) == 1
 
     for number, one in enumerate((digest, other)):
         folder = site.home.bases / str(number)
@@ -405,7 +405,8 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
         about |= {"key": "", "made": "", "archive": "sample.oci.tar"}
         (folder / "base.json").write_text(json.dumps(about))
         (folder / "sample.oci.tar").touch()
-    assert look_for_registries(options, site.specs(), ["to build"]).specs == ()
+    lost = look_for_registries(site.specs(), ["to build"], out, offline=False)
+    assert lost.specs == ()
     assert site.job().exit_code == 0
     log = (site.root / "out/core-1.0-debian13-x86_64/build.log").read_text().splitlines()
     assert log == [

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from builder.cli.asking import MANY, check_number
+from builder.cli.build import MANY, check_number
 from builder.model.cells import Selection
 from builder.model.errors import BadInput
 

@@ -8,19 +8,20 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from golden_cells import SHIPPED
 from manifest_samples import CELL
 from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 
-from builder.cli import building, main
-from builder.cli.dispatch import COMMANDS, function_of
-from builder.cli.options import parse
-from builder.cli.parser import make_parser
+from builder.cli import build, main
+from builder.cli.commands import ABOUT as COMMANDS
+from builder.cli.commands import command_of, make_parser, options_of, parse
+from builder.cli.options import Options, ProgressOptions, SelectorOptions
 from builder.model.errors import MissingPrerequisite
 from builder.model.manifest import SCHEMA
+from builder.model.names import SELECTABLE
 from builder.system.progress import LiveProgress
 
 PROJECT = f"--project={ROOT}"
@@ -180,7 +181,7 @@ def test_dry_run_builds_nothing(
     def refuse(*_: Any, **__: Any) -> None:
         pytest.fail("something was started")
 
-    monkeypatch.setattr(building, "run_job", refuse)
+    monkeypatch.setattr(build, "run_job", refuse)
     monkeypatch.setattr("builder.system.process.subprocess.Popen", refuse)
     said = Said(capsys, "--dry-run", f"--project={project}")
     assert (said.code, said.err) == (0, "")
@@ -302,7 +303,7 @@ def test_what_was_done_another_way_is_still_to_do(
         raise MissingPrerequisite("examined")
 
     monkeypatch.setattr("builder.host.doctor.examine", lacks)
-    monkeypatch.setattr(building, "run_job", lambda *_, **__: pytest.fail("nothing was examined"))
+    monkeypatch.setattr(build, "run_job", lambda *_, **__: pytest.fail("nothing was examined"))
     assert "unchanged" in Said(capsys, "plan", f"--project={project}").out
     said = Said(capsys, *argv, f"--project={project}")
     assert said.code == 4
@@ -344,8 +345,25 @@ def test_the_parser_has_every_command_and_no_other() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_its_function(command: str) -> None:
     """Nothing else checks types across a table of names."""
-    function = function_of(COMMANDS[command])
-    assert function.__annotations__ == {"options": "Options", "return": "int"}
+    module = command_of(command)
+    assert get_type_hints(module.run)["return"] is int
+    assert isinstance(options_of(module), Options)
+    assert module.declare.__annotations__ == {"parser": "Parser", "return": "None"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_are_those_that_are_declared(command: str) -> None:
+    """`Options` names what `declare` adds, and nothing else."""
+    [actions] = [one for one in make_parser()._actions if one.dest == "command"]
+    assert isinstance(actions.choices, dict)
+    added = {action.dest for action in actions.choices[command]._actions} - {"help", "kind"}
+    named = {
+        name
+        for cls in type(options_of(command_of(command))).__mro__[:-2]  # to argparse.Namespace
+        for name in vars(cls).get("__annotations__", {})
+    }
+    assert added - {*SELECTABLE} <= named
+    assert named - added <= {"command", "parser", "output", "kind"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -381,14 +399,20 @@ def test_version(capsys: Capture) -> None:
 def test_options_are_parsed(tmp_path: Path) -> None:
     given = parse(["--arch=ppc64le", "--arch", "x86_64", "--image=a*", "-v", "--jobs=3", "-o", "x"])
     assert given.command == "build"
+    assert isinstance(given, build.BuildOptions)
     assert given.selection.patterns == {"arch": ("ppc64le", "x86_64")}
     assert given.selection.images == ("a*",)
     assert (given.level, given.jobs) == (2, 3)
     assert given.out == tmp_path / "x"
-    assert parse(["--quiet"]).level == 0
-    assert parse(["plan"]).level == 1
+    levels = {"--quiet": 0, "--jobs=1": 1, "--verbose": 2}
+    for option, level in levels.items():
+        options = parse([option])
+        assert isinstance(options, ProgressOptions)
+        assert options.level == level
     assert parse([f"--project={tmp_path}"]).out == tmp_path / "out"
-    assert parse(["plan", "--all"]).selection.everything
+    everything = parse(["plan", "--all"])
+    assert isinstance(everything, SelectorOptions)
+    assert everything.selection.everything
 
 
 def test_a_failure_is_shown_whole_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,7 +471,7 @@ def test_what_needs_no_registry_is_built_all_the_same(
         assert list(lacking) == ["hpc-base-1.0-ubuntu22.04-openmpi4.1-x86_64"]
         return 0
 
-    monkeypatch.setattr(building, "_build", note)
+    monkeypatch.setattr(build, "_build", note)
     (project / "site.yaml").write_text(NO_REGISTRY)
     asked = ("--recipe=hpc-base", "--arch=x86_64", "--mpi=openmpi4.1", "--cuda=none")
     said = Said(capsys, f"--project={project}", *asked, "--base=debian12", "--base=ubuntu22.04")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-from builder.cli import dispatch, main
+from builder.cli import main, plan
 from builder.cli.os_errors import told
 from builder.system.terminal import in_colour, printable, printable_lines
 
@@ -108,10 +108,10 @@ def test_what_a_full_or_closed_disk_needs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fails(_: object) -> int:
+    def fails(*_: object) -> int:
         raise OSError(number, os.strerror(number), "a/file")
 
-    monkeypatch.setattr(dispatch, "run", fails)
+    monkeypatch.setattr(plan, "load_plan", fails)
     assert main(["plan"]) == code
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"build-images: a/file: {os.strerror(number)}"
@@ -131,10 +131,10 @@ def test_a_home_that_cannot_be_written_to_is_what_the_machine_lacks(
 def test_what_needs_more_memory_than_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(_: object) -> int:
+    def fails(*_: object) -> int:
         raise MemoryError
 
-    monkeypatch.setattr(dispatch, "run", fails)
+    monkeypatch.setattr(plan, "load_plan", fails)
     assert main(["plan"]) == 4
     assert capsys.readouterr().err == "build-images: there is not enough memory for this\n"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-from builder.cli import linting, main
-from builder.cli.options import parse
+from builder.cli import lint as linting
+from builder.cli import main
 from builder.compile.lint import Finding, LintReport
 
 ONE = "--image=hpc-base-*-debian13-openmpi5.0-ppc64le"
@@ -93,7 +93,7 @@ def test_warnings_alone_are_no_failure(
     finding = Finding(image="a", file="Dockerfile", line=3, level="warning", rule="r", text="t")
     report = LintReport(findings=(finding,), ran=("hadolint 2",), missing=(), specs=1)
     monkeypatch.setattr(linting, "lint", lambda *_specs, **_options: report)
-    assert linting.command(parse(["lint", f"--project={ROOT}", ONE])) == 0
+    assert main(["lint", f"--project={ROOT}", ONE]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "a/Dockerfile:3: warning r: t",
         "0 errors, 1 warning in 1 spec linted",
@@ -111,12 +111,11 @@ def test_locked_references_make_pins_a_must(
         return LintReport(findings=(), ran=(), missing=(), specs=0)
 
     monkeypatch.setattr(linting, "lint", seen)
-    options = parse(["lint", f"--project={tmp_path}"])
-    linting.look(options, [])
+    linting.look(tmp_path, [])
     (tmp_path / "lock.yaml").write_text("sources: []\n")
-    linting.look(options, [])
+    linting.look(tmp_path, [])
     (tmp_path / "lock.yaml").write_text("references:\n  - reference: docker.io/debian:13\n")
-    linting.look(options, [])
+    linting.look(tmp_path, [])
     assert given == [False, False, True]
 
 

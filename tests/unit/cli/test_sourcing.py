@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from samples import ROOT
 
+from builder.build import fetching
+from builder.cli import lock as commands
 from builder.cli import main
-from builder.cli import sourcing as commands
 from builder.host import doctor
 from builder.sources import Downloader
 from builder.sources.download import Fetched, NotFetched, digest_of
@@ -56,7 +57,8 @@ class Network(Downloader):
 def fake_upstream(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     files = {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
     monkeypatch.setattr(Network, "files", files, raising=False)
-    monkeypatch.setattr(commands, "Downloader", Network)
+    for module in (commands, fetching):
+        monkeypatch.setattr(module, "Downloader", Network)
     return files
 
 

@@ -19,7 +19,7 @@ from made_releases import correct_evidence, make_images, make_project
 from samples import ROOT, private_file
 
 from builder.cli import main
-from builder.cli.loading import _fixed_here
+from builder.cli.load import _fixed_here
 from builder.distribute.bundle import archive as archives
 from builder.distribute.bundle import layout, writing
 from builder.model.digests import HashedWriter
@@ -101,9 +101,16 @@ def test_it_is_a_layout_that_others_read(whole: Path) -> None:
             for one in index["manifests"]
         ]
         assert {f"{name}:{tag}" for name in ("tools", "app") for tag in (TAG, "latest")} <= {*refs}
-        for name in names[2:]:
-            content = (tar.extractfile(name) or io.BytesIO()).read()
-            assert name == f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+        contents = {name: (tar.extractfile(name) or io.BytesIO()).read() for name in names[2:]}
+    for name, content in contents.items():
+        assert name == f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+    for entry in index["manifests"]:
+        content = contents[f"blobs/sha256/{entry['digest'].partition(':')[2]}"]
+        manifest = json.loads(content)
+        assert entry["size"] == len(content)
+        assert entry["mediaType"] == manifest["mediaType"]
+        assert entry.get("artifactType") == manifest.get("artifactType")
+    assert any("artifactType" in entry for entry in index["manifests"])
 
 
 def test_what_is_loaded_is_what_is_published(

@@ -26,7 +26,7 @@ from samples import PROOF, private_file
 from transcripts import Transcript
 
 from builder.artifacts.oci import read_layout
-from builder.cli import pulling
+from builder.distribute.pull import request
 from builder.model.digests import sha256_of_file
 from builder.system.host_facts import HostFacts
 from builder.trust.proof import standing
@@ -76,7 +76,7 @@ def site_with_a_published_image(
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COSIGN_PASSWORD", PASSWORD)
     monkeypatch.setattr(made_releases, "host_facts", lambda: HOST)
-    for module in (pulling, standing):
+    for module in (request, standing):
         monkeypatch.setattr(module, "dt", CLOCK)
     monkeypatch.chdir(tmp_path)
     project = make_project(tmp_path / "project", recipes=["tools"], architectures=["x86_64"])

@@ -16,8 +16,8 @@ from fake_registry import Fake, Fault, digest, fake_registry
 from made_releases import make_images, make_project
 from samples import private_file
 
-from builder.cli.publishing import namespace
 from builder.distribute.publish import Prove, Publisher, Release, signing
+from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.pushing import index_of
 from builder.distribute.publish.selection import declared_releases, ready_releases
 from builder.distribute.publish.signing import signed

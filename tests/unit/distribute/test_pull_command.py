@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from builder.cli import main, pulling
+from builder.cli import main
+from builder.distribute.pull import several
 from builder.distribute.pull.pulling import Judged, Wanted
 from builder.model.errors import BadInput
 from builder.trust.proof.keys import generated
@@ -56,7 +57,7 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
         raise OSError(errno.ENOSPC, "No space left on device", f"/big/{wanted.reference.tag}")
 
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(pulling, "look", full)
+    monkeypatch.setattr(several, "look", full)
     (tmp_path / "a.pub").write_bytes(PEM)
     policy = tmp_path / "policy.yaml"
     policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
@@ -78,7 +79,7 @@ def test_a_reader_that_goes_away_ends_all_of_it(
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(pulling, "look", look)
+    monkeypatch.setattr(several, "look", look)
     (tmp_path / "a.pub").write_bytes(PEM)
     policy = tmp_path / "policy.yaml"
     policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))

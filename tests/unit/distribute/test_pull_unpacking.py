@@ -20,7 +20,7 @@ from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, tree_digest
 from builder.distribute.pull.disk import tree_on_disk
 from builder.distribute.pull.limits import LIMITS, Limits
-from builder.distribute.pull.roots import Root
+from builder.distribute.pull.roots import Root, kept_mode
 from builder.distribute.pull.unpacking import Unpacked, unpack
 from builder.model.errors import Refused
 
@@ -411,3 +411,38 @@ def test_nothing_leads_out_of_a_root_whatever_lies_in_it(tmp_path: Path, target:
     assert [one.name for one in outside.iterdir()] == ["kept"]
     assert (outside / "kept").read_text() == "kept"
     assert stat.S_IMODE(outside.stat().st_mode) != 0o777
+
+
+# What is written on a disk.
+
+
+@pytest.mark.parametrize(
+    ("mtime", "on_disk"),
+    [(-5.0, 0), (0, 0), (1.9, 1), (2**31 - 1, 2**31 - 1), (2**31, 2**31 - 1), (2**40, 2**31 - 1)],
+)
+def test_times_are_those_that_every_file_system_holds(
+    mtime: float, on_disk: int, tmp_path: Path
+) -> None:
+    root = Root(tmp_path)
+    root.folder("d")
+    root.file("d/f", io.BytesIO(b"text"), 4, 0o640, mtime)
+    root.link("d/l", "f", mtime)
+    root.settle("d", 0o750, mtime)
+    root.close()
+    for name, mode in [("d", 0o750), ("d/f", 0o640), ("d/l", 0o777)]:
+        status = (tmp_path / name).lstat()
+        assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (mode, on_disk)
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder", "kept"),
+    [
+        (0o6755, False, 0o755),
+        (0o000, False, 0o400),
+        (0o000, True, 0o700),
+        (0o1777, True, 0o1777),
+        (0o2755, True, 0o755),
+    ],
+)
+def test_modes_that_are_kept(mode: int, folder: bool, kept: int) -> None:
+    assert kept_mode(mode, folder=folder) == kept

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from samples import compare_with_golden
 
 from builder.build import binfmt
 from builder.build.engines.drivers import Driver
@@ -668,3 +669,54 @@ def test_json_holds_everything(machine: Machine) -> None:
     remedy = "apt-get install pigz, or build-images setup"
     assert packing["able"] is False
     assert packing["missing"] == [{"key": "pigz", "remedy": remedy}]
+
+
+# All that is told, word for word. UPDATE_GOLDEN=1 writes the files anew: read the difference.
+
+
+def nothing_installed(machine: Machine) -> None:
+    for folder in ("bin", "keyrings", "dev", "etc/containers"):
+        shutil.rmtree(machine.root / folder)
+    for name in ("binfmt_misc/qemu-ppc64le", "binfmt_misc/register", "binfmt_misc/status"):
+        (machine.root / "proc/sys/fs" / name).unlink()
+
+
+def an_ordinary_users(machine: Machine) -> None:
+    machine.user, machine.driver = "alice", "vfs"
+    machine.handler("aarch64", flags="OC", version="7.2.0")
+    machine.program("mpirun", "mpirun (Open MPI) 4.1.4")
+    machine.program("srun", "slurm 23.11.4")
+    machine.program("docker", docker_says('{"Version": "27.3.1"}'))
+
+
+def closed_to_an_ordinary_user(machine: Machine) -> None:
+    machine.user, machine.problem = "bob", "potentially insufficient UIDs or GIDs available"
+    machine.write("proc/sys/user/max_user_namespaces", "0\n")
+    machine.write("etc/subuid", "alice:100000:65536\n")
+    (machine.root / "dev/fuse").chmod(0o600)
+    machine.program("apptainer", "no such library", code=127)
+    machine.handler(state="disabled")
+
+
+MACHINES = {
+    "whole": lambda _: None,
+    "nothing-installed": nothing_installed,
+    "an-ordinary-users": an_ordinary_users,
+    "closed-to-an-ordinary-user": closed_to_an_ordinary_user,
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_all_that_is_told(name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(free=50_000_000_000))
+    monkeypatch.setattr("platform.release", lambda: "6.1.0-sample")
+    monkeypatch.setattr(tempfile, "tempdir", f"{machine.root}/tmp")
+    (machine.root / "tmp").mkdir()
+    monkeypatch.chdir(machine.root)
+    MACHINES[name](machine)
+    diagnosis = machine.examine()
+    told = as_text(diagnosis, colour=False) + "\n"
+    if name == "whole":
+        told += as_json(diagnosis) + "\n"
+    told = told.replace(str(machine.root), "HERE")
+    compare_with_golden(told, f"doctor/{name}.txt")

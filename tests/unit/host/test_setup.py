@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.parser import make_parser
-from builder.cli.setup_options import setup_words
+from builder.cli import setup as set_up
+from builder.cli.commands import parse
 from builder.facts import ARCHITECTURES
 from builder.host.doctor.diagnosis import Roots
 from builder.host.doctor.subids import free_range
@@ -457,14 +456,15 @@ def test_the_program_alone_has_the_same_set_up(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert setup_words(parse_words("setup", "host", "--user", "alice", "--check")) == (
-        *("host", "--user", "alice", "--check"),
-    )
-    assert setup_words(parse_words("setup")) == ()
+    words = ["host", "--user", "alice", "--check"]
+    assert set_up.words_of(setup_options(*words)) == words
+    assert set_up.words_of(setup_options()) == []
 
 
-def parse_words(*words: str) -> argparse.Namespace:
-    return make_parser().parse_args(words)
+def setup_options(*words: str) -> set_up.SetupOptions:
+    options = parse(["setup", *words])
+    assert isinstance(options, set_up.SetupOptions)
+    return options
 
 
 def test_the_scripts_pass_shellcheck() -> None:

@@ -13,6 +13,7 @@ import pytest
 from manifest_samples import record as manifest_record
 from measure_samples import measured, run, speeds
 from prometheus_client.parser import text_string_to_metric_families
+from samples import compare_with_golden
 from test_report import Page, cell, manifest, render, why
 
 from builder.build.run import Run
@@ -23,7 +24,7 @@ from builder.reports.report import refresh
 from builder.reports.report.plot import plot_of
 from builder.verify import Target
 from builder.verify.again import OpenImage
-from builder.verify.measure import as_text, exposition
+from builder.verify.measure import Measured, as_text, exposition
 from builder.verify.measure.recording import record, with_measurement
 from builder.verify.proving import in_folder
 
@@ -52,6 +53,20 @@ def test_the_text_shows_bare_the_ratios_and_what_runs_took() -> None:
     assert "mpi-speed, oci" in text
     assert "2.5 s  50%         3.0 GB  90%" in text
     assert "oci: collapse passed: 3 figures" in text
+
+
+SLOW = measured(
+    run("bare", speeds(1.0)),
+    run("oci", speeds(4.0)),
+    emulator="qemu 11.1",
+    places=("bare", "oci"),
+)
+
+
+@pytest.mark.parametrize(("name", "result"), [("sound", measured()), ("slow", SLOW)])
+def test_all_that_is_written_of_a_measurement(name: str, result: Measured) -> None:
+    compare_with_golden(as_text(result) + "\n", f"measure/{name}.txt")
+    compare_with_golden(exposition(result), f"measure/{name}.prom")
 
 
 def test_a_collapse_is_shouted_and_emulation_is_said() -> None:

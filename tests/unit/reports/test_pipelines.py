@@ -14,9 +14,9 @@ import pytest
 import yaml
 from samples import ROOT, shipped_plan, shipped_project
 
-from builder.cli import main
-from builder.cli.dispatch import COMMANDS
-from builder.cli.options import parse
+from builder.cli import build, main
+from builder.cli.commands import ABOUT as COMMANDS
+from builder.cli.commands import parse
 from builder.compile.spec import COMPILER
 from builder.model import Plan, Selection
 from builder.model.errors import BadInput
@@ -114,10 +114,11 @@ def test_each_job_builds_the_image_of_its_name(system: str, flavour: str) -> Non
         words = shlex.split(list(commands(job))[-1].replace("${REFRESH:+--refresh}", "--refresh"))
         assert words[:2] == ["ci/retry", ".venv/bin/build-images"]
         options = parse(words[2:])
+        assert isinstance(options, build.BuildOptions)
         selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
         assert [one.identifier for one in selected.images] == [image.identifier]
         assert options.refresh
-        assert options.verify
+        assert not options.no_verify
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -179,7 +180,9 @@ def test_all_architectures_of_an_image_are_published_together(system: str) -> No
         assert f"--image {image.identifier}" in command
         assert f"--arch {image.cell.arch}" in command
     words = shlex.split(command.partition(" publish ")[2].partition(" --to ")[0])
-    selected = make_plan(shipped_project(), parse(words).selection, compiler=COMPILER)
+    options = parse(words)
+    assert isinstance(options, build.BuildOptions)
+    selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
     assert {one.identifier for one in selected.images} == {
         one.identifier for one in planned().images
     }

@@ -16,7 +16,7 @@ import yaml
 from samples import ROOT
 
 from builder.cli import main
-from builder.cli.parser import FILE_KINDS, RESULT_KINDS
+from builder.cli.schema import FILE_KINDS, RESULT_KINDS
 from builder.load.toolkits import toolkit_faults
 from builder.model import BlockUse, Where
 from builder.reports import schema

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+from pathlib import Path
 
 import pytest
-from samples import ROOT
+from samples import ROOT, compare_with_golden
 
-from builder.trust.policy.cases import Case, read_cases, try_case
+from builder.trust.policy.cases import Case, as_case, read_cases, try_case
 from builder.trust.policy.gathered import OTHER, SIGNATURE, Gathered, Image, Proof
 from builder.trust.policy.judging import RULE_NAMES, judge
 from builder.trust.policy.outcomes import PASSED, REFUSED, refused
@@ -30,6 +32,24 @@ def test_a_refusal_says_what_can_be_done(case: Case) -> None:
         assert one.reason
         assert bool(one.fix) == (one.result == REFUSED)
         assert "\n" not in one.reason
+
+
+def test_what_is_told_of_all_cases() -> None:
+    """Every word, so that none changes unseen. UPDATE_GOLDEN=1 writes it anew."""
+    lines = []
+    for case in CASES:
+        lines += [case.name, *as_lines(try_case(case, None).rulings), ""]
+    text = "\n".join(lines)
+    compare_with_golden(text, "policy/cases.txt")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_was_gathered_can_be_tried_again(case: Case, tmp_path: Path) -> None:
+    document = as_case(case.gathered, try_case(case, None).rulings)
+    (tmp_path / f"{case.name}.json").write_text(json.dumps(document))
+    [again] = read_cases(tmp_path)
+    assert again.gathered == case.gathered
+    assert again.expected == case.expected
 
 
 def test_every_rule_is_seen_to_pass_and_to_refuse() -> None:

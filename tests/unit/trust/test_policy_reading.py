@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from samples import ROOT
+from samples import ROOT, compare_with_golden
 
 from builder.cli import main
 from builder.model.errors import BadInput
@@ -165,6 +165,17 @@ def test_every_fault_is_reported_at_its_place(tmp_path: Path) -> None:
         assert found[key][0] == line
         assert words in found[key][1], (key, found[key])
     assert len(found) == len(SAID)
+
+
+def test_what_is_told_of_all_faults(tmp_path: Path) -> None:
+    """Every word, so that none changes unseen. UPDATE_GOLDEN=1 writes it anew."""
+    (tmp_path / "site.pub").touch()
+    path = tmp_path / "policy.yaml"
+    path.write_text(FAULTS)
+    with pytest.raises(BadInput) as raised:
+        read_policy(path)
+    text = f"{raised.value}\n".replace(str(tmp_path), "HERE")
+    compare_with_golden(text, "policy/faults.txt")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ import jsonschema
 import pytest
 from manifest_samples import CELL
 
-from builder.cli import launching, main, verifying
+from builder.cli import main
+from builder.cli import verify as verifying
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.reports.schema import schema
+from builder.verify import launched as launching
 from builder.verify.evidence import Machine, StartedBy
 from builder.verify.ranks import Ranks
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
+from samples import compare_with_golden
 
 from builder.model.errors import StepFailed
 from builder.system.process import Completed
@@ -285,6 +286,20 @@ def test_scripts_work_in_the_folder_that_all_places_share(sizes: Sizes) -> None:
         assert ("mpirun -n 2" in script) == program.needs_mpi
         assert ("-p /mnt" in script) == (program.name in {"hpcc", "fio"})
     assert sum("osu" in one.script(sizes, "run") for one in PROGRAMS) == 3
+
+
+def test_what_programs_are_given_to_do() -> None:
+    """All scripts, and the values that are read of what the programs really printed."""
+    lines: list[str] = []
+    for title, chosen in [("native", Sizes()), ("emulated", EMULATED)]:
+        for program in PROGRAMS:
+            lines += [f"# {program.name}, {title}: {program.path}"]
+            lines += [program.script(chosen, "mpirun -n 2"), ""]
+    for program in PROGRAMS:
+        for quantity, value in program.read(recorded(program.name)).items():
+            lines += [f"{program.name}: {quantity} = {value:g}"]
+        lines += map(str, program.quantities)
+    compare_with_golden("\n".join(lines) + "\n", "measure/programs.txt")
 
 
 def test_bare_is_a_chroot_with_the_images_variables_alone() -> None:

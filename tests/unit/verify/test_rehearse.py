@@ -20,7 +20,7 @@ from rehearse_samples import (
 )
 from samples import block, image, recipe, shipped_project
 
-from builder.cli.rehearsing import as_json, as_text
+from builder.cli.rehearse import as_json, as_text
 from builder.cli.show import explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read

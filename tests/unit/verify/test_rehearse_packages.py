@@ -15,7 +15,6 @@ from rehearse_samples import outcomes, shipped, step
 from samples import ROOT, block, recipe, shipped_project
 
 from builder.build.bases import apt_archives
-from builder.cli.rehearsing import package_archives
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import PlannedImage, Selection
@@ -27,6 +26,7 @@ from builder.verify.rehearse.package_names import PackageTrials, installed_by
 from builder.verify.rehearse.repository_files import NotInRepository, read_url, unpacked
 from builder.verify.rehearse.rpm_lists import rpm_names
 from builder.verify.rehearse.steps import steps_of
+from builder.verify.rehearse.this_machine import package_archives
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
 DATA = ROOT / "tests/data/packages"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from packaging.requirements import Requirement
 from rehearse_samples import (
@@ -15,7 +17,7 @@ from rehearse_samples import (
 )
 
 from builder.verify.rehearse.distributions import read_source
-from builder.verify.rehearse.index import OutOfReach
+from builder.verify.rehearse.index import Index, OutOfReach
 from builder.verify.rehearse.pip_commands import pip_installs
 from builder.verify.rehearse.resolution import Resolver, Unresolvable
 from builder.verify.rehearse.steps import Step
@@ -81,6 +83,24 @@ def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
     )
     assert trial.outcome == FAILED
     assert "setuptools>=40.8.0, wheel: the newest of it is taken" in trial.text
+
+
+@pytest.mark.parametrize(
+    ("pip", "outcome"), [("9.0.1", PASSED), ("23.0.1", PASSED), ("23.1", FAILED), ("24.0", FAILED)]
+)
+def test_pip_isolates_legacy_distributions_since_23_1(pip: str, outcome: str) -> None:
+    target = Target(arch="x86_64", python="3.11.2", pip=pip, glibc="2.36")
+    [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
+    assert trial.outcome == outcome
+
+
+@pytest.mark.parametrize(("python", "outcome"), [("3.11.2", PASSED), ("3.12.3", FAILED)])
+def test_an_environment_has_no_setuptools_since_python_3_12(python: str, outcome: str) -> None:
+    target = Target(arch="x86_64", python=python, pip="9.0.1", glibc="2.36")
+    [*_, trial] = python_trials().of([VENV, step("/opt/v/bin/pip install plain==1.0")], target)
+    assert trial.outcome == outcome
+    [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
+    assert trial.outcome == PASSED  # the distribution's own Python has it
 
 
 def test_what_the_index_lacks_is_a_failure() -> None:
@@ -214,6 +234,51 @@ def test_options_between_requirements_are_no_requirements() -> None:
 def test_files_for_another_python_do_not_fit() -> None:
     found = sample_index().fitting(Requirement("pip"), "3.6.9")
     assert [str(file.version) for file in found] == ["21.3.1"]
+
+
+ROWS: list[dict[str, Any]] = [
+    {"filename": "a-1.0-py3-none-any.whl", "size": 7},
+    {"filename": "a-2.0.tar.gz", "requires-python": ">=3.8"},
+    {"filename": "A-2.1.zip", "requires-python": "not a version"},
+    {"filename": "a-3.0.tar.gz", "yanked": "broken"},
+    {"filename": "a-4.0rc1.tar.gz"},
+    {"filename": "a-5.0-py3.6.egg"},
+    {"filename": "a-5.0.exe"},
+    {"filename": "a-5.0-py3.whl"},
+    {"filename": "nothing.tar.gz"},
+]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "python", "versions"),
+    [
+        ("a", "3.9.0", ["2.1", "2.0", "1.0"]),
+        ("a", "3.6.9", ["2.1", "1.0"]),
+        ("a<2.1", "3.9.0", ["2.0", "1.0"]),
+        ("a==3.0", "3.9.0", ["3.0"]),  # what was taken back is there for who names it
+        ("a===3.0", "3.9.0", ["3.0"]),
+        ("a>=3.0", "3.9.0", ["4.0rc1"]),  # nothing else is left
+        ("a==4.0rc1", "3.9.0", ["4.0rc1"]),
+        ("a==5.0", "3.9.0", []),
+    ],
+)
+def test_the_files_that_pip_would_look_at(
+    requirement: str, python: str, versions: list[str]
+) -> None:
+    rows = [{"url": f"https://index.example/{row['filename']}", **row} for row in ROWS]
+    index = Index(lambda _: {"files": rows}, lambda _: b"")
+    found = index.fitting(Requirement(requirement), python)
+    assert [str(file.version) for file in found] == versions
+
+
+def test_what_an_index_tells_of_a_file() -> None:
+    url = "https://index.example/a-1.0-py3-none-any.whl"
+    rows = [{**ROWS[0], "url": url}, {**ROWS[1], "url": "https://index.example/a-2.0.tar.gz"}]
+    wheel, source = Index(lambda _: {"files": rows}, lambda _: b"").files("a")
+    assert (wheel.name, wheel.url, wheel.size) == ("a-1.0-py3-none-any.whl", url, 7)
+    assert {str(tag) for tag in wheel.tags} == {"py3-none-any"}
+    assert (source.tags, source.size, source.is_yanked) == (frozenset(), 0, False)
+    assert (wheel.requires_python, source.requires_python) == ("", ">=3.8")
 
 
 def test_a_project_that_an_index_lacks_has_no_files() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from samples import base, plan_of, shipped_project
 
-from builder.cli import standing_in
 from builder.compile.lint.dockerfile import DockerStage
 from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
+from builder.verify import standing_in
 from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
 from builder.verify.rehearse.servers import Answer
 from builder.verify.rehearse.stand_ins import stand_in_for
@@ -156,7 +156,13 @@ def test_a_step_that_fails_by_itself_is_a_failure() -> None:
         ("E: Package 'libucx1' has no installation candidate", "debian12 has no package libucx1"),
         ("E: Version '4.1.2-2' for 'openmpi-bin' was not found", "has no package openmpi-bin"),
         ("ERROR: No matching distribution found for a==1", "pip on debian12 finds no a==1"),
+        ("E: Couldn't find any package by glob 'libx*'", "debian12 has no package libx*"),
+        ("E: Couldn't find any package by regex 'liby*'", "debian12 has no package liby*"),
         ("curl: (6) Could not resolve host: a.example", "needs a server that cannot be reached"),
+        ("wget: unable to resolve host address", "needs a server that cannot be reached"),
+        ("a.example: Name or service not known", "needs a server that cannot be reached"),
+        ("Temporary failure in name resolution", "needs a server that cannot be reached"),
+        ("connect: Network is unreachable", "needs a server that cannot be reached"),
     ],
 )
 def test_what_the_stand_in_lacks_is_no_failure(line: str, reason: str) -> None:
@@ -173,6 +179,19 @@ def test_steps_that_need_cuda_do_not_run_where_none_is() -> None:
     assert trials[0].text == "it needs CUDA, which debian12 does not have"
     assert len(stand_in.ran) == 2
     assert [trial.outcome for trial in tried(RecordedStandIn({}), text)] == [PASSED, PASSED]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("make CUDA=/opt/x", "link -lcudnn", "link -lcublas", "make nccl", "nvcc a.cu"),
+        *("NVIDIA-SMI -L", "ls /usr/local/cuda"),
+    ],
+)
+def test_what_needs_cuda_is_told_by_its_words(command: str) -> None:
+    text = f"FROM ubuntu:22.04 AS dev\nRUN {command}\n"
+    [trial] = tried(RecordedStandIn({}), text, cuda=True)
+    assert trial.outcome == NOT_TRIED
 
 
 def test_a_source_that_is_not_in_the_store_is_no_failure() -> None:

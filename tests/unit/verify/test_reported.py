@@ -69,8 +69,27 @@ def test_what_ranks_report_outweighs_the_exit_status(stdout: str, reason: str) -
 
 
 def test_a_pulled_image_says_no_number_and_one_rank_is_none() -> None:
+    two = printed(ranks=2, ranks_by_host={"n1": 2})
+    assert result_of(two, asked=AskedRanks())[0] == PASSED
     alone = printed(ranks=1, ranks_by_host={"n1": 1})
     assert result_of(alone, asked=AskedRanks())[0] == FAILED
+
+
+@pytest.mark.parametrize(
+    ("command", "family", "count"),
+    [
+        ("mpirun --allow-run-as-root --oversubscribe -n 4 mpi 'Open MPI v5.0'", "openmpi", 4),
+        ("mpirun --allow-run-as-root --oversubscribe -n {ranks} mpi 'Open MPI v5.0'", "openmpi", 0),
+        ("mpiexec -n 16 mpi 'MPICH 5.0'", "mpich", 16),
+        ("mpi 'MPICH 5.0'", "mpich", 0),
+    ],
+)
+def test_what_a_command_asks_of_its_launcher(command: str, family: str, count: int) -> None:
+    library = {"openmpi": "Open MPI v5.0", "mpich": "MPICH 5.0"}[family]
+    asked = AskedRanks.of_command(command, family, "5.0")
+    assert asked == AskedRanks(count=count, library=library)
+    assert AskedRanks.of_command("hello", family, "5.0") == AskedRanks()
+    assert AskedRanks.of_command(command, "unheard-of", "5.0") == AskedRanks()
 
 
 def test_other_checks_are_judged_by_the_ranks_that_they_report() -> None:

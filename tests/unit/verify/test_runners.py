@@ -12,14 +12,14 @@ import pytest
 
 from builder.build.engines import Tools
 from builder.cli import main
-from builder.cli.options import parse
-from builder.cli.verify_options import LAUNCHED, RUNNER_NAMES
-from builder.cli.verify_options import LAUNCHERS as RANK_LAUNCHERS
+from builder.cli.commands import parse
+from builder.cli.verify import LAUNCHERS as RANK_LAUNCHERS
 from builder.model import FORMATS
 from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.checks import Target, outcomes_in
+from builder.verify.launched import LAUNCHED
 from builder.verify.ranks import LAUNCHERS
 from builder.verify.runners import (
     DEFAULTS,
@@ -36,8 +36,7 @@ from builder.verify.runners.protocol import Prefixed
 HOME = "/tmp"
 
 
-def test_every_format_has_a_runner_and_the_command_line_knows_all() -> None:
-    assert tuple(RUNNERS) == RUNNER_NAMES
+def test_every_format_has_a_runner() -> None:
     assert set(DEFAULTS) == set(FORMATS)
     assert all(RUNNERS[name].format == one for one, name in DEFAULTS.items())
     assert all(name == kind.name for name, kind in RUNNERS.items())
@@ -364,8 +363,8 @@ def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None
 
 def test_runners_can_be_chosen() -> None:
     given = parse(["verify", "x", "--runner", "docker", "--runner", "apptainer"])
-    assert given.runners == ("docker", "apptainer")
-    assert parse(["verify", "x"]).runners == ()
+    assert given.runner == ["docker", "apptainer"]
+    assert parse(["verify", "x"]).runner == []
 
 
 def test_an_unknown_runner_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

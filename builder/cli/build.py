@@ -1,0 +1,317 @@
+"""`build-images`: the main job."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from builder.artifacts.sharing import shared_layers
+from builder.build.at_work import at_work
+from builder.build.fetching import fetched, sources_of, store_of
+from builder.build.reaching import look_for_registries
+from builder.build.run import now
+from builder.cli import show
+from builder.cli.lint import check
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    SelectorOptions,
+    add_max_index_age,
+    add_no_lint,
+    add_no_native_tools,
+    add_offline,
+    add_output,
+    add_progress,
+    add_project,
+    add_selectors,
+    positive_number,
+)
+from builder.cli.plans import compiled, image_states, load_plan, states_of_stages, wanted_now
+from builder.load.faults import Faults
+from builder.load.site import read_site
+from builder.model import FORMATS, Outcome, Plan, Selection, Spec
+from builder.model.errors import BadInput, BuildImagesError, counted
+from builder.model.manifest import Manifest, ProvenImage
+from builder.reports.report.folder import report_folder
+from builder.reports.report.view import BuildRun
+from builder.sources.package_indices import days_behind
+from builder.system.host_facts import host_facts
+from builder.system.progress import Progress, progress_for
+from builder.verify.main_job import run_job
+from builder.verify.prepared import BuildSettings, prepare
+
+MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
+MOST_WITH_STAGES = 50  # images; of more, no stages are shown
+_COUNTS = {2: "two", 3: "three"}
+_HINT = "--all says that they are meant; --dry-run lists them, and --recipe or --image names fewer"
+
+
+class BuildOptions(SelectorOptions, ProgressOptions):
+    """The options of the main job."""
+
+    engine: str
+    format: Sequence[str]
+    jobs: int
+    refresh: bool
+    no_cache: bool
+    no_native_tools: bool
+    max_index_age: int | None
+    no_verify: bool
+    no_lint: bool
+    offline: bool
+    dry_run: bool
+    json: bool
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats in their usual order; the others are made of the OCI layout."""
+        return tuple(name for name in FORMATS if name == "oci" or name in (self.format or FORMATS))
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of the main job."""
+    add_selectors(parser)
+    add_project(parser)
+    add_progress(parser)
+    add_output(parser, "where images and report go (default: PROJECT/out)")
+    parser.add_argument(
+        "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"
+    )
+    parser.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        choices=FORMATS,
+        help="pack only this one beside the OCI image (may be repeated; default: all)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=positive_number,
+        default=min(4, os.cpu_count() or 1),
+        metavar="N",
+        help="images worked on at once (default: the number of cores, at most 4)",
+    )
+    parser.add_argument(
+        "--refresh",
+        action="store_true",
+        help="make everything anew, bases included, with today's packages",
+    )
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="run every build step again, on the bases that are there",
+    )
+    add_no_native_tools(parser)
+    add_max_index_age(parser)
+    parser.add_argument("--no-verify", action="store_true", help="build and pack only")
+    add_no_lint(parser)
+    add_offline(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: BuildOptions) -> int:
+    """Build and prove the selected images, and print what came of it."""
+    plan = load_plan(options.project, options.selection)
+    specs = compiled(options.project, plan)
+    states = _states(options, plan)
+    if options.dry_run:
+        _show(options, plan, states)
+        return 0
+    check_number(options.selection, _to_do(states))
+    progress = progress_for(options.level)
+    lost = look_for_registries(specs, states, options.out, offline=options.offline)
+    if not options.no_lint:
+        check(options.project, _to_build(specs, states), progress.say, cached=not options.no_cache)
+    if not lost.specs:
+        return _build(options, progress, plan, specs, {})
+    within = [spec for spec in specs if spec not in lost.specs]
+    if within:
+        images = tuple(spec.image for spec in within)
+        rest = dataclasses.replace(plan, images=images)
+        _build(options, progress, rest, within, lost.reasons())
+    else:
+        about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
+        report_folder(options.out, plan, {}, lost.reasons(), about)
+    raise lost.error(_shown(options.out))
+
+
+def _states(options: BuildOptions, plan: Plan) -> list[str]:
+    """What there is to do for each image, in words."""
+    if options.refresh or options.no_cache:
+        return image_states(options.out, plan.images, None)
+    wanted = wanted_now(
+        formats=options.formats,
+        engine=options.engine,
+        verify=not options.no_verify,
+        native_tools=not options.no_native_tools,
+    )
+    return image_states(options.out, plan.images, wanted)
+
+
+def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
+    """Print what would be done, by image and stage."""
+    stages = states_of_stages(
+        plan.images, engine=options.engine, native_tools=not options.no_native_tools
+    )
+    if options.json:
+        print(json.dumps(show.plan_json(plan, states, stages), indent=1))
+    else:
+        print(show.plan_text(plan, states, stages if len(stages) <= MOST_WITH_STAGES else ()))
+
+
+def _build(
+    options: BuildOptions,
+    progress: Progress,
+    plan: Plan,
+    specs: Sequence[Spec],
+    lacking: Mapping[str, str],
+) -> int:
+    """Build and prove what is not done yet, and say what came of it."""
+    states = _states(options, plan)
+    todo = _to_do(states)
+    with contextlib.ExitStack() as held:
+        run = prepare(_build_options(options), progress, plan, todo=todo, held=held)
+        if todo:
+            held.enter_context(at_work(run.tools, options.project, progress.say))
+            layers = held.enter_context(shared_layers(run.tools.home.work))
+            run = dataclasses.replace(run, layers=layers)
+        sources = _sources(options.project, progress, specs, states, offline=options.offline)
+        run = dataclasses.replace(run, sources=sources)
+        start = time.monotonic()
+        results = run_job(run, specs, jobs=options.jobs)
+        took_s = round(time.monotonic() - start, 1)
+        report_folder(
+            run.out,
+            plan,
+            results.reasons(lacking=False),
+            {**results.reasons(lacking=True), **lacking},
+            BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
+        )
+    if options.json:
+        print((options.out / "report.json").read_text(), end="")
+    else:
+        print(_closing(options.out, specs, results.manifests, results.errors))
+    return results.exit_code
+
+
+def _build_options(options: BuildOptions) -> BuildSettings:
+    return BuildSettings(
+        project=options.project,
+        out=options.out,
+        engine=options.engine,
+        jobs=options.jobs,
+        formats=options.formats,
+        refresh=options.refresh,
+        cache=not options.no_cache,
+        verify=not options.no_verify,
+        native_tools=not options.no_native_tools,
+        offline=options.offline,
+        max_index_age=options.max_index_age,
+        verbose=options.level > 1,
+    )
+
+
+def check_number(selection: Selection, number: int) -> None:
+    """Ask whether to build as many images as selectors took together; raise `BadInput` if not.
+
+    `--arch x86_64` takes every recipe, and whoever says it may mean one. Without a terminal there
+    is nobody to be asked.
+    """
+    is_chosen = selection.patterns or selection.images
+    if selection.everything or not is_chosen or number <= MANY:
+        return
+    told = f"{number} images are to be built"
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadInput(f"{told}, and there is no terminal to ask if that is meant", hint=_HINT)
+    print(f"{told}. Is that meant? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise BadInput("nothing was built", hint=_HINT)
+
+
+def _to_build(specs: Sequence[Spec], states: Sequence[str]) -> list[Spec]:
+    pairs = zip(specs, states, strict=True)
+    return [spec for spec, state in pairs if state.startswith("to build")]
+
+
+def _to_do(states: Sequence[str]) -> int:
+    return sum(state.startswith("to ") for state in states)
+
+
+def _sources(
+    project: Path,
+    progress: Progress,
+    specs: Sequence[Spec],
+    states: Sequence[str],
+    *,
+    offline: bool,
+) -> dict[str, Path]:
+    """The sources of all images that are to be built, in the store before the first of them is."""
+    wanted = sources_of(
+        spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")
+    )
+    if not wanted:
+        return {}
+    store = store_of(project, read_site(project, Faults()), wanted)
+    return fetched(wanted, store, progress, offline=offline)
+
+
+def _closing(
+    out: Path,
+    specs: Iterable[Spec],
+    manifests: Mapping[str, Manifest],
+    errors: Mapping[str, BuildImagesError],
+) -> str:
+    """The table that ends a run: one line an image, then where the report is."""
+    lines = []
+    for spec in specs:
+        name = spec.image.identifier
+        if name in errors:
+            lines.append(f"✗ {name}  failed: see {_shown(out / name / 'build.log')}")
+            continue
+        manifest = manifests[name]
+        mark = "✗" if manifest.outcome == "failed" else "✓"
+        lines.append(f"{mark} {name}  {manifest.outcome}{notes_on(manifest)}")
+        for artifact_format in [one for one in FORMATS if one in manifest.artifacts]:
+            artifact = manifest.artifacts[artifact_format]
+            size, digest = artifact.size / 1e6, artifact.digest[:19]
+            counts = _counts(manifest.checks.get(artifact_format, ()))
+            lines.append(f"    {artifact_format:12} {size:7.1f} MB  {digest}  {counts}")
+    lines.append(f"report: {_shown(out / 'report.html')}")
+    return "\n".join(lines)
+
+
+def _shown(path: Path) -> Path:
+    """A path as a person would write it: relative, where it lies below the present folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def notes_on(manifest: ProvenImage) -> str:
+    """What a line about an image says besides its outcome."""
+    notes = []
+    if manifest.formats_equal:
+        notes.append(
+            f"{_COUNTS[len(manifest.artifacts)]} formats equal ({manifest.tree_digest[:19]})"
+        )
+    if manifest.emulated:
+        notes.append("emulated")
+    if manifest.proven_on_gpu is False:
+        notes.append("not proven on a GPU")
+    behind = days_behind(manifest.inputs) if isinstance(manifest, Manifest) else 0
+    if behind:
+        notes.append(f"packages {counted(behind, 'day')} behind")
+    return f"  {', '.join(notes)}" if notes else ""
+
+
+def _counts(outcomes: Sequence[Outcome]) -> str:
+    found = [one.outcome for one in outcomes]
+    return ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))

@@ -1,0 +1,254 @@
+"""`build-images bundle`: proven images, and what they are built from, as one archive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from builder.cli.options import (
+    EXIT_CODES,
+    Parser,
+    ProgressOptions,
+    SelectorOptions,
+    a_path,
+    add_plain_http,
+    add_progress,
+    add_project,
+    add_selectors,
+    not_empty,
+    positive_number,
+)
+from builder.compile.spec import block_faults
+from builder.distribute.bundle import INPUTS, Contents, write_archive
+from builder.distribute.bundle.contents import Nothing
+from builder.distribute.bundle.gathering import inputs_of
+from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
+from builder.distribute.bundle.writing import size_of
+from builder.distribute.publish import Prove, Release, found_release
+from builder.distribute.publish.mirroring import Mirrored
+from builder.distribute.publish.namespaces import namespace
+from builder.distribute.publish.proving import prove_with
+from builder.distribute.publish.selection import (
+    Declared,
+    declared_releases,
+    ready_releases,
+    refusal,
+)
+from builder.load.project import load_project
+from builder.model.errors import BadInput, counted
+from builder.registry import Credentials, Reference, Source, connect
+from builder.system.process import Processes
+from builder.system.progress import Progress, Told
+
+_DESCRIPTION = """\
+Write the selected images into one archive, to be carried to where no network is: OCI images with
+their indexes, SIFs and tarballs, all proof, and what the images are built from: the project's
+files, base images, locked sources, native tools, and the packages that each build was given. It is
+an OCI image layout in a tar, which skopeo reads as oci-archive:, too. An image that is not proven
+is refused, as `publish` does it. With --from, images and proof come from a registry, as they are
+there.
+
+The same images and the same key give the same bytes. The archive has its name when it is whole.
+"""
+_EXAMPLES = """\
+examples:
+  build-images bundle --output site.tar --key site.key
+  build-images bundle --recipe pytorch --output pytorch.tar --no-inputs
+  build-images bundle --from quay.io/site --output site.tar
+
+"""
+_FIRST_HINT = "publish them there first"
+
+
+class BundleOptions(SelectorOptions, ProgressOptions):
+    """The options of `bundle`; `output` is the folder of the images' folders."""
+
+    archive: Path
+    source: str | None
+    key: str | None
+    no_inputs: bool
+    dry_run: bool
+    plain_http: Sequence[str]
+    jobs: int
+    json: bool
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether what the images are built from is part of the archive."""
+        return not (self.no_inputs or self.source)
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `bundle`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
+    add_selectors(parser)
+    add_project(parser)
+    add_progress(parser)
+    parser.add_argument(
+        "--output",
+        "-o",
+        dest="archive",
+        type=a_path,
+        metavar="FILE",
+        required=True,
+        help="the archive",
+    )
+    parser.add_argument(
+        "--images",
+        dest="output",
+        type=a_path,
+        metavar="DIR",
+        help="where the images' folders are (default: PROJECT/out)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=not_empty,
+        metavar="REGISTRY/NAMESPACE",
+        help="take images and proof from a registry, in the place of the output folder",
+    )
+    parser.add_argument(
+        "--key",
+        type=not_empty,
+        metavar="KEY",
+        help="sign all of it with this key, as `publish` does",
+    )
+    parser.add_argument(
+        "--no-inputs",
+        action="store_true",
+        help="images and proof alone: no bases, sources, packages and files of the project",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what the archive would hold, and write nothing"
+    )
+    add_plain_http(parser)
+    parser.add_argument(
+        "--jobs", type=positive_number, default=4, metavar="N", help="blobs at once (default: 4)"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+
+
+def run(options: BundleOptions) -> int:
+    """Write the selected releases; refuse all of them if one is not proven."""
+    if options.source and options.key:
+        raise BadInput("--from copies proof as it is: it takes no --key")
+    project = load_project(options.project, block_faults=block_faults)
+    declared = declared_releases(project, options.selection)
+    contents, inputs = Contents(), Inputs()
+    if options.source:
+        releases: Sequence[Release | Mirrored] = _of_registry(
+            options, options.source, declared, contents
+        )
+    else:
+        releases = _of_folder(options, declared, contents, inputs)
+    return _written(options, releases, contents, inputs)
+
+
+def _of_registry(
+    options: BundleOptions, address: str, declared: Sequence[Declared], contents: Contents
+) -> list[Mirrored]:
+    source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
+    found = [
+        found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
+        for one in declared
+    ]
+    if reasons := [reason for _, some in found for reason in some]:
+        raise refusal(reasons, declared, hint=_FIRST_HINT, done="written")
+    releases = [release for release, _ in found if release]
+    for one in releases:
+        contents.add_mirrored(one, source(one.recipe))
+    return releases
+
+
+def _of_folder(
+    options: BundleOptions, declared: Sequence[Declared], contents: Contents, inputs: Inputs
+) -> list[Release]:
+    releases, reasons = ready_releases(declared, options.out, options.project)
+    if reasons:
+        raise refusal(reasons, declared, done="written")
+    prove = prove_with(options.key or "", releases, Processes())
+    for one in releases:
+        contents.add_release(one, prove)
+    if options.has_inputs:
+        planned = [image for one in declared for image in one.images]
+        images = [image for one in releases for image in one.images]
+        pairs = tuple(zip(planned, images, strict=True))
+        inputs_of(options.project, pairs, inputs, partial(_repository, options))
+        _sign(contents, prove, releases, inputs)
+    return releases
+
+
+def _repository(options: BundleOptions, reference: str) -> Source:
+    return connect(
+        Reference.parse(reference),
+        Credentials(),
+        plain_http=options.plain_http,
+        tell=Progress(level=options.level).say,
+    )
+
+
+def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs: Inputs) -> None:
+    """Add the inputs; without a key nobody has signed them."""
+    images = [image for one in releases for image in one.images]
+    index = add_inputs(contents, inputs)
+    add_proof(contents, prove(Nothing(INPUTS), index, images))
+
+
+def _written(
+    options: BundleOptions,
+    releases: Sequence[Release | Mirrored],
+    contents: Contents,
+    inputs: Inputs,
+) -> int:
+    target = options.archive
+    names = [f"{one.recipe}:{_tag(one)}" for one in releases]
+    counts = {
+        "bases": len(inputs.bases) + len(inputs.registry_bases),
+        "sources": len(inputs.sources),
+        "builds": len(inputs.builds),
+        "packages": len({one.file for b in inputs.builds.values() for one in b.given}),
+        "project": len(inputs.project),
+    }
+    bases = [one for _, one in sorted(inputs.registry_bases.items())]
+    native, size, digest = sorted(inputs.native.items()), size_of(contents, contents.index()), ""
+    if not options.dry_run:
+        told = Told(Progress(level=options.level).say, size, "written")
+        size, digest = write_archive(target, contents, on_bytes=told)
+    if options.json:
+        report = {
+            "archive": str(target),
+            "releases": names,
+            "inputs": counts,
+            "registry_bases": [
+                {"name": one.name, "arch": one.arch, "bytes": one.size} for one in bases
+            ],
+            "native_tools": [
+                {"name": one.tools.name, "digest": key, "bytes": one.size} for key, one in native
+            ],
+            "blobs": len(contents.blobs),
+            "bytes": size,
+        }
+        print(json.dumps(report | ({"digest": digest} if digest else {}), indent=1))
+        return 0
+    for name in names:
+        print(name)
+    if options.has_inputs:
+        some = {"bases": "base", "sources": "source", "packages": "package"}
+        parts = [counted(counts[key], word) for key, word in some.items()]
+        print(f"  built from {', '.join(parts)}")
+    for base in bases:
+        print(f"  {base.name}  {base.arch}  {base.size / 1e6:.1f} MB")
+    for _, one in native:
+        print(f"  native tools {one.tools.name}  {one.size / 1e6:.1f} MB")
+    shown = f"{counted(len(contents.blobs), 'blob')}, {size / 1e6:.1f} MB"
+    if options.dry_run:
+        print(f"dry run, nothing was written: {shown}")
+    else:
+        print(f"{target}  {shown}  {digest}")
+    return 0
+
+
+def _tag(release: Release | Mirrored) -> str:
+    return release.tag if isinstance(release, Release) else release.tags[0]

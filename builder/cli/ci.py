@@ -1,0 +1,87 @@
+"""`build-images ci`: a pipeline for a CI system, printed."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+
+from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.plans import load_plan
+from builder.facts import ARCHITECTURES, architecture
+from builder.model.errors import BadInput
+from builder.reports import pipelines
+from builder.reports.pipelines import github, gitlab
+from builder.reports.pipelines.github import RUNNERS as GITHUB
+from builder.reports.pipelines.gitlab import RUNNERS as GITLAB
+from builder.reports.pipelines.jobs import KEYLESS, SECRET_KEY, words_of
+
+_DESCRIPTION = """\
+Print a pipeline that builds, verifies and publishes the selected images, for GitHub Actions or
+GitLab: a job for each image, on a runner of its architecture where there is one, else emulated.
+The same selection gives the same text. What it is made of is the plan: after a change of recipes
+or matrix, print it again.
+"""
+_SYSTEMS = {"github": (github, GITHUB), "gitlab": (gitlab, GITLAB)}
+
+
+class CiOptions(SelectorOptions):
+    """The options of `ci`."""
+
+    system: str
+    native_runner: Sequence[tuple[str, str]]
+    keyless: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `ci`."""
+    parser.description = _DESCRIPTION
+    add_selectors(parser)
+    add_project(parser)
+    parser.add_argument("system", choices=tuple(_SYSTEMS), help="which CI system")
+    parser.add_argument(
+        "--native-runner",
+        action="append",
+        default=[],
+        type=_runner,
+        metavar="ARCH=LABEL",
+        help="a runner of an architecture: its label or tag, or `none` (may be repeated)",
+    )
+    parser.add_argument(
+        "--keyless",
+        action="store_true",
+        help="sign with the identity of the job, by cosign, and not with a key that it is given",
+    )
+
+
+def run(options: CiOptions) -> int:
+    """Print the pipeline of the selected images."""
+    system = options.system
+    make, runners = _SYSTEMS[system]
+    given = {_architecture(arch): label for arch, label in options.native_runner}
+    words = ["build-images", "ci", system, *words_of(options.selection)]
+    words += [f"--native-runner={arch}={label}" for arch, label in given.items()]
+    words += ["--keyless"] if options.keyless else []
+    made = pipelines.pipeline_of(
+        load_plan(options.project, options.selection).images,
+        {**runners, **given},
+        command=shlex.join(words),
+        key=KEYLESS if options.keyless else SECRET_KEY,
+    )
+    print(make(made), end="")
+    return 0
+
+
+def _architecture(name: str) -> str:
+    found = architecture(name)
+    if found is None:
+        known = ", ".join(ARCHITECTURES)
+        raise BadInput(f"--native-runner: unknown architecture {name}; architectures: {known}")
+    return found.name
+
+
+def _runner(text: str) -> tuple[str, str]:
+    arch, _, label = text.partition("=")
+    if not arch or not label:
+        raise argparse.ArgumentTypeError(f"{text} is not ARCH=LABEL, such as ppc64le=power9")
+    return arch, label

@@ -1,0 +1,93 @@
+"""`build-images doctor`: what this machine can do, and the health of its GPUs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from builder.artifacts.manifests import read_manifest, why_none
+from builder.cli.options import Options, Parser, a_path, add_project
+from builder.facts import CudaRelease
+from builder.host import doctor as examination
+from builder.host.doctor import gpus
+from builder.load.facts import read_facts
+from builder.load.faults import Faults
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.system.terminal import in_colour
+
+
+class DoctorOptions(Options):
+    """The options of `doctor`."""
+
+    path: Path | None
+    gpu: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `doctor`."""
+    add_project(parser)
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="the health of the driver and of each GPU; exit code 0 if they can be relied on, "
+        "1 if not, 4 if there is none",
+    )
+    parser.add_argument(
+        "path",
+        type=a_path,
+        metavar="IMAGE",
+        nargs="?",
+        help="with --gpu: an image's folder, whose failed GPU checks are told apart",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: DoctorOptions) -> int:
+    """Say what this machine has, and what it can therefore do; 4 if no folder can be worked in."""
+    if options.gpu:
+        return _gpu_health(options)
+    if options.path:
+        raise BadInput(
+            f"{options.path}: an image is looked at together with the GPUs",
+            hint="build-images doctor --gpu IMAGE",
+        )
+    home = Home.of_environment()
+    diagnosis = examination.examine(Processes(), home=home.path, search_path=home.search_path())
+    if options.json:
+        print(examination.as_json(diagnosis))
+    else:
+        print(examination.as_text(diagnosis, colour=in_colour()))
+    usable = all(diagnosis.items[key].ok for key in examination.FOLDERS)
+    return 0 if usable else MissingPrerequisite.exit_code
+
+
+def _gpu_health(options: DoctorOptions) -> int:
+    manifest = None
+    if options.path and (manifest := read_manifest(options.path)) is None:
+        raise BadInput(
+            why_none(options.path),
+            hint="name an image's folder, such as out/IDENTIFIER",
+        )
+    health = gpus.examine(
+        Processes(),
+        releases=_releases(options.project),
+        search_path=os.environ.get("PATH", os.defpath),
+        manifest=manifest,
+    )
+    if options.json:
+        print(gpus.as_json(health))
+    else:
+        print(gpus.as_text(health, colour=in_colour()))
+    return health.exit_code
+
+
+def _releases(project: Path) -> dict[str, CudaRelease]:
+    """The CUDA releases known here; in a project, with those that it adds."""
+    faults = Faults()
+    found = read_facts(project, faults)
+    if faults.found:
+        raise BadInput.of(faults.found)
+    return dict(found.cuda)

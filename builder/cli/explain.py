@@ -1,0 +1,37 @@
+"""`build-images explain`: why each cell is in or out, and what was seen of those that are in."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from builder.build import binfmt
+from builder.cli import show
+from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.plans import load_plan
+from builder.system.home import Home
+from builder.verify.seen import seen_of
+
+
+class ExplainOptions(SelectorOptions):
+    """The options of `explain`."""
+
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `explain`."""
+    add_selectors(parser)
+    add_project(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: ExplainOptions) -> int:
+    """Print every cell of the selection with the reason."""
+    plan = load_plan(options.project, options.selection, may_be_empty=True)
+    seen = functools.partial(seen_of, options.out, Home.of_environment())
+    if options.json:
+        print(json.dumps(show.explanation_json(plan, opened=binfmt.is_open, seen=seen), indent=1))
+    else:
+        print(show.explanation(plan, opened=binfmt.is_open, seen=seen))
+    return 0

@@ -1,0 +1,57 @@
+"""`build-images fetch`: locked sources, brought into the local store."""
+
+from __future__ import annotations
+
+import json
+
+from builder.build.at_work import using
+from builder.build.fetching import fetched, sources_of, store_of
+from builder.cli.lock import planned
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    SelectorOptions,
+    add_offline,
+    add_progress,
+    add_project,
+    add_selectors,
+)
+from builder.cli.plans import compiled
+from builder.compile.spec import block_faults
+from builder.load.project import load_project
+from builder.model.errors import counted
+from builder.system.home import Home
+from builder.system.progress import Progress
+
+
+class FetchOptions(SelectorOptions, ProgressOptions):
+    """The options of `fetch`."""
+
+    offline: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `fetch`."""
+    add_selectors(parser)
+    add_project(parser)
+    add_progress(parser)
+    add_offline(parser)
+    parser.add_argument("--json", action="store_true", help="print the files as JSON, by URL")
+
+
+def run(options: FetchOptions) -> int:
+    """Bring every locked source of the selected images into the store."""
+    project = load_project(options.project, block_faults=block_faults)
+    plan, _ = planned(project, options.selection)
+    sources = sources_of(compiled(options.project, plan))
+    store = store_of(options.project, project.site, sources)
+    progress = Progress(level=options.level)
+    with using(Home.of_environment(), options.project, progress.say):
+        paths = fetched(sources, store, progress, offline=options.offline)
+    if options.json:
+        print(json.dumps({url: str(path) for url, path in sorted(paths.items())}, indent=1))
+    else:
+        size = sum(one.size for one in sources) / 1e6
+        print(f"{counted(len(sources), 'source')}, {size:.1f} MB, in {store.path}")
+    return 0

@@ -1,0 +1,102 @@
+"""`build-images gc`: what nothing in the store refers to any more, shown or removed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from builder.build.at_work import LOCK, clean
+from builder.build.engines import Tools
+from builder.build.garbage import Garbage, free, garbage
+from builder.cli.options import Options, Parser, add_project, number_of_days
+from builder.cli.plans import load_plan
+from builder.model import FLAVOURS, Selection
+from builder.model.errors import BuildImagesError, counted
+from builder.system.home import Home
+from builder.system.locks import locked_now
+from builder.system.orphans import end_orphans
+from builder.system.process import Processes
+
+
+class GcOptions(Options):
+    """The options of `gc`."""
+
+    free: bool
+    unused_for: int
+    layers: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `gc`."""
+    add_project(parser)
+    parser.add_argument("--free", action="store_true", help="remove it (default: only show it)")
+    parser.add_argument(
+        "--unused-for",
+        type=number_of_days,
+        default=7,
+        metavar="DAYS",
+        help="leave what was used since, which other projects may need (default: 7)",
+    )
+    parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="all layers of builds, too, which later builds then make again",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: GcOptions) -> int:
+    """Show what nothing refers to, and with `--free` remove it."""
+    home = Home.of_environment()
+    tools = Tools(processes=Processes(), home=home)
+    with locked_now(home.path, LOCK) as alone:
+        if not alone:
+            raise BuildImagesError(
+                f"another build-images works on the store ({home.path}); nothing was removed",
+                hint="run build-images gc when it is done",
+            )
+        if options.free:
+            end_orphans(home.builders, home=home.path)
+            clean(tools)
+        everything = Selection(everything=True, flavours=FLAVOURS)
+        found = garbage(
+            tools,
+            options.project,
+            load_plan(options.project, everything).images,
+            unused_for=options.unused_for,
+            layers=options.layers,
+        )
+        if options.free:
+            free(found, tools)
+    if options.json:
+        print(json.dumps(as_data(found, freed=options.free), indent=1))
+    else:
+        print(as_text(found, freed=options.free))
+    return 0
+
+
+def as_text(found: Sequence[Garbage], *, freed: bool) -> str:
+    """One line for each thing, and what all of it takes."""
+    if not found:
+        return "nothing to free: all that is in the store is referred to, or was used lately"
+    width = max(len(one.name) for one in found)
+    lines = [
+        f"{one.kind:7} {one.name:{width}}  {one.bytes / 1e6:9.1f} MB  {one.why}" for one in found
+    ]
+    total = f"{sum(one.bytes for one in found) / 1e6:.1f} MB"
+    count = counted(len(found), "thing")
+    if freed:
+        return "\n".join([*lines, f"{count} removed, {total} freed"])
+    return "\n".join([*lines, f"{count}, {total}; 'build-images gc --free' removes them"])
+
+
+def as_data(found: Sequence[Garbage], *, freed: bool) -> dict[str, object]:
+    """The same as data."""
+    keys = ("kind", "name", "bytes", "why")
+    return {
+        "schema": "build-images/gc/v1",
+        "freed": freed,
+        "bytes": sum(one.bytes for one in found),
+        "garbage": [{key: getattr(one, key) for key in keys} for one in found],
+    }

@@ -1,0 +1,122 @@
+"""`build-images lint`: faults in what recipes became; also before a build."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.plans import compiled, load_plan
+from builder.compile.lint import LintReport, lint
+from builder.model import Spec
+from builder.model.errors import LintFailed, counted
+from builder.model.locked import LOCK
+from builder.system.home import Home
+from builder.system.process import Processes
+
+
+class LintOptions(SelectorOptions):
+    """The options of `lint`."""
+
+    json: bool
+    no_cache: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `lint`."""
+    add_selectors(parser)
+    add_project(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--no-cache", action="store_true", help="look at unchanged specs again")
+
+
+def run(options: LintOptions) -> int:
+    """Print every finding; 1 if any of them is an error."""
+    specs = compiled(options.project, load_plan(options.project, options.selection))
+    report = look(options.project, specs, cached=not options.no_cache)
+    print(json.dumps(as_json(report), indent=1) if options.json else as_text(report))
+    return 1 if report.errors else 0
+
+
+def check(
+    project: Path, specs: Sequence[Spec], say: Callable[[str], None], *, cached: bool = True
+) -> None:
+    """Lint specs before they are built or handed out; say what there is to say.
+
+    Raises `LintFailed` if anything that was found is an error.
+    """
+    if not specs:
+        return
+    report = look(project, specs, cached=cached)
+    say(as_text(report) if report.findings or report.missing else summary(report)[0])
+    if report.errors:
+        raise LintFailed(
+            f"{counted(report.errors, 'error')} found by lint, in what recipes became; see above",
+            hint="docs/lint.md says what each rule is about; --no-lint goes on nevertheless",
+        )
+
+
+def look(
+    project: Path,
+    specs: Sequence[Spec],
+    processes: Processes | None = None,
+    *,
+    cached: bool = True,
+) -> LintReport:
+    """Lint specs with what this machine has; results are kept in the builder's home."""
+    home = Home.of_environment()
+    return lint(
+        specs,
+        processes=processes or Processes(),
+        search_path=home.search_path(),
+        cache=home.path / "lint" if cached else None,
+        jobs=min(4, os.cpu_count() or 1),
+        locked=_pins_bases(project / LOCK),
+    )
+
+
+def _pins_bases(lock: Path) -> bool:
+    """Whether base images are locked: its registries may have been out of reach."""
+    return lock.exists() and "\n  - reference: " in lock.read_text(encoding="utf-8")
+
+
+def as_text(report: LintReport) -> str:
+    """Each finding on a line, its hint below it, then what looked at how much."""
+    lines = []
+    for finding in report.findings:
+        lines.append(str(finding))
+        if finding.hint:
+            lines.append(f"    {finding.hint}")
+    return "\n".join([*lines, *summary(report)])
+
+
+def summary(report: LintReport) -> list[str]:
+    """Which linters ran, on how many specs, with how many findings; what was not run."""
+    unchanged = f", {report.cached} of them unchanged since they were" if report.cached else ""
+    found = f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}"
+    lines = [
+        f"{found} in {counted(report.specs, 'spec')}{unchanged} linted",
+        f"linters: our own rules, {', '.join(report.ran)}",
+    ]
+    if report.missing:
+        absent = " and ".join(report.missing)
+        lines.append(
+            f"not run, for this machine lacks them: {absent}; docs/lint.md says how to get them"
+        )
+    return lines
+
+
+def as_json(report: LintReport) -> dict[str, object]:
+    """The report for programs; a linter under `missing` has passed nothing."""
+    return {
+        "specs": report.specs,
+        "cached": report.cached,
+        "errors": report.errors,
+        "warnings": report.warnings,
+        "linters": list(report.ran),
+        "missing": list(report.missing),
+        "findings": [dataclasses.asdict(finding) for finding in report.findings],
+    }

@@ -1,0 +1,391 @@
+"""`build-images load`: an archive of `bundle` into a registry, a folder or the builder's home."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from builder import facts
+from builder.build.at_work import using
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    a_path,
+    add_plain_http,
+    add_progress,
+    add_project,
+    not_empty,
+    positive_number,
+)
+from builder.cli.publish import DRY, show_published
+from builder.distribute.bundle import Bundle, opened, releases_of
+from builder.distribute.bundle.filling import (
+    Input,
+    files_of_project,
+    fill_home,
+    index_of_inputs,
+    inputs_of,
+    is_project,
+    write_project,
+)
+from builder.distribute.publish import Mirror, found_release
+from builder.distribute.publish.mirroring import File, Mirrored
+from builder.distribute.publish.namespaces import namespace
+from builder.distribute.publish.selection import NARROW_HINT
+from builder.distribute.pull.artifacts import published
+from builder.distribute.pull.packing import kept_in
+from builder.distribute.pull.placing import made_whole
+from builder.distribute.pull.proving import proofs_of
+from builder.distribute.pull.pulling import Judged, NotProven, Wanted, look, pull
+from builder.distribute.pull.receipts import Last
+from builder.distribute.pull.request import FORMATS, POLICY, request_of
+from builder.model.errors import BadInput, Refused, counted
+from builder.registry import Reference, Source
+from builder.registry.kinds import ARTIFACT_TYPES
+from builder.registry.source import descriptors
+from builder.system.home import Home
+from builder.system.progress import Progress, Told
+from builder.trust.policy.gathered import Gathered, Image
+from builder.trust.policy.outcomes import REFUSED, Ruling
+from builder.trust.policy.render import as_lines
+from builder.trust.policy.rollback import WITHOUT_DIGESTS
+from builder.trust.policy.rules import dates, signature
+
+_DESCRIPTION = """\
+Take images from an archive that `bundle` wrote, if they are proven: by the same policy as `pull`,
+with the same rules. Every blob is read against its digest; what is damaged, missing or has no place
+in such an archive is refused.
+
+With --to, a registry is filled, with the proof; whether an image runs on a host is asked of those
+who pull from there. With --output, images are unpacked into a folder, as `pull` does it. With
+--home, bases, sources, native tools and packages go where builds look for them, if a key of the
+policy signed them: then build-images --offline builds the images again, and with the same engine
+they come out the same.
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  all of it is there, whole
+  1  a registry goes on failing
+  2  bad input or bad usage: no such archive or policy; something else is at that place
+  4  no registry can be reached, it does not let us, or there is no space
+  5  refused: the archive is damaged, or an image in it is not proven; a line for each reason
+
+examples:
+  build-images load site.tar --policy policy.yaml --to registry.site.example/hpc
+  build-images load site.tar --policy policy.yaml --output images --format sif
+  build-images load site.tar --policy policy.yaml --home --checkout project
+  build-images load site.tar --policy policy.yaml --to registry.site.example/hpc --dry-run
+"""
+_NOWHERE = "bundle"  # what stands for the registry of an archive's images
+_HINT = "the archive is not taken for proven: ask those who made it, or change the policy"
+
+
+class LoadOptions(ProgressOptions):
+    """The options of `load`: the archive goes to one of `to`, `output` and `home`."""
+
+    archive: Path
+    to: str | None
+    home: bool
+    policy: Path | None
+    format: str | None
+    arch: str | None
+    checkout: Path | None
+    host: Path | None
+    explain: bool
+    dry_run: bool
+    plain_http: Sequence[str]
+    jobs: int
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `load`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
+    add_project(parser)
+    add_progress(parser)
+    parser.add_argument("archive", type=a_path, metavar="ARCHIVE", help="what `bundle` wrote")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to", type=not_empty, metavar="REGISTRY/NAMESPACE", help="fill a registry")
+    where.add_argument(
+        "--output",
+        "-o",
+        type=a_path,
+        metavar="DIR",
+        help="a folder for each image in this one",
+    )
+    where.add_argument(
+        "--home", action="store_true", help="fill the builder's home, to build again offline"
+    )
+    parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
+    parser.add_argument("--format", choices=FORMATS, help="with --output: what is to be on disk")
+    parser.add_argument(
+        "--arch",
+        type=not_empty,
+        help="with --output: the images of this one (default: that of the host)",
+    )
+    parser.add_argument(
+        "--checkout",
+        type=a_path,
+        metavar="DIR",
+        help="with --home: the folder that is made of the project",
+    )
+    parser.add_argument(
+        "--host",
+        type=a_path,
+        metavar="FILE",
+        help="judge for the host of a record (check-host --record)",
+    )
+    parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="read and judge all of it, and bring nothing"
+    )
+    add_plain_http(parser)
+    parser.add_argument(
+        "--jobs", type=positive_number, default=4, metavar="N", help="blobs at once (default: 4)"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """One image in one format, with what the policy says of it."""
+
+    wanted: Wanted
+    judged: Judged
+    source: Source
+
+
+def run(options: LoadOptions) -> int:
+    """Judge everything in an archive, and bring it only if nothing of it is refused."""
+    _check_usage(options)
+    archive = opened(options.archive)
+    site = request_of(
+        Reference(registry=_NOWHERE, repository="x"),
+        options.format or "oci",
+        policy=options.policy,
+        arch=options.arch or "",
+        record=options.host,
+    )
+    if options.home:
+        return _into_home(options, archive, site)
+    if options.to:
+        return _into_registry(options, archive, site, options.to)
+    return _into_folder(options, archive, site, options.out)
+
+
+def _check_usage(options: LoadOptions) -> None:
+    """Refuse options that mean nothing beside the others."""
+    for name, goes_with in (("format", "output"), ("arch", "output"), ("checkout", "home")):
+        if getattr(options, name) and not getattr(options, goes_with):
+            options.parser.error(f"--{name} goes with --{goes_with}")
+    if options.output and not options.format:
+        options.parser.error(f"--output needs --format: one of {', '.join(FORMATS)}")
+
+
+def _check_whole(options: LoadOptions, archive: Bundle) -> None:
+    """Read every blob, also those that are not asked for: what is damaged is not brought in part.
+
+    It comes after the proof is judged: of an archive that nobody signed, no more is read.
+    """
+    say = Progress(level=options.level).say
+    archive.check(Told(say, sum(one.size for one in archive.archive.blobs.values()), "read"))
+
+
+def _last() -> Last:
+    return Last(folder=Home.of_environment().pulls / "last")
+
+
+# Into a registry
+
+
+def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address: str) -> int:
+    say = Progress(level=options.level).say
+    to = namespace(address, options.plain_http, own=True, tell=say)
+    # Whether an image runs on a host is asked of those who pull it from there.
+    site = replace(site, policy=replace(site.policy, host_contract=False))
+    asked: list[_Asked] = []
+    releases: list[Mirrored] = []
+    reasons: list[str] = []
+    for (recipe, digest), tags in releases_of(archive).items():
+        source, target = archive.repository(recipe), to(recipe)
+        at = Reference(registry=target.transport.registry, repository=target.repository)
+        for number, tag in enumerate(tags):
+            for arch in _architectures(source, digest):
+                wanted = replace(site, reference=at.at(tag), arch=arch)
+                asked += _each_format(wanted, source, everything=number == 0)
+        found, why = found_release(source, recipe, tags, ())
+        releases += [found] if found else []
+        reasons += why
+    _refuse(options, asked, reasons)
+    _check_whole(options, archive)
+    proven = {*_proven(asked)}
+    for line in [line for one in releases for line in one.leave_out(proven)]:
+        say(line)
+    mirror = Mirror(archive.repository, to, jobs=options.jobs, say=say)
+    if narrowed := mirror.narrowed(releases):
+        raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
+    if options.dry_run:
+        planned = [mirror.described(one) for one in releases]
+        show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
+        return 0
+    done, traffic = mirror.copy(releases)
+    for one in asked:
+        if one.wanted.format == "oci":
+            _last().write(one.wanted.remembered, one.judged.gathered, one.wanted.policy)
+    show_published(done, traffic, as_json=options.json)
+    return 0
+
+
+def _architectures(source: Source, index: str) -> list[str]:
+    """Those of an index, as this project spells them; what is none that is known is refused."""
+    names = []
+    for image in descriptors(source.document(index)[1], "manifests", source.name):
+        name = image.platform.get("architecture", "")
+        known = facts.architecture(name)
+        if known is None:
+            raise source.wrong(index, "it is for an architecture that is not known")
+        names.append(known.name)
+    return names
+
+
+def _each_format(wanted: Wanted, source: Source, *, everything: bool) -> Iterator[_Asked]:
+    """An image as OCI image, and as the files that the archive has of it."""
+    first = _ask(wanted, source, "oci")
+    yield first
+    for name in ARTIFACT_TYPES if everything else ():
+        if published(source, first.judged.found.image.digest, name):
+            yield _ask(wanted, source, name)
+
+
+def _proven(asked: Sequence[_Asked]) -> Iterator[File]:
+    """The SIFs and tarballs that were judged, and not refused."""
+    for one in asked:
+        if one.judged.artifact and not one.judged.judgement.refused:
+            image = one.judged.found.image.digest
+            digest = one.judged.artifact.digest
+            yield File(image=image, format=one.wanted.format, digest=digest)
+
+
+def _ask(wanted: Wanted, source: Source, name: str) -> _Asked:
+    asked = replace(wanted, format=name)
+    return _Asked(wanted=asked, judged=look(asked, source, _last()), source=source)
+
+
+# Into a folder
+
+
+def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Path) -> int:
+    asked = []
+    for (recipe, digest), tags in releases_of(archive).items():
+        source = archive.repository(recipe)
+        if site.arch in _architectures(source, digest):
+            at = Reference(registry=_NOWHERE, repository=recipe, tag=tags[0])
+            asked.append(_ask(replace(site, reference=at), source, site.format))
+    if not asked:
+        raise BadInput(f"{archive.archive.path}: no image in it is for {site.arch}", hint="--arch")
+    _refuse(options, asked, [])
+    _check_whole(options, archive)
+    if options.dry_run:
+        print("\n".join(f"{one.wanted.reference}: proven" for one in asked))
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    say = Progress(level=options.level).say
+    kept = kept_in(Home.of_environment().pulls, check=archive.archive.go_on, tell=say)
+    done = [
+        pull(
+            one.wanted,
+            one.judged,
+            one.source,
+            kept=kept,
+            last=_last(),
+            output=folder / one.wanted.folder_name,
+            say=say,
+        )
+        for one in asked
+    ]
+    if options.json:
+        print(json.dumps([{**one.receipt, "at": str(one.path)} for one in done], indent=1))
+    else:
+        print("\n".join(str(one.path) for one in done))
+    return 0
+
+
+# Into the builder's home
+
+
+def _into_home(options: LoadOptions, archive: Bundle, site: Wanted) -> int:
+    repository, index = index_of_inputs(archive)
+    image = Image(digest=index.digest, architecture=site.arch, asked=site.arch)
+    gathered = Gathered(
+        reference=repository.name,
+        format="oci",
+        now=site.now,
+        image=image,
+        proofs=proofs_of(repository, [index.digest], site.trusted, site.now),
+    )
+    rulings = (signature(site.policy, gathered), dates(site.policy, gathered))
+    _show(options, repository.name, rulings)
+    if any(one.result == REFUSED for one in rulings):
+        raise NotProven(repository.name, rulings)
+    _check_whole(options, archive)
+    inputs = inputs_of(repository, index)
+    if options.checkout and os.path.lexists(options.checkout):
+        _check_same(options.checkout, inputs)
+    if options.dry_run:
+        print(f"dry run, nothing was loaded: {counted(len(inputs), 'input')}, signed")
+        return 0
+    home, progress = Home.of_environment(), Progress(level=options.level)
+    with using(home, options.checkout or options.project, progress.say):
+        done = fill_home(repository, inputs, home)
+    if options.checkout:
+        with made_whole(options.checkout) as folder:
+            if folder:
+                write_project(repository, inputs, folder)
+            else:  # one that was killed had made it
+                _check_same(options.checkout, inputs)
+        done.project = sorted(files_of_project(inputs))
+    if options.json:
+        counts = {**asdict(done), "packages": len(done.packages)}
+        print(json.dumps({"home": str(home.path), **counts}, indent=1))
+        return 0
+    some = {"base": done.bases, "source": done.sources, "package": len(done.packages)}
+    parts = [counted(number, word) for word, number in some.items()]
+    parts += [f"native tools {name}" for name in done.native]
+    print(f"{', '.join(parts)} in {home.path}")
+    if options.checkout:
+        print(f"{counted(len(done.project), 'file')} of the project in {options.checkout}")
+    return 0
+
+
+def _check_same(folder: Path, inputs: list[Input]) -> None:
+    """Refuse a folder that is there, unless it is what would be made."""
+    if not is_project(inputs, folder):
+        problem = f"{folder} is there already, and is not the project of this archive"
+        raise BadInput(problem, hint="name another folder")
+
+
+def _refuse(options: LoadOptions, asked: Sequence[_Asked], reasons: Sequence[str]) -> None:
+    """Show the rules, if that is wanted, and raise one error for all that is refused."""
+    lines: list[str] = []
+    for one in asked:
+        name = f"{one.wanted.reference} ({one.wanted.arch}, {one.wanted.format})"
+        rulings = one.judged.judgement.rulings
+        _show(options, name, rulings)
+        if refused := [_fixed_here(one) for one in one.judged.judgement.refused]:
+            lines += [f"{name}: refused", *as_lines(refused)]
+    lines += reasons
+    if lines:
+        raise Refused("\n".join(["nothing was loaded:", *lines]), hint=_HINT)
+
+
+def _fixed_here(ruling: Ruling) -> Ruling:
+    """A ruling with what helps here: what is in an archive cannot be named by its digest."""
+    return replace(ruling, fix=WITHOUT_DIGESTS) if ruling.rule == "rollback" else ruling
+
+
+def _show(options: LoadOptions, name: str, rulings: Sequence[Ruling]) -> None:
+    if options.explain and not options.json:
+        print("\n".join([f"{name}:", *as_lines(rulings, fixes=False)]))

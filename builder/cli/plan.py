@@ -1,0 +1,50 @@
+"""`build-images plan`: the selected images in build order."""
+
+from __future__ import annotations
+
+import json
+
+from builder.cli import show
+from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.plans import image_states, load_plan, states_of_stages, wanted_now
+
+_MOST_WITH_STAGES = 50  # images; of more, stages are shown if that is asked for
+
+
+class PlanOptions(SelectorOptions):
+    """The options of `plan`."""
+
+    json: bool
+    graph: bool
+    stages: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `plan`."""
+    add_selectors(parser)
+    add_project(parser)
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="as JSON, with content keys")
+    shape.add_argument("--graph", action="store_true", help="as a graph in Graphviz's language")
+    parser.add_argument(
+        "--stages",
+        action="store_true",
+        help="show the stages of images, however many there are",
+    )
+
+
+def run(options: PlanOptions) -> int:
+    """Print the plan as text, JSON or a graph."""
+    plan = load_plan(options.project, options.selection)
+    if options.graph:
+        print(show.plan_graph(plan))
+        return 0
+    states = image_states(options.out, plan.images, wanted_now())
+    if options.json:
+        stages = states_of_stages(plan.images)
+        print(json.dumps(show.plan_json(plan, states, stages), indent=1))
+    elif options.stages or len(plan.images) <= _MOST_WITH_STAGES:
+        print(show.plan_text(plan, states, states_of_stages(plan.images)))
+    else:
+        print(show.plan_text(plan, states))
+    return 0

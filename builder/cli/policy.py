@@ -1,0 +1,81 @@
+"""`build-images policy test`: a policy, and what it makes of recorded cases."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from builder.cli.options import Options, Parser, a_path, add_project
+from builder.model.errors import counted
+from builder.system.terminal import printable
+from builder.trust.policy.cases import Tried, read_cases, try_case
+from builder.trust.policy.reading import read_policy
+from builder.trust.policy.render import as_lines
+
+_DESCRIPTION = """\
+Try a policy on recorded cases, and say which of them it judges otherwise than expected.
+
+A case is what was gathered about an image, and what is expected of each rule: docs/pulling.md. The
+receipt of every pull holds one. A case that brings a policy of its own is judged by that.
+"""
+
+
+class PolicyOptions(Options):
+    """The options of `policy test`."""
+
+    cases: Path
+    policy: Path | None
+    explain: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `policy test`."""
+    parser.description = _DESCRIPTION
+    add_project(parser)
+    parser.add_argument("kind", metavar="test", choices=("test",), help="what to do")
+    parser.add_argument(
+        "cases",
+        type=a_path,
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="the cases, *.yaml and *.json",
+    )
+    parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases that bring none")
+    parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: PolicyOptions) -> int:
+    """Try a policy on recorded cases; 1 if it judges one of them otherwise than expected."""
+    policy = read_policy(options.policy) if options.policy else None
+    tried = [try_case(one, policy) for one in read_cases(options.cases)]
+    wrong = [one for one in tried if one.wrong]
+    if options.json:
+        print(json.dumps([_as_json(one) for one in tried], indent=1))
+    else:
+        _show(tried, explain=options.explain)
+        print(f"{counted(len(tried), 'case')}, {len(wrong)} not as expected")
+    return 1 if wrong else 0
+
+
+def _show(tried: list[Tried], *, explain: bool) -> None:
+    for one in tried:
+        mark = "✗" if one.wrong else "✓"
+        about = f": {one.case.about}" if one.case.about else ""
+        print(printable(f"{mark} {one.case.name}{about}"))
+        for line in one.wrong:
+            print(f"    {printable(line)}")
+        if explain:
+            print("\n".join(as_lines(one.rulings, fixes=False)))
+
+
+def _as_json(one: Tried) -> dict[str, object]:
+    return {
+        "case": one.case.name,
+        "as_expected": not one.wrong,
+        "wrong": list(one.wrong),
+        "rules": [asdict(ruling) for ruling in one.rulings],
+    }

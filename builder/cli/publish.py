@@ -1,0 +1,254 @@
+"""`build-images publish`: proven images to a registry, or from one registry to another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from builder.cli.options import (
+    EXIT_CODES,
+    Parser,
+    ProgressOptions,
+    SelectorOptions,
+    add_output,
+    add_plain_http,
+    add_progress,
+    add_project,
+    add_selectors,
+    not_empty,
+    positive_number,
+)
+from builder.compile.spec import block_faults
+from builder.distribute.publish import Done, Mirror, Publisher, found_release
+from builder.distribute.publish.attached_failures import any_failing, attach_failures
+from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.distribute.publish.namespaces import namespace
+from builder.distribute.publish.proving import prove_with
+from builder.distribute.publish.selection import (
+    BUILD_HINT,
+    NARROW_HINT,
+    Declared,
+    declared_releases,
+    ready_releases,
+    refusal,
+)
+from builder.load.project import load_project
+from builder.model.errors import BadInput, counted
+from builder.registry import Registry
+from builder.system.process import Processes
+from builder.system.progress import Progress
+
+DRY = "dry run, nothing was sent: "
+_WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
+_DESCRIPTION = """\
+Publish the selected images with their proof: one repository a recipe, one tag a cell without its
+architecture, an index of all architectures that the matrix declares for it. Blobs go first, then
+images by digest, then SIF, tarball and proof, which refer to them; tags are set when all of that is
+there. An image that is not built, not verified, or whose evidence is of other digests is refused,
+with its tag. What failed on a machine makes no published image worse, unless --attach-failures says
+so. What a registry has is not sent again: after any failure, run the same command again.
+
+Credentials come from the files of podman login and docker login, from credential helpers, or from
+BUILD_IMAGES_REGISTRY_USER and BUILD_IMAGES_REGISTRY_PASSWORD. With --from nothing of this machine
+is published: releases are copied from another registry, with all proof.
+"""
+
+_EXAMPLES = """\
+examples:
+  build-images publish --to quay.io/site --key cosign.key
+  build-images publish --recipe pytorch --to quay.io/site --dry-run
+  build-images publish --to mirror.site.example/hpc --from quay.io/site
+
+"""
+
+
+class PublishOptions(SelectorOptions, ProgressOptions):
+    """The options of `publish`."""
+
+    to: str
+    source: str | None
+    key: str | None
+    dry_run: bool
+    attach_failures: bool
+    plain_http: Sequence[str]
+    jobs: int
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `publish`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
+    add_selectors(parser)
+    add_project(parser)
+    add_progress(parser)
+    parser.add_argument(
+        "--to", required=True, metavar="REGISTRY/NAMESPACE", help="where the repositories are"
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=not_empty,
+        metavar="REGISTRY/NAMESPACE",
+        help="copy from another registry, in the place of the output folder",
+    )
+    parser.add_argument(
+        "--key",
+        type=not_empty,
+        metavar="KEY",
+        help="sign all of it with this key: a file, env://NAME, or, through cosign, pkcs11:, "
+        "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
+    )
+    add_output(parser, "where the images' folders are (default: PROJECT/out)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be sent and tagged, and do nothing"
+    )
+    parser.add_argument(
+        "--attach-failures",
+        action="store_true",
+        help="attach evidence of checks that failed to those images that the registry has: "
+        "policies refuse them then, until a later pass is published",
+    )
+    add_plain_http(
+        parser,
+        "ask this registry without TLS (may be repeated; one of this machine is, if it has none)",
+    )
+    parser.add_argument(
+        "--jobs", type=positive_number, default=8, metavar="N", help="requests at once (default: 8)"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was published as JSON")
+
+
+def run(options: PublishOptions) -> int:
+    """Publish the selected releases; refuse all of them if one is not proven."""
+    if options.source and options.key:
+        raise BadInput("--from copies proof as it is: it takes no --key")
+    processes, say = Processes(), Progress(level=options.level).say
+    to = namespace(options.to, options.plain_http, own=True, processes=processes, tell=say)
+    project = load_project(options.project, block_faults=block_faults)
+    declared = declared_releases(project, options.selection)
+    if options.source:
+        source = namespace(options.source, options.plain_http, tell=say)
+        return _copied(options, declared, source, to)
+    releases, reasons = ready_releases(declared, options.out, options.project)
+    if reasons:
+        told = _attached(options, declared, to, processes)
+        raise refusal(reasons, declared, told=told, hint=_hint(options, declared))
+    publisher = Publisher(
+        to,
+        prove_with(options.key or "", releases, processes),
+        jobs=options.jobs,
+        say=say,
+        stop=processes.stop,
+    )
+    if reasons := publisher.narrowed(releases):
+        raise refusal(reasons, declared, hint=NARROW_HINT)
+    if options.dry_run:
+        planned = [publisher.described(one) for one in releases]
+        show_published(planned, publisher.missing(releases), as_json=options.json, before=DRY)
+        return 0
+    done, traffic = publisher.publish(releases)
+    show_published(done, traffic, as_json=options.json)
+    for line in _attached(options, declared, to, processes):
+        say(line)
+    return 0
+
+
+def _attached(
+    options: PublishOptions,
+    declared: Sequence[Declared],
+    to: Callable[[str], Registry],
+    processes: Processes,
+) -> list[str]:
+    """What was done about images that fail: nothing, unless that was asked for.
+
+    What failed on one machine may be that machine's fault.
+    """
+    if not options.attach_failures:
+        return []
+    return attach_failures(
+        declared,
+        options.out,
+        to,
+        key=options.key or "",
+        dry_run=options.dry_run,
+        processes=processes,
+    )
+
+
+def _hint(options: PublishOptions, declared: Sequence[Declared]) -> str:
+    if options.attach_failures or not any_failing(declared, options.out):
+        return BUILD_HINT
+    return f"{BUILD_HINT}; --attach-failures tells those who pull what is published that it failed"
+
+
+def _copied(
+    options: PublishOptions,
+    declared: Sequence[Declared],
+    source: Callable[[str], Registry],
+    to: Callable[[str], Registry],
+) -> int:
+    """Copy the releases from another registry."""
+    found = [
+        found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
+        for one in declared
+    ]
+    if reasons := [reason for _, some in found for reason in some]:
+        raise refusal(reasons, declared, hint="publish them there first")
+    releases = [release for release, _ in found if release]
+    mirror = Mirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
+    if reasons := mirror.narrowed(releases):
+        raise refusal(reasons, declared, hint=NARROW_HINT)
+    if options.dry_run:
+        planned = [mirror.described(one) for one in releases]
+        show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
+        return 0
+    done, traffic = mirror.copy(releases)
+    show_published(done, traffic, as_json=options.json)
+    return 0
+
+
+def show_published(
+    done: Sequence[Done], traffic: Traffic, *, as_json: bool, before: str = ""
+) -> None:
+    """Print releases and traffic; `before` begins the line that sums up."""
+    if as_json:
+        published = [
+            {
+                "repository": one.repository,
+                "tag": one.tag,
+                "floating": list(one.floating),
+                "digest": one.digest,
+                "images": {arch: dict(digests) for arch, digests in one.images.items()},
+            }
+            for one in done
+        ]
+        print(json.dumps({"releases": published, **_traffic_json(traffic)}, indent=1))
+        return
+    for one in done:
+        print(f"{one.repository}:{one.tag}{_also(one.floating)}")
+        print(f"  {one.digest}  {', '.join(one.images)}")
+        for arch, digests in one.images.items():
+            print(f"    {arch}  {digests['oci']}  {', '.join(digests)}")
+    print(before + _traffic(traffic))
+
+
+def _also(floating: Sequence[str]) -> str:
+    return f", {', '.join(floating)}" if floating else ""
+
+
+def _traffic(traffic: Traffic) -> str:
+    parts = [
+        f"{counted(traffic.blobs[how], 'blob')} {word}, {traffic.sizes[how] / 1e6:.1f} MB"
+        for how, word in _WORDS.items()
+        if traffic.blobs.get(how)
+    ]
+    return "; ".join(parts)
+
+
+def _traffic_json(traffic: Traffic) -> dict[str, object]:
+    return {
+        "blobs": {
+            how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
+            for how in _WORDS
+        }
+    }

@@ -1,0 +1,217 @@
+"""`build-images pull`: judge images where they are, and bring those that are proven."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    a_path,
+    add_output,
+    add_plain_http,
+    add_progress,
+    add_project,
+    not_empty,
+)
+from builder.cli.os_errors import told
+from builder.distribute.pull.pulling import NotProven, Pulled, Wanted
+from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
+from builder.distribute.pull.several import LookedAt, Puller, Request
+from builder.model.errors import BuildImagesError, Interrupted
+from builder.model.exact_json import member
+from builder.registry import Credentials
+from builder.system.process import Processes
+from builder.system.terminal import printable, printable_lines
+from builder.trust.policy.outcomes import Ruling
+from builder.trust.policy.render import as_lines
+
+_DESCRIPTION = """\
+Bring an image from a registry, if it is proven.
+
+What a tag names is asked once; all that follows is by digest. Everything that is said of the image
+is gathered and held against the policy: who signed it; which checks passed, when, and on which
+class of hosts; who built it from what; what is in it; whether it runs on this host; whether it is
+older than what was pulled last. Then it is brought, every byte is checked against its digest, and
+its tree against the one that was verified. What is refused leaves nothing behind.
+
+No engine, no cosign and no root are needed. `sif` and `charliecloud` are the files that were
+published with the image, `oci` and `directory` are made of its layers.
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  the image is there, whole, with a receipt of what was decided
+  1  the registry has no such image, or goes on failing
+  2  bad input or bad usage: no such policy, or one with faults; another image is at that place
+  4  the registry cannot be reached or does not let us, or there is no space
+  5  refused: a line for each rule that refuses, with the reason and what can be done
+Of several references, all are tried, and the highest of their codes is given.
+
+examples:
+  build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif
+  build-images pull REFERENCE --format directory --policy policy.yaml --explain
+  build-images pull REFERENCE REFERENCE REFERENCE --format oci        layers that they share once
+  build-images pull REFERENCE --format oci --dry-run --explain       only judge it
+  build-images pull REFERENCE --format sif --arch ppc64le --host node.json
+"""
+
+
+class PullOptions(ProgressOptions):
+    """The options of `pull`. Without an `arch`, it is that of the host."""
+
+    references: Sequence[str]
+    format: str
+    policy: Path | None
+    arch: str | None
+    host: Path | None
+    emulated: bool
+    plain_http: Sequence[str]
+    explain: bool
+    dry_run: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `pull`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
+    add_project(parser)
+    add_progress(parser)
+    parser.add_argument(
+        "references",
+        metavar="REFERENCE",
+        nargs="+",
+        help="HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is judged by itself",
+    )
+    parser.add_argument("--format", choices=FORMATS, required=True, help="what is to be on disk")
+    parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
+    parser.add_argument("--arch", type=not_empty, metavar="ARCH", help="default: that of the host")
+    add_output(
+        parser,
+        "the folder that is made (default: NAME-TAG-ARCH-FORMAT, here); of several references, "
+        "the one in which theirs are made",
+    )
+    parser.add_argument(
+        "--host",
+        type=a_path,
+        metavar="FILE",
+        help="pull for the host of a record (check-host --record)",
+    )
+    parser.add_argument(
+        "--emulated",
+        action="store_true",
+        help="let programs of another architecture run under QEMU",
+    )
+    add_plain_http(parser)
+    parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
+    parser.add_argument("--dry-run", action="store_true", help="judge it, and bring nothing")
+    parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
+
+
+def run(options: PullOptions) -> int:
+    """Judge images, and bring those that are proven; the highest of their exit codes."""
+    references = references_of(options.references)
+    several = len(references) > 1
+    shown = _Shown(options=options, several=several)
+    wanted = request_of(
+        references[0],
+        options.format,
+        policy=options.policy,
+        arch=options.arch or "",
+        record=options.host,
+        emulated=options.emulated,
+    )
+    processes = Processes()
+    puller = Puller(
+        plain_http=options.plain_http,
+        dry_run=options.dry_run,
+        say=shown.say,
+        processes=processes,
+        credentials=Credentials(processes=processes),
+    )
+    requests = [
+        Request(wanted=asked, output=_output(options, asked, several=several))
+        for asked in (replace(wanted, reference=reference) for reference in references)
+    ]
+    worst = 0
+    with (
+        puller.workers(options.format) as workers,
+        contextlib.closing(puller.look_ahead(requests, workers)) as images,
+    ):
+        for image in images:
+            try:
+                _pull_one(shown, image.result())
+            except Interrupted:
+                raise
+            except BuildImagesError as error:
+                if not several:
+                    raise
+                print(printable_lines(f"build-images: {error}"), file=sys.stderr)
+                worst = max(worst, error.exit_code)
+            except OSError as error:  # a full disk is one image's: the next one may be smaller
+                if not several or isinstance(error, BrokenPipeError):
+                    raise
+                text, code = told(error)
+                print(printable_lines(f"build-images: {text}"), file=sys.stderr)
+                worst = max(worst, code)
+    return worst
+
+
+def _pull_one(shown: _Shown, image: LookedAt) -> None:
+    options, reference = shown.options, str(image.request.wanted.reference)
+    try:
+        if options.dry_run:
+            image.check()
+            shown.rules(reference, image.judged.judgement.rulings)
+        else:
+            shown.pulled(image.pull(shown.say))
+    except NotProven as refusal:
+        if options.explain or options.json:
+            shown.rules(reference, refusal.rulings)
+        raise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """How results are told: of several references, JSON is a line each."""
+
+    options: PullOptions
+    several: bool
+
+    def rules(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
+        if self.options.json:
+            self.json({"reference": reference, "rules": [asdict(one) for one in rulings]})
+            return
+        if self.several:
+            print(printable(reference))
+        print("\n".join(as_lines(rulings, fixes=False)))
+
+    def json(self, document: dict[str, object]) -> None:
+        print(json.dumps(document, indent=None if self.several else 1), flush=True)
+
+    def say(self, text: str) -> None:
+        if self.options.level:
+            print(printable(text), file=sys.stderr)
+
+    def pulled(self, done: Pulled) -> None:
+        """Show what is on disk now."""
+        if self.options.json:
+            self.json({**done.receipt, "at": str(done.path)})
+            return
+        if self.options.explain:
+            print("\n".join(as_lines(done.rulings)))
+        if not done.fresh:
+            self.say("it is there already, and whole")
+        for what, some in member(done.receipt, "changes").items() if done.fresh else ():
+            self.say(f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
+        print(done.path, flush=True)
+
+
+def _output(options: PullOptions, wanted: Wanted, *, several: bool) -> Path:
+    if options.output and not several:
+        return options.output
+    return (options.output or Path.cwd()) / wanted.folder_name

@@ -1,0 +1,141 @@
+"""The command `rehearse`: what can be tried of cells without building them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    SelectorOptions,
+    a_path,
+    add_progress,
+    add_project,
+    add_selectors,
+)
+from builder.cli.plans import compiled, load_plan
+from builder.model import Spec
+from builder.model.errors import counted
+from builder.system.home import Home
+from builder.system.progress import Progress
+from builder.verify.prepared import BuildSettings
+from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
+from builder.verify.rehearse.servers import Servers
+from builder.verify.rehearse.this_machine import rehearsal_here
+from builder.verify.standing_in import steps_on_stand_ins
+
+_INDENT = " " * 4
+
+
+class RehearseOptions(SelectorOptions, ProgressOptions):
+    """The options of `rehearse`."""
+
+    clones: Sequence[Path]
+    steps: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `rehearse`."""
+    add_selectors(parser)
+    add_project(parser)
+    add_progress(parser)
+    parser.add_argument(
+        "--clones",
+        action="append",
+        default=[],
+        type=a_path,
+        metavar="DIR",
+        help="a folder with copies of Git repositories, as OWNER/NAME.git (may be repeated)",
+    )
+    parser.add_argument(
+        "--steps",
+        action="store_true",
+        help="run the build steps, too, on a base of Debian in place of Ubuntu's; takes minutes",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, with what passed")
+
+
+def run(options: RehearseOptions) -> int:
+    """Rehearse the selected cells, and print what was tried; 1 if anything failed."""
+    home = Home.of_environment()
+    specs = compiled(options.project, load_plan(options.project, options.selection))
+    progress, servers = Progress(level=options.level), Servers()
+    rehearsal = rehearsal_here(options.project, options.clones, home, servers)
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    cells = []
+    with contextlib.ExitStack() as held:
+        steps_of = _steps(options, specs, progress, servers, held)
+        for number, spec in enumerate(specs, start=1):
+            progress.say(f"{number} of {len(specs)}: {spec.image.identifier}")
+            cells.append(rehearsal.of(spec).with_more(steps_of(spec)))
+            records.keep(home.rehearsals, cells[-1], today)
+    if options.json:
+        print(json.dumps(as_json(cells), indent=1))
+    else:
+        print("\n".join(as_text(cells, with_passed=options.level > 1)))
+    return 1 if any(cell.has_failed for cell in cells) else 0
+
+
+def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
+    """The rehearsal for programs."""
+    return {
+        "schema": "build-images/rehearsal/v1",
+        "cells": [
+            {
+                "image": cell.image,
+                "content_key": cell.content_key,
+                "asked": cell.asked,
+                "trials": [dataclasses.asdict(trial) for trial in cell.trials],
+            }
+            for cell in cells
+        ],
+    }
+
+
+def as_text(cells: Sequence[CellTrials], *, with_passed: bool) -> Iterator[str]:
+    """What failed and what was not tried in each cell, and what passed if that is asked for."""
+    for cell in cells:
+        yield f"{cell.image}: {_counts(cell.trials)}"
+        for outcome in (FAILED, NOT_TRIED, *((PASSED,) if with_passed else ())):
+            for trial in cell.of(outcome):
+                yield from _lines(trial)
+    failed = sum(cell.has_failed for cell in cells)
+    yield f"{counted(len(cells), 'cell')} rehearsed, {failed} with failures"
+
+
+def _lines(trial: Trial) -> Iterator[str]:
+    place = f" (Dockerfile:{trial.line})" if trial.line else ""
+    yield f"{_INDENT}{trial.outcome}: {trial.kind}: {trial.subject}{place}"
+    yield f"{_INDENT * 2}{trial.text}"
+    if trial.hint:
+        yield f"{_INDENT * 2}hint: {trial.hint}"
+
+
+def _counts(trials: Sequence[Trial]) -> str:
+    outcomes = [trial.outcome for trial in trials]
+    return ", ".join(f"{outcomes.count(name)} {name}" for name in (PASSED, FAILED, NOT_TRIED))
+
+
+def _steps(
+    options: RehearseOptions,
+    specs: list[Spec],
+    progress: Progress,
+    servers: Servers,
+    held: contextlib.ExitStack,
+) -> Callable[[Spec], list[Trial]]:
+    """Tries the steps of a spec on a stand-in, if that is asked for."""
+    if not options.steps:
+        return lambda _: []
+    build = BuildSettings(
+        project=options.project,
+        out=Home.of_environment().rehearsals,
+        formats=("oci",),
+        verbose=options.level > 1,
+    )
+    return held.enter_context(steps_on_stand_ins(build, specs, progress, servers.ask))

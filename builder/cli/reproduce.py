@@ -1,0 +1,166 @@
+"""`build-images reproduce`: an image built again, and compared with itself byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from difflib import get_close_matches
+from pathlib import Path
+
+from builder.artifacts.manifests import read_manifest
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    a_path,
+    add_max_index_age,
+    add_no_native_tools,
+    add_offline,
+    add_output,
+    add_progress,
+    add_project,
+)
+from builder.cli.plans import compiled, load_plan
+from builder.model import Selection, Spec
+from builder.model.errors import BadInput, EmptySelection, counted
+from builder.model.manifest import MANIFEST, Manifest
+from builder.system.progress import progress_for
+from builder.verify.prepared import BuildSettings
+from builder.verify.reproduced import Comparison, build_again
+
+_SHOWN = 5
+_DESCRIPTION = """\
+Build an image again and compare OCI layout and Charliecloud tarball with those in its folder.
+
+It is built from the base that lies in the folder, from the specs that the project has for it and
+from locked sources, without any layer of an earlier build, in a scratch place that is removed
+afterwards; nothing in the folder changes. The exit code is 0 if both are the same byte for byte,
+and 1 if not: then, for each layer that differs, the first path is named, and whether it is its
+content, mode, mtime, owner, link or type that differs, or whether it is missing. Packages come
+from the distribution's mirror of the day: versions that changed meanwhile are listed. With
+--no-native-tools it also shows that native tools changed nothing in an image that was lent them.
+"""
+
+
+class ReproduceOptions(ProgressOptions):
+    """The options of `reproduce`."""
+
+    path: Path
+    no_native_tools: bool
+    max_index_age: int | None
+    offline: bool
+    json: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `reproduce`."""
+    parser.description = _DESCRIPTION
+    add_project(parser)
+    add_progress(parser)
+    parser.add_argument(
+        "path",
+        type=a_path,
+        metavar="IMAGE",
+        help="an image's folder, such as out/IDENTIFIER, or its identifier",
+    )
+    add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
+    add_no_native_tools(parser)
+    add_max_index_age(parser)
+    add_offline(parser)
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+
+
+def run(options: ReproduceOptions) -> int:
+    """Build an image again from what it was built from; 0 if it comes out the same, else 1."""
+    folder = _folder(options.path, options.out)
+    manifest = _manifest(folder)
+    spec = _spec(options.project, manifest)
+    build = BuildSettings(
+        project=options.project,
+        out=options.out,
+        native_tools=not options.no_native_tools,
+        offline=options.offline,
+        max_index_age=options.max_index_age,
+        verbose=options.level > 1,
+    )
+    comparison = build_again(folder, manifest, spec, build, progress_for(options.level))
+    print(_as_json(comparison) if options.json else _as_text(comparison))
+    return 0 if comparison.is_same else 1
+
+
+def _folder(path: Path, out: Path) -> Path:
+    """The image's folder: named itself, or by its identifier."""
+    folders = [path, out / path.name]
+    for folder in folders:
+        if (folder / MANIFEST).exists():
+            return folder
+    known = [one.parent.name for one in sorted(out.glob(f"*/{MANIFEST}"))]
+    close = get_close_matches(path.name, known, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    raise BadInput(
+        f"{path.name}: no finished image of that name in {out}",
+        hint=guess + "name an image's folder, such as out/IDENTIFIER, or its identifier",
+    )
+
+
+def _manifest(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise BadInput(f"{folder / MANIFEST}: not the manifest of a finished image")
+    if manifest.inputs.source_date_epoch is None:
+        raise BadInput(
+            f"{folder}: built by a version whose images cannot be reproduced",
+            hint="build it again: build-images --no-cache --image " + folder.name,
+        )
+    return manifest
+
+
+def _spec(project: Path, manifest: Manifest) -> Spec:
+    """The spec that the project has for the image; it must still be what the image is made of."""
+    name, cell = manifest.image, manifest.cell
+    selection = Selection(
+        images=(name,),
+        everything=True,
+        flavours=(cell.flavour,),
+        cpu_targets=(cell.cpu,),
+    )
+    hint = f"take the project as it was then, or build it anew: build-images --image {name}"
+    try:
+        made = load_plan(project, selection)
+    except EmptySelection as error:
+        raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
+    [spec] = compiled(project, made)
+    if spec.image.content_key != manifest.content_key:
+        raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
+    return spec
+
+
+def _as_json(comparison: Comparison) -> str:
+    digests = {
+        name: {"before": digest, "after": comparison.after[name]}
+        for name, digest in comparison.before.items()
+    }
+    return json.dumps(
+        {
+            "image": comparison.image,
+            "reproduced": comparison.is_same,
+            "artifacts": digests,
+            "differences": [dataclasses.asdict(one) for one in comparison.differences],
+            "packages": list(comparison.packages),
+            "duration_s": comparison.duration_s,
+        },
+        indent=1,
+    )
+
+
+def _as_text(comparison: Comparison) -> str:
+    mark, end = ("✓", "the same") if comparison.is_same else ("✗", "it differs")
+    lines = [f"{mark} {comparison.image}  built again in {comparison.duration_s:.0f} s: {end}"]
+    for name, digest in comparison.before.items():
+        found = comparison.after[name]
+        lines.append(f"    {name:12} {found}" + ("" if found == digest else f", not {digest}"))
+    lines += [f"  {one}" for one in comparison.differences]
+    if packages := comparison.packages:
+        more = len(packages) - _SHOWN
+        text = "; ".join(packages[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        lines.append(f"  {counted(len(packages), 'package')} of another version: {text}")
+    return "\n".join(lines)

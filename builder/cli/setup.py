@@ -1,0 +1,91 @@
+"""`build-images setup`: what images are built with, brought to this machine.
+
+It is the set-up of the clone (`ci/setup`) without the virtual environment: the program is there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import builder
+from builder.cli.options import Options, Parser, add_project, not_empty
+from builder.model.errors import StepFailed
+from builder.system.process import Processes
+
+_SCRIPT = Path(builder.__file__).parent / "host/setup/main.sh"
+
+
+_DESCRIPTION = """\
+Install what images are built with and this machine lacks. Without more it is the user's part, which
+never needs root: Apptainer, into the builder's home. What only root can do is told in commands that
+can be pasted. `host` is the administrator's part, as root, once per host: packages, tools that all
+users share, QEMU for programs of other architectures, and sub-ids of each --user. A clone of the
+project has the same as ci/setup.
+"""
+
+
+class SetupOptions(Options):
+    """The options of `setup`."""
+
+    part: str | None
+    user: Sequence[str]
+    with_cosign: bool
+    dry_run: bool
+    check: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `setup`."""
+    parser.description = _DESCRIPTION
+    add_project(parser)
+    parser.add_argument(
+        "part", metavar="host", nargs="?", choices=("host",), help="the administrator's part"
+    )
+    parser.add_argument(
+        "--user",
+        action="append",
+        default=[],
+        type=not_empty,
+        metavar="USER",
+        help="with host: a user who is to have sub-ids (may be repeated)",
+    )
+    parser.add_argument(
+        "--with-cosign", action="store_true", help="bring cosign, too, for publish --key keyless"
+    )
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--dry-run", action="store_true", help="say what would be installed, and where"
+    )
+    ways.add_argument("--check", action="store_true", help="the same; exit code 4 if anything is")
+
+
+def words_of(options: SetupOptions) -> list[str]:
+    """Return the arguments of the script that does it."""
+    part = [options.part] if options.part else []
+    users = [word for user in options.user for word in ("--user", user)]
+    named = ("with_cosign", "dry_run", "check")
+    flags = [f"--{name.replace('_', '-')}" for name in named if getattr(options, name)]
+    return [*part, *users, *flags]
+
+
+def run(options: SetupOptions) -> int:
+    """Run the set-up; its exit code."""
+    found = shutil.which(sys.argv[0])
+    command = str(Path(found).absolute()) if found else "build-images"
+    own = {"BUILD_IMAGES_SETUP": f"{command} setup", "BUILD_IMAGES_PYTHON": sys.executable}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            Processes().logged(
+                ["bash", str(_SCRIPT), *words_of(options)],
+                log=Path(folder) / "log",  # the script keeps one of its own
+                env={**own, "BUILD_IMAGES_CLONE": ""},
+                what="setup",
+                on_line=lambda line: print(line, file=sys.stderr, flush=True),
+            )
+        except StepFailed as error:
+            return error.status if error.status > 0 else 1
+    return 0

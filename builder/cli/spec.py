@@ -1,0 +1,45 @@
+"""`build-images spec`: what recipes become, in files."""
+
+from __future__ import annotations
+
+import sys
+
+from builder.build import workspace
+from builder.cli.lint import check
+from builder.cli.options import (
+    Parser,
+    SelectorOptions,
+    add_no_lint,
+    add_output,
+    add_project,
+    add_selectors,
+)
+from builder.cli.plans import compiled, load_plan
+from builder.compile.spec import base_archive
+
+
+class SpecOptions(SelectorOptions):
+    """The options of `spec`."""
+
+    no_lint: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `spec`."""
+    add_selectors(parser)
+    add_project(parser)
+    add_output(parser, "where to write a folder for each image (default: PROJECT/out)")
+    add_no_lint(parser)
+
+
+def run(options: SpecOptions) -> int:
+    """Write the specs of the selected images, and print where they are; lint can refuse them."""
+    specs = compiled(options.project, load_plan(options.project, options.selection))
+    for spec in specs:
+        folder = options.out / spec.image.identifier
+        sources = workspace.stored_sources(spec)
+        workspace.write_spec(spec, None, folder, base_archive(spec.image), sources)
+    if not options.no_lint:
+        check(options.project, specs, lambda text: print(text, file=sys.stderr))
+    print("\n".join(str(options.out / spec.image.identifier) for spec in specs))
+    return 0

@@ -1,0 +1,275 @@
+"""`build-images verify`: prove again what was built or pulled, or measure it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.build.at_work import at_work
+from builder.build.engines import ENGINES, Tools
+from builder.build.run import Run
+from builder.cli.build import notes_on
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    a_path,
+    add_progress,
+    add_project,
+    distinct,
+    not_empty,
+    positive_number,
+)
+from builder.distribute.pull.verifying import Receipt, receipt_in, verify_pulled
+from builder.model import SKIPPED
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
+from builder.model.records import write
+from builder.reports.report import refresh
+from builder.system.atomic import write_atomically
+from builder.system.home import Home
+from builder.system.host_facts import host_facts
+from builder.system.process import Processes
+from builder.system.progress import progress_for
+from builder.verify import RUNNERS
+from builder.verify.again import Verified, finished, prove_again
+from builder.verify.expected import expected_target
+from builder.verify.launched import LAUNCHED, RankOptions, verify_launched
+from builder.verify.measure import as_text, exposition
+from builder.verify.measure.recording import measure
+from builder.verify.prepared import versions_of
+from builder.verify.untried import not_tried
+from builder.verify.wording import one_line
+
+REPEATS = 5
+LAUNCHERS = ("mpirun", "srun")
+_RANKS = 4
+_FOR_RANKS = ("ranks", "nodes", "bind_mpi", "launcher_option", "timeout")
+
+
+class VerifyOptions(ProgressOptions):
+    """The options of `verify`; those of ranks and of measuring are None or empty if left out."""
+
+    path: Path
+    runner: Sequence[str]
+    json: bool
+    launcher: Sequence[str]
+    ranks: int | None
+    nodes: int | None
+    bind_mpi: str | None
+    launcher_option: Sequence[str]
+    timeout: int | None
+    bench: bool
+    repeats: int | None
+    prometheus: Path | None
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `verify`."""
+    add_project(parser)
+    add_progress(parser)
+    parser.add_argument(
+        "path",
+        type=a_path,
+        metavar="PATH",
+        help="an image's folder, such as out/IDENTIFIER, or what pull left",
+    )
+    parser.add_argument(
+        "--runner",
+        action="append",
+        default=[],
+        choices=tuple(RUNNERS),
+        help="run the checks by this program alone (may be repeated; default: one a format)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the manifest, or the measurement, as JSON"
+    )
+    group = parser.add_argument_group(
+        "ranks in containers of their own, started by this host's launcher, and nothing else"
+    )
+    group.add_argument(
+        "--launcher",
+        action="append",
+        default=[],
+        choices=LAUNCHERS,
+        help="mpirun of the image's MPI family, or srun --mpi=pmix (may be repeated)",
+    )
+    group.add_argument(
+        "--ranks", type=positive_number, metavar="N", help=f"how many (default: {_RANKS})"
+    )
+    group.add_argument(
+        "--nodes",
+        type=positive_number,
+        metavar="N",
+        help="on so many nodes, at most one for each rank, and fail on any other number",
+    )
+    group.add_argument(
+        "--bind-mpi",
+        type=not_empty,
+        metavar="DIR",
+        help="once more with the host's MPI library in the place of the image's: the one below "
+        "DIR, or wherever the host has it (auto)",
+    )
+    group.add_argument(
+        "--launcher-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="give the launcher this one too: --launcher-option=--partition=test",
+    )
+    group.add_argument(
+        "--timeout",
+        type=positive_number,
+        metavar="SECONDS",
+        help="how long ranks may take (default: what the image's check mpi may)",
+    )
+    bench = parser.add_argument_group("measuring")
+    bench.add_argument(
+        "--bench",
+        action="store_true",
+        help="run no checks, but measure how fast programs are in each format, compared with bare",
+    )
+    bench.add_argument(
+        "--repeats",
+        type=positive_number,
+        metavar="N",
+        help=f"rounds, in each of which all places are measured by turns (default: {REPEATS})",
+    )
+    bench.add_argument(
+        "--prometheus",
+        type=a_path,
+        metavar="FILE",
+        help="write the measurement in Prometheus' text format, too",
+    )
+
+
+def run(options: VerifyOptions) -> int:
+    """Run the command; 1 if a check failed, of which a measurement has one; 4 if one could not be
+    tried.
+    """
+    ranks = _rank_options(options)
+    folder, runners = options.path, distinct(options.runner)
+    receipt = _receipt(folder, ranks, options)
+    if receipt is None:
+        finished(folder)  # before anything is started
+    progress = progress_for(options.level)
+    processes = Processes(echo=progress.echo if options.level > 1 else None)
+    tools = Tools(processes=processes, home=Home.of_environment())
+    run = Run(
+        tools=tools,
+        engine=ENGINES["buildah"](tools),
+        mirror=None,
+        out=folder.parent,
+        progress=progress,
+        host=host_facts(),
+        versions=versions_of(tools, "buildah"),
+    )
+    with at_work(tools, options.project, progress.say):
+        if ranks:
+            return _launched(run, folder, ranks, options)
+        if options.bench:
+            return _measure(run, folder, options)
+        done = (
+            verify_pulled(run, folder, receipt, runners)
+            if receipt
+            else prove_again(
+                run,
+                folder,
+                runners,
+                expected=expected_target(options.project, finished(folder)),
+            )
+        )
+    if options.json:
+        more = {"pulled": done.pulled} if done.pulled else {}
+        print(json.dumps(write(done.found) | more, indent=1, sort_keys=True))
+    else:
+        print(_as_text(done))
+    if done.untried and not done.has_failed:
+        raise not_tried(done.found.image, done.untried)
+    return 1 if done.has_failed or done.found.outcome == "failed" else 0
+
+
+def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
+    """What was found, a line a check; of further runs, too, which do not decide the outcome."""
+    found = done.found
+    lines = [f"{found.image}: {found.outcome}{notes_on(found)}"]
+    lines += [
+        f"  {name:12} {one.check:16} {one.outcome:8} {one_line(one.reason)}"
+        for name, outcomes in found.checks.items()
+        for one in outcomes
+    ]
+    lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
+    return "\n".join(lines)
+
+
+def _receipt(folder: Path, ranks: RankOptions | None, options: VerifyOptions) -> Receipt | None:
+    """What says which image was pulled, if the folder is not one that an image was built in."""
+    if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
+        return None
+    if ranks or options.bench:
+        what = "--launcher" if ranks else "--bench"
+        raise BadInput(
+            f"{what}: {folder} holds one format that was pulled, and this wants all of an image",
+            hint="name the folder in which it was built; without this option its checks are run",
+        )
+    return receipt
+
+
+def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
+    measured, manifest = measure(
+        run,
+        folder,
+        runners=distinct(options.runner),
+        repeats=options.repeats or REPEATS,
+    )
+    refresh(folder.parent, manifest)
+    if options.prometheus:
+        write_atomically(options.prometheus, exposition(measured))
+    print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))
+    if measured.has_collapsed:
+        return 1
+    untold = any(one.outcome == SKIPPED for one in measured.outcomes.values())
+    return MissingPrerequisite.exit_code if untold else 0
+
+
+def _launched(run: Run, folder: Path, ranks: RankOptions, options: VerifyOptions) -> int:
+    done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
+    if options.json:
+        print(manifest_text(done.manifest), end="")
+        return done.exit_code
+    print(f"{done.manifest.image}: {ranks.ranks} ranks{', emulated' if done.emulated else ''}")
+    for artifact_format, outcomes in done.outcomes.items():
+        for one in outcomes:
+            print(f"  {artifact_format:12} {one.check:16} {one.outcome:8} {one.reason}")
+    return done.exit_code
+
+
+def _rank_options(options: VerifyOptions) -> RankOptions | None:
+    """How ranks are to be started; None without a launcher. What means nothing is a usage error."""
+    for name in ("repeats", "prometheus"):
+        if getattr(options, name) and not options.bench:
+            options.parser.error(f"--{name} goes with --bench")
+    if not options.launcher:
+        named = [f"--{name.replace('_', '-')}" for name in _FOR_RANKS if getattr(options, name)]
+        if named:
+            text = f"{', '.join(named)}: for ranks, which --launcher mpirun or srun starts"
+            options.parser.error(text)
+        return None
+    if options.bench:
+        options.parser.error("--bench measures, --launcher checks: one of them")
+    if others := [name for name in options.runner if name not in LAUNCHED]:
+        runners = " and ".join(LAUNCHED)
+        options.parser.error(f"--runner {others[0]}: launchers start containers of {runners}")
+    ranks, nodes = options.ranks or _RANKS, options.nodes or 0
+    if nodes > ranks:
+        few = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        text = f"--nodes {nodes}: {few} cannot be on so many; --ranks {nodes} can"
+        options.parser.error(text)
+    return RankOptions(
+        launchers=distinct(options.launcher),
+        ranks=ranks,
+        nodes=nodes,
+        bind_mpi=options.bind_mpi or "",
+        options=tuple(options.launcher_option),
+        timeout_s=options.timeout or 0,
+    )

@@ -1,0 +1,122 @@
+"""A request for an image: the policy that decides, the host that it is for, who is trusted."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import facts
+from builder.distribute.pull.pulling import Wanted
+from builder.host import read_record, this_host
+from builder.host.record import Host
+from builder.model.errors import BadInput
+from builder.registry import Reference
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.trust.policy.reading import read_policy
+from builder.trust.policy.values import Identity, Policy
+from builder.trust.proof import Trusted, TrustedIdentity, TrustedKey, public_key
+
+if TYPE_CHECKING:
+    from builder.trust.proof.roots import Roots
+
+FORMATS = ("oci", "sif", "charliecloud", "directory")
+POLICY = Path("/etc/build-images/policy.yaml")
+
+
+def references_of(texts: Sequence[str]) -> list[Reference]:
+    """Parse references, each once; raises one `BadInput` for all that are none."""
+    references: dict[str, Reference] = {}
+    faults = []
+    for text in texts:
+        try:
+            reference = Reference.parse(text)
+        except BadInput as fault:
+            if len(texts) == 1:
+                raise
+            faults.append(str(fault))
+            continue
+        named = reference.tag or reference.digest
+        references.setdefault(str(reference if named else reference.at("latest")), reference)
+    if faults:
+        raise BadInput("\n".join(faults))
+    return list(references.values())
+
+
+def request_of(
+    reference: Reference,
+    artifact_format: str,
+    *,
+    policy: Path | None = None,
+    arch: str = "",
+    record: Path | None = None,
+    emulated: bool = False,
+) -> Wanted:
+    """Return what is asked for: by which policy, on which host, for which architecture.
+
+    Without a `policy`, the site's decides; without the `record` of a host and an `arch`, this
+    machine's. Raises `BadInput` for a policy or a record with faults.
+    """
+    file = policy or POLICY
+    if policy is None and not file.exists():
+        raise BadInput(
+            f"no policy: {file} is not there",
+            hint="name one with --policy FILE; docs/pulling.md has one of three lines",
+        )
+    read = read_policy(file)
+    processes = Processes()
+    search_path = Home.of_environment().search_path()
+    host = read_record(record) if record else this_host(processes, search_path=search_path)
+    return Wanted(
+        reference=reference,
+        format=artifact_format,
+        arch=_architecture(arch, host),
+        host=host,
+        policy=read,
+        trusted=_trusted(read),
+        now=dt.datetime.now(tz=dt.timezone.utc),
+        emulated=emulated,
+    )
+
+
+def _trusted(policy: Policy) -> tuple[Trusted, ...]:
+    """Those who are trusted; whoever is there under two names would count as two signatures."""
+    found: dict[str, Trusted] = {}
+    roots = functools.cache(_roots)
+    for one in policy.keys:
+        made: Trusted
+        if isinstance(one, Identity):
+            where, known = f"identity {one.name}", f"{one.issuer} {one.name}"
+            made = TrustedIdentity(
+                glob=one.name, issuer=one.issuer, roots=roots(one.roots), until=one.until
+            )
+        else:
+            key = public_key(str(one.file), os.environ)
+            where, known = str(one.file), key.fingerprint
+            made = TrustedKey(key=key, name=one.name, until=one.until)
+        if first := found.get(known):
+            raise BadInput(f"{where}: the same key as {first.name}", hint="name it once")
+        found[known] = made
+    return tuple(found.values())
+
+
+def _roots(path: Path) -> Roots:
+    # Most sites trust keys, and pull without what reads certificates.
+    from builder.trust.proof.roots import roots_in  # noqa: PLC0415
+
+    return roots_in(path)
+
+
+def _architecture(named: str, host: Host) -> str:
+    name = named or host.architecture or ""
+    known = facts.architecture(name)
+    if known is None:
+        there = ", ".join(facts.ARCHITECTURES)
+        raise BadInput(
+            f"{name or 'nothing'} is not an architecture", hint=f"--arch, one of {there}"
+        )
+    return known.name

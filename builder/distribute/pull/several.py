@@ -1,0 +1,133 @@
+"""Several images of one command: some are judged, and come, while another one is packed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Generator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.distribute.pull.ahead import AT_ONCE, Coming, ahead
+from builder.distribute.pull.contents import reading
+from builder.distribute.pull.packing import NOTED, Brought, Kept, kept_in
+from builder.distribute.pull.pulling import (
+    Judged,
+    NotProven,
+    Pulled,
+    Wanted,
+    look,
+    prepare,
+    pull,
+)
+from builder.distribute.pull.receipts import Last
+from builder.registry import Credentials, Learned, Registry, connect
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.system.workers import Workers
+
+_LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
+_LOOK_S = 1800.0  # for all that is asked before an image is judged
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """An image, and the path where it is to be."""
+
+    wanted: Wanted
+    output: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookedAt:
+    """An image that was judged where it is."""
+
+    request: Request
+    judged: Judged
+    registry: Registry
+    last: Last
+    kept: Kept
+
+    def check(self) -> None:
+        """Raise `NotProven` if the policy refuses it."""
+        if self.judged.judgement.refused:
+            raise NotProven(str(self.request.wanted.reference), self.judged.judgement.rulings)
+
+    def pull(self, say: Callable[[str], object]) -> Pulled:
+        """Bring it; raises `NotProven` if the policy refuses it."""
+        return pull(
+            self.request.wanted,
+            self.judged,
+            self.registry,
+            kept=self.kept,
+            last=self.last,
+            output=self.request.output,
+            say=say,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Puller:
+    """What the images of one command have in common.
+
+    With `dry_run`, images are judged and not brought. Credential helpers are asked once, since they
+    may ask a person.
+    """
+
+    plain_http: Collection[str]
+    dry_run: bool
+    say: Callable[[str], object]
+    processes: Processes
+    credentials: Credentials
+    coming: Coming[Brought] = field(default_factory=Coming)
+    learned: dict[str, Learned] = field(default_factory=dict)
+
+    def workers(self, artifact_format: str) -> AbstractContextManager[Workers | None]:
+        """Start processes that take notes, one for each layer that comes at once."""
+        if self.dry_run or artifact_format not in NOTED:
+            return contextlib.nullcontext()
+        return reading(AT_ONCE)
+
+    def look_ahead(
+        self, requests: Sequence[Request], workers: Workers | None
+    ) -> Generator[Future[LookedAt], None, None]:
+        """Yield the images in order, each as soon as it is judged."""
+        for first in range(0, len(requests), _MOST_AHEAD):
+            some = requests[first : first + _MOST_AHEAD]
+            futures, end = ahead(
+                lambda request: self._look(request, workers), some, threads=_LOOKS_AT_ONCE
+            )
+            try:
+                yield from futures
+            except BaseException:
+                end()
+                self.processes.stop()
+                for future in futures:
+                    if future.done() and not (future.cancelled() or future.exception()):
+                        future.result().registry.stop()
+                raise
+
+    def _look(self, request: Request, workers: Workers | None) -> LookedAt:
+        """Look at an image, and have its layers come if it is proven."""
+        wanted, pulls = request.wanted, Home.of_environment().pulls
+        registry = connect(
+            wanted.reference,
+            self.credentials,
+            plain_http=self.plain_http,
+            tell=self.say,
+            learned=self.learned.setdefault(wanted.reference.name, Learned()),
+        )
+        last = Last(folder=pulls / "last")
+        with registry.transport.within(_LOOK_S):
+            judged = look(wanted, registry, last)
+        kept = kept_in(
+            pulls,
+            check=registry.transport.sleep.check,
+            tell=self.say,
+            coming=self.coming,
+            workers=workers,
+        )
+        if not self.dry_run:
+            prepare(wanted, judged, registry, kept=kept, output=request.output)
+        return LookedAt(request=request, judged=judged, registry=registry, last=last, kept=kept)

@@ -1,0 +1,123 @@
+"""The command lines by which engines build, keep and hand over images."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import samples
+from recorded import Commands
+
+from builder.build.bases import StoredBase
+from builder.build.engines import ENGINES, Lent, apptainer
+from builder.model import PlannedImage
+from builder.model.errors import StepFailed
+
+BASE_DIGEST = f"sha256:{'4f' * 32}"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """One with all engines, which know no image yet."""
+    commands = Commands(tmp_path, monkeypatch)
+    commands.install("buildah", "docker", "skopeo", "apptainer")
+    commands.failing.update(["inspect"])
+    commands.output.update(
+        {
+            "{{.Digest}}": f"{BASE_DIGEST} 9a9a\n<none> other\n",
+            "docker version": "27.3.1\n",
+            "--layers": "[1/2] STEP 1/3: FROM debian13:1\n[1/2] STEP 2/3: RUN make\n",
+            "--platform": "#1 [auth] token\n#12 [core 2/3] RUN make\nStep 3/8 : RUN make\n",
+            "buildah --version": "buildah version 1.28.2 (image-spec 1.0.2)\n",
+        }
+    )
+    (tmp_path / "home/work").mkdir()
+    (tmp_path / "home/storage").mkdir()
+    return commands
+
+
+def planned(folder: Path) -> PlannedImage:
+    image = samples.image(folder)
+    return dataclasses.replace(image, content_key="c0ffee" * 4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_image_is_built_and_handed_over(name: str, machine: Commands) -> None:
+    log, context = machine.folder / "build.log", machine.folder / "context"
+    image = planned(machine.folder)
+    base = StoredBase(
+        name="debian13:1",
+        arch="x86_64",
+        key="k",
+        archive=machine.folder / "base.tar",
+        digest=BASE_DIGEST,
+        made="2026-01-01T00:00:00Z",
+    )
+    engine = ENGINES[name](machine.tools)
+    machine.note(f"version {engine.version()}")
+    engine.provide_base(base, log=log)
+    engine.build(image, context, log=log, on_line=machine.note)
+    machine.note("## without its cache, another file and another name")
+    lent = [Lent(path=machine.folder / "native", at="/.native")] if engine.lends else []
+    engine.build(
+        image,
+        context,
+        log=log,
+        on_line=machine.note,
+        cache=False,
+        file="Dockerfile.cut",
+        name="other:1",
+        lent=lent,
+    )
+    machine.note("## handing over and tidying up")
+    engine.export(image, machine.folder / "exported", log=log)
+    engine.clean()
+    machine.note("## a base that it has")
+    machine.failing.clear()
+    engine.provide_base(base, log=log)
+    machine.compare(f"engines/{name}")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_build_that_fails_names_its_instruction(name: str, machine: Commands) -> None:
+    machine.failing.add("--network=host")
+    engine = ENGINES[name](machine.tools)
+    image, log = planned(machine.folder), machine.folder / "build.log"
+    with pytest.raises(StepFailed, match=r"the build failed at: RUN make\n"):
+        engine.build(image, machine.folder, log=log, on_line=machine.note)
+
+
+def test_docker_builds_with_buildkit_where_it_is(machine: Commands) -> None:
+    machine.install("docker-buildx")
+    image, log = planned(machine.folder), machine.folder / "build.log"
+    ENGINES["docker"](machine.tools).build(
+        image, machine.folder / "context", log=log, on_line=machine.note
+    )
+    machine.compare("engines/docker-buildx")
+
+
+def test_a_base_that_changed_meanwhile_is_no_base(machine: Commands) -> None:
+    machine.output["{{.Digest}}"] = "sha256:other 9a9a\n"
+    base = StoredBase(
+        name="debian13:1", arch="x86_64", key="k", archive=Path("b"), digest=BASE_DIGEST, made=""
+    )
+    with pytest.raises(StepFailed, match="not the base that this run began with"):
+        ENGINES["buildah"](machine.tools).provide_base(base, log=machine.folder / "build.log")
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
+def test_a_definition_is_built_by_apptainer(arch: str, machine: Commands) -> None:
+    folder = machine.folder / "work"
+    for is_root in (True, False):
+        with machine.user(is_root=is_root):
+            apptainer.build(
+                folder / "image.def",
+                folder / "image.sif",
+                arch=arch,
+                tools=machine.tools,
+                log=machine.folder / "build.log",
+                cwd=folder,
+                options=("--fakeroot",),
+            )
+    machine.compare(f"engines/apptainer-{arch}")

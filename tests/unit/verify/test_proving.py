@@ -1,0 +1,433 @@
+"""From artifacts to proof, with a small image in three formats and runners that are made up.
+
+What is written is compared as a whole with golden files. UPDATE_GOLDEN=1 writes them anew: read the
+difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+from made_formats import SifPart, sif_scripts, write_sif
+from manifest_samples import document, record
+from samples import a_file, a_folder, compare_with_golden, tar_bytes
+from test_check_outcomes import FakeRunner, done, env
+
+from builder import __version__
+from builder.artifacts.oci import Layer, Layout, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.sif import JSON
+from builder.build.engines import Tools, charliecloud
+from builder.build.packing import file_digest
+from builder.build.run import Run
+from builder.model import FORMATS, Artifact
+from builder.model.digests import digest_of
+from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
+from builder.model.records import write as as_json
+from builder.system.home import Home
+from builder.system.host_facts import HostFacts
+from builder.system.process import Completed, Processes
+from builder.system.progress import Progress
+from builder.verify import RUNNERS, InImageCheck, Target, again, untried
+from builder.verify.again import prove_again
+from builder.verify.proving import Proof, prove, proven_part
+from builder.verify.runners import Container
+
+VARIABLES = {"PATH": "/bin", "MODE": "fast"}
+LABELS = {"title": "x", "build-images.identifier": "tools-1-x86_64"}
+SETTINGS = {
+    "Env": [f"{name}={text}" for name, text in VARIABLES.items()],
+    "Cmd": ["/bin/bash"],
+    "Labels": LABELS,
+    "WorkingDir": "/srv",
+}
+SCRIPT = "/opt/build-images/checks/10-hello"
+TREE = [
+    *(a_folder(name) for name in ("bin", "opt", "opt/build-images", "opt/build-images/checks")),
+    a_file(SCRIPT[1:], "#!/bin/sh\necho hello\n", mode=0o755),
+]
+HELLO = InImageCheck(name="hello", script=SCRIPT, needs=(), timeout_s=60)
+TARGET = Target(
+    identifier="tools-1-x86_64",
+    arch="x86_64",
+    environment=VARIABLES,
+    checks=(HELLO,),
+    directory="/srv",
+    harness={SCRIPT[1:]: hashlib.sha256(b"#!/bin/sh\necho hello\n").hexdigest()},
+)
+HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
+VERSIONS = {"buildah": "1.28.2", "apptainer": "1.3.0", "ch-run": "0.38", "qemu": "9.2"}
+RIGHT = {
+    "sh": done(env("PATH=/bin", "MODE=fast", "HOME=/tmp", directory="/srv")),
+    SCRIPT: done('data: {"words": 1}\nhello\n'),
+}
+
+
+class Unpacks(Processes):
+    """Reads the formats in the place of the programs that do; nothing is started."""
+
+    def __init__(self, of_sif: bytes) -> None:
+        super().__init__()
+        self._of_sif = of_sif
+
+    @contextlib.contextmanager
+    def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
+        if argv[0] == "sqfs2tar":
+            yield io.BytesIO(self._of_sif)
+        else:
+            assert argv[:3] == ["pigz", "--decompress", "--stdout"]
+            with gzip.open(argv[3]) as stream:
+                yield cast("IO[bytes]", stream)
+
+
+@dataclasses.dataclass
+class Machine:
+    """Where a small image is proven: how commands end in each format, or why none starts."""
+
+    folder: Path
+    run: Run
+    results: dict[str, Mapping[str, Completed] | Exception]
+    opened: list[Container]
+
+    @property
+    def artifacts(self) -> dict[str, Artifact]:
+        """As packing leaves them: a SIF is not hashed before its tree is read."""
+        layout, tarball = self.folder / "image.oci", self.folder / "image.tar.gz"
+        return {
+            "oci": artifact("oci", layout, read_layout(layout).digest),
+            "sif": artifact("sif", self.folder / "image.sif"),
+            "charliecloud": artifact("charliecloud", tarball, file_digest(tarball)),
+        }
+
+    def prove(self, *runners: str, target: Target = TARGET) -> Proof:
+        return prove(
+            self.run,
+            target,
+            self.artifacts,
+            work=self.folder / "work",
+            folder=self.folder,
+            runners=runners,
+        )
+
+
+def artifact(name: str, path: Path, digest: str = "") -> Artifact:
+    return Artifact(format=name, path=path, digest=digest, size=100, tree_digest="")
+
+
+def write_formats(folder: Path) -> bytes:
+    """The image in three formats; what sqfs2tar prints of the SIF."""
+    layer_tar = tar_bytes(*TREE)
+    start_layout(folder / "image.oci")
+    layer = Layer(diff_id=digest_of(layer_tar), digest=digest_of(layer_tar), size=len(layer_tar))
+    blob_path(folder / "image.oci", layer.digest).write_bytes(layer_tar)
+    config = {"architecture": "amd64", "os": "linux", "config": SETTINGS}
+    rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
+    finish_layout(folder / "image.oci", {"rootfs": rootfs, **config}, [layer])
+    variables = a_file("ch/environment", charliecloud.environment_text(VARIABLES))
+    tarball = tar_bytes(*TREE, a_folder("ch"), variables)
+    (folder / "image.tar.gz").write_bytes(gzip.compress(tarball, mtime=0))
+    copied = SifPart(kind=JSON, name="oci-config.json", content=json.dumps(SETTINGS).encode())
+    write_sif(folder / "image.sif", [SifPart(content=b"hsqs", arch=b"02"), copied])
+    scripts = (a_file(path, text) for path, text in sif_scripts(VARIABLES, LABELS).items())
+    return tar_bytes(*TREE, *scripts)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    (tmp_path / "work").mkdir()
+    tools = Tools(processes=Unpacks(write_formats(tmp_path)), home=Home(path=tmp_path / "home"))
+    run = Run(
+        tools=tools,
+        engine=cast("Any", None),
+        mirror=None,
+        out=tmp_path,
+        progress=Progress(level=0),
+        host=HOST,
+        versions=VERSIONS,
+    )
+    results: dict[str, Mapping[str, Completed] | Exception] = {}
+    made = Machine(folder=tmp_path, run=run, results=results, opened=[])
+    for name, kind in RUNNERS.items():
+
+        @contextlib.contextmanager
+        def opened(container: Container, name: str = name) -> Iterator[Any]:
+            made.opened.append(container)
+            result = made.results.get(name, RIGHT)
+            if isinstance(result, Exception):
+                raise result
+            yield FakeRunner(result)
+
+        monkeypatch.setitem(RUNNERS, name, dataclasses.replace(kind, open=opened))
+    monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
+    monkeypatch.setattr(Tools, "version", lambda _tools, name: f"{name} of this machine")
+    monkeypatch.setattr(Tools, "ordinary_user", None)
+    monkeypatch.setattr(untried, "_lacking", lambda *_: "")
+    monkeypatch.setattr(untried, "runs_nothing", lambda *_: "")
+    return made
+
+
+def compare(machine: Machine, text: str, name: str) -> None:
+    """Compare with a golden file all but times, and the tarball as this machine packs it."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\+00:00|Z)", "TIME", text)
+    text = text.replace(f"build-images@{__version__}", "build-images@VERSION")
+    text = text.replace(file_digest(machine.folder / "image.tar.gz").partition(":")[2], "TARBALL")
+    compare_with_golden(text, f"proving/{name}")
+
+
+def as_text(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def manifest_part(machine: Machine, proof: Proof) -> dict[str, Any]:
+    """What a manifest says of a proof, as JSON."""
+    part: dict[str, Any] = as_json(proven_part(TARGET.identifier, machine.run, proof))
+    assert part.pop("image") == TARGET.identifier
+    return part
+
+
+def test_an_image_that_is_sound_is_proven(machine: Machine) -> None:
+    proof = machine.prove()
+    assert proof.untried == {}
+    assert proof.emulated == ()
+    compare(machine, as_text(manifest_part(machine, proof)), "manifest.json")
+    files = [str(path.relative_to(machine.folder)) for path in machine.folder.glob("evidence/*")]
+    for name in files:
+        compare(machine, (machine.folder / name).read_text(), name)
+    assert sorted(files) == sorted([*proof.evidence, *(f"evidence/{name}.xml" for name in FORMATS)])
+    assert len(machine.opened) == 3
+    for container in machine.opened:
+        assert (container.directory, container.gpu, container.data) == ("/srv", False, None)
+
+
+def test_a_check_that_fails_in_one_format_fails_the_image(machine: Machine) -> None:
+    machine.results["apptainer"] = {**RIGHT, SCRIPT: done("", 1, "no such file\n")}
+    part = manifest_part(machine, machine.prove())
+    assert part["outcome"] == "failed"
+    outcomes = {name: [one["outcome"] for one in part["checks"][name]] for name in part["checks"]}
+    assert outcomes == {
+        "oci": ["passed"] * 3,
+        "sif": ["passed", "passed", "failed"],
+        "charliecloud": ["passed"] * 3,
+    }
+    assert part["checks"]["sif"][2]["reason"] == "no such file"
+
+
+def test_another_runner_has_evidence_of_its_own(machine: Machine) -> None:
+    proof = machine.prove("docker", "apptainer")
+    assert [*proof.outcomes] == ["oci-docker", "sif"]
+    names = [name for name in proof.evidence if name.endswith("-docker.json")]
+    assert names == ["evidence/oci-docker.json"]
+    statement = json.loads((machine.folder / names[0]).read_text())
+    assert "docker of this machine" in json.dumps(statement)
+    assert [*proof.artifacts] == ["oci", "sif", "charliecloud"]
+
+
+def test_a_container_that_does_not_start_fails_its_format(machine: Machine) -> None:
+    machine.results["charliecloud"] = StepFailed("ch-run: exit status 1", tail=["ch-run: no"])
+    part = manifest_part(machine, machine.prove())
+    assert part["outcome"] == "failed"
+    assert {one["outcome"] for one in part["checks"]["charliecloud"][1:]} == {"failed"}
+    assert {one["outcome"] for one in part["checks"]["oci"]} == {"passed"}
+
+
+def test_what_the_machine_lacks_says_nothing_of_the_image(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.results["apptainer"] = MissingPrerequisite("apptainer: no such program", hint="get it")
+    machine.results["charliecloud"] = StepFailed("ch-run: exit status 1", tail=["ch-run: no"])
+    monkeypatch.setattr(untried, "_lacking", lambda kind, *_: f"{kind.name}: too old")
+    proof = machine.prove()
+    assert [*proof.outcomes] == ["oci"]
+    assert proof.untried == {
+        "sif": "apptainer: no such program",
+        "charliecloud": "charliecloud: too old",
+    }
+    assert manifest_part(machine, proof)["outcome"] == "verified"
+    machine.results["buildah"] = MissingPrerequisite("buildah: no such program")
+    with pytest.raises(MissingPrerequisite, match="tools-1-x86_64: this machine lacks what its"):
+        machine.prove()
+
+
+def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
+    other = tar_bytes(*TREE, a_file("bin/more", "x"), a_folder("ch"))
+    (machine.folder / "image.tar.gz").write_bytes(gzip.compress(other))
+    proof = machine.prove()
+    part = manifest_part(machine, proof)
+    assert (part["formats_equal"], part["outcome"]) == (False, "failed")
+    assert "/bin/more: only in the second" in proof.equal.reason
+    assert [outcomes[0] for outcomes in proof.outcomes.values()] == [proof.equal] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("image.tar.gz", "not a whole charliecloud artifact"),
+        ("image.sif", "image.sif"),
+    ],
+)
+def test_an_artifact_that_is_damaged_is_not_equal(name: str, reason: str, machine: Machine) -> None:
+    (machine.folder / name).write_bytes((machine.folder / name).read_bytes()[:30])
+    proof = machine.prove()
+    assert proof.equal.outcome == "failed"
+    assert reason in proof.equal.reason
+
+
+def test_a_foreign_image_is_emulated_and_says_by_what(machine: Machine) -> None:
+    host = dataclasses.replace(HOST, arch="aarch64")
+    machine.run = dataclasses.replace(machine.run, host=host)
+    proof = machine.prove()
+    assert proof.emulated == ("charliecloud", "oci", "sif")
+    part = manifest_part(machine, proof)
+    assert (part["emulated"], part["emulated_runs"]) == (True, ["charliecloud", "oci", "sif"])
+    assert "qemu 9.2" in (machine.folder / proof.evidence[0]).read_text()
+
+
+def test_a_gpu_that_disappears_ends_what_needs_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = dataclasses.replace(HOST, driver="550.1", gpus=("V100", "V100"))
+    machine.run = dataclasses.replace(machine.run, host=gpu)
+    monkeypatch.setattr("builder.verify.proving.host_facts", lambda: HOST)
+    check = dataclasses.replace(HELLO, needs=("gpu",))
+    target = dataclasses.replace(TARGET, checks=(check,))
+    machine.results["apptainer"] = {**RIGHT, SCRIPT: done("no GPU is left\n", 77)}
+    proof = machine.prove("apptainer", target=target)
+    [outcome] = [one for one in proof.outcomes["sif"] if one.check == "hello"]
+    assert outcome.outcome == "failed"
+    assert "a GPU disappeared during the run: V100, V100 before, none after" in outcome.reason
+    assert [container.gpu for container in machine.opened] == [True]
+
+
+# Again, from what a folder holds.
+
+
+MANIFEST = {
+    "schema": "build-images/manifest/v1",
+    "image": "tools-1-x86_64",
+    "cell": {"arch": "x86_64", "mpi": "none"},
+    "content_key": "0",
+    "engine": "buildah",
+    "outcome": "built",
+    "checks": {},
+    "evidence": [],
+    "inputs": {
+        "specs": {"files/checks/10-hello": hashlib.sha256(b"#!/bin/sh\necho hello\n").hexdigest()}
+    },
+    "in_image_checks": [
+        {"name": "hello", "script": SCRIPT, "needs": [], "timeout_s": 60},
+    ],
+}
+
+
+@pytest.fixture
+def manifest(machine: Machine) -> dict[str, Any]:
+    """What the main job notes of the image."""
+    part = manifest_part(machine, machine.prove())
+    return document({**MANIFEST, "artifacts": part["artifacts"]})
+
+
+def write(machine: Machine, manifest: Mapping[str, Any]) -> None:
+    (machine.folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, Any]) -> None:
+    for path in (machine.folder / "evidence").iterdir():
+        path.unlink()
+    write(machine, manifest)
+    machine.opened.clear()
+    verified = prove_again(machine.run, machine.folder)
+    assert (verified.runs, verified.untried) == (("oci", "sif", "charliecloud"), {})
+    assert not verified.has_failed
+    written = (machine.folder / "manifest.json").read_text()
+    assert json.loads(written) == as_json(verified.found)
+    without = {key: value for key, value in json.loads(written).items() if key != "digests"}
+    compare(machine, as_text(without), "again.json")
+    for name, digest in verified.found.digests.items():
+        assert file_digest(machine.folder / name) == digest
+    assert {*verified.found.evidence} <= verified.found.digests.keys()
+    for container in machine.opened:
+        assert not container.artifact.exists(), "what was proven is a copy, which is gone"
+    assert not [*(machine.folder / "home/work").iterdir()]
+
+
+def test_what_another_runner_finds_is_kept_beside(
+    machine: Machine, manifest: dict[str, Any]
+) -> None:
+    write(machine, manifest)
+    prove_again(machine.run, machine.folder)
+    machine.results["docker"] = {**RIGHT, SCRIPT: done("", 1, "no\n")}
+    verified = prove_again(machine.run, machine.folder, ["docker"])
+    assert verified.has_failed
+    assert verified.found.checks.keys() == {"oci", "sif", "charliecloud", "oci-docker"}
+    assert verified.found.outcome == "verified"
+
+
+def test_a_project_says_what_is_to_be_proven(machine: Machine, manifest: dict[str, Any]) -> None:
+    write(machine, {**manifest, "in_image_checks": []})
+    other = dataclasses.replace(HELLO, timeout_s=5)
+    expected = dataclasses.replace(TARGET, checks=(other,), environment={}, directory="/")
+    verified = prove_again(machine.run, machine.folder, expected=expected)
+    [check] = verified.found.in_image_checks
+    assert check.timeout_s == 5
+    assert not verified.has_failed, "its variables and directory are the layout's"
+
+
+def test_a_runner_needs_its_format(machine: Machine, manifest: dict[str, Any]) -> None:
+    artifacts = {"oci": manifest["artifacts"]["oci"]}
+    write(machine, {**manifest, "artifacts": artifacts})
+    with pytest.raises(BadInput, match="--runner apptainer: it runs the sif artifact") as refused:
+        prove_again(machine.run, machine.folder, ["docker", "apptainer"])
+    assert refused.value.hint == "this image has: oci"
+
+
+@pytest.mark.parametrize(
+    ("cell", "identifier", "reason"),
+    [
+        ({"arch": "ppc64le", "mpi": "none"}, "tools-1-x86_64", "architecture is x86_64, and mani"),
+        ({"arch": "x86_64", "mpi": "none"}, "other", "identifier is tools-1-x86_64, and manifest"),
+        ({"arch": "x86_64", "mpi": "openmpi5.0"}, "tools-1-x86_64", "MPI is mpich, and manifest"),
+    ],
+)
+def test_an_image_is_of_the_cell_that_its_manifest_names(
+    cell: dict[str, str], identifier: str, reason: str
+) -> None:
+    config = {"architecture": "amd64", "config": {"Labels": LABELS}}
+    if cell["mpi"] != "none":
+        config["config"] = {"Labels": {**LABELS, "build-images.mpi": "mpich 4.2"}}
+    layout = Layout(path=Path(), digest="", config=config, layers=())
+    with pytest.raises(BadInput, match=reason):
+        again.check_cell(record({"image": identifier, "cell": cell}), layout)
+    fitting = record({"image": "tools-1-x86_64", "cell": {"arch": "x86_64"}})
+    if cell["mpi"] == "none":
+        again.check_cell(fitting, layout)
+
+
+@pytest.mark.parametrize("name", ["image.oci", "image.sif", "image.tar.gz"])
+def test_an_artifact_is_the_one_that_the_manifest_names(
+    name: str, machine: Machine, manifest: dict[str, Any]
+) -> None:
+    write(machine, manifest)
+    path = machine.folder / name
+    path.rename(machine.folder / "elsewhere")
+    with pytest.raises(BadInput, match=f"{name}: the manifest names this artifact, and it is not"):
+        prove_again(machine.run, machine.folder)
+    os.mkfifo(path)
+    with pytest.raises(BadInput, match=f"neither a file nor a folder, so {name} is not whole"):
+        prove_again(machine.run, machine.folder)
+    path.unlink()
+    (machine.folder / "elsewhere").rename(path)
+    for artifact in manifest["artifacts"].values():
+        artifact["digest"] = f"sha256:{'0' * 64}"
+    write(machine, manifest)
+    with pytest.raises(BadInput, match="the manifest says sha256:0000"):
+        prove_again(machine.run, machine.folder)

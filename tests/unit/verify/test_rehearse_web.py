@@ -1,0 +1,186 @@
+"""What servers answer a rehearsal, and what that proves: nothing, where one does not answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from builder.verify.rehearse import index as index_module
+from builder.verify.rehearse import repository_files
+from builder.verify.rehearse.index import OutOfReach, remote_index
+from builder.verify.rehearse.repository_files import NotInRepository, read_url
+from builder.verify.rehearse.servers import Answer, Servers
+
+NOWHERE = "http://127.0.0.1:9"  # nobody listens at the port of `discard`
+
+
+@dataclass
+class Web:
+    """A server on loopback: what it has by path, the status of other paths, what it was asked."""
+
+    host: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    served = Web()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.asked.append(f"{self.command} {self.path}")
+            served.accepted.append(self.headers.get("Accept", ""))
+            content = served.files.get(self.path, b"")
+            known = 200 if self.path in served.files else 404
+            self.send_response(served.statuses.get(self.path, known))
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    served.host = f"127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield served
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+# Which servers answer.
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, Answer(has=True)),
+        (204, Answer(has=True)),
+        (404, Answer(has=False, text="HOST has no such file (404)")),
+        (410, Answer(has=False, text="HOST has no such file (410)")),
+        (403, Answer(has=None, text="HOST answers with status 403")),
+        (503, Answer(has=None, text="HOST answers with status 503")),
+    ],
+)
+def test_a_server_that_refuses_proves_nothing(web: Web, status: int, answer: Answer) -> None:
+    web.statuses["/a"] = status
+    found = Servers().ask(f"{web.url}/a")
+    assert (found.has, found.text.replace(web.host, "HOST")) == (answer.has, answer.text)
+    assert web.asked == ["HEAD /a"]
+
+
+def test_a_server_is_asked_once_for_a_file_and_never_again_when_it_is_silent(web: Web) -> None:
+    web.files["/a"] = b""
+    servers = Servers()
+    assert [servers.ask(f"{web.url}/a").has for _ in range(2)] == [True, True]
+    assert web.asked == ["HEAD /a"]
+    first = servers.ask(f"{NOWHERE}/a")
+    assert first == Answer(has=None, text="127.0.0.1:9 cannot be reached: Connection refused")
+    assert servers.ask(f"{NOWHERE}/b") is first
+
+
+# Files of package repositories.
+
+
+def test_a_file_of_a_repository_is_read(web: Web, tmp_path: Path) -> None:
+    web.files["/dists/Packages"] = b"Package: a\n" * 200_000
+    assert read_url(f"{web.url}/dists/Packages") == web.files["/dists/Packages"]
+    (tmp_path / "a b").write_bytes(b"text")
+    assert read_url(f"file://{tmp_path}/a%20b") == b"text"
+
+
+@pytest.mark.parametrize(
+    ("status", "is_gone", "reason"),
+    [
+        (404, True, r"it has no Packages \(404\)"),
+        (410, True, r"it has no Packages \(410\)"),
+        (403, False, "Packages cannot be read: 403 Client Error"),
+        (500, False, "Packages cannot be read: 500 Server Error"),
+    ],
+)
+def test_a_file_that_a_repository_lacks_is_told_from_one_that_cannot_be_read(
+    web: Web, status: int, is_gone: bool, reason: str
+) -> None:
+    web.statuses["/dists/Packages"] = status
+    with pytest.raises(OutOfReach, match=f"^{reason}") as raised:
+        read_url(f"{web.url}/dists/Packages")
+    assert isinstance(raised.value, NotInRepository) == is_gone
+
+
+def test_a_repository_that_does_not_answer_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(OutOfReach, match=r"^a cannot be read: Connection refused$"):
+        read_url(f"{NOWHERE}/a")
+    with pytest.raises(NotInRepository, match=r"^it has no a$"):
+        read_url(f"file://{tmp_path}/a")
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_a_file_may_be_as_large_as_the_limit(
+    web: Web, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository_files, "LARGEST_PACKED", 1 << 20)
+    url = f"{web.url}/a" if scheme == "http" else f"file://{tmp_path}/a"
+    for size, fits in [(1 << 20, True), ((1 << 20) + 1, False)]:
+        web.files["/a"] = bytes(size)
+        (tmp_path / "a").write_bytes(bytes(size))
+        if fits:
+            assert len(read_url(url)) == size
+        else:
+            with pytest.raises(OutOfReach, match=r"^a is larger than 1 MiB$"):
+                read_url(url)
+
+
+# An index of Python packages.
+
+
+def test_an_index_is_asked_for_json(web: Web) -> None:
+    row = {"filename": "a-1.0-py3-none-any.whl", "url": f"{web.url}/a.whl"}
+    web.files["/simple/a/"] = json.dumps({"files": [row]}).encode()
+    web.files["/a.whl"] = b"wheel"
+    index = remote_index(f"{web.url}/simple/")
+    for _ in range(2):
+        [file] = index.files("a")
+        assert index.read(file.url) == b"wheel"
+    assert index.files("b") == ()
+    assert web.asked == ["GET /simple/a/", "GET /a.whl", "GET /simple/b/"]
+    assert web.accepted[0] == "application/vnd.pypi.simple.v1+json"
+
+
+def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
+    web.files["/simple/html/"] = b"<html></html>"
+    web.statuses["/simple/down/"] = 503
+    index = remote_index(f"{web.url}/simple")
+    for project in ("html", "down"):
+        with pytest.raises(OutOfReach, match=f"^{web.host} gives no JSON page of {project}$"):
+            index.files(project)
+    with pytest.raises(OutOfReach, match=rf"^{web.host}: 404 Client Error"):
+        index.read(f"{web.url}/a.whl")
+    with pytest.raises(OutOfReach, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"):
+        remote_index(f"{NOWHERE}/simple").files("a")
+
+
+def test_a_package_may_be_as_large_as_the_limit(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_LARGEST", 1 << 20)
+    web.files |= {"/a.whl": bytes(1 << 20), "/b.whl": bytes((1 << 20) + 1)}
+    index = remote_index(f"{web.url}/simple")
+    assert len(index.read(f"{web.url}/a.whl")) == 1 << 20
+    with pytest.raises(OutOfReach, match=r"^larger than 1 MiB$"):
+        index.read(f"{web.url}/b.whl")

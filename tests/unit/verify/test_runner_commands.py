@@ -1,0 +1,100 @@
+"""The command lines by which each runner opens an image, runs a command in it and tidies up.
+
+Engine tests show that they work; these that none of them changes unseen, on whichever machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from recorded import Commands
+
+from builder.verify.measure.bare import bare_kind
+from builder.verify.runners import RUNNERS, Around, Container, Kind, Mount
+
+PROGRAMS = ("buildah", "podman", "docker", "skopeo", "apptainer", "ch-run", "ch-fromhost", "pigz")
+OUTPUT = {
+    " from ": "Getting image\nworking-container-3",
+    " inspect ": "sha256:4f4e\n",
+    " pull ": "Copying blob\nsha256:9a9a",
+    " top ": "PID\n",
+}
+KINDS = {**RUNNERS, "bare": bare_kind({"PATH": "/opt/bin:/bin", "LANG": "C.UTF-8"})}
+ARTIFACTS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """One with all engines."""
+    commands = Commands(tmp_path, monkeypatch)
+    commands.install(*PROGRAMS)
+    commands.output.update(OUTPUT)
+    return commands
+
+
+def container(machine: Commands, kind: Kind) -> Container:
+    return Container(
+        artifact=machine.folder / "images" / ARTIFACTS[kind.format],
+        work=machine.folder / "work",
+        tools=machine.tools,
+        directory="/workspace",
+    )
+
+
+def run_in(kind: Kind, image: Container) -> None:
+    with kind.open(image) as runner:
+        runner.run(["python3", "-c", "print(1)"], timeout_s=12.5)
+
+
+@pytest.mark.parametrize("is_root", [True, False], ids=["root", "user"])
+@pytest.mark.parametrize("name", KINDS)
+def test_commands_are_run_in_an_image(name: str, is_root: bool, machine: Commands) -> None:
+    kind = KINDS[name]
+    plain = container(machine, kind)
+    with machine.user(is_root=is_root):
+        run_in(kind, plain)
+        machine.note("## with GPUs and a folder of data")
+        run_in(kind, dataclasses.replace(plain, gpu=True, data=machine.folder / "data"))
+        machine.note("## a command that hangs")
+        machine.hanging.add("print(1)")
+        run_in(kind, plain)
+    machine.compare(f"runners/{name}-{'root' if is_root else 'user'}")
+
+
+@contextmanager
+def few_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A caller with few variables, of which a launched container is to have none."""
+    with monkeypatch.context() as patch:
+        for variable in list(os.environ):
+            patch.delenv(variable)
+        for variable in ("PATH", "TMPDIR", "A_TOKEN"):
+            patch.setenv(variable, "of-the-caller")
+        yield
+
+
+def launch(machine: Commands, kind: Kind) -> None:
+    around = Around(
+        command=("srun", "--ntasks=2"),
+        environment={"PATH": "/usr/bin", "UCX_TLS": "rc"},
+        mounts=(Mount(path=Path("/opt/mpi"), at="/host-mpi"),),
+    )
+    assert kind.launched is not None
+    image = container(machine, kind)
+    for with_gpu in (image, dataclasses.replace(image, gpu=True)):
+        with kind.launched(with_gpu, around) as runner:
+            runner.run(["hostname"], timeout_s=60)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in RUNNERS.items() if kind.launched])
+def test_a_launcher_starts_containers(
+    name: str, machine: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_root in (True, False):
+        with machine.user(is_root=is_root), few_variables(monkeypatch):
+            launch(machine, RUNNERS[name])
+    machine.compare(f"runners/{name}-launched")
