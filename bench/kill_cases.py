@@ -22,7 +22,6 @@ from builder.distribute.bundle import Contents, write_archive
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.distribute.pull.receipts import read_receipt
 from builder.model.digests import sha256_of_file
-from builder.model.exact_json import member
 from builder.sources.journals import Given, Journals
 from builder.system.home import Home
 from builder.trust.proof import Descriptor, PrivateKey, proofs
@@ -184,7 +183,7 @@ class IntoFolder:
         for one in self.out.iterdir() if self.out.is_dir() else ():
             found[one.name] = files_in(one)
             if receipt := read_receipt(one):
-                found[one.name]["receipt.json"] = member(receipt, "image", "digest")
+                found[one.name]["receipt.json"] = receipt.image.digest
         return found
 
 

@@ -32,7 +32,6 @@ from builder.distribute.pull.disk import tree_on_disk
 from builder.distribute.pull.receipts import read_receipt
 from builder.distribute.pull.unpacking import unpack
 from builder.model.digests import sha256_of_file
-from builder.model.exact_json import member
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 STATUSES = (401, 403, 404, 429, 500, 502, 503)
@@ -71,11 +70,11 @@ def outcome(site: Site, published: Published, form: str, status: int, said: str)
 def is_whole(out: Path, published: Published, form: str) -> bool:
     """Whether an output is what was published, in a format."""
     receipt = read_receipt(out)
-    if receipt is None or member(receipt, "image", "digest") != published.image:
+    if receipt is None or receipt.image.digest != published.image:
         return False
     if form == "directory":
-        same = tree_on_disk(out / "rootfs") == receipt["on_disk"]
-        return same and str(receipt["tree"]) == published.tree
+        same = tree_on_disk(out / "rootfs") == receipt.on_disk
+        return same and receipt.tree == published.tree
     if form == "oci":
         layout = read_layout(out / "image.oci")
         layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]

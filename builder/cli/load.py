@@ -43,6 +43,7 @@ from builder.distribute.pull.pulling import Judged, NotProven, Wanted, look, pul
 from builder.distribute.pull.receipts import Last
 from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
+from builder.model.records import write
 from builder.registry import Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
 from builder.registry.source import descriptors
@@ -307,7 +308,7 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Pa
         for one in asked
     ]
     if options.json:
-        print(json.dumps([{**one.receipt, "at": str(one.path)} for one in done], indent=1))
+        print(json.dumps([{**write(one.receipt), "at": str(one.path)} for one in done], indent=1))
     else:
         print("\n".join(str(one.path) for one in done))
     return 0

@@ -24,7 +24,7 @@ from builder.distribute.pull.pulling import NotProven, Pulled, Wanted
 from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
 from builder.distribute.pull.several import LookedAt, Puller, Request
 from builder.model.errors import BuildImagesError, Interrupted
-from builder.model.exact_json import member
+from builder.model.records import write
 from builder.registry import Credentials
 from builder.system.process import Processes
 from builder.system.terminal import printable, printable_lines
@@ -200,14 +200,14 @@ class _Shown:
     def pulled(self, done: Pulled) -> None:
         """Show what is on disk now."""
         if self.options.json:
-            self.json({**done.receipt, "at": str(done.path)})
+            self.json({**write(done.receipt), "at": str(done.path)})
             return
         if self.options.explain:
             print("\n".join(as_lines(done.rulings)))
         if not done.fresh:
             self.say("it is there already, and whole")
-        for what, some in member(done.receipt, "changes").items() if done.fresh else ():
-            self.say(f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
+        for what, some in done.receipt.changes.items() if done.fresh else ():
+            self.say(f"{some.count} {what}: {', '.join(some.paths[:3])}")
         print(done.path, flush=True)
 
 
