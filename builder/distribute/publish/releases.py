@@ -17,9 +17,8 @@ from builder.artifacts.agreement import faults_of, read_statements, required_che
 from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
 from builder.model.errors import BadInput, StepFailed
-from builder.model.exact_json import member
 from builder.model.manifest import Manifest, required_runs
-from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.bound_files import artifact_path, read_bound
@@ -218,10 +217,10 @@ def _proven(
 
 def _failures(statement: Mapping[str, object]) -> list[str]:
     """What one statement says against its image."""
-    predicate = member(statement, "predicate")
-    if has_failed(predicate):
-        return [f"{predicate['result']}: {', '.join(predicate['failedTests'])}"]
-    return [] if predicate["passedTests"] else ["no check passed"]
+    lists = result_of(statement).lists
+    if has_failed(lists):
+        return [f"{lists.result}: {', '.join(lists.failed)}"]
+    return [] if lists.passed else ["no check passed"]
 
 
 def is_optional(file: str, manifest: Manifest) -> bool:
@@ -238,7 +237,7 @@ def speaks_for(statement: Mapping[str, object]) -> bool:
     """
     try:
         return not _failures(statement)
-    except (LookupError, TypeError):
+    except (LookupError, TypeError, ValueError):
         return False
 
 
@@ -247,16 +246,9 @@ def is_test_result(statement: Mapping[str, object]) -> bool:
     return (statement["_type"], statement["predicateType"]) == (STATEMENT, TEST_RESULT)
 
 
-def has_failed(predicate: Mapping[str, object]) -> bool:
+def has_failed(lists: TestLists) -> bool:
     """Whether a test result says that a check failed."""
-    return predicate["result"] not in _NOT_FAILED or bool(predicate["failedTests"])
-
-
-def digests_in(statement: Mapping[str, object]) -> dict[str, str]:
-    """What a statement is about, by its names."""
-    return {
-        one["name"]: f"sha256:{one['digest']['sha256']}" for one in member(statement, "subject")
-    }
+    return lists.result not in _NOT_FAILED or bool(lists.failed)
 
 
 def finished(statement: bytes) -> str:

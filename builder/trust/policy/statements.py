@@ -15,7 +15,7 @@ from builder.facts.gpus import capability_of
 from builder.model.cells import Cell
 from builder.model.exact_json import member, part
 from builder.model.names import FAILED, FORMATS, NONE
-from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
+from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT, TestResult, result_of
 from builder.sources.package_indices import state_from
 from builder.trust.policy.gathered import (
     BILL,
@@ -60,7 +60,8 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
     predicate = member(statement, "predicate")
     run = member(predicate, "configuration", 0, "annotations")
     host = run["host"]
-    if faults := run_faults(statement):
+    result = result_of(statement)
+    if faults := run_faults(result):
         raise ValueError("; ".join(faults))
     gpus = host["gpus"] if run["gpu"]["handed_over"] else []
     capabilities = {capability_of(str(model)) for model in gpus} - {None}
@@ -72,7 +73,7 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
         launcher=str(run["launcher"]["name"]),
         emulated=_truth(run["emulated"]),
         architecture=str(host["arch"]),
-        outcomes=_outcomes(predicate),
+        outcomes=_outcomes(result),
         driver=str(host["driver"]) if gpus else "",
         capabilities=tuple(sorted(one for one in capabilities if one is not None)),
         tree=_tree(statement),
@@ -91,12 +92,12 @@ def _packages(said: Iterable[object]) -> PackageIndices | None:
     return PackageIndices(date=max(oldest.values()), behind_days=behind) if oldest else None
 
 
-def _outcomes(predicate: Mapping[str, object]) -> dict[str, str]:
+def _outcomes(result: TestResult) -> dict[str, str]:
     """Each check's outcome: the worst that a list or its details say."""
-    found = outcomes_of(predicate)
-    if predicate["result"] not in {"PASSED", "WARNED", "FAILED"}:
-        raise ValueError(f"result {predicate['result']}")
-    if predicate["result"] == "FAILED" and FAILED not in found.values():
+    found, said = outcomes_of(result), result.lists.result
+    if said not in {"PASSED", "WARNED", "FAILED"}:
+        raise ValueError(f"result {said}")
+    if said == "FAILED" and FAILED not in found.values():
         raise ValueError("it failed, and names no check that did")
     return found
 
