@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from builder import facts
 from builder.build.at_work import using
 from builder.cli.options import (
     Parser,
@@ -21,7 +20,7 @@ from builder.cli.options import (
     positive_number,
 )
 from builder.cli.publish import DRY, show_published
-from builder.distribute.bundle import Bundle, opened, releases_of
+from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.filling import (
     Input,
     files_of_project,
@@ -31,28 +30,29 @@ from builder.distribute.bundle.filling import (
     is_project,
     write_project,
 )
-from builder.distribute.publish import Mirror, found_release
-from builder.distribute.publish.mirroring import File, Mirrored
+from builder.distribute.bundle.judged import (
+    NOWHERE,
+    BundledImage,
+    all_releases,
+    images_of,
+    last_pulls,
+)
+from builder.distribute.publish import Mirror
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.selection import NARROW_HINT
-from builder.distribute.pull.artifacts import published
 from builder.distribute.pull.packing import kept_in
 from builder.distribute.pull.placing import made_whole
 from builder.distribute.pull.proving import proofs_of
-from builder.distribute.pull.pulling import Judged, NotProven, Wanted, look, pull
-from builder.distribute.pull.receipts import Last
+from builder.distribute.pull.pulling import NotProven, Wanted, pull
 from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
-from builder.registry import Reference, Source
-from builder.registry.kinds import ARTIFACT_TYPES
-from builder.registry.source import descriptors
+from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.progress import Progress, Told
 from builder.trust.policy.gathered import Gathered, Image
 from builder.trust.policy.outcomes import REFUSED, Ruling
 from builder.trust.policy.render import as_lines
-from builder.trust.policy.rollback import WITHOUT_DIGESTS
 from builder.trust.policy.rules import dates, signature
 
 _DESCRIPTION = """\
@@ -80,7 +80,6 @@ examples:
   build-images load site.tar --policy policy.yaml --home --checkout project
   build-images load site.tar --policy policy.yaml --to registry.site.example/hpc --dry-run
 """
-_NOWHERE = "bundle"  # what stands for the registry of an archive's images
 _HINT = "the archive is not taken for proven: ask those who made it, or change the policy"
 
 
@@ -150,21 +149,12 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Asked:
-    """One image in one format, with what the policy says of it."""
-
-    wanted: Wanted
-    judged: Judged
-    source: Source
-
-
 def run(options: LoadOptions) -> int:
     """Judge everything in an archive, and bring it only if nothing of it is refused."""
     _check_usage(options)
     archive = opened(options.archive)
     site = request_of(
-        Reference(registry=_NOWHERE, repository="x"),
+        Reference(registry=NOWHERE, repository="x"),
         options.format or "oci",
         policy=options.policy,
         arch=options.arch or "",
@@ -195,10 +185,6 @@ def _check_whole(options: LoadOptions, archive: Bundle) -> None:
     archive.check(Told(say, sum(one.size for one in archive.archive.blobs.values()), "read"))
 
 
-def _last() -> Last:
-    return Last(folder=Home.of_environment().pulls / "last")
-
-
 # Into a registry
 
 
@@ -207,22 +193,11 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address:
     to = namespace(address, options.plain_http, own=True, tell=say)
     # Whether an image runs on a host is asked of those who pull it from there.
     site = replace(site, policy=replace(site.policy, host_contract=False))
-    asked: list[_Asked] = []
-    releases: list[Mirrored] = []
-    reasons: list[str] = []
-    for (recipe, digest), tags in releases_of(archive).items():
-        source, target = archive.repository(recipe), to(recipe)
-        at = Reference(registry=target.transport.registry, repository=target.repository)
-        for number, tag in enumerate(tags):
-            for arch in _architectures(source, digest):
-                wanted = replace(site, reference=at.at(tag), arch=arch)
-                asked += _each_format(wanted, source, everything=number == 0)
-        found, why = found_release(source, recipe, tags, ())
-        releases += [found] if found else []
-        reasons += why
-    _refuse(options, asked, reasons)
+    bundled = all_releases(archive, site, to)
+    releases = bundled.releases
+    _refuse(options, bundled.images, bundled.reasons)
     _check_whole(options, archive)
-    proven = {*_proven(asked)}
+    proven = bundled.proven()
     for line in [line for one in releases for line in one.leave_out(proven)]:
         say(line)
     mirror = Mirror(archive.repository, to, jobs=options.jobs, say=say)
@@ -233,64 +208,22 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address:
         show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
         return 0
     done, traffic = mirror.copy(releases)
-    for one in asked:
+    for one in bundled.images:
         if one.wanted.format == "oci":
-            _last().write(one.wanted.remembered, one.judged.gathered, one.wanted.policy)
+            last_pulls().write(one.wanted.remembered, one.judged.gathered, one.wanted.policy)
     show_published(done, traffic, as_json=options.json)
     return 0
-
-
-def _architectures(source: Source, index: str) -> list[str]:
-    """Those of an index, as this project spells them; what is none that is known is refused."""
-    names = []
-    for image in descriptors(source.document(index)[1], "manifests", source.name):
-        name = image.platform.get("architecture", "")
-        known = facts.architecture(name)
-        if known is None:
-            raise source.wrong(index, "it is for an architecture that is not known")
-        names.append(known.name)
-    return names
-
-
-def _each_format(wanted: Wanted, source: Source, *, everything: bool) -> Iterator[_Asked]:
-    """An image as OCI image, and as the files that the archive has of it."""
-    first = _ask(wanted, source, "oci")
-    yield first
-    for name in ARTIFACT_TYPES if everything else ():
-        if published(source, first.judged.found.image.digest, name):
-            yield _ask(wanted, source, name)
-
-
-def _proven(asked: Sequence[_Asked]) -> Iterator[File]:
-    """The SIFs and tarballs that were judged, and not refused."""
-    for one in asked:
-        if one.judged.artifact and not one.judged.judgement.refused:
-            image = one.judged.found.image.digest
-            digest = one.judged.artifact.digest
-            yield File(image=image, format=one.wanted.format, digest=digest)
-
-
-def _ask(wanted: Wanted, source: Source, name: str) -> _Asked:
-    asked = replace(wanted, format=name)
-    return _Asked(wanted=asked, judged=look(asked, source, _last()), source=source)
 
 
 # Into a folder
 
 
 def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Path) -> int:
-    asked = []
-    for (recipe, digest), tags in releases_of(archive).items():
-        source = archive.repository(recipe)
-        if site.arch in _architectures(source, digest):
-            at = Reference(registry=_NOWHERE, repository=recipe, tag=tags[0])
-            asked.append(_ask(replace(site, reference=at), source, site.format))
-    if not asked:
-        raise BadInput(f"{archive.archive.path}: no image in it is for {site.arch}", hint="--arch")
-    _refuse(options, asked, [])
+    images = images_of(archive, site)
+    _refuse(options, images, [])
     _check_whole(options, archive)
     if options.dry_run:
-        print("\n".join(f"{one.wanted.reference}: proven" for one in asked))
+        print("\n".join(f"{one.wanted.reference}: proven" for one in images))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     say = Progress(level=options.level).say
@@ -301,11 +234,11 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Pa
             one.judged,
             one.source,
             kept=kept,
-            last=_last(),
+            last=last_pulls(),
             output=folder / one.wanted.folder_name,
             say=say,
         )
-        for one in asked
+        for one in images
     ]
     if options.json:
         print(json.dumps([{**write(one.receipt), "at": str(one.path)} for one in done], indent=1))
@@ -368,23 +301,16 @@ def _check_same(folder: Path, inputs: list[Input]) -> None:
         raise BadInput(problem, hint="name another folder")
 
 
-def _refuse(options: LoadOptions, asked: Sequence[_Asked], reasons: Sequence[str]) -> None:
+def _refuse(options: LoadOptions, images: Sequence[BundledImage], reasons: Sequence[str]) -> None:
     """Show the rules, if that is wanted, and raise one error for all that is refused."""
     lines: list[str] = []
-    for one in asked:
-        name = f"{one.wanted.reference} ({one.wanted.arch}, {one.wanted.format})"
-        rulings = one.judged.judgement.rulings
-        _show(options, name, rulings)
-        if refused := [_fixed_here(one) for one in one.judged.judgement.refused]:
-            lines += [f"{name}: refused", *as_lines(refused)]
+    for image in images:
+        _show(options, str(image), image.judged.judgement.rulings)
+        if image.refused:
+            lines += [f"{image}: refused", *as_lines(image.refused)]
     lines += reasons
     if lines:
         raise Refused("\n".join(["nothing was loaded:", *lines]), hint=_HINT)
-
-
-def _fixed_here(ruling: Ruling) -> Ruling:
-    """A ruling with what helps here: what is in an archive cannot be named by its digest."""
-    return replace(ruling, fix=WITHOUT_DIGESTS) if ruling.rule == "rollback" else ruling
 
 
 def _show(options: LoadOptions, name: str, rulings: Sequence[Ruling]) -> None:

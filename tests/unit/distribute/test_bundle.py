@@ -19,9 +19,9 @@ from made_releases import correct_evidence, make_images, make_project
 from samples import ROOT, private_file
 
 from builder.cli import main
-from builder.cli.load import _fixed_here
 from builder.distribute.bundle import archive as archives
 from builder.distribute.bundle import layout, writing
+from builder.distribute.bundle.judged import with_fix
 from builder.model.digests import HashedWriter
 from builder.trust.policy.outcomes import refused
 
@@ -440,9 +440,9 @@ def test_what_is_no_archive(
 
 def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
     older = refused("rollback", "older than at the last pull", "name it by digest, or ...")
-    assert _fixed_here(older).fix == "say rollback: accepted in the policy, if it is meant"
+    assert with_fix(older).fix == "say rollback: accepted in the policy, if it is meant"
     other = refused("age", "too old", "verify it again")
-    assert _fixed_here(other) == other
+    assert with_fix(other) == other
 
 
 def test_another_layout_is_no_bundle(
