@@ -277,7 +277,7 @@ def test_evidence_is_of_the_artifact_that_ran_unless_all_are_equal(
         },
     )
     target = Target(identifier="x", arch="x86_64", environment={}, checks=())
-    image = OpenImage(manifest=given, artifacts=artifacts, target=target, work=tmp_path)
+    image = OpenImage(record=given, artifacts=artifacts, target=target, work=tmp_path)
     folder = tmp_path / "image"
     record(cast("Run", SimpleNamespace(versions={})), image, folder, measured())
     for name, wanted in (("oci", of_oci), ("sif", of_oci if equal else ["sif"])):
