@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import io
 import json
 import random
 import re
@@ -23,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign import Case
+from command import build_images
 from made_formats import Node
 from small_images import PROJECT, Base, Check, Maker, Small, artifact_of, maker_in
 from small_images import sound as sound_image
 
 from builder.build.engines import Tools
 from builder.build.workspace import FILES
-from builder.cli import main as build_images
 from builder.model import FORMATS
 from builder.model.manifest import MANIFEST
 from builder.system.home import Home
@@ -303,10 +302,7 @@ PLANTS: tuple[Plant, ...] = (
 
 def verified(folder: Path) -> tuple[int, str]:
     """The exit code and the output of `build-images verify`."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        status = build_images(["verify", "--quiet", str(folder)])
-    return status, said.getvalue()
+    return build_images("verify", "--quiet", folder)
 
 
 def judged(planted: Planted | None, status: int, said: str) -> str:

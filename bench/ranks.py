@@ -11,10 +11,7 @@ usage: ranks.py [NUMBER [SEED]]       needs an image with Open MPI 4.1 for x86_6
 from __future__ import annotations
 
 import collections
-import contextlib
-import io
 import json
-import os
 import random
 import re
 import sys
@@ -22,13 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from unittest import mock
 
+from command import build_images
 from planted_ranks import RANKS, RankDefect, plant
 from timing import machine
 
 from builder.build.workspace import FILES
-from builder.cli import main as build_images
 from builder.model.errors import Interrupted
 from builder.model.manifest import MANIFEST
 from builder.system.home import Home
@@ -149,17 +145,12 @@ TUNINGS: tuple[dict[str, str], ...] = (
 
 def verified(folder: Path, ranks: int, variables: dict[str, str]) -> tuple[int, str]:
     """The exit code and the output of `build-images verify --launcher`."""
-    said = io.StringIO()
-    words = ["verify", "--quiet", str(folder), "--launcher=mpirun", "--runner=charliecloud"]
-    with (
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(said),
-        mock.patch.dict(os.environ, variables),
-    ):
-        status = build_images([*words, f"--ranks={ranks}", f"--timeout={SECONDS}"])
+    words = ["verify", "--quiet", folder, "--launcher=mpirun", "--runner=charliecloud"]
+    how = [f"--ranks={ranks}", f"--timeout={SECONDS}"]
+    status, output = build_images(*words, *how, env=variables)
     if status == Interrupted.exit_code:
         raise KeyboardInterrupt
-    return status, said.getvalue()
+    return status, output
 
 
 def with_defect(folder: Path, rng: random.Random, number: int) -> tuple[str, str]:

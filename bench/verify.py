@@ -12,8 +12,6 @@ usage: verify.py [REPEATS]
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import platform
@@ -23,11 +21,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from command import build_images
 from timing import interleaved, machine, print_medians
 
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.cli import main as build_images
 from builder.model.manifest import MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -48,10 +46,9 @@ def image_of(arch: str) -> Path | None:
 
 
 def verify(folder: Path) -> None:
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        status = build_images(["verify", "--quiet", str(folder)])
+    status, output = build_images("verify", "--quiet", folder)
     if status:
-        sys.exit(f"{folder.name} is not verified:\n{said.getvalue()}")
+        sys.exit(f"{folder.name} is not verified:\n{output}")
 
 
 def starts(folder: Path) -> dict[str, float]:

@@ -6,7 +6,7 @@ import json
 
 from builder.build.at_work import using
 from builder.build.fetching import fetched, sources_of, store_of
-from builder.cli.lock import planned
+from builder.build.locking import planned
 from builder.cli.options import (
     Parser,
     ProgressOptions,

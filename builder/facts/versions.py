@@ -7,10 +7,10 @@ specifier selects by order: `>=11,<13`.
 from __future__ import annotations
 
 import fnmatch
-import functools
-import operator
 import re
-from itertools import zip_longest
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from builder import facts
 
@@ -21,24 +21,9 @@ _VERSION = re.compile(r"[-=]?(?P<version>\d.*)|", re.DOTALL)
 _NUMBERED = tuple(family for family in facts.MPI_FAMILIES if family[-1].isdigit())
 _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
 _PRINTED = re.compile(r"\d+(?:\.\d+)+")
-# Specifiers and versions that are compared here, number by number. All others are left to
-# `packaging`, whose import takes as long as that of a parser.
-_NUMBERS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})*")
-_CLAUSE = re.compile(
-    rf" *(?:([<>]=?|[!=]=) *({_NUMBERS.pattern})|([!=]=) *({_NUMBERS.pattern})\.\*) *"
-)
-_COMPARE = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    ">": operator.gt,
-}
 _GLOB = re.compile(r"[*?\[]")
 
 
-@functools.lru_cache(maxsize=65536)
 def matches(axis: str, pattern: str, value: str) -> bool:
     """Whether `pattern` selects `value` of an axis (`recipe`, `arch`, `base`, `cuda`, `mpi`).
 
@@ -90,10 +75,6 @@ def split_specifier(pattern: str) -> tuple[str, str] | None:
 
 def is_version(text: str) -> bool:
     """Whether `text` is a PEP 440 version."""
-    if _NUMBERS.fullmatch(text):
-        return True
-    from packaging.version import Version  # noqa: PLC0415 - see _NUMBERS
-
     try:
         Version(text)
     except ValueError:  # InvalidVersion is one; int() refuses thousands of digits with another
@@ -103,10 +84,6 @@ def is_version(text: str) -> bool:
 
 def is_specifier(text: str) -> bool:
     """Whether `text` is a PEP 440 version specifier, or several separated by commas."""
-    if _clauses(text) is not None:
-        return True
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 - see _NUMBERS
-
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
@@ -119,7 +96,6 @@ def version_order(version: str) -> tuple[int, ...]:
     return tuple(int(digits) for digits in re.findall(r"\d+", version))
 
 
-@functools.lru_cache(maxsize=4096)
 def first_version(text: str) -> str:
     """The first version number in what a program prints, such as 5.0.7; empty if there is none."""
     found = _PRINTED.search(text)
@@ -133,39 +109,6 @@ def _specified(axis: str, family: str, specifier: str, value: str) -> bool:
 
 def meets(version: str, specifier: str) -> bool:
     """Whether a version meets a PEP 440 specifier; `none` meets none, nor does any what is none."""
-    clauses = _clauses(specifier)
-    if clauses is None or not _NUMBERS.fullmatch(version):
-        return _packaging_meets(version, specifier)
-    return all(_meets(version_order(version), *clause) for clause in clauses)
-
-
-def _meets(version: tuple[int, ...], compare: str, wanted: tuple[int, ...], prefix: bool) -> bool:
-    """What a release leaves out is 0: 12 is 12.0. A prefix (`==12.*`) compares its own numbers."""
-    pairs = list(zip_longest(version, wanted, fillvalue=0))
-    if prefix:
-        del pairs[len(wanted) :]
-    return bool(_COMPARE[compare]([ours for ours, _ in pairs], [theirs for _, theirs in pairs]))
-
-
-@functools.lru_cache(maxsize=256)
-def _clauses(specifier: str) -> tuple[tuple[str, tuple[int, ...], bool], ...] | None:
-    """Operator, numbers and whether they are a prefix, of each clause; None where one has more."""
-    found = [_CLAUSE.fullmatch(clause) for clause in specifier.split(",")]
-    return (
-        tuple(
-            (one[1] or one[3], version_order(one[2] or one[4]), one[4] is not None)
-            for one in found
-            if one
-        )
-        if all(found)
-        else None
-    )
-
-
-def _packaging_meets(version: str, specifier: str) -> bool:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 - see _NUMBERS
-    from packaging.version import InvalidVersion  # noqa: PLC0415
-
     try:
         return SpecifierSet(specifier).contains(version, prereleases=True)
     except (InvalidSpecifier, InvalidVersion):  # `none` is no version

@@ -21,9 +21,6 @@ from builder import facts
 from builder.model import GENERIC, NONE, RUNTIME, BaseImage, Cell, PlannedCuda, PlannedMpi
 from builder.model.locked import Lock, source_folder
 
-# Most expressions are a name alone. What is looked up here need not be compiled by Jinja2.
-_NAME = re.compile(r"\{\{ *([a-z]\w*(?:\.[a-z]\w*)*) *\}\}", re.ASCII)
-_OTHER = re.compile(r"\{[{%#]|\{\Z|\r")  # "{{{ arch }}}" is no name in braces
 _WHOLE = re.compile(r"\A\s*\{\{((?:(?!\}\}).)*)\}\}\s*\Z", re.DOTALL)
 
 
@@ -197,38 +194,12 @@ def _render_text(text: str, context: Mapping[str, object]) -> object:
     if "{" not in text:
         return text
     try:
-        if (simple := _with_names(text, context)) is not None:
-            return simple
         whole = _WHOLE.match(text)
         if whole:
             return _plain(_expression(whole[1])(**context))
         return _template(text).render(**context)
     except Exception as error:  # an expression can raise anything
         raise TemplateError(str(error)) from error
-
-
-def _with_names(text: str, context: Mapping[str, object]) -> object:
-    """A text whose expressions are names of scalars; None where Jinja2 has to look at it.
-
-    It does where anything is left that could be Jinja2's, and where a name does not exist.
-    """
-    parts = _NAME.split(text)
-    if any(_OTHER.search(literal) for literal in parts[::2]):
-        return None
-    values = [_named(name.split("."), context) for name in parts[1::2]]
-    if None in values:
-        return None
-    if len(values) == 1 and not "".join(parts[::2]).strip():
-        return values[0]
-    parts[1::2] = map(str, values)
-    return "".join(parts)
-
-
-def _named(path: Sequence[str], context: Mapping[str, object]) -> str | int | float | None:
-    value = context.get(path[0])
-    for name in path[1:]:
-        value = getattr(value, name, None)
-    return value if isinstance(value, (str, int, float)) else None
 
 
 def _plain(value: object) -> object:

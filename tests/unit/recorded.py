@@ -116,7 +116,7 @@ class Commands:
         return next((text for part, text in self.output.items() if part in line), "")
 
     def _normal(self, text: str) -> str:
-        text = text.replace(str(self.folder), "")
+        text = text.replace(str(self.folder), "FOLDER")
         for pattern, name in _MADE_UP:
             text = pattern.sub(name, text)
         return text

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import io
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from builder import __version__
 from builder.compile import spec
 from builder.facts import NO_FACTS, CudaRelease, Facts
 from builder.load.project import load_project
@@ -54,6 +56,15 @@ def compare_with_golden(text: str, name: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     assert text == file.read_text()
+
+
+def compare_page_with_golden(page: Path, name: str, folder: Path) -> None:
+    """The same of a page: without style sheet and scripts, the folder of the test, the version."""
+    text = re.sub(r"(?s)<(style|script)\b.*?</\1>", r"<\1/>", page.read_text(encoding="utf-8"))
+    text = text.replace(str(folder), "HERE")
+    text = text.replace(f"build-images {__version__}", "build-images VERSION")
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    compare_with_golden("\n".join([*lines, ""]), name)
 
 
 @functools.cache

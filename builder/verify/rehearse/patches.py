@@ -16,9 +16,9 @@ from builder.verify.rehearse.steps import Step
 _TIMEOUT_S = 60.0
 _FILES = re.compile(r"^--- (?P<old>[^\t\n]+).*\n\+\+\+ (?P<new>[^\t\n]+)", re.MULTILINE)
 _NOWHERE = "/dev/null"
-_LEVELS = re.compile(r"(?:-p ?|--strip=)(?P<levels>\d+)")
-_FOLDER = re.compile(r"(?:-d ?|--directory=)(?P<folder>\S+)")
-_PATCH = re.compile(r"(?:-i ?|--input=|< ?)(?P<file>\S+)")
+_LEVELS = re.compile(r"(?<!\S)(?:-p ?|--strip=)(?P<levels>\d+)")
+_FOLDER = re.compile(r"(?<!\S)(?:-d ?|--directory=)(?P<folder>\S+)")
+_PATCH = re.compile(r"(?<!\S)(?:-i ?|--input=|< ?)(?P<file>\S+)")
 _REASONS = ("FAILED", "malformed", "reversed", "Reversed", "ignored")
 _ALIKE = ("-R", "--reverse", "-l", "--ignore-whitespace")
 

@@ -16,6 +16,7 @@ from builder.verify.rehearse.targets import Target
 
 _PIP = re.compile(r"pip(3(\.\d+)?)?")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # files, as pip sees them
 _MINICONDA = re.compile(r"Miniconda3-py(3)(\d+)_")
 # Options of `pip install` that take a value and are not looked at.
 _WITH_VALUE = (
@@ -142,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _is_index_requirement(word: str) -> bool:
     try:
-        return not Requirement(word).url
+        return not Requirement(word).url and not word.endswith(_ARCHIVES)
     except InvalidRequirement:
         return False
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from samples import ROOT
 
-from builder.build import fetching
-from builder.cli import lock as commands
+from builder.build import fetching, locking
 from builder.cli import main
 from builder.host import doctor
 from builder.sources import Downloader
@@ -57,7 +56,7 @@ class Network(Downloader):
 def fake_upstream(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     files = {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
     monkeypatch.setattr(Network, "files", files, raising=False)
-    for module in (commands, fetching):
+    for module in (fetching, locking):
         monkeypatch.setattr(module, "Downloader", Network)
     return files
 

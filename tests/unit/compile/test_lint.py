@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from lint_samples import CLEAR, DEFINITION, one_planned, sample_spec
+from samples import compare_with_golden
 
 from builder.compile.lint import RULES
 from builder.compile.lint.findings import Problem
@@ -254,6 +255,19 @@ SYNTAX = {
 def test_syntax(case: str, sample: Callable[..., Spec]) -> None:
     file, old, new, rule = SYNTAX[case]
     assert rule in rules(sample(changes={file: {old: new}}))
+
+
+def test_all_that_is_told_of_all_faults(sample: Callable[..., Spec]) -> None:
+    """Every problem, with its place and its way out."""
+    lines: list[str] = []
+    for commands in BOTH:
+        found = [str(one.of("image")) for one in problems(sample(end=commands))]
+        lines += [f"# {commands}", *found]
+    for case in (DIFFERENT, SYNTAX):
+        for name, (file, old, new, _) in case.items():
+            found = [str(one.of("image")) for one in problems(sample(changes={file: {old: new}}))]
+            lines += [f"# {name}", *found]
+    compare_with_golden("\n".join([*lines, ""]), "lint.txt")
 
 
 def test_what_cannot_fail_may_stand_before_and(sample: Callable[..., Spec]) -> None:

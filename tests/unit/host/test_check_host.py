@@ -26,7 +26,7 @@ from host_samples import (
     recorded,
     with_gpu,
 )
-from samples import ROOT
+from samples import ROOT, compare_with_golden
 
 from builder.facts import NO_FACTS
 from builder.host import NO, UNKNOWN, YES, Host, Verdict, as_text, judge
@@ -867,6 +867,13 @@ def test_outcome(one: Outcome) -> None:
     assert found.answer == (one.rule_answer or one.answer), as_text(verdict, colour=False)
     assert one.says in found.reason
     assert one.fix in found.fix
+
+
+def test_all_that_is_told_of_all_outcomes() -> None:
+    lines = []
+    for one in OUTCOMES:
+        lines += [f"## {one.name}", as_text(judged(one), colour=False), ""]
+    compare_with_golden("\n".join(lines), "check-host.txt")
 
 
 def test_there_are_as_many_outcomes_as_were_asked_for() -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 from catalog_samples import EVIL, digest, image_folder, write
+from samples import compare_page_with_golden
 
 from builder.cli import main
 
@@ -281,6 +282,15 @@ def test_a_new_catalogue_replaces_the_old_one(tmp_path: Path) -> None:
         "hpc-base-1.0-debian13-openmpi5.0-ppc64le.html"
     ]
     assert not [path for path in (site / "images" / HPC).rglob("*") if path.is_file()]
+
+
+def test_the_pages_as_they_are_written(tmp_path: Path) -> None:
+    """All of them but the style sheet and the scripts, which are files of their own here, too."""
+    image_folder(tmp_path / "out", cuda="12.4", parents=("base",))
+    image_folder(tmp_path / "out", arch="ppc64le", result="FAILED")
+    site = catalog(tmp_path, "--registry=registry.example/site")
+    for path in sorted(site.rglob("*.html")):
+        compare_page_with_golden(path, f"catalogue/{path.name}", tmp_path)
 
 
 def test_the_same_images_give_the_same_bytes(tmp_path: Path) -> None:

@@ -63,7 +63,16 @@ SLOW = measured(
 )
 
 
-@pytest.mark.parametrize(("name", "result"), [("sound", measured()), ("slow", SLOW)])
+LACKING = measured(
+    run("bare", speeds(1.0)),
+    dataclasses.replace(run("oci", {}), problem="exit status 1"),
+    places=("bare", "oci"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "result"), [("sound", measured()), ("slow", SLOW), ("lacking", LACKING)]
+)
 def test_all_that_is_written_of_a_measurement(name: str, result: Measured) -> None:
     compare_with_golden(as_text(result) + "\n", f"measure/{name}.txt")
     compare_with_golden(exposition(result), f"measure/{name}.prom")

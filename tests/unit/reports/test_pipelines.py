@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from samples import ROOT, shipped_plan, shipped_project
+from samples import ROOT, compare_with_golden, shipped_plan, shipped_project
 
 from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
@@ -64,6 +64,13 @@ def test_without_a_key_the_job_that_publishes_shows_who_it_is(system: str) -> No
     token = {"github": "id-token: write", "gitlab": "SIGSTORE_ID_TOKEN"}[system]
     assert made.count(token) == 1
     assert token not in make(pipeline_of(planned().images, known, command="x"))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_pipeline_as_it_is_written(system: str) -> None:
+    make, known = SYSTEMS[system]
+    text = make(pipeline_of(planned().images, known, command="sample", key="env://COSIGN_KEY"))
+    compare_with_golden(text, f"pipelines/{system}.yaml")
 
 
 def commands(job: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from manifest_samples import record
+from samples import compare_page_with_golden
 
 from builder.model import Cell, LeftOut, Reason
 from builder.model.records import read, write
@@ -169,6 +170,22 @@ def test_every_outcome_is_in_the_matrix_and_in_the_totals(tmp_path: Path) -> Non
     assert "not selected" in page.text("matrix", "tile", "none")
     assert page.text("totals") == "1verified 2failed 1left out"
     assert page.text("head").startswith("1 of 3 images verified")
+
+
+def test_a_report_as_it_is_written(tmp_path: Path) -> None:
+    """All of it but the style sheet and the scripts."""
+    absent = LeftOut(cell=cell(mpi="openmpi4.1"), reasons=why("debian13 carries no openmpi4.1"))
+    broken = cell("ppc64le", "mpich4.2").identifier
+    emulated = manifest(cell("ppc64le"), emulated=True, emulated_runs=["oci"], outcome="built")
+    render(
+        tmp_path,
+        manifest(cell(), proven_on_gpu=False),
+        failed_manifest(),
+        emulated,
+        left_out=(absent,),
+        failures={broken: "apt-get: exit status 100"},
+    )
+    compare_page_with_golden(tmp_path / "out/report.html", "report.html", tmp_path)
 
 
 def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_path: Path) -> None:

@@ -203,6 +203,18 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
         with_sif(".singularity.d/runscript", f"#!/bin/sh\n# x\n{RUNSCRIPT}\ntrue", shown=False),
         "what inspect shows of runscript is not what is in it",
     ),
+    "what inspect shows of the test": (
+        with_sif(".singularity.d/test", "#!/bin/sh\ntrue", shown=False),
+        "what inspect shows of test is not what is in it",
+    ),
+    "what inspect shows of the environment": (
+        with_sif(f"{ENV}/90-environment.sh", "#!/bin/sh\ntrue", shown=False),
+        "what inspect shows of /.singularity.d/env/90-environment.sh is not what is in it",
+    ),
+    "what inspect shows of labels": (
+        with_sif(".singularity.d/labels.json", json.dumps({"title": "x"}), shown=False),
+        "what inspect shows of its labels is not what is in it",
+    ),
     "the architecture of the SIF": (
         lambda made: setattr(made, "sif_arch", b"06"),
         "sif: its file system is for ppc64le, expected x86_64",

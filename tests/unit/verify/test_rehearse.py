@@ -18,7 +18,7 @@ from rehearse_samples import (
     wheel,
     workspace,
 )
-from samples import block, image, recipe, shipped_project
+from samples import block, compare_with_golden, image, recipe, shipped_project
 
 from builder.cli.rehearse import as_json, as_text
 from builder.cli.show import explanation, explanation_json
@@ -414,6 +414,8 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     assert known == []
     assert {trial.kind for trial in cell.trials} >= {"packages", "flags", "sources"}
     assert cell.content_key == planned.content_key
+    told = "\n".join(as_text([cell], with_passed=True)) + "\n"
+    compare_with_golden(told, f"rehearsals/{identifier}.txt")
 
 
 def test_a_bare_with_cuda_is_found_in_a_cell(tmp_path: Path) -> None:

@@ -188,8 +188,54 @@ def test_the_abi_has_a_flag_up_to_python_3_7() -> None:
     assert (BIONIC.abi, newer.abi) == ("cp36m", "cp313")
 
 
-def test_the_last_pip_for_a_python() -> None:
-    assert BIONIC.upgraded().pip == "21.3.1"
+@pytest.mark.parametrize(
+    ("python", "pip", "abi"),
+    [
+        ("3.6.9", "21.3.1", "cp36m"),
+        ("3.7.3", "24.0", "cp37m"),
+        ("3.8.10", "25.0.1", "cp38"),
+        ("3.9.2", "25.1", "cp39"),
+        ("3.13", "25.1", "cp313"),
+    ],
+)
+def test_the_last_pip_for_a_python(python: str, pip: str, abi: str) -> None:
+    target = Target(arch="x86_64", python=python, pip="9.0.1", glibc="2.27")
+    upgraded = target.upgraded()
+    assert upgraded == Target(arch="x86_64", python=python, pip=pip, glibc="2.27")
+    assert (target.abi, upgraded.abi) == (abi, abi)
+    series = ".".join(python.split(".")[:2])
+    assert target.short == f"Python {series}, glibc 2.27, x86_64"
+
+
+PERENNIAL = tuple(f"manylinux_2_{minor}" for minor in range(17, 4, -1))
+
+
+@pytest.mark.parametrize(
+    ("arch", "pip", "glibc", "platforms"),
+    [
+        ("x86_64", "18.1", "2.4", ()),
+        ("x86_64", "18.1", "2.5", ("manylinux1",)),
+        ("x86_64", "18.1", "2.17", ("manylinux1",)),
+        ("x86_64", "19.0", "2.11", ("manylinux1",)),
+        ("x86_64", "19.0", "2.12", ("manylinux2010", "manylinux1")),
+        ("x86_64", "19.2", "2.17", ("manylinux2010", "manylinux1")),
+        ("x86_64", "19.3", "2.16", ("manylinux2010", "manylinux1")),
+        ("x86_64", "20.2", "2.17", ("manylinux2014", "manylinux2010", "manylinux1")),
+        ("x86_64", "20.3", "2.17", (*PERENNIAL, "manylinux2014", "manylinux2010", "manylinux1")),
+        ("ppc64le", "19.2", "2.17", ()),
+        ("ppc64le", "19.3", "2.16", ()),
+        ("ppc64le", "19.3", "2.17", ("manylinux2014",)),
+        ("aarch64", "20.3", "2.18", ("manylinux_2_18", "manylinux_2_17", "manylinux2014")),
+    ],
+)
+def test_the_wheels_that_a_pip_takes(
+    arch: str, pip: str, glibc: str, platforms: tuple[str, ...]
+) -> None:
+    target = Target(arch=arch, python="3.6.9", pip=pip, glibc=glibc)
+    assert target.platforms == tuple(f"{name}_{arch}" for name in (*platforms, "linux"))
+    tags = {str(tag) for tag in target.tags}
+    assert {"py3-none-any", "cp36-none-any", f"cp36-cp36m-linux_{arch}"} <= tags
+    assert ("cp36-cp36m-manylinux1_x86_64" in tags) == ("manylinux1" in platforms)
 
 
 # Commands.
@@ -226,6 +272,50 @@ def test_options_between_requirements_are_no_requirements() -> None:
     [command] = pip_installs([step(line)], BIONIC)
     assert command.requirements == ("a==1", "b==2")
     assert command.others == (".", "-r c.txt")
+
+
+VALUES = (
+    *("--config-settings", "--global-option", "--build-option", "--install-option", "--prefix"),
+    *("--root", "--src", "--progress-bar", "--cache-dir", "--cert", "--proxy", "--log"),
+    *("--timeout", "--retries", "--trusted-host", "--report", "--no-binary", "--only-binary"),
+    *("--target", "-t", "--find-links", "-f"),
+)
+FLAGS = ("--no-cache-dir", "--user", "--ignore-installed", "--quiet", "-q", "--no-compile", "--")
+
+
+@pytest.mark.parametrize("option", [*(f"{name} value" for name in VALUES), *FLAGS])
+def test_what_belongs_to_an_option_is_no_requirement(option: str) -> None:
+    [command] = pip_installs([step(f"pip3 install a==1 {option} b")], BIONIC)
+    assert (command.requirements, command.others) == (("a==1", "b"), ())
+    assert (command.is_isolated, command.with_dependencies, command.upgrades) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("--index-url https://i/s", {"index": "https://i/s"}),
+        ("-i https://i/s", {"index": "https://i/s"}),
+        ("--extra-index-url https://a --extra-index-url=https://b", {"extra_indexes": 2}),
+        ("--constraint c.txt -c d.txt", {"constraints": 2}),
+        ("--requirement a.txt -r b.txt", {"others": 2}),
+        ("--editable ./a -e ./b", {"others": 2}),
+        ("--no-build-isolation", {"is_isolated": False}),
+        ("--no-deps", {"with_dependencies": False}),
+        ("--upgrade", {"upgrades": True}),
+        ("-U", {"upgrades": True}),
+        ("a@https://a.example/a.zip ./b c.whl", {"others": 3}),
+    ],
+)
+def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
+    for program in ("pip", "pip3", "pip3.11", "python3 -m pip", "/usr/bin/pip3"):
+        [command] = pip_installs([step(f"{program} install {words} six==1")], BIONIC)
+        assert command.environment == ""
+        assert command.requirements == ("six==1",)
+        for name, value in changes.items():
+            found = getattr(command, name)
+            assert (len(found) if isinstance(found, tuple) else found) == value
+    for program in ("pip3x", "python2 -m pip", "python3 -m pipx", "conda"):
+        assert not [*pip_installs([step(f"{program} install {words} six==1")], BIONIC)]
 
 
 # The index, and source distributions.

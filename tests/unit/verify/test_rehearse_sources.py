@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from rehearse_samples import tar_of
+from rehearse_samples import step, tar_of, workspace
 from samples import a_file, tar_bytes
 
 from builder.model.errors import StepFailed
@@ -21,6 +21,7 @@ from builder.verify.rehearse.distributions import (
     read_source,
     write_stand_in,
 )
+from builder.verify.rehearse.patches import PatchCommand, patch_command
 from builder.verify.rehearse.resolution import pip_of_this_machine
 from builder.verify.rehearse.trees import Clones, FilesTree, archive_tree
 
@@ -160,7 +161,73 @@ def test_pip_is_asked_without_the_users_settings(tmp_path: Path) -> None:
     ]
 
 
+# Patches.
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "folder", "levels", "options"),
+    [
+        ("patch -p1 -i a.patch", "/src/a.patch", "/src", 1, ()),
+        ("patch -p 2 -i a.patch", "/src/a.patch", "/src", 2, ()),
+        ("patch --strip=0 --input=../a.patch", "/a.patch", "/src", 0, ()),
+        ("patch -p1 < /x/a.patch", "/x/a.patch", "/src", 1, ()),
+        ("patch -p1 </x/a.patch", "/x/a.patch", "/src", 1, ()),
+        ("patch -d sub -p1 -i a.patch", "/src/sub/a.patch", "/src/sub", 1, ()),
+        ("patch --directory=/y -p1 -i a.patch", "/y/a.patch", "/y", 1, ()),
+        ("patch -R -l -p1 -i a.patch", "/src/a.patch", "/src", 1, ("-R", "-l")),
+        (
+            "patch --reverse --ignore-whitespace -p1 -i a.patch",
+            *("/src/a.patch", "/src", 1, ("--reverse", "--ignore-whitespace")),
+        ),
+        ("git apply a.patch", "/src/a.patch", "/src", 1, ()),
+        ("git apply -p2 a.patch", "/src/a.patch", "/src", 2, ()),
+        ("git apply -R --directory=x a.patch", "/src/a.patch", "/src", 1, ("-R",)),
+    ],
+)
+def test_a_step_that_applies_a_patch(
+    command: str, file: str, folder: str, levels: int, options: tuple[str, ...]
+) -> None:
+    found = patch_command(step(command, folder="/src"))
+    assert found == PatchCommand(file=file, folder=folder, levels=levels, options=options)
+
+
+@pytest.mark.parametrize(
+    "command", ["patch -p1", "patch -i a.patch", "git apply -v", "git status", "make -p1 -i a"]
+)
+def test_a_step_that_applies_none(command: str) -> None:
+    assert patch_command(step(command)) is None
+
+
+def test_the_files_that_a_patch_names() -> None:
+    patch = "".join(
+        f"--- {old}\t2020\n+++ {new}\n@@ -1 +1 @@\n"
+        for old, new in [("a/x/y.c", "b/x/y.c"), ("/dev/null", "b/new.c"), ("a/old.c", "/dev/null")]
+    )
+    command = PatchCommand(file="/p", folder="/", levels=1, options=())
+    assert command.sources(patch) == {"x/y.c": True, "new.c": False, "old.c": True}
+
+
 # Clones of Git repositories.
+
+
+def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit() -> None:
+    space = workspace(code={"a": "text"})
+    for words in ("", "--branch v1", "--branch=v2", "--depth 1"):
+        space.follow(step(f"git clone {words} https://git.example/o/code code", folder="/var/tmp"))
+    assert [clone.ref for clone in space.cloned] == ["HEAD", "v1", "v2", "HEAD"]
+    assert {clone.url for clone in space.cloned} == {"https://git.example/o/code"}
+    assert space.read("/var/tmp/code/a") == "text"
+    assert [*space.files_below("/var/tmp/code")] == ["a"]
+    assert space.copied() == ()
+    space.follow(step("git checkout abc", folder="/var/tmp/code"))
+    assert [clone.ref for clone in space.cloned[-1:]] == ["abc"]
+    for target in ("/opt/code", "/tmp/code"):
+        space.follow(step(f"cp -r /var/tmp/code/. {target}"))
+        assert space.read(f"{target}/a") == "text"
+    assert space.copied() == ("/opt/code",)
+    space.follow(step("rm -rf /opt/code/a"))
+    assert space.read("/opt/code/a") is None
+    assert [*space.files_below("/opt/code")] == []
 
 
 URL = "https://git.example/site/tool"

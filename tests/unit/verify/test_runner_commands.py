@@ -15,6 +15,7 @@ import pytest
 from recorded import Commands
 
 from builder.verify.measure.bare import bare_kind
+from builder.verify.ranks.launchers import cancel
 from builder.verify.runners import RUNNERS, Around, Container, Kind, Mount
 
 PROGRAMS = ("buildah", "podman", "docker", "skopeo", "apptainer", "ch-run", "ch-fromhost", "pigz")
@@ -98,3 +99,13 @@ def test_a_launcher_starts_containers(
         with machine.user(is_root=is_root), few_variables(monkeypatch):
             launch(machine, RUNNERS[name])
     machine.compare(f"runners/{name}-launched")
+
+
+@pytest.mark.parametrize("steps", ["12.0\n12.1\n", ""])
+def test_what_is_left_of_a_job_is_ended(
+    steps: str, machine: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.output["squeue"] = steps
+    with machine.user(is_root=True), few_variables(monkeypatch):
+        cancel("build-images-1", machine.tools.home)
+    machine.compare(f"runners/cancel-{'steps' if steps else 'nothing'}")

@@ -1,0 +1,21 @@
+"""`build-images` as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+
+def build_images(*words: object, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Run the program; return its exit code, and all that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "builder", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    return done.returncode, done.stdout

@@ -1,0 +1,50 @@
+"""How much of what others write is read: named once more, so that no bound changes unseen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from builder.distribute.pull.limits import LIMITS
+from builder.model.errors import Refused
+from builder.trust.proof import boxes, certified, values
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def test_what_is_read_of_proof() -> None:
+    """cosign's own limit is 128 MiB of one payload, a registry's at least 4 MiB of a manifest."""
+    assert values.MAX_MANIFEST == 4 * MIB
+    assert values.MAX_PAYLOAD == 32 * MIB
+    assert (values.MAX_LAYERS, values.MAX_ATTACHMENTS, values.MAX_CLAIMS) == (200, 1000, 2000)
+    assert (boxes._MAX_MEMORY, boxes._MAX_ROUNDS) == (512 * MIB, 16)
+    assert certified._MAX_CERTIFICATE <= 64 * KIB
+
+
+def test_what_is_read_of_an_image() -> None:
+    assert asdict(LIMITS) == {
+        "entries": 2_000_000,
+        "plain": 1024 * GIB,
+        "ratio": 200,
+        "small": GIB,
+        "header": MIB,
+        "path": 4096,
+        "name": 255,
+        "depth": 200,
+        "layers": 1000,
+    }
+    LIMITS.check_entries(2_000_000)
+    with pytest.raises(Refused, match="more than 2,000,000 entries"):
+        LIMITS.check_entries(2_000_001)
+
+
+def test_reasons_have_names_for_programs() -> None:
+    names = ("MALFORMED", "WRONG_KEY", "EXPIRED_KEY", "KEYLESS", "OTHER_SUBJECT", "WRONG_TYPE")
+    assert [getattr(values, name) for name in (*names, "TOO_LARGE")] == [
+        *("malformed", "wrong key", "expired key", "keyless", "other subject"),
+        *("wrong payload type", "too large"),
+    ]
+    assert values.DSSE == "application/vnd.dsse.envelope.v1+json"
+    assert values.SIGNATURE_NOTE == "dev.cosignproject.cosign/signature"
+    assert values.CONTAINER_SIGNATURE == "cosign container image signature"
