@@ -2,7 +2,7 @@
 
 Each defect has to be caught and named. Most are judged by what `verify` reads, without an engine;
 those of the families `containers` and `checks` are verified in containers. At last come the limits
-that docs/verification.md names: a limit that is caught is none any more.
+that docs/checks.md names: a limit that is caught is none any more.
 
 usage: defects.py [formats] [manifests] [libraries] [ranks] [containers]     without a word: all
 

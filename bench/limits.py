@@ -1,4 +1,4 @@
-"""Defects that verification does not catch: each is a limit that docs/verification.md names.
+"""Defects that verification does not catch: each is a limit that docs/checks.md names.
 
 One that is caught after all is a limit that the docs must no longer name.
 """

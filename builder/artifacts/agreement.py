@@ -18,7 +18,7 @@ from builder.model.names import FAILED, NONE, PASSED, SKIPPED
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
 from builder.model.results import Outcome
 from builder.sources.package_indices import states_in
-from builder.system.regular_files import read_regular
+from builder.system.atomic import read_regular
 
 CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
 BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes

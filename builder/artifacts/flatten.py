@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from builder.artifacts.attributes import users_attributes
 from builder.artifacts.oci import Layout, opened_layer
+from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import Entry, clean, entry_of_special, hashed, owner_of
 from builder.model.digests import sha256_of
 from builder.model.errors import StepFailed

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.artifacts.flatten import Node
 from builder.model import FORMATS, PlannedImage
+from builder.model.digests import digest_of
 from builder.model.exact_json import parsed
 from builder.model.manifest import MANIFEST, ImageInputs, Manifest, manifest_from, manifest_text
-from builder.system.atomic import write_atomically
+from builder.system.atomic import read_regular, write_atomically
 from builder.system.bound_files import artifact_path, with_digests
-from builder.system.regular_files import read_regular
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -109,3 +110,16 @@ def size_of(path: Path) -> int:
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size
+
+
+FOLDER = "opt/build-images/"
+PROGRAMS = f"{FOLDER}bin/"
+
+
+def programs_in(nodes: Mapping[str, Node]) -> dict[str, str]:
+    """The digests of the checks' programs in a built image, named as if the spec had them."""
+    return {
+        path.replace(FOLDER, "files/", 1): digest_of(node.read())
+        for path, node in nodes.items()
+        if path.startswith(PROGRAMS) and node.is_file
+    }

@@ -20,8 +20,8 @@ from builder.artifacts.gzips import Gzip, threads
 from builder.model.digests import HashedReader, digest_of
 from builder.model.errors import StepFailed
 from builder.model.exact_json import parsed, part
+from builder.system.atomic import read_regular
 from builder.system.inflating import stream_inflater
-from builder.system.regular_files import read_regular
 from builder.system.zstd import MAGIC as ZSTD_MAGIC
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

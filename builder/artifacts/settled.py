@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.artifacts.attributes import as_headers, attributes_of
+from builder.artifacts.tars import as_headers, attributes_of
 from builder.model import EPOCH
 from builder.model.errors import BadInput
 

@@ -14,8 +14,7 @@ from builder.system.atomic import write_whole
 from builder.system.home import Home
 from builder.system.interruptions import uninterrupted
 from builder.system.locks import Turn, locked, together
-from builder.system.mounts import mounted_below
-from builder.system.namespaces import remove_tree
+from builder.system.mounts import mounted_below, remove_tree
 from builder.system.orphans import MARK, end_orphans, living
 
 LOCK = "builder"

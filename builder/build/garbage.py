@@ -29,11 +29,10 @@ from builder.load.lock import read_lock
 from builder.model import PlannedImage
 from builder.model.errors import BuildImagesError, MissingPrerequisite, counted
 from builder.model.locked import LOCK as LOCK_FILE
-from builder.model.tags import base_tag
+from builder.model.names import base_tag
 from builder.plan.keys import StageKeys
 from builder.system.home import Home
-from builder.system.mounts import mounted_below
-from builder.system.namespaces import remove_tree
+from builder.system.mounts import mounted_below, remove_tree
 
 _DAY_S = 86400
 _PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-")  # folders of one run

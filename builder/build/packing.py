@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts import flatten, oci, sbom
-from builder.artifacts.check_programs import programs_in
+from builder.artifacts.manifests import programs_in
 from builder.artifacts.repack import Plain, repack, unpack
 from builder.build.bases import StoredBase
 from builder.build.engines import apptainer, charliecloud

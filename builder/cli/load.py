@@ -51,8 +51,7 @@ from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.progress import Progress, Told
 from builder.trust.policy.gathered import Gathered, Image
-from builder.trust.policy.outcomes import REFUSED, Ruling
-from builder.trust.policy.render import as_lines
+from builder.trust.policy.outcomes import REFUSED, Ruling, as_lines
 from builder.trust.policy.rules import dates, signature
 
 _DESCRIPTION = """\

@@ -28,8 +28,7 @@ from builder.model.records import write
 from builder.registry import Credentials
 from builder.system.process import Processes
 from builder.system.terminal import printable, printable_lines
-from builder.trust.policy.outcomes import Ruling
-from builder.trust.policy.render import as_lines
+from builder.trust.policy.outcomes import Ruling, as_lines
 
 _DESCRIPTION = """\
 Bring an image from a registry, if it is proven.

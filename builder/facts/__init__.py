@@ -37,7 +37,7 @@ from builder.facts.cuda_errors import (
     CudaError,
 )
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
-from builder.facts.systems import SystemRelease
+from builder.facts.runtimes import SystemRelease
 
 __all__ = [
     "ARCHITECTURES",

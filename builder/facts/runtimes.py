@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from builder.facts.places import Where
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runtime:
@@ -85,3 +87,25 @@ CDI_CRIO = "1.24"
 # Charliecloud's --set-env, which needs a file: 0.9.7 (commit 3470380d). Without one it takes the
 # image's own, /ch/environment: 0.26, https://github.com/hpc/charliecloud/pull/1254.
 SET_ENV_FILE, SET_ENV = "0.9.7", "0.26"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SystemRelease:
+    """One release of a distribution, named as base images name it: debian 12.
+
+    `kernel` maps an architecture to the least Linux that its glibc starts on, `cpu` one to the CPU
+    target that its packages are compiled for, where not every processor of it will do. `python` is
+    the Python 3 that its package python3 is of, `pip` the pip that comes with that; empty if they
+    are not known.
+    """
+
+    distribution: str
+    version: str
+    glibc: str
+    kernel: Mapping[str, str]
+    cpu: Mapping[str, str]
+    sources: tuple[str, ...]
+    notes: str
+    where: Where
+    python: str = ""
+    pip: str = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from builder import facts
-from builder.load.cuda import read_cuda
 from builder.load.document import Node, inside, key_node, note
 from builder.load.faults import Faults
 from builder.load.readers import (
@@ -20,6 +19,7 @@ from builder.load.readers import (
     variable,
     version,
 )
+from builder.load.toolkits import read_cuda
 from builder.model import BaseImage, Bootstrap, CudaSupport, EndOfLife, PackagedMpi
 
 # hpccm.config.set_linux_distro falls back to Ubuntu 16.04 for any other name.

@@ -9,8 +9,7 @@ from builder.facts import SystemRelease
 from builder.model.cells import Cell
 from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
 from builder.model.locked import LockedSource
-from builder.model.names import DEVELOPMENT
-from builder.model.tags import stage_tag
+from builder.model.names import DEVELOPMENT, stage_tag
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

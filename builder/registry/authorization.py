@@ -15,9 +15,9 @@ from typing import Protocol
 
 import requests
 
-from builder.registry.addresses import LONGEST, joined
 from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
+from builder.registry.web import LONGEST, joined
 
 PULL, PUSH, DELETE = "pull", "pull,push", "pull,push,delete"
 _BASIC_KEY = "basic"

@@ -15,7 +15,6 @@ import requests
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
-from builder.registry.addresses import next_page
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import DELETE, PULL, PUSH, Scope
 from builder.registry.deadlines import BodyLimits
@@ -24,7 +23,7 @@ from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, is_digest, is_tag
 from builder.registry.source import LARGEST_MANIFEST, Source
 from builder.registry.transport import Transport
-from builder.registry.web import printable
+from builder.registry.web import next_page, printable
 
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"

@@ -22,7 +22,6 @@ import requests.adapters
 import requests.utils
 import urllib3.exceptions
 
-from builder.registry.addresses import joined, origin
 from builder.registry.answers import broken, failure, lost, no_token
 from builder.registry.authorization import Authorization, Learned, Scope
 from builder.registry.connections import session, shakes_hands
@@ -31,7 +30,7 @@ from builder.registry.deadlines import SMALL_BODY, TOO_LONG, BodyLimits, Watch, 
 from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
 from builder.registry.patience import Patience, Seldom, Sleep
 from builder.registry.references import DOCKER_HUB
-from builder.registry.web import cause_of, server_of
+from builder.registry.web import cause_of, joined, origin, server_of
 from builder.system.home import Home
 from builder.system.locks import locked
 

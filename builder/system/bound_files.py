@@ -14,7 +14,7 @@ from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.model.results import Artifact
-from builder.system.regular_files import read_regular
+from builder.system.atomic import read_regular
 
 _HINT = "build the image again; of evidence alone, build-images verify makes it anew"
 

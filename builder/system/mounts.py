@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
 from pathlib import Path
+
+from builder.model.errors import BuildImagesError
+from builder.system.process import Processes
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")  # space, tab, newline and backslash, proc_pid_mountinfo(5)
 _TARGET = 4
@@ -34,3 +40,22 @@ def type_of(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> str
         if (target == real or target in real.parents) and len(target.parts) >= longest:
             found, longest = rest.split(b" ")[0].decode(), len(target.parts)
     return found
+
+
+def as_root_of_own() -> tuple[str, ...]:
+    """The words before a command that is to be root and to mount, where nobody else sees it.
+
+    `buildah unshare` reads sub-ids as newuidmap does, and is there wherever images are built.
+    """
+    return ("unshare", "--mount") if os.geteuid() == 0 else ("buildah", "unshare")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder if it is there, also with what sub-ids own in it.
+
+    Processes of a run that was interrupted start nothing more, so these are others.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.geteuid() != 0 and os.path.lexists(folder):
+        with contextlib.suppress(BuildImagesError):
+            Processes().capture([*as_root_of_own(), "rm", "-rf", "--", folder], check=False)

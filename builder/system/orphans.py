@@ -9,12 +9,17 @@ builder works on the same home, by a root folder in it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 from builder.system.descendants import descendants, is_alive
 from builder.system.locks import locked, locked_now
@@ -116,3 +121,46 @@ def _wait(victims: dict[int, int]) -> None:
     deadline = time.monotonic() + _GONE_S
     while time.monotonic() < deadline and any(map(is_alive, victims)):
         time.sleep(0.02)
+
+
+R = TypeVar("R")
+
+
+class Daemons:
+    """A few threads at most that work on what they are handed, first come first.
+
+    One may wait for a server that says nothing.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._running = most, 0
+        self._lock = threading.Lock()
+        self._todo: deque[Callable[[], object]] = deque()
+
+    def begin(self, work: Callable[[], R]) -> Future[R]:
+        """Have something worked on; it may be cancelled until that begins."""
+        future: Future[R] = Future()
+        with self._lock:
+            self._todo.append(functools.partial(_settle, future, work))
+            if self._running < self._most:
+                self._running += 1
+                threading.Thread(target=self._run, daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._todo:
+                    self._running -= 1
+                    return
+                work = self._todo.popleft()
+            work()
+
+
+def _settle(future: Future[R], work: Callable[[], R]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except BaseException as error:  # whoever takes the result is told
+        future.set_exception(error)

@@ -24,7 +24,7 @@ from typing import IO
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
 from builder.system.descendants import descendants, end_tree, waiting_below
-from builder.system.output import Reader, lines_of
+from builder.system.terminal import Reader, lines_of
 
 TAIL_LINES = 30
 GRACE_S = 5.0
@@ -41,7 +41,7 @@ Argument = str | os.PathLike[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed:
-    """What a finished command left: output is text, bounded (builder.system.output).
+    """What a finished command left: output is text, bounded (builder.system.terminal).
 
     When it was ended for taking too long, `waiting` says what it waited for, a process a line.
     """

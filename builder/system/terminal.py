@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from typing import IO
 
 
 def printable(text: str, *, most: int | None = None) -> str:
@@ -28,3 +32,47 @@ def in_colour() -> bool:
 def is_capable() -> bool:
     """Whether the terminal can do more than print one line below the other."""
     return os.environ.get("TERM", "dumb") != "dumb"
+
+
+CAPTURE_LIMIT = 1 << 20  # bytes of a stream: half of them from its beginning, half from its end
+_HALF = CAPTURE_LIMIT // 2
+_LONGEST_LINE = 1 << 16
+
+
+def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a stream as they come; of very long lines, pieces."""
+    while piece := stream.readline(_LONGEST_LINE):
+        yield piece
+
+
+class Reader:
+    """Reads a stream to its end in a thread; of what is over `CAPTURE_LIMIT`, keeps both ends."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
+        self._stream = stream
+        self._head, self._tail = bytearray(), bytearray()
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            while chunk := os.read(self._stream.fileno(), 1 << 16):
+                room = _HALF - len(self._head)
+                self._head += chunk[:room]
+                self._tail += chunk[room:]
+                if len(self._tail) > CAPTURE_LIMIT:
+                    self._shorten()
+
+    def _shorten(self) -> None:
+        over = max(0, len(self._tail) - _HALF)
+        del self._tail[:over]
+        self._dropped += over
+
+    def text(self, wait_s: float) -> str:
+        """What was read, as text, when the stream ended or `wait_s` seconds went by."""
+        self._thread.join(timeout=wait_s)
+        self._shorten()
+        head, tail = self._head.decode(errors="replace"), self._tail.decode(errors="replace")
+        return head + (f"\n[{self._dropped} bytes left out]\n" if self._dropped else "") + tail

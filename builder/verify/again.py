@@ -31,7 +31,7 @@ from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
 from builder.model.records import write
 from builder.sources.package_indices import states_in
-from builder.system.regular_files import irregular
+from builder.system.atomic import irregular
 from builder.verify import RUNNERS, Target
 from builder.verify.harness import harness_of
 from builder.verify.proving import prove, proven_on_gpu, proven_part

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from builder.artifacts.check_programs import FOLDER, PROGRAMS
+from builder.artifacts.manifests import FOLDER, PROGRAMS
 from builder.model import FAILED, SKIPPED, Outcome
 from builder.verify.checks import Target
 from builder.verify.trees import FormatTree

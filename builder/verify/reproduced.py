@@ -33,7 +33,7 @@ from builder.model.exact_json import part
 from builder.model.manifest import SBOM, Manifest
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
-from builder.system.namespaces import remove_tree
+from builder.system.mounts import remove_tree
 from builder.system.orphans import MARK, living
 from builder.system.process import Processes
 from builder.system.progress import Progress

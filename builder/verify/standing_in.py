@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
@@ -15,17 +15,18 @@ from builder.build.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.dockerfile import DockerStage
 from builder.compile.spec import base_archive, block_faults
 from builder.compile.spec.cutting import stage_alone
+from builder.facts.versions import version_order
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
 from builder.model.errors import StepFailed
-from builder.model.tags import rehearsal_tag
+from builder.model.names import rehearsal_tag
 from builder.plan.images import base_name
 from builder.system.locks import locked
 from builder.system.progress import Progress
 from builder.verify.prepared import BuildSettings, prepare
 from builder.verify.rehearse import Trial
+from builder.verify.rehearse.lists import STAND_INS
 from builder.verify.rehearse.servers import Ask
-from builder.verify.rehearse.stand_ins import stand_in_for
 from builder.verify.rehearse.step_trials import StepEnd, step_trials
 from builder.verify.rehearse.trials import STEPS, not_tried
 
@@ -165,3 +166,28 @@ class _StandIn:
             return StepEnd(has_passed=False, tail=error.tail)
         self._names[stage] = name
         return StepEnd(has_passed=True)
+
+
+_FAMILY = frozenset({"debian", "ubuntu"})
+
+
+def stand_in_for(image: PlannedImage, bases: Iterable[BaseImage]) -> BaseImage | str:
+    """The base among a project's `bases` that stands in for an image's; else why none does.
+
+    It is the Debian release that the Ubuntu release was made from, or the oldest that is made here:
+    the nearest one.
+    """
+    base, arch = image.base, image.cell.arch
+    if image.is_bootstrapped:
+        return f"{base.name} is made here, so the image can be built"
+    if base.distribution not in _FAMILY:
+        return f"no base of the family of {base.name} is made here"
+    near = STAND_INS.get(base.version, ())
+    made = [
+        (one.bootstrap.suite not in near, version_order(one.version), one.name, one)
+        for one in bases
+        if one.bootstrap and one.distribution in _FAMILY and arch in one.architectures
+    ]
+    if not made:
+        return f"no base of Debian's family is made here for {arch}"
+    return min(made, key=lambda entry: entry[:3])[3]

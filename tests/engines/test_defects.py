@@ -46,8 +46,8 @@ def test_a_limit_is_still_one(case: Case, tmp_path: Path) -> None:
 
 
 def test_the_docs_name_each_limit() -> None:
-    docs = (PROJECT / "docs/verification.md").read_text()
-    _, _, section = docs.partition("## What verification does not see")
+    docs = (PROJECT / "docs/checks.md").read_text()
+    _, _, section = docs.partition("## Limits")
     names = [case.name for case in limits.cases()]
     assert [name for name in names if f"| {name} |" not in section.partition("\n## ")[0]] == []
     assert len(names) <= 10

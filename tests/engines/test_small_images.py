@@ -50,7 +50,7 @@ def outcomes(folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
 def test_a_sif_keeps_no_owner_and_the_finding_says_where_they_were_compared(
     small_images: Maker,
 ) -> None:
-    """What docs/verification.md says of owners: an ordinary user packs it, as one owner."""
+    """What docs/checks.md says of owners: an ordinary user packs it, as one owner."""
     image = an_image("owners")
     thing = image.trees["sif"]["srv/certain"]
     assert thing is not None

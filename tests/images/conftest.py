@@ -1,7 +1,7 @@
 """A finished image as fixtures: pytest tests/images --image out/IDENTIFIER [--runner NAME]
 
 `inside` runs commands in the image, once in each format, or by each runner that is named. Files
-of a site's own belong into tests/images/site/; see docs/verification.md.
+of a site's own belong into tests/images/site/; see docs/checks.md.
 """
 
 from __future__ import annotations

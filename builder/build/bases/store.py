@@ -16,13 +16,13 @@ from builder.artifacts import oci
 from builder.build.bases.mirror import NONE, SECURITY_VARIABLE, Mirror
 from builder.model import BaseImage
 from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.names import base_tag
 from builder.model.records import read, write
-from builder.model.tags import base_tag
 from builder.sources.package_indices import IndexState
 from builder.system.atomic import fsync, fsync_files, note_use
 from builder.system.home import LENT_AT
 from builder.system.locks import locked
-from builder.system.namespaces import as_root_of_own, remove_tree
+from builder.system.mounts import as_root_of_own, remove_tree
 from builder.system.process import Processes
 
 # Time stamps in a base are clamped to this, so that the same packages give the same bytes:

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.attributes import as_headers, attributes_of
 from builder.artifacts.flatten import Node
 from builder.artifacts.gzips import Gzip, threads
 from builder.artifacts.oci import Layout, blob_path
 from builder.artifacts.repack import Plain
-from builder.artifacts.tars import GzippedTar
+from builder.artifacts.tars import GzippedTar, as_headers, attributes_of
 
 ENVIRONMENT = "ch/environment"
 # Mount points that ch-run binds over, and that a read-only image must therefore have.

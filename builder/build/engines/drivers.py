@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.model.errors import BuildImagesError
-from builder.system.namespaces import as_root_of_own, remove_tree
+from builder.system.mounts import as_root_of_own, remove_tree
 from builder.system.process import Processes
 
 OVERLAY, VFS = "overlay", "vfs"

@@ -16,7 +16,7 @@ from builder.build.bases import StoredBase
 from builder.facts.versions import first_version
 from builder.model import PlannedImage
 from builder.model.errors import MissingPrerequisite, StepFailed
-from builder.model.tags import image_tag
+from builder.model.names import image_tag
 from builder.sources.journals import Journals, as_build, pip_as_build, who_of
 from builder.sources.package_indices import IndexState
 from builder.system.home import ORDINARY_USER, Home

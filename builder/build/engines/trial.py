@@ -17,7 +17,7 @@ from builder.artifacts import oci
 from builder.build.engines.drivers import Driver, driver_of
 from builder.build.engines.protocol import shortened
 from builder.model.errors import BuildImagesError
-from builder.system.namespaces import as_root_of_own, remove_tree
+from builder.system.mounts import as_root_of_own, remove_tree
 from builder.system.process import Processes
 
 _TIMEOUT_S = 60.0

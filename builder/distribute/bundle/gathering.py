@@ -16,7 +16,7 @@ from builder.distribute.publish import Ready
 from builder.model import PlannedImage
 from builder.model.errors import MissingPrerequisite
 from builder.model.manifest import UsedBase
-from builder.model.tags import image_tag, stage_tag
+from builder.model.names import image_tag, stage_tag
 from builder.registry import Reference, RegistryFailed, Source, WrongContent
 from builder.sources import Store
 from builder.sources.journals import Journals, who_of

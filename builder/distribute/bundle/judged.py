@@ -9,7 +9,7 @@ from builder import facts
 from builder.distribute.bundle import Bundle, releases_of
 from builder.distribute.publish import found_release
 from builder.distribute.publish.mirroring import File, Mirrored
-from builder.distribute.pull.artifacts import published
+from builder.distribute.pull.finding import published
 from builder.distribute.pull.pulling import Judged, Wanted, look
 from builder.distribute.pull.receipts import Last
 from builder.model.errors import BadInput

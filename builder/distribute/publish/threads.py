@@ -7,7 +7,7 @@ from concurrent.futures import as_completed, wait
 from functools import partial
 from typing import TypeVar
 
-from builder.system.daemons import Daemons
+from builder.system.orphans import Daemons
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from builder.system.daemons import Daemons
+from builder.system.orphans import Daemons
 
 AT_ONCE = 4  # things that come
 T = TypeVar("T")

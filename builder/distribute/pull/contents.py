@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import IO
 
 from builder import __version__
-from builder.artifacts.attributes import users_attributes
+from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import line_of
 from builder.distribute.pull.headers import as_member
 from builder.distribute.pull.limits import LIMITS, Limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder import facts
@@ -10,7 +10,8 @@ from builder.distribute.pull.limits import LIMITS
 from builder.distribute.pull.members import shown
 from builder.model import exact_json
 from builder.model.errors import BadInput, Refused
-from builder.registry import INDEX, MANIFEST, Descriptor, Source, is_digest
+from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Source, WrongContent, is_digest
+from builder.registry.kinds import ARTIFACT_TYPES
 from builder.trust.policy.gathered import Image
 from builder.trust.policy.statements import time_of
 
@@ -152,3 +153,34 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
     if len({one.digest for one in fitting}) > 1:
         raise Refused(f"{where}: {len(fitting)} images for {arch}, and nothing says which is meant")
     return fitting[0]
+
+
+_MOST = 1000
+
+
+def published(registry: Source, digest: str, artifact_format: str) -> tuple[Descriptor, ...]:
+    """The files of a format that refer to an image; an image that was packed again has several.
+
+    Whoever may write to the repository can make anything refer to an image: what is damaged, or has
+    not just the one file, is left out and stops nothing.
+    """
+    kind = ARTIFACT_TYPES[artifact_format]
+    refer = registry.referrers(digest, kind)
+    if len(refer) > _MOST:
+        raise Refused(
+            f"{registry.name}@{digest}: {len(refer)} {artifact_format} files for it, at most "
+            f"{_MOST} are looked at"
+        )
+    found = {one.digest: one for one in _files(registry, digest, refer)}
+    return tuple(one for one in found.values() if one.media_type == kind)
+
+
+def _files(registry: Source, digest: str, refer: tuple[Descriptor, ...]) -> Iterator[Descriptor]:
+    for one in refer:
+        try:
+            _, document = registry.document(one)
+            if (document.get("subject") or {}).get("digest") == digest:
+                [layer] = document["layers"]
+                yield Descriptor.read(layer, registry.name)
+        except (WrongContent, NotThere, LookupError, TypeError, ValueError, AttributeError):
+            continue

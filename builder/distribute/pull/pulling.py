@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder import __version__
-from builder.distribute.pull.artifacts import published
-from builder.distribute.pull.finding import Found, find
+from builder.distribute.pull.finding import Found, find, published
 from builder.distribute.pull.fitting import contract_of, pulled_for
 from builder.distribute.pull.packing import Kept, Packed, Packer, environment_of
 from builder.distribute.pull.placing import made_whole
@@ -33,8 +32,7 @@ from builder.trust.policy.cases import as_case
 from builder.trust.policy.choosing import newest_proven
 from builder.trust.policy.gathered import Gathered
 from builder.trust.policy.judging import Judgement, judge
-from builder.trust.policy.outcomes import Ruling, not_asked
-from builder.trust.policy.render import as_lines
+from builder.trust.policy.outcomes import Ruling, as_lines, not_asked
 from builder.trust.policy.rules import tree
 from builder.trust.policy.values import Policy
 from builder.trust.proof import Trusted

@@ -12,9 +12,8 @@ from builder.distribute.pull.owning import check_own, make_own
 from builder.model.errors import Refused
 from builder.model.exact_json import part
 from builder.model.records import named, read, unknown
-from builder.system.atomic import write_whole
+from builder.system.atomic import read_regular, write_whole
 from builder.system.locks import locked
-from builder.system.regular_files import read_regular
 from builder.trust.policy.gathered import Gathered, Previous
 from builder.trust.policy.outcomes import REFUSED, Ruling
 from builder.trust.policy.rollback import rollback, times_of

@@ -15,7 +15,7 @@ from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.distribute.pull.unpacking import unpack
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
-from builder.system.regular_files import read_regular
+from builder.system.atomic import read_regular
 
 _ELSEWHERE = "name another folder with --output, or move this one away"
 _BROKEN = (OSError, BuildImagesError, ValueError, LookupError, TypeError, AttributeError)

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, cast
 
-from builder.artifacts.attributes import users_attributes
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
+from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
 from builder.distribute.pull.limits import LIMITS, Limits
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown

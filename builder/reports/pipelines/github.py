@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication
-from builder.reports.pipelines.text import as_yaml
+from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, as_yaml
 
 # https://docs.github.com/en/actions/reference/github-hosted-runners-reference: none is ppc64le.
 RUNNERS: Mapping[str, str] = {"x86_64": "ubuntu-24.04", "aarch64": "ubuntu-24.04-arm"}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication
-from builder.reports.pipelines.text import as_yaml
+from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, as_yaml
 
 # https://docs.gitlab.com/ci/runners/hosted_runners/linux/: none is ppc64le.
 RUNNERS: Mapping[str, str] = {

@@ -6,9 +6,8 @@ docs/sites.md shows each file.
 
 from __future__ import annotations
 
-from builder.reports.sites.names import tag_of_identifier
 from builder.reports.sites.rendering import site_files
-from builder.reports.sites.values import Place, SiteImage, needs_of, site_image
+from builder.reports.sites.values import Place, SiteImage, needs_of, site_image, tag_of_identifier
 
 __all__ = [
     "Place",

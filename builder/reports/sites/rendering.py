@@ -9,8 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from builder.reports.sites.names import kubernetes_name
-from builder.reports.sites.values import SiteImage
+from builder.reports.sites.values import SiteImage, kubernetes_name
 
 # The files of each image, by template. Scripts end in .sh.
 _BY_CH_RUN = "slurm-charliecloud.sh"  # which binds folders, and Cray MPICH needs single files, too

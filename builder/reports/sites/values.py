@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 import shlex
@@ -13,7 +14,6 @@ from builder.facts.runtimes import RUNTIMES
 from builder.model import GENERIC, PlannedImage
 from builder.model.contract import HostContract, contract_of
 from builder.model.errors import BadInput
-from builder.reports.sites.names import kubernetes_name
 
 IN_IMAGE = "/opt/build-images"
 # A registry's host and namespace: https://github.com/distribution/reference/blob/main/regexp.go
@@ -221,3 +221,24 @@ def _proof(image: PlannedImage) -> str:
             _, *wanted = shlex.split(check.run.partition("$OUT/mpi ")[2])
             return f'{IN_IMAGE}/bin/mpi "$SLURM_NTASKS" {shlex.join(wanted)}'
     return f"{IN_IMAGE}/run-checks"
+
+
+# A Job's name is a label of its pods, and gets six characters more there: RFC 1123, 63 characters.
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+_LONGEST = 57
+
+
+def tag_of_identifier(identifier: str, *, recipe: str, arch: str) -> str:
+    """A cell's tag, of its image identifier and what that begins and ends with."""
+    return identifier.removeprefix(f"{recipe}-").removesuffix(f"-{arch}")
+
+
+def kubernetes_name(text: str) -> str:
+    """A text as an object's name: small letters, digits and hyphens; a long one is cut.
+
+    What is cut ends with eight digits of the whole text's SHA-256, so that names stay different.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9].rstrip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
+from builder.compile.lint.dockerfile import read_dockerfile
 from builder.facts.versions import version_order
-from builder.model import PlannedImage
+from builder.model import PlannedImage, Spec
 
 # pip takes manylinux_X_Y wheels since 20.3, manylinux2014 since 19.3, manylinux2010 since 19.0:
 # https://pip.pypa.io/en/stable/news/. There are no older ones for ppc64le and aarch64:
@@ -91,3 +93,18 @@ def target_of(image: PlannedImage) -> Target | None:
     if system is None or not system.python:
         return None
     return Target(arch=image.cell.arch, python=system.python, pip=system.pip, glibc=system.glibc)
+
+
+def copied_texts(spec: Spec) -> dict[str, str]:
+    """The texts of a spec's files, at the paths where its COPY instructions put them."""
+    texts = {}
+    for instruction in read_dockerfile(spec.dockerfile).named("COPY"):
+        if "--from" in instruction.flags:
+            continue
+        *sources, target = instruction.words
+        for source in sources:
+            is_folder = target.endswith("/") or len(sources) > 1
+            path = posixpath.join(target, posixpath.basename(source)) if is_folder else target
+            if source in spec.files:
+                texts[posixpath.normpath(path)] = spec.files[source]
+    return texts

@@ -21,7 +21,6 @@ from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.rehearse import Rehearsal
 from builder.verify.rehearse.conda_pins import CondaTrials
-from builder.verify.rehearse.copies import copied_texts
 from builder.verify.rehearse.index import Index, remote_index
 from builder.verify.rehearse.libraries import LibraryTrials
 from builder.verify.rehearse.lists import UBUNTU_SUITES, Archives, PackageLists
@@ -31,6 +30,7 @@ from builder.verify.rehearse.repository_files import read_url
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
 from builder.verify.rehearse.servers import Servers
 from builder.verify.rehearse.source_urls import SourceTrials
+from builder.verify.rehearse.targets import copied_texts
 from builder.verify.rehearse.trees import Clones, Tree, archive_tree
 from builder.verify.rehearse.workspace import Workspace
 

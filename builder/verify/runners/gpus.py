@@ -1,6 +1,6 @@
 """Whether a runner can hand over this machine's GPUs, and if not, why.
 
-Nothing here has run on a machine with a GPU yet: docs/verification.md says so.
+Nothing here has run on a machine with a GPU yet: docs/gpus.md says so.
 """
 
 from __future__ import annotations

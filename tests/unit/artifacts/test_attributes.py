@@ -7,7 +7,7 @@ import io
 import pytest
 from samples import a_file, a_folder, tar_bytes
 
-from builder.artifacts.attributes import PAX
+from builder.artifacts.tars import PAX
 from builder.artifacts.tree import (
     Entry,
     comparable,

@@ -25,7 +25,7 @@ from builder.build.run import Run
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.errors import StepFailed
-from builder.model.tags import base_tag
+from builder.model.names import base_tag
 from builder.plan import make_plan
 from builder.plan.keys import StageKeys
 from builder.system.atomic import write_atomically

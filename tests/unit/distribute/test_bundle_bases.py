@@ -34,7 +34,7 @@ from builder.distribute.bundle import Contents, opened, write_archive
 from builder.distribute.bundle.bases import read_base
 from builder.distribute.bundle.filling import index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs
-from builder.model.tags import image_tag
+from builder.model.names import image_tag
 from builder.registry import Reference, WrongContent, connect
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.repository import DOCKER_MANIFEST

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.artifacts import published
 from builder.distribute.pull.disk import tree_on_disk
+from builder.distribute.pull.finding import published
 from builder.distribute.pull.receipts import SCHEMA
 from builder.distribute.pull.there import Expected, already_there
 from builder.model.digests import sha256_of_file

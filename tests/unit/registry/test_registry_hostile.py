@@ -30,7 +30,7 @@ from builder.registry import (
     WrongContent,
     connect,
 )
-from builder.registry.addresses import joined, next_page, origin
+from builder.registry.web import joined, next_page, origin
 from builder.sources.registry import Registries, RegistryFails
 
 CONTENT = b"some bytes"

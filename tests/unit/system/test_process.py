@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
-from builder.system.output import CAPTURE_LIMIT
 from builder.system.process import TAIL_LINES, Completed, Processes
+from builder.system.terminal import CAPTURE_LIMIT
 
 LONG = "300"  # seconds that no test waits for
 

@@ -12,8 +12,7 @@ from samples import ROOT, compare_with_golden
 from builder.trust.policy.cases import Case, as_case, read_cases, try_case
 from builder.trust.policy.gathered import OTHER, SIGNATURE, Gathered, Image, Proof
 from builder.trust.policy.judging import RULE_NAMES, judge
-from builder.trust.policy.outcomes import PASSED, REFUSED, refused
-from builder.trust.policy.render import as_lines
+from builder.trust.policy.outcomes import PASSED, REFUSED, as_lines, refused
 from builder.trust.policy.values import Policy
 
 CASES = read_cases(ROOT / "tests/data/policy/cases")

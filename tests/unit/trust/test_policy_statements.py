@@ -25,8 +25,7 @@ from builder.trust.policy.gathered import (
     Proof,
     Provenance,
 )
-from builder.trust.policy.outcomes import refused
-from builder.trust.policy.render import as_lines
+from builder.trust.policy.outcomes import as_lines, refused
 from builder.trust.policy.statements import proof_of, time_of
 from builder.verify.evidence import Setting, statement
 

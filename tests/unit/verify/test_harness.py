@@ -12,8 +12,8 @@ import pytest
 from samples import a_file, tar_bytes
 from test_check_outcomes import a_check
 
-from builder.artifacts.check_programs import programs_in
 from builder.artifacts.flatten import flattened
+from builder.artifacts.manifests import programs_in
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
 from builder.model import FAILED, SKIPPED

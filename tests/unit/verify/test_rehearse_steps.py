@@ -15,9 +15,9 @@ from builder.model.errors import StepFailed
 from builder.verify import standing_in
 from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
 from builder.verify.rehearse.servers import Answer
-from builder.verify.rehearse.stand_ins import stand_in_for
 from builder.verify.rehearse.step_trials import StepEnd, step_trials
 from builder.verify.rehearse.trials import failed, passed
+from builder.verify.standing_in import stand_in_for
 
 ERROR = 'Error: building at STEP "RUN ...": while running runtime: exit status 1'
 DOCKERFILE = """\

@@ -52,7 +52,7 @@ def _judged(name: str, reason: str, formats: str, sick: list[Finding]) -> Findin
         verdict=UNKNOWN if matter == IMAGE and not error else SICK,
         text=f"{told}: {reason} (in {formats})",
         matter=matter,
-        remedy=remedy or "docs/verification.md says what each outcome means",
+        remedy=remedy or "docs/gpus.md says what each outcome means",
     )
 
 

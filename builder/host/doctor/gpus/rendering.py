@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from builder.facts import HOST, IMAGE, START
 from builder.host.doctor.gpus.findings import SICK, SOUND, UNKNOWN, WATCH, Finding, GpuHealth
-from builder.host.doctor.paint import BOLD, DIM, GREEN, RED, YELLOW, Paint
+from builder.host.doctor.render import BOLD, DIM, GREEN, RED, YELLOW, Paint
 from builder.system.nvml import Gpu, NvmlReading
 
 SCHEMA = "build-images/gpu-health/v1"

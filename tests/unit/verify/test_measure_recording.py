@@ -1,0 +1,138 @@
+"""An image measured in all of its formats, by runners that are made up: what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from measure_samples import recorded
+from test_proving import Machine, machine, manifest, write  # noqa: F401 - two are fixtures
+
+from builder.model.errors import BadInput
+from builder.system.process import Completed
+from builder.verify import RUNNERS
+from builder.verify.measure import PROGRAMS, recording
+from builder.verify.measure.bare import bare_kind
+from builder.verify.measure.recording import measure
+from builder.verify.measure.rounds import run_rounds
+from builder.verify.runners import Container
+
+
+class Prints:
+    """A runner in which programs print what they really printed."""
+
+    def __init__(self, held: Sequence[str], started: list[str]) -> None:
+        self._held, self._started = held, started
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        del timeout_s
+        script = argv[2]
+        self._started.append(script)
+        if "command -v" in script:
+            paths = [one.path for one in PROGRAMS if one.name in self._held]
+            output = "\n".join(path for path in paths if path in argv)
+        else:
+            [program] = [one for one in PROGRAMS if one.name in script]
+            output = recorded(program.name)
+        return Completed(argv=tuple(argv), returncode=0, stdout=output)
+
+
+@pytest.fixture
+def held() -> list[str]:
+    """The programs that the image holds."""
+    return ["memory-speed", "mpi-speed"]
+
+
+@pytest.fixture(name="started")
+def programs_started(
+    machine: Machine,  # noqa: F811 - a fixture
+    held: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[str]:
+    started: list[str] = []
+
+    @contextlib.contextmanager
+    def opened(container: Container) -> Iterator[Any]:
+        machine.opened.append(container)
+        yield Prints(held, started)
+
+    for name, kind in [*RUNNERS.items()]:
+        monkeypatch.setitem(RUNNERS, name, replace(kind, open=opened))
+    monkeypatch.setattr(
+        recording, "bare_kind", lambda variables: replace(bare_kind(variables), open=opened)
+    )
+    quiet = functools.partial(run_rounds, others=lambda: 0.0)
+    monkeypatch.setattr(recording, "run_rounds", quiet)
+    return started
+
+
+def of_cell(manifest: dict[str, Any], mpi: str) -> dict[str, Any]:  # noqa: F811
+    return {**manifest, "cell": {**manifest["cell"], "mpi": mpi}}
+
+
+def test_an_image_is_measured_in_all_places(
+    machine: Machine,  # noqa: F811
+    manifest: dict[str, Any],  # noqa: F811
+    started: list[str],
+) -> None:
+    write(machine, of_cell(manifest, "openmpi5.0"))
+    machine.opened.clear()
+    measured, updated = measure(machine.run, machine.folder, runners=(), repeats=2)
+    assert [place.name for place in measured.places] == ["bare", "oci", "sif", "charliecloud"]
+    assert [place.version for place in measured.places] == [
+        "chroot of this machine",
+        *("1.28.2", "1.3.0", "0.38"),
+    ]
+    assert len(measured.runs) == 2 * 2 * 4
+    assert not [one for one in measured.runs if one.problem]
+    assert measured.sizes["hpl"] == 2048
+    assert next(script for script in started if "mpi-speed" in script) == (
+        "exec mpirun --allow-run-as-root --oversubscribe -n 2 mpi-speed 4194304 1000"
+    )
+    assert {container.directory for container in machine.opened} == {"/srv"}
+    assert len({container.data for container in machine.opened}) == 1
+    assert (measured.emulator, measured.repeats, measured.arch) == ("", 2, "x86_64")
+    names = [f"evidence/{name}-bench.json" for name in ("charliecloud", "oci", "sif")]
+    assert sorted({*updated.evidence} - {*manifest["evidence"]}) == names
+    for name in names:
+        statement = json.loads((machine.folder / name).read_text())
+        assert statement["predicate"]["passedTests"] == ["collapse"]
+    assert updated.outcome == manifest["outcome"]
+    assert json.loads((machine.folder / "manifest.json").read_text())["measured"]["repeats"] == 2
+
+
+def test_without_an_mpi_no_program_is_started_by_one(
+    machine: Machine,  # noqa: F811
+    manifest: dict[str, Any],  # noqa: F811
+    started: list[str],
+) -> None:
+    write(machine, manifest)
+    machine.run = replace(machine.run, host=replace(machine.run.host, arch="aarch64"))
+    measured, _ = measure(machine.run, machine.folder, runners=["docker"], repeats=1)
+    assert [place.name for place in measured.places] == ["bare", "oci-docker"]
+    assert {one.program for one in measured.runs} == {"memory-speed"}
+    assert started[-1] == "exec memory-speed 32 5"
+    assert measured.emulator == "qemu 9.2"
+
+
+def test_what_cannot_be_measured_is_bad_input(
+    machine: Machine,  # noqa: F811
+    manifest: dict[str, Any],  # noqa: F811
+    held: list[str],
+    started: list[str],
+) -> None:
+    held.clear()
+    write(machine, manifest)
+    with pytest.raises(BadInput, match="holds none of the programs that measure") as refused:
+        measure(machine.run, machine.folder, runners=(), repeats=1)
+    assert "hpcc, memory-speed, mpi-speed" in refused.value.hint
+    artifacts = {"oci": manifest["artifacts"]["oci"]}
+    write(machine, {**manifest, "artifacts": artifacts})
+    with pytest.raises(BadInput, match="the image has no charliecloud tarball, of which bare is"):
+        measure(machine.run, machine.folder, runners=(), repeats=1)
+    assert len(started) == 1
