@@ -46,6 +46,7 @@ from builder.distribute.pull.proving import proofs_of
 from builder.distribute.pull.pulling import NotProven, Wanted, pull
 from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
+from builder.model.records import write
 from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.progress import Progress, Told
@@ -239,7 +240,8 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Pa
         for image in images
     ]
     if options.json:
-        print(json.dumps([{**pulled.receipt, "at": str(pulled.path)} for pulled in done], indent=1))
+        receipts = [{**write(pulled.receipt), "at": str(pulled.path)} for pulled in done]
+        print(json.dumps(receipts, indent=1))
     else:
         print("\n".join(str(pulled.path) for pulled in done))
     return 0

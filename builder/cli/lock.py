@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from builder.build.locking import Lockable
 from builder.cli.options import (
@@ -93,7 +93,10 @@ def _show(before: Lock, written: Lock, downloads: Downloads) -> None:
         print(f"not lockable: {recipe} clones {repository} {how}")
 
 
-def _counts(noun: str, before: Mapping[Any, object], after: Mapping[Any, object]) -> str:
+K = TypeVar("K")
+
+
+def _counts(noun: str, before: Mapping[K, object], after: Mapping[K, object]) -> str:
     new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
     changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
     return f"{counted(len(after), noun)}; {new} new, {changed} changed, {gone} gone"

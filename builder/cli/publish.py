@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from builder.cli.options import (
     EXIT_CODES,
@@ -256,7 +255,7 @@ def _traffic(traffic: Traffic) -> str:
     return "; ".join(parts)
 
 
-def _traffic_json(traffic: Traffic) -> dict[str, Any]:
+def _traffic_json(traffic: Traffic) -> dict[str, object]:
     return {
         "blobs": {
             how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}

@@ -13,9 +13,9 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from builder.model.digests import digest_of
+from builder.model.exact_json import part
 from builder.registry.authorization import DELETE, Scope
 from builder.registry.failures import NotThere, Passing, RegistryFailed, WrongContent
 from builder.registry.kinds import INDEX, as_bytes
@@ -89,8 +89,8 @@ def detach(registry: Repository, digest: str, gone: Collection[str]) -> None:
     """
     with _our_list(registry, digest), contextlib.suppress(RegistryFailed, Passing):
         index = _fallback(registry, digest)
-        listed = (index or {}).get("manifests") or []
-        left = [one for one in listed if one.get("digest") not in gone]
+        listed = part(index, "manifests") or []
+        left = [one for one in listed if part(one, "digest") not in gone]
         if index is not None and len(left) < len(listed):
             content = as_bytes({**index, "manifests": left})
             registry.write_manifest(content, INDEX, fallback_tag(digest))
@@ -121,7 +121,7 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
         if wanted <= there:
             return
         new = {one.digest: one.as_json() for one in entries if one.digest not in there}
-        index["manifests"] = [*(index.get("manifests") or []), *new.values()]
+        index["manifests"] = [*(part(index, "manifests") or []), *new.values()]
         registry.write_manifest(as_bytes(index), INDEX, fallback_tag(subject))
         now = _fallback(registry, subject) or {}
         if wanted <= {one.digest for one in _entries(registry, subject, now)}:
@@ -130,7 +130,7 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
         patience.after(Passing(RegistryFailed(lost, hint="run the same command again")))
 
 
-def _fallback(registry: Repository, digest: str) -> dict[str, Any] | None:
+def _fallback(registry: Repository, digest: str) -> dict[str, object] | None:
     """The index under the fallback's tag, an empty one if there is none; None for anything else.
 
     GitLab's registry takes such a tag for the digest, and gives what is referred to
@@ -143,7 +143,7 @@ def _fallback(registry: Repository, digest: str) -> dict[str, Any] | None:
     return index if found.media_type == INDEX and found.digest != digest else None
 
 
-def _entries(registry: Repository, digest: str, page: dict[str, Any]) -> list[Descriptor]:
+def _entries(registry: Repository, digest: str, page: dict[str, object]) -> list[Descriptor]:
     entries = page.get("manifests") or []
     if not isinstance(entries, list):
         raise WrongContent(f"{registry.name}: the list of what refers to {digest} is none")

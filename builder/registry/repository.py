@@ -14,6 +14,7 @@ import requests
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
+from builder.model.exact_json import part
 from builder.registry.answers import length_of, whole
 from builder.registry.authorization import DELETE, PULL, PUSH, Scope
 from builder.registry.deadlines import BodyLimits
@@ -114,7 +115,7 @@ class Repository(Source):
     def tags(self) -> list[str]:
         """All tags; none in a repository that does not exist."""
         try:
-            pages = [page.get("tags") or [] for page in self.pages("tags/list", "tags/list")]
+            pages = [part(page, "tags") or [] for page in self.pages("tags/list", "tags/list")]
         except NotThere:
             return []
         if not all(isinstance(page, list) for page in pages):
@@ -157,7 +158,9 @@ class Repository(Source):
 
     # Requests
 
-    def asked(self, method: str, path: str, **more: Any) -> Any:
+    def asked(
+        self, method: str, path: str, **more: Any
+    ) -> contextlib.AbstractContextManager[requests.Response]:
         """An answer as a context; see `Transport.asked`."""
         return self.transport.asked(**self._request(method, path, **more))
 
@@ -174,7 +177,7 @@ class Repository(Source):
         what = f"{self.repository}: {printable(shown)}"
         return {"method": method, "path": own, "scope": scope, "what": what, **more}
 
-    def pages(self, path: str, what: str, *, media_type: str = "") -> Iterator[dict[str, Any]]:
+    def pages(self, path: str, what: str, *, media_type: str = "") -> Iterator[dict[str, object]]:
         """The JSON objects of a list that may come in pages.
 
         With a `media_type`, the list is one that a registry need not keep: raises `NotThere`

@@ -85,7 +85,7 @@ class Source(ABC):
 
 def json_object(
     content: bytes, where: str, kind: str = "manifest", most: int | None = MOST_VALUES
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A JSON object of somebody else's; raises `WrongContent` for anything that is none."""
     try:
         found = exact_json.parsed(content, most=most)
@@ -96,7 +96,7 @@ def json_object(
     return found
 
 
-def descriptors(manifest: Mapping[str, Any], key: str, where: str) -> list[Descriptor]:
+def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[Descriptor]:
     """Those that a manifest lists under a key: none, if it has no such list."""
     found = manifest.get(key) or []
     if not isinstance(found, list):
@@ -104,7 +104,7 @@ def descriptors(manifest: Mapping[str, Any], key: str, where: str) -> list[Descr
     return [Descriptor.read(one, where) for one in found]
 
 
-def blobs_of(manifest: Mapping[str, Any], where: str) -> list[Descriptor]:
+def blobs_of(manifest: Mapping[str, object], where: str) -> list[Descriptor]:
     """The blobs that a manifest names, its configuration first; none of an index."""
     config = [Descriptor.read(manifest["config"], where)] if "config" in manifest else []
     return [*config, *descriptors(manifest, "layers", where)]

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder import facts
 from builder.model import exact_json
@@ -128,7 +127,7 @@ def _of_architecture(reference: str, arch: str, oci: str, manifests: object) -> 
     raise _no_such(reference, arch, [str(one.get("architecture", "unknown")) for one in platforms])
 
 
-def _platform(entry: object, reference: str) -> dict[str, Any]:
+def _platform(entry: object, reference: str) -> dict[str, object]:
     """The platform of an index's entry, which need not have one."""
     found = (entry.get("platform") or {}) if isinstance(entry, dict) else None
     if not isinstance(found, dict):

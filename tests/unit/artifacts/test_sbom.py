@@ -23,6 +23,7 @@ from builder.artifacts.oci import Layout
 from builder.artifacts.sbom import berkeley, bill_of_materials
 from builder.artifacts.sbom.licences import licence, of_copyright
 from builder.model import LockedSource
+from builder.model.exact_json import part
 
 SCHEMAS = ("bom-1.5.schema.json", "spdx.schema.json", "jsf-0.82.schema.json")
 STATUS = """\
@@ -192,7 +193,7 @@ def test_what_dpkg_knows_of_a_package(tmp_path: Path) -> None:
 )
 def test_licences_of_debian(text: str, expected: list[str]) -> None:
     read = of_copyright(text.replace("Files:", "Format: https://x\n\nFiles:"))
-    found = [one["license"].get("id") or one["license"]["name"] for one in read]
+    found = [part(one, "license", "id") or part(one, "license", "name") for one in read]
     assert found == expected
 
 
