@@ -91,7 +91,7 @@ class Registries:
 
     def probe(self, wanted: Reference) -> SilentRegistry | None:
         """Whether the server of a reference answers at all; a refusal is an answer."""
-        reason = self._registry(wanted).transport.silent()
+        reason = self._registry(wanted).transport.unreachable_reason()
         if not reason:
             return None
         return SilentRegistry(registry=wanted.registry, server=self.server(wanted), reason=reason)

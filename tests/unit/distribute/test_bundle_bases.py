@@ -183,7 +183,7 @@ def test_one_that_is_not_locked_is_to_be_locked(
 def test_a_registry_that_has_it_no_more(
     fake: Fake, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.registry.patience._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
     digest = push(fake)
     project = project_on(tmp_path, fake, digest)
     fake.manifests.clear()

@@ -202,7 +202,7 @@ def test_an_upload_that_breaks_off_goes_on_where_it_was(
 def test_pieces_are_sent_where_requests_are_limited(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_PIECE", 400_000)
+    monkeypatch.setattr(uploads, "_CHUNK", 400_000)
     fake.most_bytes = 400_000
     client(fake).write_blob(CONTENT)
     assert fake.blobs["site/a", BLOB.digest] == CONTENT
