@@ -22,7 +22,7 @@ from builder.distribute.bundle import Contents, write_archive
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.distribute.pull.receipts import read_receipt
 from builder.model.digests import sha256_of_file
-from builder.sources.journals import Given, Journals
+from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof import Descriptor, PrivateKey, proofs
 
@@ -280,7 +280,9 @@ def inputs_archive(folder: Path, name: str, key: PrivateKey) -> Path:
         (made / file).write_bytes(f"{name} {file}".encode() * 9000)
     (made / "matrix.yaml").write_text(name)
     names = ("ab/x.deb", f"ab/{name}.deb")
-    given = [Given(url=f"http://mirror/{number}", file=one) for number, one in enumerate(names)]
+    given = [
+        ServedFile(url=f"http://mirror/{number}", file=one) for number, one in enumerate(names)
+    ]
     record = {"name": "base", "arch": "x86_64", "key": "0", "digest": "sha256:0123", "made": "x"}
     digest = sha256_of_file(made / "source")
     inputs = Inputs(

@@ -1,4 +1,4 @@
-"""Who we are to a registry: from the environment, Docker's and Podman's files, their helpers.
+"""Logins for registries: from the environment, Docker's and Podman's files, their helpers.
 
 The files: https://docs.docker.com/reference/cli/docker/login/ and containers-auth.json(5). Helpers:
 https://github.com/docker/docker-credential-helpers. A secret is never shown, never an argument.
@@ -48,7 +48,7 @@ class Login:
 
 
 class Credentials:
-    """Finds the login for a repository when a registry asks for one; each is looked for once.
+    """Logins by repository; each is looked for once, when a registry first asks for it.
 
     `own` is the registry that the variables of the environment are for without being named: that
     of `publish --to`. Any other has to be the host of BUILD_IMAGES_REGISTRY to get them. `logins`
@@ -65,21 +65,21 @@ class Credentials:
     ) -> None:
         self._own, self._logins, self._files = own, dict(logins or {}), files
         self._processes = processes or Processes()
-        self._found: dict[str, Login | None] = {}
+        self._by_repository: dict[str, Login | None] = {}
         self._answers: dict[tuple[str, str], Login | MissingPrerequisite | None] = {}
         self._lock = threading.Lock()
 
     def login(self, registry: str, repository: str) -> Login | None:
-        """The login for a repository, None if there is none: then we are nobody.
+        """Return the login for a repository, None if there is none: then requests are anonymous.
 
         Raises `BadInput` for a file that cannot be read, `MissingPrerequisite` for a helper that
         fails.
         """
         name = f"{registry}/{repository}"
         with self._lock:
-            if name not in self._found:
-                self._found[name] = self._look(registry, repository)
-            return self._found[name]
+            if name not in self._by_repository:
+                self._by_repository[name] = self._look(registry, repository)
+            return self._by_repository[name]
 
     def _look(self, registry: str, repository: str) -> Login | None:
         if registry in self._logins:
@@ -97,7 +97,7 @@ class Credentials:
         self, file: Path, content: Mapping[str, object], registry: str, repository: str
     ) -> Login | None:
         helpers, auths = _mapping(content.get("credHelpers")), _mapping(content.get("auths"))
-        if helper := {_normal(name): one for name, one in helpers.items()}.get(registry):
+        if helper := {_normal(name): value for name, value in helpers.items()}.get(registry):
             return self._ask(str(helper), registry)
         by_name = {_normal(name): entry for name, entry in auths.items()}
         for name in _names(registry, repository):
@@ -109,22 +109,22 @@ class Credentials:
         return None
 
     def _ask(self, helper: str, registry: str) -> Login | None:
-        """What a helper answers; asked once, as it may ask a person, or take long to fail."""
+        """Return a helper's login; run it once, as it may ask a person, or take long to fail."""
         key = helper, registry
         if key not in self._answers:
             servers = (_HUB_KEY, DOCKER_HUB) if registry == DOCKER_HUB else (registry,)
             try:
-                some = (self._answer(f"docker-credential-{helper}", one) for one in servers)
-                self._answers[key] = next(filter(None, some), None)
+                logins = (self._answer(f"docker-credential-{helper}", name) for name in servers)
+                self._answers[key] = next(filter(None, logins), None)
             except MissingPrerequisite as error:
                 self._answers[key] = error
-        found = self._answers[key]
-        if isinstance(found, MissingPrerequisite):
-            raise found
-        return found
+        result = self._answers[key]
+        if isinstance(result, MissingPrerequisite):
+            raise result
+        return result
 
     def _answer(self, program: str, registry: str) -> Login | None:
-        """What a credential helper answers; what it prints is never repeated."""
+        """Return the login that a credential helper prints; its output is never repeated."""
         try:
             done = self._processes.capture(
                 [program, "get"], given=f"{registry}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
@@ -192,10 +192,10 @@ def _read(file: Path) -> dict[str, object]:
         return {}
     except (OSError, ValueError) as error:
         raise BadInput(f"{file}: this file of credentials cannot be read") from error
-    found = _json(text) if text.strip() else {}
-    if not isinstance(found, dict):
+    document = _json(text) if text.strip() else {}
+    if not isinstance(document, dict):
         raise BadInput(f"{file}: this file of credentials is not a JSON object", hint=LOGIN_HINT)
-    return found
+    return document
 
 
 def _json(text: str) -> object:

@@ -34,7 +34,7 @@ from builder.registry.kinds import (
     TITLE,
 )
 from builder.registry.source import blobs_of, descriptors
-from builder.sources.journals import ANSWERS, Given, Journals, is_file, is_who
+from builder.sources.journals import ANSWERS, Journals, ServedFile, is_build_id, is_file
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -209,7 +209,7 @@ def _native(repository: Repository, one: Input, home: Home, done: Filled) -> Non
 def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> None:
     who, journals = str(one.about.get("build", "")), Journals(cache=home.packages)
     given = list(_given(one))
-    if not is_who(who) or {entry.file for entry in given} != one.files.keys():
+    if not is_build_id(who) or {entry.file for entry in given} != one.files.keys():
         raise repository.wrong(who, "it is no journal of a build")
     for file, blob in one.files.items():
         folder, _, name = file.partition("/")
@@ -226,10 +226,10 @@ def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> N
     done.builds += 1
 
 
-def _given(one: Input) -> Iterator[Given]:
+def _given(one: Input) -> Iterator[ServedFile]:
     for entry in part(one.about, "given") or []:
         try:
-            given = Given(url=entry["url"], file=entry["file"], kind=entry["kind"])
+            given = ServedFile(url=entry["url"], file=entry["file"], kind=entry["kind"])
         except (LookupError, TypeError) as error:
             raise WrongContent("a line of a journal is none") from error
         if not is_file(str(given.file)):

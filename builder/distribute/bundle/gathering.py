@@ -19,7 +19,7 @@ from builder.model.manifest import UsedBase
 from builder.model.names import image_tag, stage_tag
 from builder.registry import Reference, RegistryFailed, Source, WrongContent
 from builder.sources import Store
-from builder.sources.journals import Journals, who_of
+from builder.sources.journals import Journals, build_id
 from builder.system.home import Home
 
 _CHECKS = "tests/images"
@@ -134,7 +134,7 @@ def _builds(
     names = {target: stage_tag(key) for target, key in stages.items()}
     names[last] = image_tag(image.identifier, image.record.content_key)
     for target, name in names.items():
-        who = who_of(name)
+        who = build_id(name)
         given = list(journals.of(who).values())
         absent = [one.url for one in given if not (journals.cache / one.file).is_file()]
         if not journals.is_complete(who):

@@ -27,7 +27,7 @@ from builder.registry.kinds import (
     TITLE,
     as_bytes,
 )
-from builder.sources.journals import Given
+from builder.sources.journals import ServedFile
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
@@ -49,7 +49,7 @@ class Build:
     """
 
     who: str
-    given: Sequence[Given]
+    given: Sequence[ServedFile]
     cache: Path
     index: str = ""
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from builder.model.digests import digest_of
 from builder.model.errors import Refused
 from builder.registry import MANIFEST, Descriptor, NotThere, Registry, RegistryFailed
-from builder.registry.failures import Passing
+from builder.registry.failures import Transient
 from builder.registry.kinds import EMPTY_CONTENT
 
 _EMPTY = digest_of(EMPTY_CONTENT)
@@ -104,10 +104,10 @@ def _send_blobs(registry: Registry, made: Sequence[Attached]) -> None:
 
 def _write_merged(registry: Registry, one: Attached) -> bool:
     """Have proof under its tag, with what others have there; whether it had to be written."""
-    patience, written = registry.transport.patience(), 0
+    retries, written = registry.transport.retries(), 0
     while (made := one.merged(_manifest_at(registry, one.tag))) is not None:
         if written:
-            patience.after(Passing(overwritten(registry, one.tag)))
+            retries.wait(Transient(overwritten(registry, one.tag)))
         for blob in made.blobs.keys() - one.blobs.keys():  # its list of layers
             registry.write_blob(made.blobs[blob], digest=blob)
         registry.write_manifest(made.manifest, MANIFEST, one.tag)
@@ -127,7 +127,7 @@ def _manifest_at(registry: Registry, tag: str) -> bytes:
 def our_turn(registry: Registry, digest: str) -> Iterator[None]:
     """Those of this machine that write the tags of an image's proof take turns."""
     shown = f"the proof of {registry.name}@{digest}"
-    with registry.transport.turn(digest_of(shown.encode()).partition(":")[2], shown):
+    with registry.transport.write_lock(digest_of(shown.encode()).partition(":")[2], shown):
         yield
 
 

@@ -22,7 +22,7 @@ from builder.distribute.pull.pulling import (
     pull,
 )
 from builder.distribute.pull.receipts import Last
-from builder.registry import Credentials, Learned, Registry, connect
+from builder.registry import Credentials, Registry, RegistryState, connect
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.workers import Workers
@@ -81,7 +81,7 @@ class Puller:
     processes: Processes
     credentials: Credentials
     coming: Coming[Brought] = field(default_factory=Coming)
-    learned: dict[str, Learned] = field(default_factory=dict)
+    learned: dict[str, RegistryState] = field(default_factory=dict)
 
     def workers(self, artifact_format: str) -> AbstractContextManager[Workers | None]:
         """Start processes that take notes, one for each layer that comes at once."""
@@ -116,10 +116,10 @@ class Puller:
             self.credentials,
             plain_http=self.plain_http,
             tell=self.say,
-            learned=self.learned.setdefault(wanted.reference.name, Learned()),
+            state=self.learned.setdefault(wanted.reference.name, RegistryState()),
         )
         last = Last(folder=pulls / "last")
-        with registry.transport.within(_LOOK_S):
+        with registry.transport.time_limit(_LOOK_S):
             judged = look(wanted, registry, last)
         kept = kept_in(
             pulls,

@@ -18,7 +18,7 @@ from builder.model.errors import Refused, StepFailed
 from builder.sources import Downloader, Store
 from builder.sources.debian import DebianSources
 from builder.sources.download import Fetched, NotFetched, digest_of
-from builder.sources.locking import Locking, Wanted, lock_sources, lock_text, merged
+from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
 from builder.sources.pins import mismatches, pin_references
 from builder.sources.registry import Registries, RegistryFails, RegistryUnreachable
 from builder.sources.store import Unfetched
@@ -67,8 +67,8 @@ def locking(
     )
 
 
-def wanted(*urls: str, recipes: tuple[str, ...] = ("core",)) -> Wanted:
-    return Wanted(urls=urls, recipes=recipes)
+def wanted(*urls: str, recipes: tuple[str, ...] = ("core",)) -> SourceRequest:
+    return SourceRequest(urls=urls, recipes=recipes)
 
 
 def entry(url: str = ONE, content: bytes = b"old", **changes: Any) -> LockedSource:
