@@ -24,7 +24,7 @@ from builder.cli.options import (
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, Contents, write_archive
-from builder.distribute.bundle.contents import Nothing
+from builder.distribute.bundle.contents import EmptyRepository
 from builder.distribute.bundle.gathering import inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.distribute.bundle.writing import size_of
@@ -42,7 +42,7 @@ from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
 from builder.system.process import Processes
-from builder.system.progress import Progress, Told
+from builder.system.progress import ByteProgress, Progress
 
 _DESCRIPTION = """\
 Write the selected images into one archive, to be carried to where no network is: OCI images with
@@ -191,7 +191,7 @@ def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs:
     """Add the inputs; without a key nobody has signed them."""
     images = [image for release in releases for image in release.images]
     index = add_inputs(contents, inputs)
-    add_proof(contents, prove(Nothing(INPUTS), index, images))
+    add_proof(contents, prove(EmptyRepository(INPUTS), index, images))
 
 
 def _written(
@@ -209,7 +209,7 @@ def _written(
             "bases": len(inputs.bases) + len(inputs.registry_bases),
             "sources": len(inputs.sources),
             "builds": len(inputs.builds),
-            "packages": len({package.file for b in inputs.builds.values() for package in b.given}),
+            "packages": len({p.file for b in inputs.builds.values() for p in b.packages}),
             "project": len(inputs.project),
         },
         "registry_bases": [
@@ -224,7 +224,7 @@ def _written(
         "bytes": size_of(contents, contents.index()),
     }
     if not options.dry_run:
-        progress = Told(Progress(level=options.level).say, report["bytes"], "written")
+        progress = ByteProgress(Progress(level=options.level).say, report["bytes"], "written")
         report["bytes"], report["digest"] = write_archive(target, contents, on_bytes=progress)
     if options.json:
         print(json.dumps(report, indent=1))

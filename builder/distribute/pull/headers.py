@@ -57,7 +57,7 @@ class Headers:
         extended = _Extended()
         while header := self._stream.peek(tarfile.BLOCKSIZE):
             if member := usual(header):
-                self._stream.some(tarfile.BLOCKSIZE)
+                self._stream.read_ready(tarfile.BLOCKSIZE)
                 self._is_first = False
                 return extended.applied(member) if extended.kinds else member
             if header == _END:
@@ -65,7 +65,7 @@ class Headers:
                 self._is_first = False
                 break
             member = _unusual(header, is_first=self._is_first)
-            self._stream.some(tarfile.BLOCKSIZE)
+            self._stream.read_ready(tarfile.BLOCKSIZE)
             self._is_first = False
             if member.type not in _EXTENDED:
                 return extended.applied(member)
@@ -86,14 +86,14 @@ class Headers:
 
     def _check_end(self) -> None:
         """Refuse a second tar, or anything else, that one reader takes and another does not see."""
-        while piece := self._stream.some(1 << 18):
+        while piece := self._stream.read_ready(1 << 18):
             if bytes(piece).strip(b"\0"):
                 raise Refused("something stands after the end of the tar")
 
 
 @dataclass(slots=True)
 class _Extended:
-    """What the extended headers before a member say of it: `kinds` of them, and texts by name."""
+    """Extended headers before a member: the `kinds` of them, and texts by name."""
 
     kinds: set[bytes] = field(default_factory=set)
     texts: dict[bytes, bytes] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class _Extended:
 
 
 def _is_read(name: bytes) -> bool:
-    """Whether what a pax header says under a name counts here."""
+    """True if the pax header of a name counts here."""
     return name in _READ or name.startswith(_ATTRIBUTE)
 
 
@@ -168,21 +168,21 @@ def _number(text: bytes) -> int:
 
 def _seconds(text: bytes) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
         return 0
-    if not math.isfinite(found):
+    if not math.isfinite(seconds):
         raise Refused("a time in a tar's extended header is none")
-    return found
+    return seconds
 
 
 def blocks(size: int) -> int:
-    """How many bytes of a tar a content takes."""
+    """Return the bytes that a content takes in a tar."""
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def _unusual(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
-    """What `tarfile` makes of a header that is not a usual one: of a device, a large file."""
+    """Parse an unusual header with `tarfile`: of a device, a large file."""
     try:
         member = tarfile.TarInfo.frombuf(header, _ENCODING, _ERRORS)
     except tarfile.HeaderError as error:
@@ -197,7 +197,7 @@ def _unusual(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
 
 
 def usual(header: bytes, kinds: Collection[bytes] = _USUAL) -> tarfile.TarInfo | None:
-    """What `tarfile` makes of a header with a short name and octal numbers.
+    """Parse a header with a short name and octal numbers, as `tarfile` does.
 
     None for any other. Names of users and numbers of devices are left out: nobody asks for those.
     """
@@ -208,21 +208,21 @@ def usual(header: bytes, kinds: Collection[bytes] = _USUAL) -> tarfile.TarInfo |
     )
     if kind not in kinds or not (_is_zero(device[:8]) and _is_zero(device[8:])):
         return None
-    made = tarfile.TarInfo.__new__(tarfile.TarInfo)
+    member = tarfile.TarInfo.__new__(tarfile.TarInfo)
     try:
-        made.mode, made.uid, made.gid = _octal(mode), _octal(uid), _octal(gid)
-        made.size, made.mtime, made.chksum = _octal(size), _octal(mtime), _octal(checksum)
+        member.mode, member.uid, member.gid = _octal(mode), _octal(uid), _octal(gid)
+        member.size, member.mtime, member.chksum = _octal(size), _octal(mtime), _octal(checksum)
     except ValueError:  # numbers that are written in another way
         return None
-    if made.chksum != _sum(header) - _sum(checksum) + 8 * ord(" "):
+    if member.chksum != _sum(header) - _sum(checksum) + 8 * ord(" "):
         return None
-    made.type, made.pax_headers = kind, {}
-    made.name, made.linkname = _text(name), _text(link)
+    member.type, member.pax_headers = kind, {}
+    member.name, member.linkname = _text(name), _text(link)
     if prefix[0]:
-        made.name = f"{_text(prefix)}/{made.name}"
+        member.name = f"{_text(prefix)}/{member.name}"
     if kind == tarfile.DIRTYPE:
-        made.name = made.name.rstrip("/")
-    return made
+        member.name = member.name.rstrip("/")
+    return member
 
 
 def as_member(
@@ -232,16 +232,17 @@ def as_member(
 
     `attributes` are names of extended attributes, each with its value after it.
     """
-    made = tarfile.TarInfo.__new__(tarfile.TarInfo)
-    made.name, made.type, made.mode, made.size, made.linkname = path, kind, mode, size, target
-    made.uid = made.gid = made.mtime = 0
+    member = tarfile.TarInfo.__new__(tarfile.TarInfo)
+    member.name, member.linkname, member.type = path, target, kind
+    member.mode, member.size = mode, size
+    member.uid = member.gid = member.mtime = 0
     pairs = zip(attributes[::2], attributes[1::2], strict=True)
-    made.pax_headers = as_headers(tuple(pairs))
-    return made
+    member.pax_headers = as_headers(tuple(pairs))
+    return member
 
 
 def _is_zero(field: bytes) -> bool:
-    """Whether a number is none, or is zero."""
+    """True if a number is missing, or zero."""
     return not field.rstrip(b"\0 ").strip(b"0")
 
 
@@ -254,9 +255,9 @@ def _text(field: bytes) -> str:
     return field.partition(b"\0")[0].decode(_ENCODING, _ERRORS)
 
 
-def _sum(some: bytes) -> int:
+def _sum(data: bytes) -> int:
     """The sum of at most 512 bytes: 127 times as many are less than Adler's modulus."""
-    return (zlib.adler32(some) & 0xFFFF) - 1 if some.isascii() else sum(some)
+    return (zlib.adler32(data) & 0xFFFF) - 1 if data.isascii() else sum(data)
 
 
 def _sparse() -> Refused:

@@ -26,22 +26,22 @@ _MOST_OF_LAST, _MOST_OF_RECEIPT = 64 << 10, 64 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Last:
-    """What was pulled last under each reference, in a folder of small files."""
+    """Record of the last pull of each reference, in a folder of small files."""
 
     folder: Path
 
     def read(self, reference: str, arch: str) -> Previous | None:
-        """What was pulled last; None if nothing was.
+        """Return the last pull of a reference; None if there was none.
 
         Raises `Refused` if that cannot be read, or others could change it.
         """
-        for one in (self.folder.parent, self.folder):
-            check_own(one)
+        for folder in (self.folder.parent, self.folder):
+            check_own(folder)
         file = self._file(reference, arch)
         try:
-            found = json.loads(read_regular(file, _MOST_OF_LAST))
-            times = {str(kind): time_of(one) for kind, one in found["times"].items()}
-            return Previous(digest=str(found["digest"]), times=times)
+            document = json.loads(read_regular(file, _MOST_OF_LAST))
+            times = {str(kind): time_of(text) for kind, text in document["times"].items()}
+            return Previous(digest=str(document["digest"]), times=times)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
@@ -65,7 +65,7 @@ class Last:
             document = {
                 "reference": reference,
                 "digest": gathered.image.digest,
-                "times": {kind: one.isoformat() for kind, one in times.items()},
+                "times": {kind: time.isoformat() for kind, time in times.items()},
             }
             write_json(file, document)
 
@@ -82,7 +82,7 @@ def write_json(file: Path, document: Mapping[str, Any]) -> None:
 def read_receipt(folder: Path) -> dict[str, Any] | None:
     """The receipt in a folder; None if there is none that can be read."""
     try:
-        found = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))
+        receipt = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+    return receipt if isinstance(receipt, dict) and receipt.get("schema") == SCHEMA else None

@@ -26,7 +26,7 @@ from builder.verify.trees import tree_of_artifact
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """What of a receipt is needed to verify the image beside it."""
+    """The part of a receipt that is needed to verify the image beside it."""
 
     identifier: str
     arch: str
@@ -41,10 +41,10 @@ def receipt_in(folder: Path) -> Receipt | None:
 
     Raises `BadInput` for one that does not say enough, and for a format whose tree is spread out.
     """
-    found = read_receipt(folder)
-    if found is None:
+    receipt = read_receipt(folder)
+    if receipt is None:
         return None
-    form = str(found.get("format"))
+    form = str(receipt.get("format"))
     if form not in FILES:
         raise BadInput(
             f"{folder}: an image that was pulled as a {form} is not verified as one",
@@ -52,13 +52,13 @@ def receipt_in(folder: Path) -> Receipt | None:
             f"{folder}/rootfs -- /opt/build-images/run-checks",
         )
     try:
-        run, image = found["run"], found["image"]
+        run, image = receipt["run"], receipt["image"]
         return Receipt(
-            identifier=str(found["name"]),
+            identifier=str(receipt["name"]),
             arch=str(image["architecture"]),
             format=form,
-            digest=str(found["digest"]),
-            environment=dict(one.split("=", 1) for one in run["environment"]),
+            digest=str(receipt["digest"]),
+            environment=dict(variable.split("=", 1) for variable in run["environment"]),
             directory=str(run["directory"]),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -108,10 +108,10 @@ def _target(receipt: Receipt, tree: FormatTree) -> Target:
 
 def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
     """The checks that an image carries, in their order. Raises `BadInput` if there are none."""
-    found = tuple(carried_checks(tree).values())
-    if not found:
+    checks = tuple(carried_checks(tree).values())
+    if not checks:
         raise BadInput(
             f"{identifier}: there are no checks in it ({SCRIPTS})",
             hint="images of this project carry theirs; what others made can only be run",
         )
-    return found
+    return checks
