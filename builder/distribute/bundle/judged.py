@@ -100,7 +100,7 @@ def all_releases(
         for number, tag in enumerate(tags):
             for arch in _architectures(source, digest):
                 request = replace(site, reference=at.at(tag), arch=arch)
-                images += _each_format(request, source, everything=number == 0)
+                images += _each_format(request, source, is_first=number == 0)
         release, why = found_release(source, recipe, tags, ())
         releases += [release] if release else []
         reasons += why
@@ -119,13 +119,11 @@ def _architectures(source: Source, index: str) -> list[str]:
     return names
 
 
-def _each_format(
-    request: PullRequest, source: Source, *, everything: bool
-) -> Iterator[BundledImage]:
+def _each_format(request: PullRequest, source: Source, *, is_first: bool) -> Iterator[BundledImage]:
     """An image as OCI image, and as the files that the archive has of it."""
     first = _judged(request, source, "oci")
     yield first
-    for name in ARTIFACT_TYPES if everything else ():
+    for name in ARTIFACT_TYPES if is_first else ():
         if published(source, first.judged.remote.image.digest, name):
             yield _judged(request, source, name)
 

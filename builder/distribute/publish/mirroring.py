@@ -173,28 +173,27 @@ def _is_at(source: Source, tag: str, index: Descriptor) -> bool:
 
 def _referring(source: Source, image: Descriptor) -> list[Copied]:
     """Manifests that refer to an image, and to those in turn, in an order for writing."""
-    referring: dict[str, Copied] = {}
+    attached: dict[str, Copied] = {}
     todo, size = [image.digest], 0
     while todo:
         digest = todo.pop()
         for tag in (f"{digest.replace(':', '-')}{suffix}" for suffix in _CLASSIC):
             if tagged := _tagged(source, tag, digest):
-                referring[tag] = tagged
+                attached[tag] = tagged
                 size += len(tagged.content)
         for referrer in source.referrers(digest):
-            if referrer.digest in referring:
+            if referrer.digest in attached:
                 continue
             content = source.manifest(referrer.bare())
             subject = json_object(content, referrer.digest).get("subject")
             if not isinstance(subject, dict) or subject.get("digest") != digest:
                 raise WrongContent(f"{source.name}: {referrer.digest} does not refer to {digest}")
-            copied = Copied(descriptor=referrer, content=content, subject=digest)
-            referring[referrer.digest] = copied
+            attached[referrer.digest] = Copied(descriptor=referrer, content=content, subject=digest)
             todo.append(referrer.digest)
             size += len(content)
-            if len(referring) > _MOST_REFERRERS or size > _MOST_BYTES:
+            if len(attached) > _MOST_REFERRERS or size > _MOST_BYTES:
                 raise WrongContent(f"{source.name}: too much refers to {image.digest}")
-    return list(referring.values())
+    return list(attached.values())
 
 
 def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
