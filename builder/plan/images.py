@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -40,11 +39,7 @@ class Images:
         self._compiler = compiler
         self._stages = Stages(project)
         self._memo = Memo()
-        self._names = functools.cache(self._base_names)
-        self._sources = functools.cache(project.lock.of_recipes)
-        self._run_checks = functools.cache(
-            lambda: _json(read_text(project.root / CHECKS_FOLDER / "run-checks"))
-        )
+        self._run_checks = _json(read_text(project.root / CHECKS_FOLDER / "run-checks"))
 
     def of(self, cell: Cell, verdict: Verdict, faults: list[Fault]) -> Iterator[PlannedImage]:
         """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
@@ -54,8 +49,8 @@ class Images:
             return
         base, cuda = self._project.bases[cell.base], verdict.cuda
         images = cuda.images if cuda else None
-        pinned, base_image, runtime_image = self._names(cell.base, cell.arch, images)
-        sources = self._sources(tuple(stage.name for stage in contents.stages))
+        pinned, base_image, runtime_image = self._base_names(cell.base, cell.arch, images)
+        sources = self._project.lock.of_recipes(tuple(stage.name for stage in contents.stages))
         prepare = (*(cuda.first if cuda else ()), *base.prepare)
         about: list[Any] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
         about += [cell.identifier, pinned, *([source.url, source.sha256] for source in sources)]
@@ -92,7 +87,7 @@ class Images:
         stages = [self._stage_json(stage) for stage in contents.stages]
         checks = [self._memo.of(_check_json, check) for check in contents.checks]
         parts = [_json(KEY_FORMAT), _json(__version__), _json(about)]
-        parts += [_array(stages), _array(checks), self._run_checks()]
+        parts += [_array(stages), _array(checks), self._run_checks]
         return hashlib.sha256(_array(parts).encode()).hexdigest()
 
     def _stage_json(self, stage: StageRecipe) -> str:

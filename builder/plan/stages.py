@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +46,6 @@ class Stages:
         self._project = project
         self._memo = Memo()
         self._rendering = Rendering()
-        self._chain = functools.cache(self._chain_with_checks)
-        self._sources = functools.cache(self._source_names)
 
     def of(self, cell: Cell, verdict: Verdict) -> Contents:
         """The stages of the cell's recipe and its ancestors, and the checks of all of them."""
@@ -57,7 +54,7 @@ class Stages:
         faults: list[Fault] = []
         stages = tuple(
             self._stage(recipe, self._fitting(checks, cell), cell, verdict, names, faults)
-            for recipe, checks in self._chain(cell.recipe)
+            for recipe, checks in self._chain_with_checks(cell.recipe)
         )
         checks = tuple(
             self._check(self._project.checks[name], verdict, names, faults)
@@ -95,7 +92,7 @@ class Stages:
         names: Mapping[str, Any],
         faults: list[Fault],
     ) -> StageRecipe:
-        context = {**names, "sources": self._sources(recipe.name)}
+        context = {**names, "sources": self._source_names(recipe.name)}
         expansions = [
             self._expanded(use, cell, verdict)
             for use in self._blocks(recipe.development, cell, context, faults)

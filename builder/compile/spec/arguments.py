@@ -65,7 +65,6 @@ _BY_BLOCK = {
 }
 
 
-@functools.cache
 def read_block(cls: type) -> Block:
     """All that recipes' uses of a block are checked against."""
     taken = sorted(names(cls) | documented(cls).keys())
@@ -78,13 +77,11 @@ def read_block(cls: type) -> Block:
     )
 
 
-@functools.cache
 def names(cls: type) -> frozenset[str]:
     """The names of the arguments that a block takes."""
     return frozenset(_read(cls)[0] - _INTERNAL)
 
 
-@functools.cache
 def documented(cls: type) -> dict[str, str]:
     """The arguments in a block's own documentation, each with its first words.
 
@@ -102,7 +99,6 @@ def is_feature(cls: type, argument: str) -> bool:
     )
 
 
-@functools.cache
 def kind(cls: type, argument: str) -> str:
     """What an argument must be, in words; `TEXT` where nothing says more."""
     special = _BY_BLOCK.get((cls.__name__, argument))
@@ -128,7 +124,6 @@ def _kind_elsewhere(cls: type, argument: str) -> str:
     return TEXT
 
 
-@functools.cache
 def default(cls: type, argument: str) -> str | None:
     """The text that a block takes when an argument is left out, by its source; None without."""
     for node in ast.walk(_tree(cls)):

@@ -33,7 +33,6 @@ def hpccm_version() -> str:
     raise ModuleNotFoundError("hpccm is not installed, or has no version", name="hpccm")
 
 
-@functools.cache
 def names() -> tuple[str, ...]:
     """The names of hpccm's blocks and primitives, sorted; a site's own are not among them."""
     if kept := _kept():

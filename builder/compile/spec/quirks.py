@@ -7,7 +7,6 @@ https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,7 +54,13 @@ def target_of(image: PlannedImage) -> Target:
     """The target of an image."""
     base = image.base
     cuda_home = _toolkit_home(image.cuda) if image.cuda else ""
-    return _target(image.cell.arch, base.hpccm_distro, base.distribution, base.version, cuda_home)
+    return Target(
+        arch=image.cell.arch,
+        family=family(base.hpccm_distro),
+        distribution=base.distribution,
+        release=(*version_order(base.version), 0)[0],
+        cuda_home=cuda_home,
+    )
 
 
 def _toolkit_home(cuda: PlannedCuda) -> str:
@@ -63,19 +68,6 @@ def _toolkit_home(cuda: PlannedCuda) -> str:
     if cuda.route == "distribution":
         return _OF_DISTRIBUTION_CUDA
     return cuda.packages.environment["CUDA_HOME"] if cuda.sdk else _NVIDIAS_CUDA
-
-
-@functools.lru_cache(maxsize=256)
-def _target(
-    arch: str, hpccm_distro: str, distribution: str, version: str, cuda_home: str
-) -> Target:
-    return Target(
-        arch=arch,
-        family=family(hpccm_distro),
-        distribution=distribution,
-        release=(*version_order(version), 0)[0],
-        cuda_home=cuda_home,
-    )
 
 
 def adjusted(name: str, arguments: Mapping[str, Any], target: Target) -> Arguments:
