@@ -289,7 +289,9 @@ def inputs_archive(folder: Path, name: str, key: PrivateKey) -> Path:
         project=dict.fromkeys(("matrix.yaml", "recipes/x.yaml"), made / "matrix.yaml"),
         bases={"base": BaseFile(record=record, archive=made / "base.oci.tar")},
         sources={digest: made / "source"},
-        builds={WHO: Build(who=WHO, given=given, cache=made / "packages", index=f"http://{name}")},
+        builds={
+            WHO: Build(name=WHO, packages=given, cache=made / "packages", index=f"http://{name}")
+        },
     )
     contents = Contents()
     index = add_inputs(contents, inputs)

@@ -23,7 +23,7 @@ from builder.cli.options import (
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, Contents, write_archive
-from builder.distribute.bundle.contents import Nothing
+from builder.distribute.bundle.contents import EmptyRepository
 from builder.distribute.bundle.gathering import inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.distribute.bundle.writing import size_of
@@ -41,7 +41,7 @@ from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
 from builder.system.process import Processes
-from builder.system.progress import Progress, Told
+from builder.system.progress import ByteProgress, Progress
 
 _DESCRIPTION = """\
 Write the selected images into one archive, to be carried to where no network is: OCI images with
@@ -190,7 +190,7 @@ def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs:
     """Add the inputs; without a key nobody has signed them."""
     images = [image for release in releases for image in release.images]
     index = add_inputs(contents, inputs)
-    add_proof(contents, prove(Nothing(INPUTS), index, images))
+    add_proof(contents, prove(EmptyRepository(INPUTS), index, images))
 
 
 def _written(
@@ -205,13 +205,13 @@ def _written(
         "bases": len(inputs.bases) + len(inputs.registry_bases),
         "sources": len(inputs.sources),
         "builds": len(inputs.builds),
-        "packages": len({package.file for b in inputs.builds.values() for package in b.given}),
+        "packages": len({p.file for b in inputs.builds.values() for p in b.packages}),
         "project": len(inputs.project),
     }
     bases = [one for _, one in sorted(inputs.registry_bases.items())]
     native, size, digest = sorted(inputs.native.items()), size_of(contents, contents.index()), ""
     if not options.dry_run:
-        progress = Told(Progress(level=options.level).say, size, "written")
+        progress = ByteProgress(Progress(level=options.level).say, size, "written")
         size, digest = write_archive(target, contents, on_bytes=progress)
     if options.json:
         report = {

@@ -133,7 +133,7 @@ def run(options: PublishOptions) -> int:
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
         notes = _attached(options, declared, to, processes)
-        raise refusal(reasons, declared, told=notes, hint=_hint(options, declared))
+        raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
     publisher = Publisher(
         to,
         prove_with(options.key or "", releases, processes),

@@ -20,9 +20,9 @@ from builder.cli.options import (
     not_empty,
 )
 from builder.cli.os_errors import describe
-from builder.distribute.pull.pulling import NotProven, Pulled, Wanted
+from builder.distribute.pull.pulling import NotProven, Pulled, PullRequest
 from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
-from builder.distribute.pull.several import LookedAt, Puller, Request
+from builder.distribute.pull.several import LookedAt, Puller, PullJob
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write
 from builder.registry import Credentials
@@ -133,7 +133,7 @@ def run(options: PullOptions) -> int:
         credentials=Credentials(processes=processes),
     )
     requests = [
-        Request(wanted=asked, output=_output(options, asked, several=several))
+        PullJob(request=asked, output=_output(options, asked, several=several))
         for asked in (replace(template, reference=reference) for reference in references)
     ]
     worst = 0
@@ -161,7 +161,7 @@ def run(options: PullOptions) -> int:
 
 
 def _pull_one(shown: _Shown, image: LookedAt) -> None:
-    options, reference = shown.options, str(image.request.wanted.reference)
+    options, reference = shown.options, str(image.job.request.reference)
     try:
         if options.dry_run:
             image.check()
@@ -210,7 +210,7 @@ class _Shown:
         print(done.path, flush=True)
 
 
-def _output(options: PullOptions, request: Wanted, *, several: bool) -> Path:
+def _output(options: PullOptions, request: PullRequest, *, several: bool) -> Path:
     if options.output and not several:
         return options.output
     return (options.output or Path.cwd()) / request.folder_name

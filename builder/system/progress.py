@@ -70,7 +70,7 @@ class Progress:
             )
 
 
-class Told:
+class ByteProgress:
     """Says how far the bytes of an archive are, now and then."""
 
     def __init__(self, say: Callable[[str], object], whole: int, what: str) -> None:

@@ -143,7 +143,7 @@ def inputs_of(kind: str, big: Path, sha256: str) -> Inputs:
     return {
         "source": Inputs(sources={sha256: big}),
         "package": Inputs(
-            builds={"1" * 32: Build(who="1" * 32, given=given, cache=big.parents[1])}
+            builds={"1" * 32: Build(name="1" * 32, packages=given, cache=big.parents[1])}
         ),
         "base": Inputs(bases={"one": BaseFile(record=record, archive=big)}),
         "project": Inputs(project={"matrix.yaml": big}),

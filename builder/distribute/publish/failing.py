@@ -36,7 +36,7 @@ class Failing:
 
 
 def failing(image: PlannedImage, folder: Path, manifest: Manifest | None) -> Failing | None:
-    """What in an output folder says that its image fails; None if nothing does.
+    """Return the evidence in an output folder that its image fails; None without any.
 
     `manifest` is that of the folder, None if there is none. Whether the image was built from
     today's inputs is no matter: what is published does not change with them.
@@ -71,15 +71,15 @@ def _failed(file: Path, image: PlannedImage, digest: str) -> bytes:
         return b""  # that it cannot be read is a reason of its own
 
 
-def published_image(registry: Registry, one: Failing) -> Descriptor | None:
+def published_image(registry: Registry, item: Failing) -> Descriptor | None:
     """The image as the registry has it; None if it has not."""
     try:
-        return registry.resolve(one.digest)
+        return registry.resolve(item.digest)
     except NotThere:
         return None
 
 
-def attach_failing(registry: Registry, image: Descriptor, one: Failing, attest: Attest) -> None:
+def attach_failing(registry: Registry, image: Descriptor, item: Failing, attest: Attest) -> None:
     """Attach the evidence to an image that the registry has."""
-    statements = list(one.evidence.values())
-    attach(registry, image.digest, lambda: attest(registry, image, statements, one.finished))
+    statements = list(item.evidence.values())
+    attach(registry, image.digest, lambda: attest(registry, image, statements, item.finished))

@@ -79,22 +79,22 @@ class PullReceipt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Last:
-    """What was pulled last under each reference, in a folder of small files."""
+    """Record of the last pull of each reference, in a folder of small files."""
 
     folder: Path
 
     def read(self, reference: str, arch: str) -> Previous | None:
-        """What was pulled last; None if nothing was.
+        """Return the last pull of a reference; None if there was none.
 
         Raises `Refused` if that cannot be read, or others could change it.
         """
-        for one in (self.folder.parent, self.folder):
-            check_own(one)
+        for folder in (self.folder.parent, self.folder):
+            check_own(folder)
         file = self._file(reference, arch)
         try:
-            found = json.loads(read_regular(file, _MOST_OF_LAST))
-            times = {str(kind): time_of(one) for kind, one in found["times"].items()}
-            return Previous(digest=str(found["digest"]), times=times)
+            document = json.loads(read_regular(file, _MOST_OF_LAST))
+            times = {str(kind): time_of(text) for kind, text in document["times"].items()}
+            return Previous(digest=str(document["digest"]), times=times)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
@@ -118,7 +118,7 @@ class Last:
             document = {
                 "reference": reference,
                 "digest": gathered.image.digest,
-                "times": {kind: one.isoformat() for kind, one in times.items()},
+                "times": {kind: time.isoformat() for kind, time in times.items()},
             }
             write_json(file, document)
 
@@ -135,10 +135,10 @@ def write_json(file: Path, document: Mapping[str, object]) -> None:
 def read_receipt(folder: Path) -> PullReceipt | None:
     """The receipt in a folder; None if there is none. Raises `ValueError` for a malformed one."""
     try:
-        found = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))
+        receipt = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))
     except (OSError, ValueError, RecursionError):
         return None
-    if part(found, "schema") != SCHEMA:
+    if part(receipt, "schema") != SCHEMA:
         return None
-    # What is no format is told by what it is.
-    return read(PullReceipt, {**found, "format": str(found.get("format", ""))})
+    # An unknown format is named by what it is.
+    return read(PullReceipt, {**receipt, "format": str(receipt.get("format", ""))})

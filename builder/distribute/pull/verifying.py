@@ -26,7 +26,7 @@ from builder.verify.trees import tree_of_artifact
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """What of a receipt is needed to verify the image beside it."""
+    """The part of a receipt that is needed to verify the image beside it."""
 
     identifier: str
     arch: str
@@ -42,16 +42,16 @@ def receipt_in(folder: Path) -> Receipt | None:
     Raises `BadInput` for one that does not say enough, and for a format whose tree is spread out.
     """
     try:
-        found = read_receipt(folder)
-        if found is None:
+        receipt = read_receipt(folder)
+        if receipt is None:
             return None
-        if found.format not in FILES:
+        if receipt.format not in FILES:
             raise BadInput(
-                f"{folder}: an image that was pulled as a {found.format} is not verified as one",
+                f"{folder}: an image that was pulled as a {receipt.format} is not verified as one",
                 hint=f"pull it as one of {', '.join(FILES)}; or ch-run --set-env "
                 f"{folder}/rootfs -- /opt/build-images/run-checks",
             )
-        return _needed(found)
+        return _needed(receipt)
     except ValueError as error:
         raise BadInput(
             f"{folder / NAME}: it does not say what to verify ({error!r})",
@@ -113,10 +113,10 @@ def _target(receipt: Receipt, tree: FormatTree) -> Target:
 
 def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
     """The checks that an image carries, in their order. Raises `BadInput` if there are none."""
-    found = tuple(carried_checks(tree).values())
-    if not found:
+    checks = tuple(carried_checks(tree).values())
+    if not checks:
         raise BadInput(
             f"{identifier}: there are no checks in it ({SCRIPTS})",
             hint="images of this project carry theirs; what others made can only be run",
         )
-    return found
+    return checks

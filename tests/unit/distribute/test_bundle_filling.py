@@ -47,7 +47,7 @@ def archive_of(
     names = [f"{number:032x}" for number in range(builds)]
     inputs = Inputs(
         sources={SHA256: source},
-        builds={who: Build(who=who, given=given, cache=cache) for who in names},
+        builds={who: Build(name=who, packages=given, cache=cache) for who in names},
     )
     contents = Contents()
     add_inputs(contents, inputs)

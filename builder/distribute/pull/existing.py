@@ -1,4 +1,4 @@
-"""What is at the output already: held against what is judged now, not against what it says."""
+"""An existing output, compared with what is judged now, not with what it says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BROKEN = (OSError, BuildImagesError, ValueError, LookupError, TypeError, Attrib
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What has to be there: `digest` is that of the image, or of its SIF or tarball.
+    """The output that a pull needs: `digest` is that of the image, or of its SIF or tarball.
 
     `tree` is the tree digest that the evidence names, `environment` the file of a folder.
     """
@@ -35,8 +35,8 @@ class Expected:
     environment: bytes
 
 
-def already_there(output: Path, expected: Expected) -> tuple[Path, PullReceipt]:
-    """What is at the output, with its receipt, if that is what is expected, and is whole.
+def existing_output(output: Path, expected: Expected) -> tuple[Path, PullReceipt]:
+    """Return an output and its receipt, if it is the expected one and complete.
 
     To the folder, the receipt and the artifact nobody else may write; of a layout, to nothing in
     it. The receipt is believed only for the tree of a folder on disk, whose modes differ from the
@@ -48,26 +48,26 @@ def already_there(output: Path, expected: Expected) -> tuple[Path, PullReceipt]:
         receipt = None
     if receipt is None:
         raise BadInput(f"{output} is there already, and is not what a pull left", hint=_ELSEWHERE)
-    for one in (output, output / NAME):
-        _ours(one)
-    for what, wanted, found in (
+    for path in (output, output / NAME):
+        _ours(path)
+    for part, wish, actual in (
         ("the format", expected.format, receipt.format),
         ("the image", expected.image, receipt.image.digest),
         (f"the {expected.format}", expected.digest, receipt.digest),
     ):
-        if found != wanted:
-            shown = found if found and found.isprintable() else "not known"
-            problem = f"{output} is there already: {what} is {shown}, not {wanted}"
+        if actual != wish:
+            shown = actual if actual and actual.isprintable() else "not known"
+            problem = f"{output} is there already: {part} is {shown}, not {wish}"
             raise BadInput(problem, hint=_ELSEWHERE)
     path = output / NAMES[expected.format]
     _ours(path)
-    for one in path.rglob("*") if expected.format == "oci" else ():
-        _ours(one)
+    for file in path.rglob("*") if expected.format == "oci" else ():
+        _ours(file)
     try:
-        whole = _is_whole(path, expected, receipt)
+        is_intact = _is_whole(path, expected, receipt)
     except _BROKEN:
-        whole = False
-    if not whole:
+        is_intact = False
+    if not is_intact:
         raise Refused(
             f"{path} is not what was pulled: it was changed since",
             hint="move it away, and pull it again",
