@@ -22,7 +22,7 @@ from builder.distribute.bundle import Contents, write_archive
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.distribute.pull.receipts import read_receipt
 from builder.model.digests import sha256_of_file
-from builder.sources.journals import Given, Journals
+from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof import Descriptor, PrivateKey, proofs
 
@@ -183,7 +183,7 @@ class IntoFolder:
         for one in self.out.iterdir() if self.out.is_dir() else ():
             found[one.name] = files_in(one)
             if receipt := read_receipt(one):
-                found[one.name]["receipt.json"] = receipt["image"]["digest"]
+                found[one.name]["receipt.json"] = receipt.image.digest
         return found
 
 
@@ -280,14 +280,18 @@ def inputs_archive(folder: Path, name: str, key: PrivateKey) -> Path:
         (made / file).write_bytes(f"{name} {file}".encode() * 9000)
     (made / "matrix.yaml").write_text(name)
     names = ("ab/x.deb", f"ab/{name}.deb")
-    given = [Given(url=f"http://mirror/{number}", file=one) for number, one in enumerate(names)]
+    given = [
+        ServedFile(url=f"http://mirror/{number}", file=one) for number, one in enumerate(names)
+    ]
     record = {"name": "base", "arch": "x86_64", "key": "0", "digest": "sha256:0123", "made": "x"}
     digest = sha256_of_file(made / "source")
     inputs = Inputs(
         project=dict.fromkeys(("matrix.yaml", "recipes/x.yaml"), made / "matrix.yaml"),
         bases={"base": BaseFile(record=record, archive=made / "base.oci.tar")},
         sources={digest: made / "source"},
-        builds={WHO: Build(who=WHO, given=given, cache=made / "packages", index=f"http://{name}")},
+        builds={
+            WHO: Build(name=WHO, packages=given, cache=made / "packages", index=f"http://{name}")
+        },
     )
     contents = Contents()
     index = add_inputs(contents, inputs)

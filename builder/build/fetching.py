@@ -10,7 +10,7 @@ from builder.build.bases import find_mirror
 from builder.model import LockedSource, Site, Spec
 from builder.model.locked import DEBIAN_SOURCE
 from builder.sources.download import Downloader
-from builder.sources.locking import Wanted
+from builder.sources.locking import SourceRequest
 from builder.sources.store import Store, fetch_all
 from builder.system.home import Home
 from builder.system.progress import Progress
@@ -38,10 +38,11 @@ def fetched(
 
 
 def store_of(
-    project: Path, site: Site, sources: Collection[LockedSource] | Collection[Wanted] = ()
+    project: Path, site: Site, sources: Collection[LockedSource] | Collection[SourceRequest] = ()
 ) -> Store:
     """The store in the builder's home; with this machine's Debian mirror if one is needed."""
-    urls = [url for one in sources for url in (one.urls if isinstance(one, Wanted) else (one.url,))]
+    groups = (one.urls if isinstance(one, SourceRequest) else (one.url,) for one in sources)
+    urls = [url for group in groups for url in group]
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
     home = Home.of_environment().sources
     return Store(path=home, mirrors=site.sources, debian=debian, project=project)

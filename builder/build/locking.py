@@ -17,7 +17,7 @@ from builder.model.locked import LOCK
 from builder.plan import make_plan
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
-from builder.sources.locking import Locking, Wanted, lock_sources, lock_text, merged
+from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
 from builder.sources.pins import Key, mismatches, pin_references
 from builder.sources.registry import Registries
 from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Store, Unfetched
@@ -34,7 +34,7 @@ class Lockable:
     images: Sequence[PlannedImage]
     everything: bool
     downloads: Downloads
-    sources: Sequence[Wanted]
+    sources: Sequence[SourceRequest]
     references: Sequence[Key]
 
     @classmethod
@@ -50,7 +50,7 @@ class Lockable:
             references=references_of(plan.images),
         )
 
-    def check(self, project: Project) -> tuple[list[Wanted], list[Key]]:
+    def check(self, project: Project) -> tuple[list[SourceRequest], list[Key]]:
         """Return what the project's lock lacks; raises `BadInput` for what it has otherwise."""
         files = {name: recipe.where.file for name, recipe in project.recipes.items()}
         faults = mismatches(
@@ -96,12 +96,13 @@ def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
     return make_plan(project, selection, compiler=COMPILER), everything
 
 
-def wanted_of(found: Downloads) -> list[Wanted]:
+def wanted_of(found: Downloads) -> list[SourceRequest]:
     """What was asked for, each file once, with all of the recipes that ask."""
     recipes: dict[tuple[str, ...], set[str]] = {}
     for one in found.asked:
         recipes.setdefault(one.urls, set()).add(one.recipe)
-    return [Wanted(urls=urls, recipes=tuple(sorted(recipes[urls]))) for urls in sorted(recipes)]
+    pairs = sorted(recipes.items())
+    return [SourceRequest(urls=urls, recipes=tuple(sorted(names))) for urls, names in pairs]
 
 
 def references_of(images: Iterable[PlannedImage]) -> list[Key]:

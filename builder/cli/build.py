@@ -39,6 +39,7 @@ from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
 from builder.reports.report.folder import report_folder
+from builder.reports.report.view import BuildRun
 from builder.sources.package_indices import days_behind
 from builder.system.host_facts import host_facts
 from builder.system.progress import Progress, progress_for
@@ -138,7 +139,7 @@ def run(options: BuildOptions) -> int:
         rest = dataclasses.replace(plan, images=images)
         _build(options, progress, rest, within, lost.reasons())
     else:
-        about = {"started": now(), "duration_s": 0.0, "host": dataclasses.asdict(host_facts())}
+        about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
         report_folder(options.out, plan, {}, lost.reasons(), about)
     raise lost.error(_shown(options.out))
 
@@ -193,7 +194,7 @@ def _build(
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},
-            {"started": run.started, "duration_s": took_s, "host": dataclasses.asdict(run.host)},
+            BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
         )
     if options.json:
         print((options.out / "report.json").read_text(), end="")

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from builder.cli.options import (
     EXIT_CODES,
@@ -24,7 +23,7 @@ from builder.cli.options import (
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, Contents, write_archive
-from builder.distribute.bundle.contents import Nothing
+from builder.distribute.bundle.contents import EmptyRepository
 from builder.distribute.bundle.gathering import inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.distribute.bundle.writing import size_of
@@ -42,7 +41,7 @@ from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
 from builder.system.process import Processes
-from builder.system.progress import Progress, Told
+from builder.system.progress import ByteProgress, Progress
 
 _DESCRIPTION = """\
 Write the selected images into one archive, to be carried to where no network is: OCI images with
@@ -191,7 +190,7 @@ def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs:
     """Add the inputs; without a key nobody has signed them."""
     images = [image for release in releases for image in release.images]
     index = add_inputs(contents, inputs)
-    add_proof(contents, prove(Nothing(INPUTS), index, images))
+    add_proof(contents, prove(EmptyRepository(INPUTS), index, images))
 
 
 def _written(
@@ -202,48 +201,49 @@ def _written(
 ) -> int:
     target = options.archive
     names = [f"{release.recipe}:{_tag(release)}" for release in releases]
-    report: dict[str, Any] = {
-        "archive": str(target),
-        "releases": names,
-        "inputs": {
-            "bases": len(inputs.bases) + len(inputs.registry_bases),
-            "sources": len(inputs.sources),
-            "builds": len(inputs.builds),
-            "packages": len({package.file for b in inputs.builds.values() for package in b.given}),
-            "project": len(inputs.project),
-        },
-        "registry_bases": [
-            {"name": base.name, "arch": base.arch, "bytes": base.size}
-            for _, base in sorted(inputs.registry_bases.items())
-        ],
-        "native_tools": [
-            {"name": build.tools.name, "digest": digest, "bytes": build.size}
-            for digest, build in sorted(inputs.native.items())
-        ],
-        "blobs": len(contents.blobs),
-        "bytes": size_of(contents, contents.index()),
+    counts = {
+        "bases": len(inputs.bases) + len(inputs.registry_bases),
+        "sources": len(inputs.sources),
+        "builds": len(inputs.builds),
+        "packages": len({p.file for b in inputs.builds.values() for p in b.packages}),
+        "project": len(inputs.project),
     }
+    bases = [one for _, one in sorted(inputs.registry_bases.items())]
+    native, size, digest = sorted(inputs.native.items()), size_of(contents, contents.index()), ""
     if not options.dry_run:
-        progress = Told(Progress(level=options.level).say, report["bytes"], "written")
-        report["bytes"], report["digest"] = write_archive(target, contents, on_bytes=progress)
+        progress = ByteProgress(Progress(level=options.level).say, size, "written")
+        size, digest = write_archive(target, contents, on_bytes=progress)
     if options.json:
-        print(json.dumps(report, indent=1))
+        report = {
+            "archive": str(target),
+            "releases": names,
+            "inputs": counts,
+            "registry_bases": [
+                {"name": one.name, "arch": one.arch, "bytes": one.size} for one in bases
+            ],
+            "native_tools": [
+                {"name": one.tools.name, "digest": key, "bytes": one.size} for key, one in native
+            ],
+            "blobs": len(contents.blobs),
+            "bytes": size,
+        }
+        print(json.dumps(report | ({"digest": digest} if digest else {}), indent=1))
         return 0
     for name in names:
         print(name)
     if options.has_inputs:
         words = {"bases": "base", "sources": "source", "packages": "package"}
-        parts = [counted(report["inputs"][key], word) for key, word in words.items()]
+        parts = [counted(counts[key], word) for key, word in words.items()]
         print(f"  built from {', '.join(parts)}")
-    for base in report["registry_bases"]:
-        print(f"  {base['name']}  {base['arch']}  {base['bytes'] / 1e6:.1f} MB")
-    for tools in report["native_tools"]:
-        print(f"  native tools {tools['name']}  {tools['bytes'] / 1e6:.1f} MB")
-    size = f"{counted(len(contents.blobs), 'blob')}, {report['bytes'] / 1e6:.1f} MB"
+    for base in bases:
+        print(f"  {base.name}  {base.arch}  {base.size / 1e6:.1f} MB")
+    for _, build in native:
+        print(f"  native tools {build.tools.name}  {build.size / 1e6:.1f} MB")
+    shown = f"{counted(len(contents.blobs), 'blob')}, {size / 1e6:.1f} MB"
     if options.dry_run:
-        print(f"dry run, nothing was written: {size}")
+        print(f"dry run, nothing was written: {shown}")
     else:
-        print(f"{target}  {size}  {report['digest']}")
+        print(f"{target}  {shown}  {digest}")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
@@ -93,7 +92,7 @@ def as_text(items: Sequence[Garbage], *, freed: bool) -> str:
     return "\n".join([*lines, f"{count}, {total}; 'build-images gc --free' removes them"])
 
 
-def as_data(items: Sequence[Garbage], *, freed: bool) -> dict[str, Any]:
+def as_data(items: Sequence[Garbage], *, freed: bool) -> dict[str, object]:
     """The same as data."""
     keys = ("kind", "name", "bytes", "why")
     return {

@@ -40,15 +40,16 @@ from builder.distribute.bundle.judged import (
 from builder.distribute.publish import Mirror
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.selection import NARROW_HINT
-from builder.distribute.pull.packing import kept_in
-from builder.distribute.pull.placing import made_whole
+from builder.distribute.pull.packing import pull_cache
+from builder.distribute.pull.placing import atomic_folder
 from builder.distribute.pull.proving import proofs_of
-from builder.distribute.pull.pulling import NotProven, Wanted, pull
+from builder.distribute.pull.pulling import NotProven, PullRequest, pull
 from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
+from builder.model.records import write
 from builder.registry import Reference
 from builder.system.home import Home
-from builder.system.progress import Progress, Told
+from builder.system.progress import ByteProgress, Progress
 from builder.trust.policy.gathered import Gathered, Image
 from builder.trust.policy.outcomes import REFUSED, Ruling, as_lines
 from builder.trust.policy.rules import dates, signature
@@ -180,13 +181,14 @@ def _check_whole(options: LoadOptions, archive: Bundle) -> None:
     It comes after the proof is judged: of an archive that nobody signed, no more is read.
     """
     say = Progress(level=options.level).say
-    archive.check(Told(say, sum(blob.size for blob in archive.archive.blobs.values()), "read"))
+    size = sum(blob.size for blob in archive.archive.blobs.values())
+    archive.check(ByteProgress(say, size, "read"))
 
 
 # Into a registry
 
 
-def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address: str) -> int:
+def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, address: str) -> int:
     say = Progress(level=options.level).say
     to = namespace(address, options.plain_http, own=True, tell=say)
     # Whether an image runs on a host is asked of those who pull it from there.
@@ -207,8 +209,9 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address:
         return 0
     done, traffic = mirror.copy(releases)
     for image in bundled.images:
-        if image.wanted.format == "oci":
-            last_pulls().write(image.wanted.remembered, image.judged.gathered, image.wanted.policy)
+        request = image.request
+        if request.format == "oci":
+            last_pulls().write(request.remembered, image.judged.gathered, request.policy)
     show_published(done, traffic, as_json=options.json)
     return 0
 
@@ -216,30 +219,31 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address:
 # Into a folder
 
 
-def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Path) -> int:
+def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folder: Path) -> int:
     images = images_of(archive, site)
     _refuse(options, images, [])
     _check_whole(options, archive)
     if options.dry_run:
-        print("\n".join(f"{image.wanted.reference}: proven" for image in images))
+        print("\n".join(f"{image.request.reference}: proven" for image in images))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     say = Progress(level=options.level).say
-    store = kept_in(Home.of_environment().pulls, check=archive.archive.go_on, tell=say)
+    cache = pull_cache(Home.of_environment().pulls, check=archive.archive.go_on, tell=say)
     done = [
         pull(
-            image.wanted,
+            image.request,
             image.judged,
             image.source,
-            kept=store,
+            cache=cache,
             last=last_pulls(),
-            output=folder / image.wanted.folder_name,
+            output=folder / image.request.folder_name,
             say=say,
         )
         for image in images
     ]
     if options.json:
-        print(json.dumps([{**pulled.receipt, "at": str(pulled.path)} for pulled in done], indent=1))
+        receipts = [{**write(pulled.receipt), "at": str(pulled.path)} for pulled in done]
+        print(json.dumps(receipts, indent=1))
     else:
         print("\n".join(str(pulled.path) for pulled in done))
     return 0
@@ -248,7 +252,7 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Pa
 # Into the builder's home
 
 
-def _into_home(options: LoadOptions, archive: Bundle, site: Wanted) -> int:
+def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
     repository, index = index_of_inputs(archive)
     image = Image(digest=index.digest, architecture=site.arch, asked=site.arch)
     gathered = Gathered(
@@ -273,7 +277,7 @@ def _into_home(options: LoadOptions, archive: Bundle, site: Wanted) -> int:
     with using(home, options.checkout or options.project, progress.say):
         done = fill_home(repository, inputs, home)
     if options.checkout:
-        with made_whole(options.checkout) as folder:
+        with atomic_folder(options.checkout) as folder:
             if folder:
                 write_project(repository, inputs, folder)
             else:  # one that was killed had made it

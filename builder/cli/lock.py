@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from builder.build.locking import Lockable
 from builder.cli.options import (
@@ -22,7 +22,7 @@ from builder.load.project import load_project
 from builder.model import Lock
 from builder.model.errors import counted
 from builder.model.locked import LOCK
-from builder.sources.locking import Wanted
+from builder.sources.locking import SourceRequest
 from builder.sources.pins import Key
 from builder.system.progress import Progress
 
@@ -70,7 +70,9 @@ def run(options: LockOptions) -> int:
     return 0
 
 
-def _show_check(unlocked: Sequence[Wanted], unpinned: Sequence[Key], *, as_json: bool) -> None:
+def _show_check(
+    unlocked: Sequence[SourceRequest], unpinned: Sequence[Key], *, as_json: bool
+) -> None:
     if as_json:
         texts = [" for ".join(key) for key in unpinned]
         print(json.dumps({"unlocked": [source.urls[0] for source in unlocked], "unpinned": texts}))
@@ -78,7 +80,7 @@ def _show_check(unlocked: Sequence[Wanted], unpinned: Sequence[Key], *, as_json:
         print(f"{LOCK} matches the recipes{_lacking(unlocked, unpinned)}")
 
 
-def _lacking(unlocked: Sequence[Wanted], unpinned: Sequence[Key]) -> str:
+def _lacking(unlocked: Sequence[SourceRequest], unpinned: Sequence[Key]) -> str:
     if not unlocked and not unpinned:
         return ""
     sources, bases = counted(len(unlocked), "source"), counted(len(unpinned), "base image")
@@ -93,7 +95,10 @@ def _show(before: Lock, written: Lock, downloads: Downloads) -> None:
         print(f"not lockable: {recipe} clones {repository} {how}")
 
 
-def _counts(noun: str, before: Mapping[Any, object], after: Mapping[Any, object]) -> str:
+K = TypeVar("K")
+
+
+def _counts(noun: str, before: Mapping[K, object], after: Mapping[K, object]) -> str:
     new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
     changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
     return f"{counted(len(after), noun)}; {new} new, {changed} changed, {gone} gone"

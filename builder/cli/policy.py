@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from builder.cli.options import Options, Parser, a_path, add_project
 from builder.model.errors import counted
@@ -73,7 +72,7 @@ def _show(tried: list[Tried], *, explain: bool) -> None:
             print("\n".join(as_lines(trial.rulings, fixes=False)))
 
 
-def _as_json(trial: Tried) -> dict[str, Any]:
+def _as_json(trial: Tried) -> dict[str, object]:
     return {
         "case": trial.case.name,
         "as_expected": not trial.wrong,

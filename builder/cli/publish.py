@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from builder.cli.options import (
     EXIT_CODES,
@@ -134,7 +133,7 @@ def run(options: PublishOptions) -> int:
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
         notes = _attached(options, declared, to, processes)
-        raise refusal(reasons, declared, told=notes, hint=_hint(options, declared))
+        raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
     publisher = Publisher(
         to,
         prove_with(options.key or "", releases, processes),
@@ -256,7 +255,7 @@ def _traffic(traffic: Traffic) -> str:
     return "; ".join(parts)
 
 
-def _traffic_json(traffic: Traffic) -> dict[str, Any]:
+def _traffic_json(traffic: Traffic) -> dict[str, object]:
     return {
         "blobs": {
             how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from builder.cli.options import (
     Parser,
@@ -21,10 +20,11 @@ from builder.cli.options import (
     not_empty,
 )
 from builder.cli.os_errors import describe
-from builder.distribute.pull.pulling import NotProven, Pulled, Wanted
+from builder.distribute.pull.pulling import NotProven, Pulled, PullRequest
 from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
-from builder.distribute.pull.several import LookedAt, Puller, Request
+from builder.distribute.pull.several import LookedAt, Puller, PullJob
 from builder.model.errors import BuildImagesError, Interrupted
+from builder.model.records import write
 from builder.registry import Credentials
 from builder.system.process import Processes
 from builder.system.terminal import printable, printable_lines
@@ -133,7 +133,7 @@ def run(options: PullOptions) -> int:
         credentials=Credentials(processes=processes),
     )
     requests = [
-        Request(wanted=asked, output=_output(options, asked, several=several))
+        PullJob(request=asked, output=_output(options, asked, several=several))
         for asked in (replace(template, reference=reference) for reference in references)
     ]
     worst = 0
@@ -161,7 +161,7 @@ def run(options: PullOptions) -> int:
 
 
 def _pull_one(shown: _Shown, image: LookedAt) -> None:
-    options, reference = shown.options, str(image.request.wanted.reference)
+    options, reference = shown.options, str(image.job.request.reference)
     try:
         if options.dry_run:
             image.check()
@@ -189,7 +189,7 @@ class _Shown:
             print(printable(reference))
         print("\n".join(as_lines(rulings, fixes=False)))
 
-    def json(self, document: dict[str, Any]) -> None:
+    def json(self, document: dict[str, object]) -> None:
         print(json.dumps(document, indent=None if self.several else 1), flush=True)
 
     def say(self, text: str) -> None:
@@ -199,18 +199,18 @@ class _Shown:
     def pulled(self, done: Pulled) -> None:
         """Show what is on disk now."""
         if self.options.json:
-            self.json({**done.receipt, "at": str(done.path)})
+            self.json({**write(done.receipt), "at": str(done.path)})
             return
         if self.options.explain:
             print("\n".join(as_lines(done.rulings)))
         if not done.fresh:
             self.say("it is there already, and whole")
-        for kind, change in done.receipt["changes"].items() if done.fresh else ():
-            self.say(f"{change['count']} {kind}: {', '.join(change['paths'][:3])}")
+        for kind, change in done.receipt.changes.items() if done.fresh else ():
+            self.say(f"{change.count} {kind}: {', '.join(change.paths[:3])}")
         print(done.path, flush=True)
 
 
-def _output(options: PullOptions, request: Wanted, *, several: bool) -> Path:
+def _output(options: PullOptions, request: PullRequest, *, several: bool) -> Path:
     if options.output and not several:
         return options.output
     return (options.output or Path.cwd()) / request.folder_name

@@ -50,7 +50,7 @@ def plan_json(
     }
 
 
-def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, Any]:
+def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, object]:
     return {
         "image": image.identifier,
         "cell": asdict(image.cell),
@@ -72,7 +72,7 @@ def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -
     }
 
 
-def _left_out_json(left_out: LeftOut) -> dict[str, Any]:
+def _left_out_json(left_out: LeftOut) -> dict[str, object]:
     return {
         "image": left_out.cell.identifier,
         "cell": asdict(left_out.cell),

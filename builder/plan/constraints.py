@@ -20,6 +20,7 @@ from builder.model import (
     Reason,
     Recipe,
 )
+from builder.model.exact_json import part
 from builder.plan import toolkits
 from builder.plan.cells import any_matches, fits
 from builder.plan.routes import (
@@ -96,8 +97,9 @@ class Constraints:
         """The routes to an MPI that a recipe takes, in the site's order."""
         for use in uses:
             if use.name == toolkits.MPI:
-                allowed = use.arguments.get("routes", self._project.site.mpi_routes)
-                return tuple(route for route in self._project.site.mpi_routes if route in allowed)
+                routes = self._project.site.mpi_routes
+                allowed = part(use.arguments, "routes") or routes
+                return tuple(route for route in routes if route in allowed)
         return ("package",)
 
     def _base_reasons(self, cell: Cell) -> Iterator[Reason]:
@@ -117,7 +119,7 @@ class Constraints:
                 continue
             for name in toolkits.missing_extras(use, cuda) if cuda else ():
                 yield Reason(layer=BASE, text=_no_extra(use, name, cell, cuda))
-            for capability in use.arguments.get("capabilities", ()):
+            for capability in part(use.arguments, "capabilities") or ():
                 if str(capability) not in has:
                     text = self._no_capability(use, str(capability), cell.cuda, has)
                     yield Reason(layer=WORLD, text=text)
@@ -153,7 +155,7 @@ def _release(uses: list[BlockUse]) -> str:
     """The release that a recipe builds its MPI from; empty if it leaves that to the cell."""
     for use in uses:
         if use.name == toolkits.MPI:
-            return str(use.arguments.get("source", {}).get("version", ""))
+            return str(part(use.arguments, "source", "version") or "")
     return ""
 
 
@@ -161,7 +163,7 @@ def _sdk(uses: list[BlockUse]) -> str:
     """The release of the HPC SDK that a recipe's first toolkit comes from; empty if from none."""
     for use in uses:
         if use.name == toolkits.CUDA:
-            return str(use.arguments.get("sdk", {}).get("version", ""))
+            return str(part(use.arguments, "sdk", "version") or "")
     return ""
 
 

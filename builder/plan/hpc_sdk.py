@@ -7,7 +7,6 @@ An image may hold what is in the SDK's folder REDIST, and no more of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder import facts
 from builder.model import PackagedCuda, PackagedExtra
@@ -40,7 +39,7 @@ def toolkit(sdk: str, cuda: str, arch: str) -> PackagedCuda:
     )
 
 
-def block_arguments(arguments: Mapping[str, Any], cuda: str, arch: str) -> dict[str, Any]:
+def block_arguments(arguments: Mapping[str, object], cuda: str, arch: str) -> dict[str, object]:
     """The arguments of hpccm's block nvhpc: the archive with `cuda` as its default.
 
     Its repository would be Ubuntu's on Debian, and has no choice of CUDA. The MPIs in it stay out:

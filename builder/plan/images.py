@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from builder import __version__
 from builder.model import (
@@ -52,7 +51,7 @@ class Images:
         pinned, base_image, runtime_image = self._base_names(cell.base, cell.arch, images)
         sources = self._project.lock.of_recipes(tuple(stage.name for stage in contents.stages))
         prepare = (*(cuda.first if cuda else ()), *base.prepare)
-        about: list[Any] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
+        about: list[object] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
         about += [cell.identifier, pinned, *([source.url, source.sha256] for source in sources)]
         image = PlannedImage(
             cell=cell,
@@ -83,7 +82,7 @@ class Images:
         development, runtime = (at_mirror(name, registries) for name in pinned)
         return pinned, development, runtime
 
-    def _content_key(self, about: list[Any], contents: Contents) -> str:
+    def _content_key(self, about: list[object], contents: Contents) -> str:
         stages = [self._stage_json(stage) for stage in contents.stages]
         checks = [self._memo.of(_check_json, check) for check in contents.checks]
         parts = [_json(KEY_FORMAT), _json(__version__), _json(about)]
@@ -131,6 +130,6 @@ def _array(items: list[str]) -> str:
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def sha256_of_json(content: Any) -> str:
+def sha256_of_json(content: object) -> str:
     """The SHA-256 of a value, in hexadecimal: of its JSON with keys in order and without spaces."""
     return hashlib.sha256(_json(content).encode()).hexdigest()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from builder import __version__
 from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
@@ -75,7 +74,13 @@ class StageKeys:
     def of(self, image: PlannedImage) -> DeclaredStages:
         """One stage a recipe of the chain, then the one that becomes the image."""
         cell, base, cuda = image.cell, image.base, image.cuda
-        about: list[Any] = [cell.arch, cell.cpu, base.hpccm_distro, base.distribution, base.version]
+        about: list[object] = [
+            cell.arch,
+            cell.cpu,
+            base.hpccm_distro,
+            base.distribution,
+            base.version,
+        ]
         about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
         about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks name its folder
         return DeclaredStages(
@@ -92,7 +97,7 @@ class StageKeys:
             cell = dataclasses.replace(
                 image.cell, recipe=stage.name, recipe_version=DEVELOPMENT, flavour=RUNTIME
             )
-            blocks: list[Any] = [stage.name, dict(stage.sources)]
+            blocks: list[object] = [stage.name, dict(stage.sources)]
             blocks += [self._memo.of(_block, use) for use in stage.development]
             own = [check for check in image.checks if check.name in stage.checks]
             checks = [self._memo.of(_check, check) for check in own]

@@ -7,7 +7,6 @@ https://gitlab.com/nvidia/container-images/cuda, folder dist/.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease
@@ -101,7 +100,9 @@ def repository(base: BaseImage, arch: str, kind: str = "cuda") -> str:
     return f"{_DOWNLOADS}/{kind}/repos/{base.cuda.repository}/{archs.get(arch, arch)}"
 
 
-def install_arguments(version: str, base: BaseImage, arch: str, *, libraries: bool) -> Any:
+def install_arguments(
+    version: str, base: BaseImage, arch: str, *, libraries: bool
+) -> Mapping[str, object]:
     """The arguments of hpccm's `packages` that add NVIDIA's repository, its signing key first.
 
     `libraries` says whether cuDNN or NCCL are among the packages.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.load import templates
 from builder.load.templates import SourceNames
@@ -89,7 +88,7 @@ class Stages:
         checks: tuple[str, ...],
         cell: Cell,
         verdict: Verdict,
-        names: Mapping[str, Any],
+        names: Mapping[str, object],
         faults: list[Fault],
     ) -> StageRecipe:
         context = {**names, "sources": self._source_names(recipe.name)}
@@ -121,7 +120,7 @@ class Stages:
         self,
         uses: tuple[BlockUse, ...],
         cell: Cell,
-        context: Mapping[str, Any],
+        context: Mapping[str, object],
         faults: list[Fault],
     ) -> Iterator[BlockUse]:
         for use in uses:
@@ -141,7 +140,7 @@ class Stages:
         return self._memo.of(_itself, use)
 
     def _check(
-        self, check: Check, verdict: Verdict, names: Mapping[str, Any], faults: list[Fault]
+        self, check: Check, verdict: Verdict, names: Mapping[str, object], faults: list[Fault]
     ) -> StageCheck:
         run = self._rendering.of(check.run, names, check.where, faults)
         build = self._rendering.of(check.build, names, check.where, faults)
@@ -150,7 +149,7 @@ class Stages:
         return self._memo.of(_stage_check, check, run, build, self._project.root)
 
 
-def _with_arguments(use: BlockUse, arguments: Mapping[str, Any]) -> BlockUse:
+def _with_arguments(use: BlockUse, arguments: Mapping[str, object]) -> BlockUse:
     return BlockUse(
         name=use.name, arguments=arguments, where=use.where, lines=use.lines, files=use.files
     )
@@ -160,7 +159,7 @@ def _itself(use: BlockUse) -> toolkits.Expansion:
     return toolkits.Expansion(development=(use,))
 
 
-def _stage_check(check: Check, run: Any, build: Any, root: Path) -> StageCheck:
+def _stage_check(check: Check, run: object, build: Iterable[str], root: Path) -> StageCheck:
     return StageCheck(
         name=check.name,
         about=check.about,

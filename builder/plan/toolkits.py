@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder.facts.versions import version_order
 from builder.model import (
@@ -15,6 +14,7 @@ from builder.model import (
     PlannedCuda,
     PlannedMpi,
 )
+from builder.model.exact_json import part
 from builder.plan import hpc_sdk, nvidia
 
 CUDA, MPI = TOOLKITS
@@ -36,7 +36,7 @@ class Expansion:
 def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
     """The MPI's packages, or hpccm's block that builds it, or what its host's twin is made with."""
     if mpi.route == "source":
-        arguments = {"version": mpi.version, **use.arguments.get("source", {})}
+        arguments = {"version": mpi.version, **(part(use.arguments, "source") or {})}
         return Expansion(development=(_block(use, mpi.family, arguments),))
     return Expansion(
         development=(*_packages(use, mpi.development), *_variables(use, mpi.environment)),
@@ -71,7 +71,7 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     release = cuda.sdk, cuda.version, arch
     linked = [hpc_sdk.nccl_link(*release)] if any(_extras(use, cuda)) else []
     settled = _block(use, "shell", {"commands": [*cuda.packages.clean, *linked]})
-    arguments = hpc_sdk.block_arguments(use.arguments["sdk"], cuda.version, arch)
+    arguments = hpc_sdk.block_arguments(part(use.arguments, "sdk"), cuda.version, arch)
     linking = hpc_sdk.development_environment(*release)
     variables = {**_development_environment(cuda, base), **linking}
     return Expansion(
@@ -110,7 +110,7 @@ def _stage(
     if packaged.prepare:
         yield _block(use, "shell", {"commands": list(packaged.prepare)})
     if names:
-        more: Mapping[str, Any] = {}
+        more: Mapping[str, object] = {}
         if cuda.route != "distribution":
             libraries = any(_extras(use, cuda))
             more = nvidia.install_arguments(cuda.version, base, arch, libraries=libraries)
@@ -155,7 +155,7 @@ def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
 
 
 def _packages(
-    use: BlockUse, names: tuple[str, ...], more: Mapping[str, Any] | None = None
+    use: BlockUse, names: tuple[str, ...], more: Mapping[str, object] | None = None
 ) -> Iterator[BlockUse]:
     if names:
         yield _block(use, "packages", {"ospackages": list(names), **(more or {})})
@@ -166,5 +166,5 @@ def _variables(use: BlockUse, variables: Mapping[str, str]) -> Iterator[BlockUse
         yield _block(use, "environment", {"variables": dict(variables)})
 
 
-def _block(use: BlockUse, name: str, arguments: Mapping[str, Any]) -> BlockUse:
+def _block(use: BlockUse, name: str, arguments: Mapping[str, object]) -> BlockUse:
     return BlockUse(name=name, arguments=arguments, where=use.where, lines=use.lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.registry.authorization import Learned
+from builder.registry.authorization import RegistryState
 from builder.registry.client import Registry, connect
 from builder.registry.credentials import Credentials, Login
 from builder.registry.failures import (
@@ -26,12 +26,12 @@ __all__ = [
     "Credentials",
     "Denied",
     "Descriptor",
-    "Learned",
     "Login",
     "NotThere",
     "Reference",
     "Registry",
     "RegistryFailed",
+    "RegistryState",
     "Source",
     "Unreachable",
     "WrongContent",

@@ -1,4 +1,4 @@
-"""What a registry's answers mean, or that there is none: failures that name the thing asked for."""
+"""Failures for a registry's responses, and for missing ones; each names what was requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import requests
 import urllib3.exceptions
 
 from builder.registry.credentials import LOGIN_HINT
-from builder.registry.failures import Denied, NotThere, Passing, RegistryFailed, Unreachable
+from builder.registry.failures import Denied, NotThere, RegistryFailed, Transient, Unreachable
 from builder.registry.web import (
     TRANSIENT,
     cause_of,
@@ -32,8 +32,8 @@ _LONGEST_CODE = 80
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-def lost(error: Exception, at: str) -> Exception:
-    """The failure for a connection that gave no answer; `at` is what was asked for, and where."""
+def no_response(error: Exception, at: str) -> Exception:
+    """Return the failure for a connection without a response; `at` names server and resource."""
     cause, reason = cause_of(error), innermost(error)
     tls = isinstance(error, requests.exceptions.SSLError) and not _went_away(cause)
     if tls or isinstance(cause, ssl.SSLCertVerificationError):
@@ -46,50 +46,50 @@ def lost(error: Exception, at: str) -> Exception:
     failed = Unreachable(f"{at}: no answer: {reason}", reason=reason, hint=hint)
     if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
         return failed  # that name does not come to exist by waiting
-    return Passing(failed)
+    return Transient(failed)
 
 
 def _went_away(cause: BaseException) -> bool:
-    """Whether TLS ended because who is there was gone; urllib3 only names that error in its own."""
+    """Return whether the server closed the connection during TLS; urllib3 wraps that error."""
     ends = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-    return any(isinstance(one, ends) for one in (cause, *cause.args))
+    return any(isinstance(link, ends) for link in (cause, *cause.args))
 
 
-def broken(error: Exception, at: str) -> Passing:
-    """The failure for an answer whose body broke off."""
+def broken(error: Exception, at: str) -> Transient:
+    """Return the failure for a response whose body broke off."""
     reason = innermost(error)
-    return Passing(Unreachable(f"{at}: broke off: {reason}", reason=reason))
+    return Transient(Unreachable(f"{at}: broke off: {reason}", reason=reason))
 
 
-def failure(answer: requests.Response, at: str) -> RegistryFailed | Passing:
-    """What a status means; the registry's own words are in it."""
-    code, said = _said(answer)
-    text = f"{at}: {server_of(answer.url)} answers {answer.status_code}"
-    text += f" {printable(answer.reason or '')}"
-    found = _by_status(answer, f"{text.rstrip()}: {said}" if said else text.rstrip())
-    (found.failure if isinstance(found, Passing) else found).code = code
-    return found
+def failure(answer: requests.Response, at: str) -> RegistryFailed | Transient:
+    """Return the failure for a status; its message holds the registry's own error text."""
+    code, text = _error_of(answer)
+    message = f"{at}: {server_of(answer.url)} answers {answer.status_code}"
+    message += f" {printable(answer.reason or '')}"
+    result = _by_status(answer, f"{message.rstrip()}: {text}" if text else message.rstrip())
+    (result.failure if isinstance(result, Transient) else result).code = code
+    return result
 
 
-def no_token(answer: requests.Response, at: str) -> Denied | Passing:
-    """The failure for a server of tokens that gives none: never `NotThere`, which is of images."""
-    found = failure(answer, at)
-    return found if isinstance(found, Passing) else Denied(str(found.args[0]), hint=LOGIN_HINT)
+def no_token(answer: requests.Response, at: str) -> Denied | Transient:
+    """Return the failure for a missing token: never `NotThere`, which is for images."""
+    error = failure(answer, at)
+    return error if isinstance(error, Transient) else Denied(str(error.args[0]), hint=LOGIN_HINT)
 
 
 def length_of(answer: requests.Response) -> int:
-    """How many bytes an answer is said to have, -1 if it does not say; `ValueError` for rubbish."""
+    """Return Content-Length in bytes, -1 without one; raises `ValueError` for an invalid one."""
     stated = answer.headers.get("Content-Length", "-1")[:_LONGEST_CODE]
-    length, *others = {one.strip() for one in stated.split(",")}  # the same one twice is one
+    length, *others = {part.strip() for part in stated.split(",")}  # the same one twice is one
     if others or (length != "-1" and not _NUMBER.fullmatch(length)):
         raise ValueError("a length that is no number, or several")
     return int(length)
 
 
-def whole(answer: requests.Response, limit: int) -> bytes:
-    """The body of an answer, and at most one byte more than `limit`.
+def read_limited(answer: requests.Response, limit: int) -> bytes:
+    """Return the body of a response, cut after `limit` + 1 bytes.
 
-    Raises urllib3's errors, and `ConnectionError` when it is shorter than it was said to be.
+    Raises urllib3's errors, and `ConnectionError` when it is shorter than its Content-Length.
     """
     content: bytes = answer.raw.read(limit + 1, decode_content=False)
     if len(content) < min(length_of(answer), limit):
@@ -97,7 +97,7 @@ def whole(answer: requests.Response, limit: int) -> bytes:
     return content
 
 
-def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Passing:
+def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Transient:
     status = answer.status_code
     if status == requests.codes.unauthorized:
         lacks = "insufficient_scope" in answer.headers.get("WWW-Authenticate", "")  # RFC 6750, 3.1
@@ -107,17 +107,17 @@ def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Passing
     if status == requests.codes.not_found:
         return NotThere(text)
     if status in TRANSIENT:
-        return Passing(RegistryFailed(text), wait_s=retry_after(answer.headers))
+        return Transient(RegistryFailed(text), wait_s=retry_after(answer.headers))
     return RegistryFailed(text)
 
 
-def _said(answer: requests.Response) -> tuple[str, str]:
-    """The registry's code and words, in one line: `errors: [{code, message}]` if it says so."""
+def _error_of(answer: requests.Response) -> tuple[str, str]:
+    """Return code and message, in one line, of the first of a body's `errors`; empty without."""
     try:
         content = answer.raw.read(_LONGEST_ERROR, decode_content=False)
-        found = json.loads(content)["errors"][0]
-        code = str(found.get("code", ""))[:_LONGEST_CODE]
-        text = f"{code}: {found.get('message', '')}".strip(": ")
+        error = json.loads(content)["errors"][0]
+        code = str(error.get("code", ""))[:_LONGEST_CODE]
+        text = f"{code}: {error.get('message', '')}".strip(": ")
     except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError):
         return "", ""
     except urllib3.exceptions.HTTPError:

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import requests
 
@@ -28,20 +28,20 @@ _PAIR = re.compile(r'\b(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """What is to be done where: `also` are other repositories that are read with it."""
+    """Actions on a repository; `also` are other repositories that are read with it."""
 
     repository: str
     actions: str = PULL
     also: tuple[str, ...] = ()
 
     def texts(self) -> list[str]:
-        """As servers of tokens want it."""
+        """Return the scopes in the syntax of token servers."""
         others = [f"repository:{name}:{PULL}" for name in self.also]
         return [f"repository:{self.repository}:{self.actions}", *others]
 
 
-class Asks(Protocol):
-    """Sends a request to a server of tokens: the body of a good answer."""
+class TokenRequest(Protocol):
+    """A request to a token server; returns the body of a successful response."""
 
     def __call__(
         self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
@@ -49,46 +49,46 @@ class Asks(Protocol):
 
 
 @dataclass(kw_only=True, slots=True)
-class Learned:
-    """What a registry told, for all who ask it for one repository: nobody has to ask that again.
+class RegistryState:
+    """Facts about a registry that all clients of one repository share, so that each is found once.
 
-    `base` is its URL, empty if that is not known; `lists_referrers`, as far as is known. One at a
-    time is `finding` the base, and one is `asking` for an authorization.
+    `base` is its URL, empty if that is not known; `lists_referrers`, as far as is known. The locks
+    are held while the base is looked for, and while an authorization is requested.
     """
 
     base: str = ""
     lists_referrers: bool = True
     authorizations: dict[Scope | str, str] = field(default_factory=dict)
-    finding: threading.RLock = field(default_factory=threading.RLock)
-    asking: threading.RLock = field(default_factory=threading.RLock)
+    base_lock: threading.RLock = field(default_factory=threading.RLock)
+    authorization_lock: threading.RLock = field(default_factory=threading.RLock)
 
 
 class Authorization:
-    """What one registry was told of who we are, for all threads."""
+    """The Authorization headers for one registry, shared by all threads."""
 
     def __init__(
-        self, registry: str, credentials: Credentials, ask: Asks, learned: Learned
+        self, registry: str, credentials: Credentials, ask: TokenRequest, state: RegistryState
     ) -> None:
         self._registry, self._credentials, self._ask = registry, credentials, ask
-        self._known, self._lock = learned.authorizations, learned.asking
+        self._known, self._lock = state.authorizations, state.authorization_lock
 
     def known(self, scope: Scope) -> str:
-        """The header's value as far as one is known: none before the registry asked for it."""
+        """Return the header's value if one is known: none before the registry requested it."""
         with self._lock:
             return self._known.get(scope) or self._known.get(_BASIC_KEY, "")
 
     def answer(self, challenge: str, scope: Scope, *, stale: str) -> str:
-        """The value that a 401 asks for, empty if there is none; `stale` was refused.
+        """Return the value that a 401 asks for, empty if there is none; `stale` was refused.
 
-        Raises `Denied` when the server of tokens gives none.
+        Raises `Denied` when the token server gives none.
         """
         if len(challenge) > LONGEST:
             problem = f"it asks who we are in {len(challenge)} characters"
             raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT)
         with self._lock:
-            found = self._known.get(scope, "")
-            if found and found != stale:
-                return found  # another thread asked meanwhile
+            value = self._known.get(scope, "")
+            if value and value != stale:
+                return value  # another thread asked meanwhile
             login = self._credentials.login(self._registry, scope.repository)
             bearer = _BEARER.search(challenge)
             if bearer:
@@ -100,10 +100,10 @@ class Authorization:
             return login.basic
 
     def _bearer(self, challenge: str, scope: Scope, login: Login | None) -> str:
-        given: dict[str, str] = {}
+        parameters: dict[str, str] = {}
         for name, quoted, plain in _PAIR.findall(challenge):
-            given.setdefault(name.lower(), quoted or plain)  # another way, Basic, may follow
-        realm, service = given.get("realm", ""), given.get("service", "")
+            parameters.setdefault(name.lower(), quoted or plain)  # another way, Basic, may follow
+        realm, service = parameters.get("realm", ""), parameters.get("service", "")
         try:
             realm = joined(realm, "")
         except ValueError as error:
@@ -120,21 +120,21 @@ class Authorization:
             body = self._ask("POST", realm, headers={}, form=form)
         else:
             headers = {"Authorization": login.basic} if login else {}
-            wanted = [("service", service)] if service else []
-            wanted += [("scope", one) for one in scope.texts()]
-            url = requests.Request("GET", realm, params=wanted).prepare().url or realm
+            query = [("service", service)] if service else []
+            query += [("scope", text) for text in scope.texts()]
+            url = requests.Request("GET", realm, params=query).prepare().url or realm
             body = self._ask("GET", url, headers=headers, form={})
         return f"Bearer {self._token_in(body)}"
 
     def _token_in(self, body: bytes) -> str:
-        found = _json(body)
-        token = found.get("token") or found.get("access_token") if isinstance(found, dict) else ""
+        data = _json(body)
+        token = data.get("token") or data.get("access_token") if isinstance(data, dict) else ""
         if not isinstance(token, str) or not token or not _TOKEN.fullmatch(token):
             raise Denied(f"{self._registry}: its server of tokens gives none", hint=LOGIN_HINT)
         return token
 
 
-def _json(body: bytes) -> Any:
+def _json(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from builder.registry import downloads, referring, uploads
-from builder.registry.authorization import Learned
+from builder.registry.authorization import RegistryState
 from builder.registry.credentials import Credentials
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor, Reference
@@ -20,30 +20,30 @@ OCTETS = "application/octet-stream"
 
 
 class Registry(Repository):
-    """A repository, with blobs of any size and what refers to its manifests.
+    """A repository, with blobs of any size and the referrers of its manifests.
 
     `sibling` shares its connections and logins.
     """
 
     def sibling(self, repository: str) -> Registry:
-        """Another repository of the same registry."""
+        """Return another repository of the same registry."""
         return Registry(self.transport, repository)
 
     # Blobs
 
     def read_blob(
         self,
-        wanted: Descriptor,
+        blob: Descriptor,
         path: Path,
         *,
         on_bytes: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Write a blob to a file, going on after what is in it already, and check its digest.
+        """Write a blob to a file, resuming after the bytes in it, and check its digest.
 
-        `on_bytes` is told how many bytes came. Never are more written than the blob has. Raises
-        `WrongContent`, and then the file is gone; after another failure, what came stays in it.
+        `on_bytes` gets the size of each chunk. Never are more bytes written than the blob has.
+        Raises `WrongContent` and removes the file; after another failure, its bytes stay.
         """
-        downloads.read_blob(self, wanted, path, on_bytes)
+        downloads.read_blob(self, blob, path, on_bytes)
 
     def write_blob(
         self,
@@ -61,10 +61,10 @@ class Registry(Repository):
     # Proof
 
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-        """What refers to a manifest; of one artifact type, if one is named.
+        """Return the referrers of a manifest; of one artifact type, if one is named.
 
-        From the registry's list, or from the tag `sha256-...` where it keeps none. Whoever takes
-        proof from it reads each manifest, and checks that its `subject` is the digest.
+        From the registry's list, or from the tag `sha256-...` where it keeps none. A caller that
+        takes proof from it reads each manifest, and checks that its `subject` is the digest.
         """
         return referring.referrers(self, digest, artifact_type)
 
@@ -73,12 +73,12 @@ class Registry(Repository):
         return self.attach_all([content], media_type)[0]
 
     def attach_all(self, contents: Sequence[bytes], media_type: str = MANIFEST) -> list[Descriptor]:
-        """Write several at once; their descriptors, in order."""
+        """Write several manifests; return their descriptors, in order."""
         return referring.attach(self, contents, media_type)
 
-    def detach(self, digest: str, gone: Collection[str]) -> None:
-        """Remove what refers to a manifest, where the registry allows that: see `referring`."""
-        referring.detach(self, digest, gone)
+    def detach(self, digest: str, digests: Collection[str]) -> None:
+        """Remove referrers of a manifest, where the registry allows that: see `referring`."""
+        referring.detach(self, digest, digests)
 
 
 def connect(
@@ -88,12 +88,12 @@ def connect(
     plain_http: Collection[str] = (),
     wait: Callable[[float], object] | None = None,
     tell: Callable[[str], object] = lambda _: None,
-    learned: Learned | None = None,
+    state: RegistryState | None = None,
 ) -> Registry:
-    """The repository of a reference. `wait` sleeps for a number of seconds between attempts.
+    """Return the repository of a reference. `wait` sleeps for seconds between attempts.
 
-    `tell` is told of what is waited for, and how long.
-    What is `learned` of a repository may be shared by all who ask for that with these credentials.
+    `tell` gets a line for each wait: its reason and its length.
+    All clients of a repository with the same credentials may share a `state`.
     """
     transport = Transport(
         reference.registry,
@@ -101,6 +101,6 @@ def connect(
         plain_http=plain_http,
         wait=wait,
         tell=tell,
-        learned=learned,
+        state=state,
     )
     return Registry(transport, reference.repository)

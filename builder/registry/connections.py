@@ -1,4 +1,4 @@
-"""Connections to registries: whom they trust, and which are open and can be used again."""
+"""Connections to registries: their trust, and the pool of open ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import ssl
 import threading
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -18,57 +17,59 @@ import requests.adapters
 import requests.utils
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.poolmanager import pool_classes_by_scheme
+from urllib3.poolmanager import ProxyManager, pool_classes_by_scheme
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.model.errors import BadInput
 from builder.registry.answers import TLS_HINT
 from builder.registry.deadlines import WatchedSending
 
-_PIECE = 1 << 20  # bytes of a body that are written at once
+_CHUNK = 1 << 20  # bytes of a body in one write
 _OPENING = threading.Lock()
-_MOST_KEPT = 16  # connections to one server that wait to be used again
+_MOST_IDLE = 16  # connections to one server that wait to be used again
 # Files or folders of certificates, each with the variable that names it.
 _Authorities = tuple[tuple[str, str], ...]
 
 
 def session() -> requests.Session:
-    """For one thread; the connections are those of all threads.
+    """Return a session for one thread; all threads share the connections.
 
     Raises `BadInput` for a file or folder in which no certificates can be read.
     """
-    found = requests.Session()
+    opened = requests.Session()
     with _OPENING:
-        found.mount("https://", _connections(_authorities()))
-        found.mount("http://", _connections())
-    found.trust_env = False  # what of the environment counts is asked for once
-    found.headers["User-Agent"] = "build-images"
-    found.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
-    return found
+        opened.mount("https://", _connections(_authorities()))
+        opened.mount("http://", _connections())
+    opened.trust_env = False  # what of the environment counts is asked for once
+    opened.headers["User-Agent"] = "build-images"
+    opened.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
+    return opened
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
     """Connections that write bodies in large pieces; `context` is for those with TLS."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self._more: dict[str, Any] = {"ssl_context": context} if context else {}
-        super().__init__(pool_maxsize=_MOST_KEPT)
+        self._more: dict[str, object] = {"ssl_context": context} if context else {}
+        super().__init__(pool_maxsize=_MOST_IDLE)
 
     def init_poolmanager(
-        self, connections: int, maxsize: int, block: bool = False, **more: Any
+        self, connections: int, maxsize: int, block: bool = False, **more: object
     ) -> None:
-        more |= {**self._more, "blocksize": _PIECE}
+        more |= {**self._more, "blocksize": _CHUNK}
         super().init_poolmanager(connections, maxsize, block, **more)
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
-    def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
+    def proxy_manager_for(self, proxy: str, **more: object) -> ProxyManager:
         own = {**self._more, "proxy_ssl_context": self._more.get("ssl_context")}
-        found = super().proxy_manager_for(proxy, **own, **more)
-        found.pool_classes_by_scheme = _POOLS
-        return found
+        manager: ProxyManager = super().proxy_manager_for(proxy, **own, **more)
+        manager.pool_classes_by_scheme = _POOLS
+        return manager
 
-    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
-        """Whom to trust is in the context: requests would have it read for each connection."""
+    def cert_verify(
+        self, conn: HTTPSConnectionPool, url: str, verify: object, cert: object
+    ) -> None:
+        """Leave trust to the context: requests would have it read for each connection."""
         del url, verify, cert
         conn.cert_reqs, conn.ca_certs, conn.ca_cert_dir = "CERT_REQUIRED", None, None
 
@@ -83,7 +84,7 @@ class _Encrypted(WatchedSending, HTTPSConnection):
     urllib3 reads that after a broken pipe, but not after what TLS makes of one.
     """
 
-    def send(self, data: Any) -> None:
+    def send(self, data: object) -> None:
         try:
             super().send(data)
         except ssl.SSLEOFError as error:
@@ -103,7 +104,7 @@ _POOLS = {**pool_classes_by_scheme, "http": _PlainPool, "https": _EncryptedPool}
 
 @functools.cache
 def _connections(authorities: _Authorities = ()) -> _Adapter:
-    """Those that are made with the same trust, open ones among them: both take time to get.
+    """Return the pool of connections with the same trust: certificates are read once.
 
     Raises `BadInput` for a file or folder in which no certificates can be read.
     """
@@ -113,9 +114,9 @@ def _connections(authorities: _Authorities = ()) -> _Adapter:
 def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
     context = create_urllib3_context()
     for name, path in authorities:
-        where = {"capath" if Path(path).is_dir() else "cafile": path}
+        location = {"capath" if Path(path).is_dir() else "cafile": path}
         try:
-            context.load_verify_locations(**where)
+            context.load_verify_locations(**location)
         except OSError as error:
             shown = f"{name}: {path}" if name else path
             raise BadInput(f"{shown}: no certificates can be read there", hint=TLS_HINT) from error
@@ -123,22 +124,22 @@ def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
 
 
 def _authorities() -> _Authorities:
-    """The files of certificates that a site names, with what names them; else the usual one.
+    """Return the certificate files that a site names, with their variables; else the usual one.
 
-    Of requests' own names the first counts, and SSL_CERT_FILE in any case.
+    Of requests' own variables the first counts, and SSL_CERT_FILE in any case.
     """
     environment = os.environ
     names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
-    given = [(name, environment[name]) for name in names if environment.get(name)]
-    chosen = [one for one in given if one == given[0] or one[0] == "SSL_CERT_FILE"]
-    by_path = {path: name for name, path in reversed(chosen)}
+    named = [(name, environment[name]) for name in names if environment.get(name)]
+    used = [pair for pair in named if pair == named[0] or pair[0] == "SSL_CERT_FILE"]
+    by_path = {path: name for name, path in reversed(used)}
     return tuple((name, path) for path, name in by_path.items()) or (
         ("", requests.utils.DEFAULT_CA_BUNDLE_PATH),
     )
 
 
-def shakes_hands(host: str) -> bool:
-    """Whether a server of this machine speaks TLS; nothing is sent, so nothing is verified."""
+def speaks_tls(host: str) -> bool:
+    """Return whether a local server speaks TLS; nothing is sent, so nothing is verified."""
     parts = urlsplit(f"//{host}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Who we are to a registry: from the environment, Docker's and Podman's files, their helpers.
+"""Logins for registries: from the environment, Docker's and Podman's files, their helpers.
 
 The files: https://docs.docker.com/reference/cli/docker/login/ and containers-auth.json(5). Helpers:
 https://github.com/docker/docker-credential-helpers. A secret is never shown, never an argument.
@@ -13,9 +13,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.exact_json import part
 from builder.registry.references import DOCKER_HUB
 from builder.system.home import folder_of_user
 from builder.system.process import Processes
@@ -48,7 +48,7 @@ class Login:
 
 
 class Credentials:
-    """Finds the login for a repository when a registry asks for one; each is looked for once.
+    """Logins by repository; each is looked for once, when a registry first asks for it.
 
     `own` is the registry that the variables of the environment are for without being named: that
     of `publish --to`. Any other has to be the host of BUILD_IMAGES_REGISTRY to get them. `logins`
@@ -65,21 +65,21 @@ class Credentials:
     ) -> None:
         self._own, self._logins, self._files = own, dict(logins or {}), files
         self._processes = processes or Processes()
-        self._found: dict[str, Login | None] = {}
+        self._by_repository: dict[str, Login | None] = {}
         self._answers: dict[tuple[str, str], Login | MissingPrerequisite | None] = {}
         self._lock = threading.Lock()
 
     def login(self, registry: str, repository: str) -> Login | None:
-        """The login for a repository, None if there is none: then we are nobody.
+        """Return the login for a repository, None if there is none: then requests are anonymous.
 
         Raises `BadInput` for a file that cannot be read, `MissingPrerequisite` for a helper that
         fails.
         """
         name = f"{registry}/{repository}"
         with self._lock:
-            if name not in self._found:
-                self._found[name] = self._look(registry, repository)
-            return self._found[name]
+            if name not in self._by_repository:
+                self._by_repository[name] = self._look(registry, repository)
+            return self._by_repository[name]
 
     def _look(self, registry: str, repository: str) -> Login | None:
         if registry in self._logins:
@@ -94,10 +94,10 @@ class Credentials:
         return None
 
     def _in_file(
-        self, file: Path, content: Mapping[str, Any], registry: str, repository: str
+        self, file: Path, content: Mapping[str, object], registry: str, repository: str
     ) -> Login | None:
         helpers, auths = _mapping(content.get("credHelpers")), _mapping(content.get("auths"))
-        if helper := {_normal(name): one for name, one in helpers.items()}.get(registry):
+        if helper := {_normal(name): value for name, value in helpers.items()}.get(registry):
             return self._ask(str(helper), registry)
         by_name = {_normal(name): entry for name, entry in auths.items()}
         for name in _names(registry, repository):
@@ -109,22 +109,22 @@ class Credentials:
         return None
 
     def _ask(self, helper: str, registry: str) -> Login | None:
-        """What a helper answers; asked once, as it may ask a person, or take long to fail."""
+        """Return a helper's login; run it once, as it may ask a person, or take long to fail."""
         key = helper, registry
         if key not in self._answers:
             servers = (_HUB_KEY, DOCKER_HUB) if registry == DOCKER_HUB else (registry,)
             try:
-                some = (self._answer(f"docker-credential-{helper}", one) for one in servers)
-                self._answers[key] = next(filter(None, some), None)
+                logins = (self._answer(f"docker-credential-{helper}", name) for name in servers)
+                self._answers[key] = next(filter(None, logins), None)
             except MissingPrerequisite as error:
                 self._answers[key] = error
-        found = self._answers[key]
-        if isinstance(found, MissingPrerequisite):
-            raise found
-        return found
+        result = self._answers[key]
+        if isinstance(result, MissingPrerequisite):
+            raise result
+        return result
 
     def _answer(self, program: str, registry: str) -> Login | None:
-        """What a credential helper answers; what it prints is never repeated."""
+        """Return the login that a credential helper prints; its output is never repeated."""
         try:
             done = self._processes.capture(
                 [program, "get"], given=f"{registry}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
@@ -138,13 +138,13 @@ class Credentials:
         if done.returncode and "credentials not found" in done.stdout + done.stderr:
             return None
         answer = _json(done.stdout)
-        secret = answer.get("Secret") if isinstance(answer, dict) else None
+        secret = part(answer, "Secret")
         if done.returncode or done.timed_out or not isinstance(secret, str):
             how = "it took too long" if done.timed_out else f"exit status {done.returncode}"
             raise MissingPrerequisite(
                 f"{program} gives no credentials for {registry}: {how}", hint=LOGIN_HINT
             )
-        user = str(answer.get("Username") or "")
+        user = str(part(answer, "Username") or "")
         if not user and not secret:
             return None  # so says docker-credential-pass of Debian 12 of what it does not have
         if user == _TOKEN_USER:
@@ -185,27 +185,27 @@ def _of_variables() -> Login | None:
     return Login(user=user, password=password)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, object]:
     try:
         text = file.read_text()
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise BadInput(f"{file}: this file of credentials cannot be read") from error
-    found = _json(text) if text.strip() else {}
-    if not isinstance(found, dict):
+    document = _json(text) if text.strip() else {}
+    if not isinstance(document, dict):
         raise BadInput(f"{file}: this file of credentials is not a JSON object", hint=LOGIN_HINT)
-    return found
+    return document
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
@@ -228,7 +228,7 @@ def _normal(key: str) -> str:
     return f"{host}{slash}{path}"
 
 
-def _login_of(entry: Mapping[str, Any], file: Path, key: str) -> Login | None:
+def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None:
     """An entry as `docker login` writes it; None for an empty one, whose login a helper has.
 
     Others write a name and a password side by side, or base64 in lines.
@@ -239,7 +239,7 @@ def _login_of(entry: Mapping[str, Any], file: Path, key: str) -> Login | None:
         name, secret = entry.get("username"), entry.get("password")
         return Login(user=str(name), password=str(secret)) if name and secret else None
     try:
-        packed = "".join(packed.split())
+        packed = "".join(str(packed).split())
         user, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
     except (ValueError, TypeError, AttributeError):
         colon = ""

@@ -1,4 +1,4 @@
-"""How long a request may take: its silence, its least rate, and its total time.
+"""Time limits of requests: the longest silence, the least rate, and the total time.
 
 A timeout of `requests` is of the silence between two bytes alone. A server that sends a byte now
 and then, a header without an end or one `100 Continue` after the other would never meet it. So the
@@ -12,12 +12,16 @@ import contextlib
 import http.client
 import io
 import math
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 LEAST_RATE = 1 << 10  # bytes a second, in each minute
 MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
@@ -26,22 +30,20 @@ ANY_S = 300.0  # for all that has no size, and beside what a size takes
 TOO_LONG = "it takes longer than it may in all"
 _POLL_S = 0.2
 _RATED_S = 60.0
-_TOLD_S = 5.0  # of silence, after which somebody is told
-_LARGEST_HEAD = (
-    1 << 20
-)  # bytes; a hundred headers are read, and http.client has no limit of its own
+_REPORT_S = 5.0  # of silence, after which it is reported
+_LARGEST_HEAD = 1 << 20  # bytes; http.client has a limit for the number of headers alone
 _COOKIES = ("Set-Cookie", "Set-Cookie2")  # none is kept; taking long ones apart takes seconds
 _FRAMING = 16 << 20  # bytes beside a body: of chunks, of what comes after them
 
 
 def total_s(size: int) -> float:
-    """The seconds that a body of some bytes may take in all."""
+    """Return the seconds that a body of `size` bytes may take in all."""
     return ANY_S + size / MEAN_RATE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BodyLimits:
-    """How many bytes a body has at most, and when the last attempt at it has to be over.
+    """The most bytes of a body, and the end of the last attempt at it.
 
     `until` is a time of `time.monotonic`.
     """
@@ -51,7 +53,7 @@ class BodyLimits:
 
     @classmethod
     def from_now(cls, size: int) -> BodyLimits:
-        """The limits of all attempts at a body, from now on."""
+        """Return the limits of all attempts at a body, from now on."""
         return cls(size=size, until=time.monotonic() + total_s(size))
 
 
@@ -60,13 +62,13 @@ SMALL_BODY = BodyLimits(size=4 << 20)
 
 @dataclass(kw_only=True, slots=True)
 class Watch:
-    """One request: when it has to be over, and what is heard of meanwhile.
+    """The time limits of one request for a `resource`, and its progress.
 
-    `what` it asks for. `check` raises what is to end it; `tell` is told of a silence. `until` is
-    a time of `time.monotonic`; a body has at most `size` bytes.
+    `check` raises to end it; `tell` gets a line for a long silence. `until` is a time of
+    `time.monotonic`; a body has at most `size` bytes.
     """
 
-    what: str
+    resource: str
     check: Callable[[], object]
     tell: Callable[[str], object]
     silence_s: float
@@ -74,35 +76,35 @@ class Watch:
     size: int
     _waited_s: float = 0.0
     _rated: int = 0
-    _came: int = 0
-    _is_told: bool = False
+    _received: int = 0
+    _is_reported: bool = False
     _head_until: float = 0.0
 
-    def send(self, sock: Any, data: bytes | bytearray) -> None:
+    def send(self, sock: socket.socket, data: bytes | bytearray) -> None:
         """Send all of some bytes; raises `TimeoutError` when that takes too long."""
         self.check()  # to connect has taken its time
         sock.settimeout(_POLL_S)
-        left = memoryview(data)
-        while left:
-            left = left[self._wait(partial(sock.send, left)) :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[self._wait(partial(sock.send, remaining)) :]
 
-    def receive(self, sock: Any, buffer: Any) -> int:
+    def receive(self, sock: socket.socket, buffer: WriteableBuffer) -> int:
         """Read some bytes, 0 at the end; raises `TimeoutError` when that takes too long."""
         size = self._wait(partial(sock.recv_into, buffer))
-        self._came += size
+        self._received += size
         most = _LARGEST_HEAD + (0 if self._head_until else 2 * self.size + _FRAMING)
-        if self._came > most:
+        if self._received > most:
             raise ConnectionError(f"more than {most} bytes came")
         return size
 
     def begin_head(self) -> None:
-        """From now on an answer is waited for, which may not be there at once."""
-        self._came = self._rated = 0
+        """Begin to wait for the head of a response."""
+        self._received = self._rated = 0
         self._waited_s = 0.0
         self._head_until = time.monotonic() + self.silence_s
 
     def end_head(self) -> None:
-        """The head of an answer is there; its body follows."""
+        """Note that the head of a response is read; its body follows."""
         self._head_until = self._waited_s = 0.0
         self._rated = 0
 
@@ -129,10 +131,11 @@ class Watch:
         if silent_s > self.silence_s:
             raise TimeoutError(f"silent for {self.silence_s:g} s")
         head_s = now - self._head_until + self.silence_s if self._head_until else 0.0
-        if max(silent_s, head_s) > _TOLD_S and not self._is_told:
-            self._is_told = True
-            what = "answer" if self._head_until else "byte"
-            self.tell(f"{self.what}: no {what} for {_TOLD_S:g} s; {self.silence_s:g} s at most")
+        if max(silent_s, head_s) > _REPORT_S and not self._is_reported:
+            self._is_reported = True
+            missing = "answer" if self._head_until else "byte"
+            limits = f"for {_REPORT_S:g} s; {self.silence_s:g} s at most"
+            self.tell(f"{self.resource}: no {missing} {limits}")
         if self._waited_s > _RATED_S and not self._head_until:
             self._check_rate()
 
@@ -147,7 +150,7 @@ _CURRENT: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """The time in which this thread's request is made; its answer keeps the watch."""
+    """Make a watch that of this thread's request; its response keeps it."""
     token = _CURRENT.set(watch)
     try:
         yield
@@ -156,10 +159,16 @@ def watched(watch: Watch) -> Iterator[None]:
 
 
 class WatchedResponse(http.client.HTTPResponse):
-    """An answer that is read under the watch of its request."""
+    """A response that is read under the watch of its request."""
 
-    def __init__(self, sock: Any, *args: Any, **more: Any) -> None:
-        super().__init__(sock, *args, **more)
+    def __init__(
+        self,
+        sock: socket.socket,
+        debuglevel: int = 0,
+        method: str | None = None,
+        url: str | None = None,
+    ) -> None:
+        super().__init__(sock, debuglevel, method, url)
         self._watch = _CURRENT.get()
         if self._watch:
             self._watch.begin_head()
@@ -175,26 +184,27 @@ class WatchedResponse(http.client.HTTPResponse):
 
 
 class WatchedSending:
-    """For connections of `http.client`: what they send goes under the watch of its request."""
+    """Mixin for connections of `http.client`: they send under the watch of a request."""
 
-    response_class: Any = WatchedResponse
-    sock: Any
+    response_class: type[http.client.HTTPResponse] = WatchedResponse
+    sock: socket.socket | None
 
-    def send(self, data: Any) -> None:
-        """Send bytes, or what `http.client` makes of anything else; it may connect first."""
+    def send(self, data: object) -> None:
+        """Send bytes, and connect first if needed; `http.client` sends anything else."""
         watch = _CURRENT.get()
         if watch is None or not isinstance(data, bytes | bytearray):
             super().send(data)  # type: ignore[misc]
             return
         if self.sock is None:
             self.connect()  # type: ignore[attr-defined]
+        assert self.sock is not None
         watch.send(self.sock, data)
 
 
 class _Raw(io.RawIOBase):
-    """What comes of a socket; `raw` is the file of it, which holds it open until it is closed."""
+    """The bytes of a socket; `raw` is its file, which holds it open until it is closed."""
 
-    def __init__(self, sock: Any, raw: io.RawIOBase, watch: Watch) -> None:
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase, watch: Watch) -> None:
         super().__init__()
         self._sock, self._raw, self._watch = sock, raw, watch
         self._timeout_s = sock.gettimeout()
@@ -203,7 +213,7 @@ class _Raw(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         return self._watch.receive(self._sock, buffer)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A blob from a registry into a file: hashed as it comes, gone on with where it broke off."""
+"""Downloads of blobs: hashed as they come, resumed where they broke off."""
 
 from __future__ import annotations
 
@@ -12,79 +12,79 @@ import requests
 import urllib3.exceptions
 
 from builder.registry.deadlines import LEAST_GAIN, BodyLimits
-from builder.registry.failures import Passing, WrongContent
+from builder.registry.failures import Transient, WrongContent
 from builder.registry.references import Descriptor
 from builder.registry.repository import Repository
 from builder.system.atomic import discard
 
-_PIECE = 1 << 16  # what breaks off within one is lost
+_CHUNK = 1 << 16  # bytes; a partial chunk is lost
 OnBytes = Callable[[int], object]
 
 
-def read_blob(registry: Repository, wanted: Descriptor, path: Path, on_bytes: OnBytes) -> None:
+def read_blob(registry: Repository, blob: Descriptor, path: Path, on_bytes: OnBytes) -> None:
     """See `Registry.read_blob`."""
-    with path.open("ab+") as file:
-        hashed = Hashed(file, wanted.size)
-        kept = hashed.size > 0
+    with path.open("ab+") as raw:
+        file = HashingFile(raw, blob.size)
+        is_resumed = file.size > 0
         try:
             while True:
-                _fill(registry, wanted, hashed, on_bytes)
-                if hashed.digest == wanted.digest:
+                _fill(registry, blob, file, on_bytes)
+                if file.digest == blob.digest:
                     return
-                if not kept:
-                    raise registry.wrong(wanted.digest, f"the registry gives {hashed.digest}")
-                kept = False  # perhaps what lay there was wrong: once more, from the beginning
-                hashed.empty()
+                if not is_resumed:
+                    raise registry.wrong(blob.digest, f"the registry gives {file.digest}")
+                is_resumed = False  # the bytes in the file may be wrong: once more, from the start
+                file.empty()
         except WrongContent:
             discard(path)
             raise
 
 
-def _fill(registry: Repository, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes) -> None:
-    """Fetch what is missing of a blob, as often as it takes and `Patience` allows."""
-    patience, limits = registry.transport.patience(), BodyLimits.from_now(wanted.size)
-    while hashed.size < wanted.size:
-        before = hashed.size
+def _fill(registry: Repository, blob: Descriptor, file: HashingFile, on_bytes: OnBytes) -> None:
+    """Fetch the missing end of a blob, in as many attempts as `Retries` allows."""
+    retries, limits = registry.transport.retries(), BodyLimits.from_now(blob.size)
+    while file.size < blob.size:
+        before = file.size
         try:
-            _append(registry, wanted, hashed, on_bytes, limits)
-        except Passing as passing:
-            if hashed.size - before >= LEAST_GAIN:
-                patience.gained()
-            patience.after(passing)
+            _append(registry, blob, file, on_bytes, limits)
+        except Transient as transient:
+            if file.size - before >= LEAST_GAIN:
+                retries.reset()
+            retries.wait(transient)
 
 
 def _append(
-    registry: Repository, wanted: Descriptor, hashed: Hashed, on_bytes: OnBytes, limits: BodyLimits
+    registry: Repository, blob: Descriptor, file: HashingFile, on_bytes: OnBytes, limits: BodyLimits
 ) -> None:
-    """Fetch what is missing of a blob, once. Raises `Passing` when that breaks off."""
-    there, transport = hashed.size, registry.transport
-    headers = {"Range": f"bytes={there}-"} if there else {}
-    good = (200, 206, 416) if there else (200,)
-    path = f"blobs/{wanted.digest}"
-    with registry.once("GET", path, headers=headers, good=good, limits=limits) as answer:
+    """Fetch the missing end of a blob, once. Raises `Transient` when that breaks off."""
+    offset, transport = file.size, registry.transport
+    headers = {"Range": f"bytes={offset}-"} if offset else {}
+    good = (200, 206, 416) if offset else (200,)
+    path = f"blobs/{blob.digest}"
+    with registry.request_once("GET", path, headers=headers, good=good, limits=limits) as answer:
         if answer.status_code == requests.codes.requested_range_not_satisfiable:
-            raise registry.wrong(wanted.digest, f"it ends after {there} of {wanted.size} bytes")
+            raise registry.wrong(blob.digest, f"it ends after {offset} of {blob.size} bytes")
         if answer.status_code == requests.codes.ok:
-            hashed.empty()
-        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {there}-"):
-            raise registry.wrong(wanted.digest, "the registry sends another part than asked for")
+            file.empty()
+        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
+            raise registry.wrong(blob.digest, "the registry sends another part than asked for")
         try:
-            while piece := answer.raw.read(_PIECE, decode_content=False):
-                if hashed.size + len(piece) > wanted.size:
-                    raise registry.wrong(wanted.digest, f"it has more than {wanted.size} bytes")
-                hashed.append(piece)
-                on_bytes(len(piece))
+            while chunk := answer.raw.read(_CHUNK, decode_content=False):
+                if file.size + len(chunk) > blob.size:
+                    raise registry.wrong(blob.digest, f"it has more than {blob.size} bytes")
+                file.append(chunk)
+                on_bytes(len(chunk))
         except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError) as error:
-            raise transport.broken(error, f"{registry.repository}: {wanted.digest}") from error
-    if hashed.size < wanted.size:
-        short = EOFError(f"{hashed.size} of {wanted.size} bytes came")
-        raise transport.broken(short, f"{registry.repository}: {wanted.digest}")
+            raise transport.broken(error, f"{registry.repository}: {blob.digest}") from error
+    if file.size < blob.size:
+        short = EOFError(f"{file.size} of {blob.size} bytes came")
+        raise transport.broken(short, f"{registry.repository}: {blob.digest}")
 
 
-class Hashed:
-    """A file that is written at its end, and its digest; what is in it already is read first.
+class HashingFile:
+    """A file that is appended to, and its digest; the bytes in it are read first.
 
-    What has more than `limit` bytes is emptied.
+    A file of more than `limit` bytes is emptied.
     """
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
@@ -93,24 +93,24 @@ class Hashed:
         if os.fstat(file.fileno()).st_size > limit:
             self.empty()
         file.seek(0)
-        while piece := file.read(_PIECE):
-            self._note(piece)
+        while chunk := file.read(_CHUNK):
+            self._note(chunk)
 
     @property
     def digest(self) -> str:
-        """`sha256:...` of all that is in it."""
+        """Return the digest of all bytes, `sha256:...`."""
         return f"sha256:{self._digest.hexdigest()}"
 
-    def append(self, piece: bytes) -> None:
-        """Write a piece."""
-        self._file.write(piece)
-        self._note(piece)
+    def append(self, chunk: bytes) -> None:
+        """Write a chunk."""
+        self._file.write(chunk)
+        self._note(chunk)
 
     def empty(self) -> None:
-        """Begin anew."""
+        """Drop all bytes."""
         self._file.truncate(0)
         self._digest, self.size = hashlib.sha256(), 0
 
-    def _note(self, piece: bytes) -> None:
-        self._digest.update(piece)
-        self.size += len(piece)
+    def _note(self, chunk: bytes) -> None:
+        self._digest.update(chunk)
+        self.size += len(chunk)

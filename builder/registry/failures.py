@@ -1,4 +1,4 @@
-"""What can go wrong with a registry: each failure says what was asked, of whom, and what next."""
+"""Failures of registries: each names the request, the server, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from builder.model.errors import BuildImagesError
 
 
 class RegistryFailed(BuildImagesError):
-    """A registry did not do what was asked, and will not by being asked again.
+    """A registry refused a request, and would refuse it again.
 
-    `code` is its own word for it (`DENIED`), empty if it gave none.
+    `code` is its own error code (`DENIED`), empty if it gave none.
     """
 
     code = ""
@@ -19,13 +19,13 @@ class NotThere(RegistryFailed):
 
 
 class Denied(RegistryFailed):
-    """The registry does not let us: no credentials, wrong ones (401), or too few rights (403)."""
+    """The registry denies access: no credentials, wrong ones (401), or too few rights (403)."""
 
     exit_code = 4
 
 
 class Unreachable(RegistryFailed):
-    """There is no answer from a registry, or none that TLS lets us trust."""
+    """A registry does not answer, or TLS cannot verify it."""
 
     exit_code = 4
 
@@ -35,13 +35,13 @@ class Unreachable(RegistryFailed):
 
 
 class WrongContent(RegistryFailed):
-    """What the registry gives is not what its digest, its size or its kind says: refused."""
+    """The registry's content does not match its digest, size or kind."""
 
     exit_code = 5
 
 
-class Passing(Exception):
-    """A failure that may pass by itself; `wait_s` is how long the server asks to be left alone."""
+class Transient(Exception):
+    """A failure that may pass by itself; `wait_s` is the pause that the server asks for."""
 
     def __init__(self, failure: RegistryFailed, *, wait_s: float = 0.0) -> None:
         super().__init__(str(failure))

@@ -1,4 +1,4 @@
-"""The media types of what is published, and manifests that refer to an image by `subject`.
+"""Media types of published artifacts, and manifests that refer to an image by `subject`.
 
 SIF: what `apptainer pull oras://` takes, a single layer of that type
 (https://github.com/apptainer/apptainer/blob/main/internal/pkg/client/oras/oras.go). The tarball's
@@ -34,7 +34,7 @@ TITLE = "org.opencontainers.image.title"
 def referrer(
     layer: Descriptor, subject: Descriptor, *, artifact_type: str, annotations: Mapping[str, str]
 ) -> bytes:
-    """The manifest of one file that belongs to an image; the same file gives the same bytes."""
+    """Return the manifest of one file that belongs to an image; equal files give equal bytes."""
     return as_bytes(
         {
             "schemaVersion": 2,
@@ -49,5 +49,5 @@ def referrer(
 
 
 def as_bytes(value: object) -> bytes:
-    """JSON that is the same for equal values."""
+    """Return JSON that is the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
@@ -30,17 +29,17 @@ _VALID = "write HOST/NAMESPACE/NAME:TAG, or HOST/NAMESPACE/NAME@sha256:..."
 
 
 def is_digest(text: object) -> bool:
-    """Whether a value is a digest as this project takes them: SHA-256 alone."""
+    """Return whether a value is a digest; only SHA-256 is accepted."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text can be a tag."""
+    """Return whether a text is a valid tag."""
     return _TAG.fullmatch(text) is not None
 
 
 def is_repository(text: str) -> bool:
-    """Whether a text can be a repository's path."""
+    """Return whether a text is a valid repository path."""
     return _REPOSITORY.fullmatch(text) is not None
 
 
@@ -63,7 +62,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """A reference as people write it; Docker Hub where no registry is named.
+        """Return the reference of a text; Docker Hub where no registry is named.
 
         Raises `BadInput`, which never repeats a password.
         """
@@ -75,7 +74,7 @@ class Reference:
             shown = text if digest.startswith("sha") else name.partition(":")[0]
             raise _no_reference(shown, "after @ stands no sha256: with 64 hexadecimal digits")
         first, slash, rest = name.partition("/")
-        named = bool(slash) and (first == "localhost" or any(one in first for one in ".:["))
+        named = bool(slash) and (first == "localhost" or any(mark in first for mark in ".:["))
         registry, path = (first, rest) if named else (DOCKER_HUB, name)
         repository, colon, tag = path.partition(":")
         if colon and not is_tag(tag):
@@ -94,7 +93,7 @@ class Reference:
         return f"{self.registry}/{self.repository}"
 
     def at(self, target: str) -> Reference:
-        """The same repository, at a tag or a digest."""
+        """Return the same repository, at a tag or a digest."""
         if is_digest(target):
             return replace(self, tag="", digest=target)
         return replace(self, tag=target, digest="")
@@ -105,14 +104,14 @@ class Reference:
 
 
 def _fault(registry: str, repository: str, tag: str, digest: str) -> str:
-    """Why some parts make no reference; empty if they make one."""
+    """Return the reason that parts make no reference; empty if they make one."""
     if not _HOST.fullmatch(registry):
         return f'"{registry}" is no host, with a port up to 65535 or without one'
     if len(f"{registry}/{repository}") > _LONGEST_NAME:
         return f"a name has at most {_LONGEST_NAME} letters"
     if not is_repository(repository):
-        why = "small letters and digits, joined by . _ - or /"
-        return f'"{repository}" is no repository: {why}'
+        reason = "small letters and digits, joined by . _ - or /"
+        return f'"{repository}" is no repository: {reason}'
     if tag and not is_tag(tag):
         return f'"{tag}" is no tag'
     if digest and not is_digest(digest):
@@ -120,13 +119,13 @@ def _fault(registry: str, repository: str, tag: str, digest: str) -> str:
     return ""
 
 
-def _no_reference(text: str, why: str) -> BadInput:
-    return BadInput(printable(f"{text[:300]}: no image reference: {why}"), hint=_VALID)
+def _no_reference(text: str, reason: str) -> BadInput:
+    return BadInput(printable(f"{text[:300]}: no image reference: {reason}"), hint=_VALID)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Descriptor:
-    """What a manifest or a blob is, without its bytes: media type, digest, size in bytes.
+    """Media type, digest and size in bytes of a manifest or a blob.
 
     `platform` is as in an index: `os`, `architecture`.
     """
@@ -140,12 +139,12 @@ class Descriptor:
 
     @classmethod
     def of(cls, content: bytes, media_type: str) -> Descriptor:
-        """Of some bytes."""
+        """Return the descriptor of bytes."""
         return cls(media_type=media_type, digest=digest_of(content), size=len(content))
 
     @classmethod
     def read(cls, value: object, where: str) -> Descriptor:
-        """Of JSON that came from elsewhere; raises `WrongContent`, which names `where`."""
+        """Return the descriptor of untrusted JSON; raises `WrongContent`, which names `where`."""
         if not isinstance(value, dict):
             raise WrongContent(f"{where}: there is no descriptor where one has to be")
         kind, digest, size = value.get("mediaType"), value.get("digest"), value.get("size")
@@ -160,17 +159,17 @@ class Descriptor:
             digest=str(digest),
             size=size,
             artifact_type=_text(value.get("artifactType")),
-            platform=_words(value.get("platform")),
+            platform=_printable_texts(value.get("platform")),
             annotations=_texts(value.get("annotations")),
         )
 
     def bare(self) -> Descriptor:
-        """Media type, digest and size alone, as a `subject` is written."""
+        """Return media type, digest and size alone, as a `subject` is written."""
         return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
 
-    def as_json(self) -> dict[str, Any]:
-        """As manifests and indexes hold it."""
-        found: dict[str, Any] = {
+    def as_json(self) -> dict[str, object]:
+        """Return the JSON of manifests and indexes."""
+        fields: dict[str, object] = {
             "mediaType": self.media_type,
             "digest": self.digest,
             "size": self.size,
@@ -178,7 +177,7 @@ class Descriptor:
             "platform": dict(self.platform),
             "annotations": dict(self.annotations),
         }
-        return {key: value for key, value in found.items() if value or key == "size"}
+        return {key: value for key, value in fields.items() if value or key == "size"}
 
 
 def _text(value: object) -> str:
@@ -186,12 +185,12 @@ def _text(value: object) -> str:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """The texts of a mapping; what is no text is left out."""
+    """Return the texts of a mapping without its other values."""
     if not isinstance(value, dict):
         return {}
-    return {key: one for key, one in value.items() if isinstance(one, str)}
+    return {key: text for key, text in value.items() if isinstance(text, str)}
 
 
-def _words(value: object) -> dict[str, str]:
-    """The same of what people are shown: what would steer a terminal names no platform."""
-    return {key: one for key, one in _texts(value).items() if one.isprintable()}
+def _printable_texts(value: object) -> dict[str, str]:
+    """Return the printable texts of a mapping: others could steer a terminal."""
+    return {key: text for key, text in _texts(value).items() if text.isprintable()}

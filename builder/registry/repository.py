@@ -14,10 +14,11 @@ import requests
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
-from builder.registry.answers import length_of, whole
+from builder.model.exact_json import part
+from builder.registry.answers import length_of, read_limited
 from builder.registry.authorization import DELETE, PULL, PUSH, Scope
 from builder.registry.deadlines import BodyLimits
-from builder.registry.failures import NotThere, Passing, RegistryFailed
+from builder.registry.failures import NotThere, RegistryFailed, Transient
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, is_digest, is_tag
 from builder.registry.source import LARGEST_MANIFEST, Source
@@ -29,9 +30,9 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 INDEXES = (INDEX, DOCKER_LIST)
 MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
 _ACCEPT = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
-# What a registry says of blobs that it has, while another client writes the same ones; that of
-# Debian 12 says the first of an entry that it reads half written.
-_SOON_THERE = ("DIGEST_INVALID", "MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN")
+# Error codes for blobs that exist, while another client writes the same ones; the registry of
+# Debian 12 sends the first for an entry that it reads half written.
+_WRITTEN_NOW = ("DIGEST_INVALID", "MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN")
 _MOST_PAGES = 1000
 
 
@@ -57,20 +58,21 @@ class Repository(Source):
     # Manifests
 
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
-        """A manifest by tag, digest or descriptor, and its bytes.
+        """Return a manifest by tag, digest or descriptor, and its bytes.
 
         Raises `WrongContent` when it has another digest or size than the one named, or more than
         4 MiB.
         """
-        wanted = target if isinstance(target, Descriptor) else None
-        name = wanted.digest if wanted else str(target)
-        content, said = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
-        found = Descriptor.of(content, wanted.media_type if wanted else _type_of(said))
-        if is_digest(name) and found.digest != name:
-            raise self.wrong(name, f"the registry gives {found.digest}")
-        if wanted and wanted.size != found.size:
-            raise self.wrong(name, f"it has {found.size} bytes, and is said to have {wanted.size}")
-        return found, content
+        expected = target if isinstance(target, Descriptor) else None
+        name = expected.digest if expected else str(target)
+        content, headers = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
+        manifest = Descriptor.of(content, expected.media_type if expected else _type_of(headers))
+        if is_digest(name) and manifest.digest != name:
+            raise self.wrong(name, f"the registry gives {manifest.digest}")
+        if expected and expected.size != manifest.size:
+            problem = f"it has {manifest.size} bytes, and is said to have {expected.size}"
+            raise self.wrong(name, problem)
+        return manifest, content
 
     def write_manifest(self, content: bytes, media_type: str, target: str = "") -> Descriptor:
         """Write a manifest under a tag, or by its digest alone if `target` is empty."""
@@ -79,42 +81,42 @@ class Repository(Source):
     def put_manifest(
         self, content: bytes, media_type: str, target: str = ""
     ) -> tuple[Descriptor, bool]:
-        """Write a manifest; and whether the registry has taken note of its subject by itself.
+        """Write a manifest; return also whether the registry noted its subject by itself.
 
         Raises `BadInput` for a target that is no tag and no digest: it becomes part of a path.
         """
         if target and not (is_tag(target) or is_digest(target)):
             raise BadInput(f'{self.name}: "{printable(target)}" is no tag and no digest')
-        found, patience = Descriptor.of(content, media_type), self.transport.patience()
+        descriptor, retries = Descriptor.of(content, media_type), self.transport.retries()
         while True:
             try:
-                given, noted = self._put(found, content, target)
+                stored, noted = self._put(descriptor, content, target)
                 break
-            except Passing as passing:
-                patience.after(passing)
+            except Transient as transient:
+                retries.wait(transient)
             except RegistryFailed as error:
-                if error.code not in _SOON_THERE:
+                if error.code not in _WRITTEN_NOW:
                     raise
-                patience.after(Passing(error))
-        if given != found.digest:
-            raise self.wrong(found.digest, f"the registry keeps it as {printable(given)}")
-        return found, noted
+                retries.wait(Transient(error))
+        if stored != descriptor.digest:
+            raise self.wrong(descriptor.digest, f"the registry keeps it as {printable(stored)}")
+        return descriptor, noted
 
-    def _put(self, found: Descriptor, content: bytes, target: str) -> tuple[str, bool]:
-        with self.once(
+    def _put(self, descriptor: Descriptor, content: bytes, target: str) -> tuple[str, bool]:
+        with self.request_once(
             "PUT",
-            f"manifests/{target or found.digest}",
-            headers={"Content-Type": found.media_type},
+            f"manifests/{target or descriptor.digest}",
+            headers={"Content-Type": descriptor.media_type},
             body=lambda: content,
             good=(201, 202, 200),
         ) as answer:
-            given = answer.headers.get("Docker-Content-Digest", found.digest)
-            return given, "OCI-Subject" in answer.headers
+            stored = answer.headers.get("Docker-Content-Digest", descriptor.digest)
+            return stored, "OCI-Subject" in answer.headers
 
     def tags(self) -> list[str]:
-        """All tags; none in a repository that does not exist."""
+        """Return all tags; none of a repository that does not exist."""
         try:
-            pages = [page.get("tags") or [] for page in self.pages("tags/list", "tags/list")]
+            pages = [part(page, "tags") or [] for page in self.pages("tags/list", "tags/list")]
         except NotThere:
             return []
         if not all(isinstance(page, list) for page in pages):
@@ -124,106 +126,110 @@ class Repository(Source):
     # Blobs
 
     def has_blob(self, digest: str) -> bool:
-        """Whether the repository has a blob."""
+        """Return whether the repository has a blob."""
         try:
-            with self.asked("HEAD", f"blobs/{digest}"):
+            with self.request("HEAD", f"blobs/{digest}"):
                 return True
         except NotThere:
             return False
 
-    def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
-        """The bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
-        if wanted.size > limit:
-            raise self.wrong(wanted.digest, f"it has {wanted.size} bytes, at most {limit} are read")
-        content, _ = self._fetch(f"blobs/{wanted.digest}", wanted.digest, limit)
-        if digest_of(content) != wanted.digest or len(content) != wanted.size:
-            raise self.wrong(wanted.digest, f"the registry gives {digest_of(content)}")
+    def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
+        """Return the bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
+        if blob.size > limit:
+            raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
+        content, _ = self._fetch(f"blobs/{blob.digest}", blob.digest, limit)
+        if digest_of(content) != blob.digest or len(content) != blob.size:
+            raise self.wrong(blob.digest, f"the registry gives {digest_of(content)}")
         return content
 
     def mount_blob(self, digest: str, repository: str) -> bool:
-        """Take a blob over from another repository of the same registry; whether that went."""
+        """Mount a blob of another repository of the same registry; return whether that worked."""
         path = f"blobs/uploads/?{urlencode({'mount': digest, 'from': repository})}"
         scope = Scope(repository=self.repository, actions=PUSH, also=(repository,))
         session = ""
-        with contextlib.suppress(RegistryFailed, Passing):  # uploading will tell what is wrong
-            with self.asked("POST", path, good=(201, 202), scope=scope) as answer:
+        with contextlib.suppress(RegistryFailed, Transient):  # uploading it will raise the error
+            with self.request("POST", path, good=(201, 202), scope=scope) as answer:
                 if answer.status_code == requests.codes.created:
                     return True
                 session = answer.headers.get("Location", "")
             if session:
-                gone = Scope(repository=self.repository, actions=DELETE)
-                self.once("DELETE", session, good=(204, 202, 200), scope=gone).close()
+                deletion = Scope(repository=self.repository, actions=DELETE)
+                self.request_once("DELETE", session, good=(204, 202, 200), scope=deletion).close()
         return False
 
     # Requests
 
-    def asked(self, method: str, path: str, **more: Any) -> Any:
-        """An answer as a context; see `Transport.asked`."""
-        return self.transport.asked(**self._request(method, path, **more))
+    def request(
+        self, method: str, path: str, **more: Any
+    ) -> contextlib.AbstractContextManager[requests.Response]:
+        """Return a response as a context; see `Transport.request`."""
+        return self.transport.request(**self._request_arguments(method, path, **more))
 
-    def once(self, method: str, path: str, **more: Any) -> requests.Response:
-        """An answer to a request that is made once; see `Transport.once`."""
-        return self.transport.once(**self._request(method, path, **more))
+    def request_once(self, method: str, path: str, **more: Any) -> requests.Response:
+        """Return the response to a request that is made once; see `Transport.request_once`."""
+        return self.transport.request_once(**self._request_arguments(method, path, **more))
 
-    def _request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """A request's parts; `path` is below the repository, or a URL that the registry gave."""
-        reads = method in {"GET", "HEAD"}
-        scope = Scope(repository=self.repository, actions=PULL if reads else PUSH)
-        shown = path.partition("?")[0] if "://" not in path else "upload"
+    def _request_arguments(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        """Return a request's parts; `path` is below the repository, or a URL of the registry's."""
+        is_read = method in {"GET", "HEAD"}
+        scope = Scope(repository=self.repository, actions=PULL if is_read else PUSH)
+        label = path.partition("?")[0] if "://" not in path else "upload"
         own = path if path.startswith("/") or "://" in path else f"/v2/{self.repository}/{path}"
-        what = f"{self.repository}: {printable(shown)}"
-        return {"method": method, "path": own, "scope": scope, "what": what, **more}
+        resource = f"{self.repository}: {printable(label)}"
+        return {"method": method, "path": own, "scope": scope, "resource": resource, **more}
 
-    def pages(self, path: str, what: str, *, media_type: str = "") -> Iterator[dict[str, Any]]:
-        """The JSON objects of a list that may come in pages.
+    def pages(
+        self, path: str, resource: str, *, media_type: str = ""
+    ) -> Iterator[dict[str, object]]:
+        """Yield the JSON objects of a list that may come in pages.
 
         With a `media_type`, the list is one that a registry need not keep: raises `NotThere`
         unless it answers with that type. Raises `WrongContent` for a list without an end.
         """
         for _ in range(_MOST_PAGES):
-            content, said = self._fetch(path, what, optional=bool(media_type))
-            if media_type and _type_of(said) != media_type:
-                raise NotThere(f"{self.name}: {what}: what the registry gives is no such list")
-            with self.transport.guarded(f"{self.repository}: {what}"):
-                path = next_page(said.get("Link", ""))
-            yield self.object_of(content, what, "list")
+            content, headers = self._fetch(path, resource, optional=bool(media_type))
+            if media_type and _type_of(headers) != media_type:
+                raise NotThere(f"{self.name}: {resource}: what the registry gives is no such list")
+            with self.transport.reading(f"{self.repository}: {resource}"):
+                path = next_page(headers.get("Link", ""))
+            yield self.object_of(content, resource, "list")
             if not path:
                 return
-        raise self.wrong(what, f"a list of more than {_MOST_PAGES} pages")
+        raise self.wrong(resource, f"a list of more than {_MOST_PAGES} pages")
 
     def _fetch(
         self,
         path: str,
-        what: str,
+        resource: str,
         limit: int = LARGEST_MANIFEST,
         headers: Mapping[str, str] | None = None,
         *,
         optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """A small thing whole, and the headers that came with it."""
-        patience = self.transport.patience()
+        """Return all of a small resource, and the response's headers."""
+        retries = self.transport.retries()
         while True:
             try:
-                with self.once(
+                with self.request_once(
                     "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
                 ) as answer:
-                    return self._whole(answer, what, limit), answer.headers
-            except Passing as passing:
-                patience.after(passing)
+                    return self._read_limited(answer, resource, limit), answer.headers
+            except Transient as transient:
+                retries.wait(transient)
 
-    def _whole(self, answer: requests.Response, what: str, limit: int) -> bytes:
-        """The body of an answer, which is refused if it is larger than `limit` bytes."""
-        with self.transport.guarded(f"{self.repository}: {what}"):
+    def _read_limited(self, answer: requests.Response, resource: str, limit: int) -> bytes:
+        """Return the body of a response; refuse one of more than `limit` bytes."""
+        with self.transport.reading(f"{self.repository}: {resource}"):
             length = length_of(answer)
         if length > limit:
-            raise self.wrong(what, f"it has {length} bytes, at most {limit} are read")
-        with self.transport.guarded(f"{self.repository}: {what}"):
-            content = whole(answer, limit)
+            raise self.wrong(resource, f"it has {length} bytes, at most {limit} are read")
+        with self.transport.reading(f"{self.repository}: {resource}"):
+            content = read_limited(answer, limit)
         if len(content) > limit:
-            raise self.wrong(what, f"it has more than {limit} bytes")
+            raise self.wrong(resource, f"it has more than {limit} bytes")
         return content
 
 
 def _type_of(headers: Mapping[str, str]) -> str:
-    """The media type of an answer, without its parameters."""
+    """Return the media type of a response, without its parameters."""
     return headers.get("Content-Type", "").partition(";")[0].strip()

@@ -1,4 +1,4 @@
-"""What all requests to servers have in common: which failures pass, and how they are worded."""
+"""Helpers for all HTTP requests: transient status, the text of errors, URLs and headers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib3.util import parse_url
 
 from builder.system import terminal
 
-# Those that may pass by themselves; every other status is the server's last word.
+# Failures that may pass by themselves; any other status is final.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SHOWN = 200  # letters
 _DATE = 64  # letters, at most, of a time as headers write it
@@ -22,22 +22,22 @@ _USER = re.compile(r"://[^/?#\s]*@")
 
 
 def server_of(url: str) -> str:
-    """Host and port, without a user name and a password."""
+    """Return host and port, without a user name and a password."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def without_users(text: str) -> str:
-    """A text for people and logs: its URLs without user names and passwords."""
+    """Return a text for people and logs: its URLs without user names and passwords."""
     return _USER.sub("://", text)
 
 
 def printable(text: str) -> str:
-    """A text of somebody else's for people and logs: what would steer a terminal is spelt out."""
+    """Return an untrusted text for people and logs: control characters are escaped."""
     return terminal.printable(text, most=_SHOWN)
 
 
 def innermost(error: BaseException) -> str:
-    """The innermost reason: what wraps it repeats host, port and URL."""
+    """Return the innermost reason: the errors around it repeat host, port and URL."""
     inner = cause_of(error)
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror
@@ -45,14 +45,14 @@ def innermost(error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The first of a chain of errors."""
+    """Return the first of a chain of errors."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     return error
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """The seconds that a server asks to be left alone, 0 if it does not say (RFC 9110, 10.2.3)."""
+    """Return the seconds of Retry-After, 0 without one (RFC 9110, 10.2.3)."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text) if len(text) <= _DIGITS else math.inf
@@ -73,26 +73,26 @@ _LINK = re.compile(r"<([^<>]*)>([^<>,]*)")
 _NEXT = re.compile(r';\s*rel\s*=\s*"?next"?\s*(?:;|$)', re.IGNORECASE)
 
 
-def joined(base: str, given: str) -> str:
-    """An absolute URL of what a registry wrote: an upload's, the next page's, a redirect's.
+def joined(base: str, address: str) -> str:
+    """Return an absolute URL of a registry's address: an upload's, a next page's, a redirect's.
 
-    Raises `ValueError` for what is none, is longer than `LONGEST`, names no host or a user, or
-    holds a backslash: of `https://a\\@b/` one reader takes the host to be a, another b, and secrets
-    go by the host.
+    Raises `ValueError` for an invalid one, or one that is longer than `LONGEST`, names no host or a
+    user, or holds a backslash: parsers disagree about the host of `https://a\\@b/`, and secrets go
+    by the host.
     """
-    if len(given) > LONGEST:
-        raise ValueError(f"an address of {len(given)} characters")
-    if _ODD.search(given):
+    if len(address) > LONGEST:
+        raise ValueError(f"an address of {len(address)} characters")
+    if _ODD.search(address):
         raise ValueError("a backslash or a control character in an address")
-    url = urljoin(base, given)
-    seen = urlsplit(url)
-    if "@" in seen.netloc or origin(url)[1].strip("[]") != (seen.hostname or ""):
+    url = urljoin(base, address)
+    parts = urlsplit(url)
+    if "@" in parts.netloc or origin(url)[1].strip("[]") != (parts.hostname or ""):
         raise ValueError("an address whose host is not plain")
     return url
 
 
 def next_page(link: str) -> str:
-    """The address of a list's next page out of a `Link` header; empty for the last page.
+    """Return the address of a list's next page from a `Link` header; empty for the last page.
 
     Raises `ValueError` for a header that is longer than `LONGEST`.
     """
@@ -103,9 +103,9 @@ def next_page(link: str) -> str:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port, as they are asked: what may see the credentials for a registry.
+    """Return scheme, host and port: the credentials for a registry go to its origin alone.
 
-    Raises `ValueError` for what is no URL.
+    Raises `ValueError` for a text that is no URL.
     """
     parts = parse_url(url)
     scheme = (parts.scheme or "").lower()

@@ -1,4 +1,4 @@
-"""Upstream's tarballs as Debian keeps them, in its source packages: signed, on every mirror.
+"""Upstream's tarballs in Debian's source packages: signed, on every mirror.
 
 `debian-source:PACKAGE/VERSION` names the `.orig.tar.*` of a package; the version is upstream's as
 Debian writes it, without epoch and revision: `openmpi/5.0.7`, `ucx/1.18.1+ds`. Debian often packs
@@ -42,7 +42,7 @@ class _Package:
 
 
 class DebianSources:
-    """The indices of source packages of some suites, each read from a mirror when first asked.
+    """The indices of source packages of suites, each read from a mirror when first needed.
 
     `store.debian` is the mirror's URL. Raises `Unfetched` (exit code 4) when the mirror cannot be
     reached or has no such package, `Refused` (5) when a signature or a checksum is wrong.
@@ -68,17 +68,17 @@ class DebianSources:
         self._reading = threading.Lock()
 
     def resolve(self, url: str) -> LockedSource:
-        """The source that a `debian-source:` URL names; `recipes` and `mirrors` are empty."""
+        """Return the source that a `debian-source:` URL names, without recipes and mirrors."""
         package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
         seen: set[str] = set()
         for suite in self.suites:
-            for found in _packages(self._index(suite), package):
-                if found.upstream == version:
-                    return _located(url, package, found)
-                seen.add(f"{found.upstream} ({suite})")
-        there = ", ".join(sorted(seen)) or "no version of it"
+            for entry in _packages(self._index(suite), package):
+                if entry.upstream == version:
+                    return _locked_source(url, package, entry)
+                seen.add(f"{entry.upstream} ({suite})")
+        available = ", ".join(sorted(seen)) or "no version of it"
         raise Unfetched(
-            f"{url}: Debian's {', '.join(self.suites) or 'suites'} have {there}",
+            f"{url}: Debian's {', '.join(self.suites) or 'suites'} have {available}",
             hint="the version is upstream's as Debian writes it, without epoch and revision",
         )
 
@@ -90,11 +90,11 @@ class DebianSources:
             return self._indices[suite]
 
     def _fetch_index(self, suite: str) -> str:
-        """The text of a suite's index of sources, after its signature and checksum were checked."""
+        """Return the text of a suite's index of sources; check its signature and checksum."""
         if not self.store.debian:
             raise Unfetched(f"no Debian mirror is known, for the sources of {suite}")
         self.say(f"reading Debian's index of sources of {suite}")
-        sha256, size = _promised(self._release(suite), suite)
+        sha256, size = _listed_index(self._release(suite), suite)
         index = LockedSource(
             url=f"{DEBIAN_SOURCE}{suite}/0",
             path=f"dists/{suite}/{_INDEX}",
@@ -108,7 +108,7 @@ class DebianSources:
         ).decode()
 
     def _release(self, suite: str) -> str:
-        """The part of a suite's InRelease that Debian's keys signed."""
+        """Return the part of a suite's InRelease that Debian's keys signed."""
         signed, plain = (self.store.path / f".{suite}.{end}" for end in ("InRelease", "Release"))
         self.store.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -139,16 +139,16 @@ class DebianSources:
             raise Refused(text) from error
 
 
-def _promised(release: str, suite: str) -> tuple[str, int]:
-    """The SHA-256 and the size of the index, as the Release file of that very suite says."""
+def _listed_index(release: str, suite: str) -> tuple[str, int]:
+    """Return SHA-256 and size of the index from the Release file of that suite."""
     names = set(re.findall(r"^(?:Suite|Codename): (\S+)$", release, re.MULTILINE))
     if suite not in names:
         raise Refused(f"the mirror's Release file of {suite} is that of {', '.join(sorted(names))}")
     sums = release.partition("\nSHA256:\n")[2]
-    found = re.search(rf"^ ([0-9a-f]{{64}})\s+(\d+)\s+{re.escape(_INDEX)}$", sums, re.MULTILINE)
-    if not found:
+    match = re.search(rf"^ ([0-9a-f]{{64}})\s+(\d+)\s+{re.escape(_INDEX)}$", sums, re.MULTILINE)
+    if not match:
         raise Unfetched(f"the Release file of {suite} names no {_INDEX}")
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def _packages(index: str, name: str) -> Iterator[_Package]:
@@ -173,10 +173,10 @@ def _package(stanza: str) -> _Package:
     )
 
 
-def _located(url: str, package: str, found: _Package) -> LockedSource:
-    wanted = _ORIG.format(package=re.escape(package), version=re.escape(found.upstream))
-    for name, (sha256, size) in sorted(found.files.items()):
-        if re.fullmatch(wanted, name):
-            path = f"{found.directory}/{name}"
+def _locked_source(url: str, package: str, entry: _Package) -> LockedSource:
+    pattern = _ORIG.format(package=re.escape(package), version=re.escape(entry.upstream))
+    for name, (sha256, size) in sorted(entry.files.items()):
+        if re.fullmatch(pattern, name):
+            path = f"{entry.directory}/{name}"
             return LockedSource(url=url, file=name, sha256=sha256, size=size, path=path)
     raise Unfetched(f"{url}: Debian's package has no .orig.tar of upstream's")

@@ -1,12 +1,12 @@
-"""What each build was given by the cache of packages, noted so that it can be given again.
+"""Journals of the files that the cache of packages served to each build, to serve them again.
 
 A journal is a file of JSON lines in `packages/journals`: a URL, the file that answered it (its path
-below `packages`) and its media type; of a URL that is there twice, the last line counts. Its name
-is made of the name under which the engine keeps what was built. Files that may change under their
-URL, as indices do, are kept by their SHA-256 in `packages/answers`. A line is written in one piece,
-so whatever ends a build, those before it stay. The last line says which layers were built, and
-whether all that they needed is noted: a layer that was taken from an earlier build brings what that
-one was given. Lines beside these say which states of package indices it was told of.
+below `packages`) and its media type; the last line of a URL counts. Its name is a digest of the
+engine's name for the build. Files that may change under their URL, as indices do, are stored by
+their SHA-256 in `packages/answers`. Each line is one write, so whatever ends a build, the lines
+before it stay. The last line lists the layers that were built, and says whether all files that they
+needed are noted: a layer of an earlier build brings the files of that build. Other lines note the
+states of package indices that the build saw.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from builder.system.home import PIP_CONFIG
 from builder.system.locks import locked
 
 ANSWERS = "answers"
-RUN = "run"  # the user who is no build
+RUN = "run"  # the user that is no build
 _FOLDER = "journals"
 _INDEX = "index"
 _STATE = "state"
 _ALONE = "alone"  # it took no layer of an earlier build
-_WHO = re.compile(r"[0-9a-f]{32}")
+_BUILD_ID = re.compile(r"[0-9a-f]{32}")
 _RUN_S = re.compile(rf"//{RUN}:(?P<secret>[^@/\s]+)@")
 _FILE = re.compile(r"(?:[0-9a-f]{2}|answers)/[A-Za-z0-9+_~-][A-Za-z0-9.+_~-]*")
 
 
-def who_of(name: str) -> str:
-    """How the cache knows the build of a name: 32 hexadecimal digits."""
+def build_id(name: str) -> str:
+    """Return the cache's identifier of a build by its name: 32 hexadecimal digits."""
     return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
-    """What answered a URL: `file` is its path below the cache, `kind` its media type."""
+class ServedFile:
+    """The file served for a URL: `file` is its path below the cache, `kind` its media type."""
 
     url: str
     file: str
@@ -54,78 +54,78 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journals:
-    """The journals in a cache's folder; of a build that is not noted there, in a `shared` one."""
+    """The journals in a cache's folder; for builds without one there, in a `shared` one."""
 
     cache: Path
     shared: Path | None = None
 
-    def path(self, who: str) -> Path:
-        return self.cache / _FOLDER / f"{who}.jsonl"
+    def path(self, build: str) -> Path:
+        return self.cache / _FOLDER / f"{build}.jsonl"
 
-    def note(self, who: str, given: Iterable[Given]) -> None:
-        """Add lines to a journal; nothing for who is none."""
-        if not is_who(who):
+    def note(self, build: str, files: Iterable[ServedFile]) -> None:
+        """Add lines to a journal; nothing for a user that is no build."""
+        if not is_build_id(build):
             return
-        self._append(who, [asdict(one) for one in given])
+        self._append(build, [asdict(file) for file in files])
 
-    def note_state(self, who: str, state: IndexState) -> None:
-        """Add the state of a suite that a build was told of; nothing for who is none."""
-        if is_who(who):
-            self._append(who, [{_STATE: asdict(state)}])
+    def note_state(self, build: str, state: IndexState) -> None:
+        """Add the state of a suite that a build saw; nothing for a user that is no build."""
+        if is_build_id(build):
+            self._append(build, [{_STATE: asdict(state)}])
 
-    def states(self, who: str) -> tuple[IndexState, ...]:
-        """The states of suites that a build was told of, or the builds that its layers are of."""
-        found, since = list[IndexState](), 0
-        for line in self._lines(who):
-            if one := _state(line):
-                found.append(one)
-            elif line.get(_ALONE) is True:  # what was told before is of no layer of this one
-                found = found[since:]
+    def states(self, build: str) -> tuple[IndexState, ...]:
+        """Return the states of suites that a build saw, or the builds of its layers."""
+        states, since = list[IndexState](), 0
+        for line in self._lines(build):
+            if state := _state(line):
+                states.append(state)
+            elif line.get(_ALONE) is True:  # earlier states are of no layer of this one
+                states = states[since:]
             elif line.get("complete") is False:
-                since = len(found)
-        return distinct(found)
+                since = len(states)
+        return distinct(states)
 
-    def begin(self, who: str, *, fresh: bool) -> None:
-        """A build begins; a fresh one takes up no layer of an earlier one."""
+    def begin(self, build: str, *, fresh: bool) -> None:
+        """Begin a build; a fresh one takes no layer of an earlier one."""
         if fresh:
-            self.path(who).unlink(missing_ok=True)
-        self._append(who, [{"complete": False}])
+            self.path(build).unlink(missing_ok=True)
+        self._append(build, [{"complete": False}])
 
-    def end(self, who: str, *, built: Iterable[str], taken: Iterable[str], well: bool) -> None:
-        """A build ended, `well` or not: which layers it built, which it took from earlier ones."""
+    def end(self, build: str, *, built: Iterable[str], taken: Iterable[str], well: bool) -> None:
+        """End a build, `well` or not, with the layers that it built and took from earlier ones."""
         taken = {*taken}
-        own = self.of(who)
-        known = self._built(who) | {*built}
-        inherited: dict[str, Given] = {}
+        own = self.of(build)
+        known = self._built(build) | {*built}
+        inherited: dict[str, ServedFile] = {}
         states = set[IndexState]()
         others = taken - known
         builders = self._builders() if others else {}
         well = well and others <= builders.keys()
-        for other in {builders[one] for one in others & builders.keys()}:
+        for other in {builders[layer] for layer in others & builders.keys()}:
             inherited |= self.of(other)
             states |= {*self.states(other)}
         # An index that changed between two builds would be one of the two for both.
-        well = well and all(own.get(url, one).file == one.file for url, one in inherited.items())
-        self.note(who, [one for url, one in inherited.items() if url not in own])
-        for one in sorted(states - {*self.states(who)}):
-            self.note_state(who, one)
+        well = well and all(own.get(url, file).file == file.file for url, file in inherited.items())
+        self.note(build, [file for url, file in inherited.items() if url not in own])
+        for state in sorted(states - {*self.states(build)}):
+            self.note_state(build, state)
         alone = {} if taken else {_ALONE: True}
-        self._append(who, [{"complete": well, "built": sorted(known), **alone}])
+        self._append(build, [{"complete": well, "built": sorted(known), **alone}])
 
     def _builders(self) -> dict[str, str]:
-        """The build that made each layer."""
+        """Return the build of each layer."""
         paths = (self.cache / _FOLDER).glob("*.jsonl")
-        return {layer: one.stem for one in paths for layer in self._built(one.stem)}
+        return {layer: path.stem for path in paths for layer in self._built(path.stem)}
 
-    def _built(self, who: str) -> set[str]:
-        found: set[str] = set()
-        for line in self._lines(who):
-            if isinstance(some := line.get("built"), list):
-                found |= {one for one in some if isinstance(one, str)}
-        return found
+    def _built(self, build: str) -> set[str]:
+        layers: set[str] = set()
+        for line in self._lines(build):
+            if isinstance(built := line.get("built"), list):
+                layers |= {layer for layer in built if isinstance(layer, str)}
+        return layers
 
-    def _append(self, who: str, lines: Iterable[Mapping[str, object]]) -> None:
-        path = self.path(who)
+    def _append(self, build: str, lines: Iterable[Mapping[str, object]]) -> None:
+        path = self.path(build)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -133,46 +133,43 @@ class Journals:
         finally:
             os.close(handle)
 
-    def replace(self, who: str, given: Iterable[Given]) -> None:
-        """Put a whole journal in the place of the one before, which is there until then.
+    def replace(self, build: str, files: Iterable[ServedFile]) -> None:
+        """Replace a journal in one atomic write; nobody else may write it meanwhile."""
+        lines = [*map(asdict, files), {"complete": True, "built": []}]
+        write_whole(self.path(build), _text(lines))
 
-        Nobody else writes it meanwhile.
-        """
-        lines = [*map(asdict, given), {"complete": True, "built": []}]
-        write_whole(self.path(who), _text(lines))
+    def of(self, build: str) -> dict[str, ServedFile]:
+        """Return the files served to a build, by URL; none for an unknown build."""
+        return {file.url: file for line in self._lines(build) if (file := _served_file(line))}
 
-    def of(self, who: str) -> dict[str, Given]:
-        """What a build was given, by URL; nothing of a build that is not known."""
-        return {one.url: one for line in self._lines(who) if (one := _given(line))}
-
-    def is_complete(self, who: str) -> bool:
-        """Whether a build ended well, and all that it needed is noted."""
-        ends = [line["complete"] for line in self._lines(who) if "complete" in line]
+    def is_complete(self, build: str) -> bool:
+        """Return whether a build ended well, and all files that it needed are noted."""
+        ends = [line["complete"] for line in self._lines(build) if "complete" in line]
         return bool(ends) and ends[-1] is True
 
-    def _lines(self, who: str) -> list[dict[str, object]]:
-        """The lines; what was cut short is left out, and noted by the next build."""
-        if not is_who(who):
+    def _lines(self, build: str) -> list[dict[str, object]]:
+        """Return the lines without a truncated one, which the next build notes again."""
+        if not is_build_id(build):
             return []
-        text = self._read(f"{who}.jsonl")
-        found = []
+        text = self._read(f"{build}.jsonl")
+        entries = []
         for line in text.splitlines():
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return [one for one in found if isinstance(one, dict)]
+                entries.append(json.loads(line))
+        return [entry for entry in entries if isinstance(entry, dict)]
 
-    def newest_first(self) -> Iterator[Mapping[str, Given]]:
-        """The journals of all builds."""
-        files = [path for one in self._folders for path in one.glob("*.jsonl")]
-        found = sorted(files, key=lambda one: -one.stat().st_mtime)
-        return (self.of(stem) for stem in dict.fromkeys(path.stem for path in found))
+    def newest_first(self) -> Iterator[Mapping[str, ServedFile]]:
+        """Return the journals of all builds, the newest first."""
+        files = [path for folder in self._folders for path in folder.glob("*.jsonl")]
+        newest = sorted(files, key=lambda path: -path.stat().st_mtime)
+        return (self.of(stem) for stem in dict.fromkeys(path.stem for path in newest))
 
     @property
     def _folders(self) -> list[Path]:
-        return [one / _FOLDER for one in (self.cache, self.shared) if one]
+        return [cache / _FOLDER for cache in (self.cache, self.shared) if cache]
 
     def _read(self, name: str) -> str:
-        """A file of the cache's folder, or else of the shared one; empty if neither has it."""
+        """Return a file of the cache's folder, or else of the shared one; empty without one."""
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 return (folder / name).read_text()
@@ -180,69 +177,69 @@ class Journals:
 
     @property
     def index(self) -> str:
-        """The index that pip was last led to; empty if it never was."""
+        """Return the index that pip last used; empty if it never used one."""
         return self._read(_INDEX).strip()
 
     def note_index(self, url: str) -> None:
-        """Note which index pip is led to."""
+        """Note the index that pip uses."""
         folder = self.cache / _FOLDER
         with locked(folder, _INDEX):
             write_whole(folder / _INDEX, url + "\n")
 
 
-def is_who(text: str) -> bool:
-    """Whether a text can be a build's."""
-    return _WHO.fullmatch(text) is not None
+def is_build_id(text: str) -> bool:
+    """Return whether a text is a valid build identifier."""
+    return _BUILD_ID.fullmatch(text) is not None
 
 
 def is_file(text: str) -> bool:
-    """Whether a text is the path of a kept file below the cache, and leads nowhere else."""
+    """Return whether a text is a file's path below the cache, and leads nowhere else."""
     return _FILE.fullmatch(text) is not None
 
 
 def _text(lines: Iterable[Mapping[str, object]]) -> str:
-    return "".join(json.dumps(one, sort_keys=True) + "\n" for one in lines)
+    return "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
 
 
-def _given(line: Mapping[str, object]) -> Given | None:
-    """What a line notes of a URL; None if it notes something else."""
+def _served_file(line: Mapping[str, object]) -> ServedFile | None:
+    """Return the file that a line notes; None if it notes something else."""
     url, file, kind = (line.get(key) for key in ("url", "file", "kind"))
     if not (isinstance(url, str) and isinstance(file, str) and isinstance(kind, str)):
         return None
-    return Given(url=url, file=file, kind=kind) if is_file(file) else None
+    return ServedFile(url=url, file=file, kind=kind) if is_file(file) else None
 
 
 def _state(line: Mapping[str, object]) -> IndexState | None:
-    """The state of a suite that a line notes; None if it notes something else."""
+    """Return the state of a suite that a line notes; None if it notes something else."""
     try:
         return state_from(line[_STATE])
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def key_of(secret: str, who: str) -> str:
-    """The key with which a build, or the run itself, is known; it tells nothing of any other."""
-    if who == RUN:
+def key_of(secret: str, user: str) -> str:
+    """Return the key of a build, or of the run itself; it reveals no other key."""
+    if user == RUN:
         return secret
-    return hmac.new(secret.encode(), who.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(secret.encode(), user.encode(), hashlib.sha256).hexdigest()
 
 
-def as_build(text: str, who: str) -> str:
-    """A text with the cache's URL, as that of a build: what it is given is noted as that one's."""
-    return _RUN_S.sub(lambda found: f"//{who}:{key_of(found['secret'], who)}@", text)
+def as_build(text: str, build: str) -> str:
+    """Put a build's login into the cache's URL in a text: its files are noted as that build's."""
+    return _RUN_S.sub(lambda match: f"//{build}:{key_of(match['secret'], build)}@", text)
 
 
-def pip_as_build(folder: str, who: str) -> Path:
-    """The folder with pip's configuration, as that of a build."""
+def pip_as_build(folder: str, build: str) -> Path:
+    """Write pip's configuration with a build's login; return its folder."""
     config = Path(folder) / Path(PIP_CONFIG).name
-    own = Path(folder) / who
+    own = Path(folder) / build
     own.mkdir(exist_ok=True)
-    (own / config.name).write_text(as_build(config.read_text(), who))
+    (own / config.name).write_text(as_build(config.read_text(), build))
     return own
 
 
 def user_and_key(header: str) -> tuple[str, str]:
-    """The name and the password of a header of Basic authorization; empty if it is none."""
+    """Return name and password of a Basic authorization header; empty if it is none."""
     try:
         text = base64.b64decode(header.removeprefix("Basic ")).decode("ascii")
     except ValueError:

@@ -27,7 +27,7 @@ _HEADER = """\
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class SourceRequest:
     """A source that `recipes` ask for: at the first of `urls`, or else the next."""
 
     urls: tuple[str, ...]
@@ -36,9 +36,9 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Locking:
-    """How a source is locked. `resolve` finds a `debian-source:` URL in Debian's indices.
+    """The parts of locking. `resolve` finds a `debian-source:` URL in Debian's indices.
 
-    With `update`, what is locked already is looked up anew, and what changed is accepted.
+    With `update`, locked sources are looked up anew, and changes are accepted.
     """
 
     store: Store
@@ -50,77 +50,79 @@ class Locking:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockedAll:
-    """What could be locked, and one error for each source that could not."""
+    """The locked sources, and one error for each source that could not be locked."""
 
     sources: tuple[LockedSource, ...]
     failures: tuple[BuildImagesError, ...]
 
 
-def lock_sources(wanted: Iterable[Wanted], known: Lock, locking: Locking) -> LockedAll:
-    """An entry for each source; those that are locked stay as they are, but for `update`."""
+def lock_sources(requests: Iterable[SourceRequest], known: Lock, locking: Locking) -> LockedAll:
+    """Return an entry for each source; locked ones stay as they are without `update`."""
     failures: list[BuildImagesError] = []
 
-    def one(want: Wanted) -> LockedSource | None:
+    def locked_entry(request: SourceRequest) -> LockedSource | None:
         try:
-            return _locked(want, known.sources, locking)
+            return _locked(request, known.sources, locking)
         except (Unfetched, Refused) as error:
             failures.append(error)
-            return chosen(want.urls, known.sources)  # what was locked is not lost
+            return chosen(request.urls, known.sources)  # the locked entry is not lost
 
     with ThreadPoolExecutor(max_workers=JOBS) as pool:
         try:
-            found = list(pool.map(one, wanted))
+            entries = list(pool.map(locked_entry, requests))
         except BaseException:
             locking.downloader.stop()
             raise
-    return LockedAll(sources=tuple(one for one in found if one), failures=tuple(failures))
+    return LockedAll(sources=tuple(filter(None, entries)), failures=tuple(failures))
 
 
 def chosen(urls: Sequence[str], known: Mapping[str, LockedSource]) -> LockedSource | None:
-    """The entry of the first of some alternatives that is locked."""
+    """Return the entry of the first alternative that is locked."""
     return next((known[url] for url in urls if url in known), None)
 
 
-def _locked(want: Wanted, known: Mapping[str, LockedSource], locking: Locking) -> LockedSource:
-    before = chosen(want.urls, known)
+def _locked(
+    request: SourceRequest, known: Mapping[str, LockedSource], locking: Locking
+) -> LockedSource:
+    before = chosen(request.urls, known)
     if before and not locking.update:
-        return replace(before, recipes=want.recipes)
+        return replace(before, recipes=request.recipes)
     reasons: list[str] = []
-    for url in want.urls:
+    for url in request.urls:
         try:
-            found = _looked_up(url, locking)
+            source = _looked_up(url, locking)
         except Unfetched as error:
             reasons.append(str(error))
             continue
-        _tell(found, before, reasons, locking)
+        _report(source, before, reasons, locking)
         mirrors = before.mirrors if before and before.url == url else ()
-        return replace(found, recipes=want.recipes, mirrors=mirrors)
-    asked = without_users(f"{want.urls[0]} ({', '.join(want.recipes)})")
-    raise Unfetched("\n".join([asked, *_indented(reasons)]))
+        return replace(source, recipes=request.recipes, mirrors=mirrors)
+    requested = without_users(f"{request.urls[0]} ({', '.join(request.recipes)})")
+    raise Unfetched("\n".join([requested, *_indented(reasons)]))
 
 
 def _indented(texts: Sequence[str]) -> list[str]:
     return ["  " + text.replace("\n", "\n  ") for text in texts]
 
 
-def _tell(
-    found: LockedSource, before: LockedSource | None, reasons: Sequence[str], locking: Locking
+def _report(
+    source: LockedSource, before: LockedSource | None, reasons: Sequence[str], locking: Locking
 ) -> None:
-    url = without_users(found.url)
-    if before and before.sha256 != found.sha256:
-        locking.say(f"{url}: was sha256 {before.sha256}, is {found.sha256}")
+    url = without_users(source.url)
+    if before and before.sha256 != source.sha256:
+        locking.say(f"{url}: was sha256 {before.sha256}, is {source.sha256}")
     elif not before:
-        locking.say(f"{url}: locked, sha256 {found.sha256[:12]}, {found.size} bytes")
+        locking.say(f"{url}: locked, sha256 {source.sha256[:12]}, {source.size} bytes")
     for reason in reasons:
         locking.say(f"  instead of {reason.splitlines()[0]}")
 
 
 def _looked_up(url: str, locking: Locking) -> LockedSource:
-    """The entry for a URL; its file is in the store then, so that it can be had in truth."""
+    """Return the entry for a URL, after its file was fetched into the store."""
     if url.startswith(DEBIAN_SOURCE):
-        found = locking.resolve(url)
-        locking.store.ensure(found, downloader=locking.downloader)
-        return found
+        source = locking.resolve(url)
+        locking.store.ensure(source, downloader=locking.downloader)
+        return source
     name = posixpath.basename(url)
     if not _FILE.fullmatch(name):
         raise Unfetched(f"{without_users(url)}: its last part, {name!r}, is not the name of a file")
@@ -128,7 +130,7 @@ def _looked_up(url: str, locking: Locking) -> LockedSource:
 
 
 def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
-    """Fetch from the URL itself, or from a site's mirror where that is out of reach."""
+    """Fetch from the URL itself, or from a site's mirror if the URL cannot be reached."""
     digest = hashlib.sha256(url.encode()).hexdigest()
     with locked(locking.store.path, digest):  # another run may lock the same
         return _downloaded_to(locking.store.path / f".{digest}.new", url, name, locking)
@@ -144,12 +146,12 @@ def _downloaded_to(partial: Path, url: str, name: str, locking: Locking) -> Lock
         for place in places:
             partial.unlink(missing_ok=True)
             try:
-                found = locking.downloader.fetch(place, partial)
+                fetched = locking.downloader.fetch(place, partial)
             except NotFetched as error:
                 reasons.append(without_users(f"{place}: {error}"))
                 continue
-            locking.store.take(partial, found)
-            return LockedSource(url=url, file=name, sha256=found.sha256, size=found.size)
+            locking.store.take(partial, fetched)
+            return LockedSource(url=url, file=name, sha256=fetched.sha256, size=fetched.size)
     finally:
         partial.unlink(missing_ok=True)
     raise Unfetched("\n".join(reasons))
@@ -157,29 +159,29 @@ def _downloaded_to(partial: Path, url: str, name: str, locking: Locking) -> Lock
 
 def merged(
     known: Lock,
-    found: Lock,
+    new: Lock,
     *,
     everything: bool,
     recipes: Collection[str],
 ) -> Lock:
-    """The lock to write. With `everything`, what is in `found` alone: nobody needs the rest.
+    """Return the lock to write. With `everything`, it is `new` alone: nobody needs the rest.
 
-    Else entries that only other `recipes` ask for stay, and each keeps the recipes that it had.
+    Else entries of other recipes than `recipes` stay, and each keeps the recipes that it had.
     """
     if everything:
-        return found
+        return new
     sources = dict(known.sources)
-    for url, source in found.sources.items():
+    for url, source in new.sources.items():
         before = known.sources[url].recipes if url in known.sources else ()
         names = [name for name in before if name not in recipes]
         sources[url] = replace(source, recipes=tuple(sorted({*names, *source.recipes})))
-    return Lock(sources=sources, references={**known.references, **found.references})
+    return Lock(sources=sources, references={**known.references, **new.references})
 
 
 def lock_text(lock: Lock) -> str:
-    """The text of lock.yaml: the same lock gives the same bytes."""
+    """Return the text of lock.yaml: equal locks give equal bytes."""
     lines = [f"{_HEADER}schema: {SCHEMA}"]
-    sources = sorted(lock.sources.values(), key=lambda one: one.url)
+    sources = sorted(lock.sources.values(), key=lambda source: source.url)
     references = sorted(lock.references.items())
     lines += ["sources:"] if sources else ["sources: []"]
     for source in sources:
@@ -205,6 +207,6 @@ def _source_fields(source: LockedSource) -> dict[str, object]:
 
 
 def _entry(fields: Mapping[str, object]) -> list[str]:
-    """JSON is YAML, and leaves no doubt about what is text."""
+    """Return an entry in JSON, which is YAML, and quotes all texts."""
     texts = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
     return [f"  - {texts[0]}", *(f"    {text}" for text in texts[1:])]

@@ -1,12 +1,12 @@
 """Packages that are downloaded once: a caching HTTP proxy for the time of one run.
 
-Build steps of every image and architecture, and mmdebstrap, are pointed to it by `http_proxy`. It
-keeps files that never change under one name (`.deb`, `.rpm`, `.whl`) and passes everything else
-through: indices and their signatures are always the mirror's own, so package managers verify each
-file as they always do. What a step was given that failed is not kept: the package manager may have
-refused it. HTTPS does not go through it, but for pip: `builder.sources.pip_index` says how.
-What each build was given is noted (`builder.sources.journals`); `offline`, a build that is known is
-given the same again, and any other what was given last where no server answers.
+Build steps of every image and architecture, and mmdebstrap, use it by `http_proxy`. It caches files
+that never change under one name (`.deb`, `.rpm`, `.whl`) and forwards everything else: indices and
+their signatures are always the mirror's own, so package managers verify each file as they always
+do. Files that a failed step got are fetched anew: the package manager may have refused one. HTTPS
+does not go through it, except for pip: see `builder.sources.pip_index`.
+The files of each build are noted (`builder.sources.journals`). With `offline`, a known build gets
+the same files again, and any other the newest ones where no server answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from builder.model.digests import sha256_of_file
 from builder.registry.web import without_users
 from builder.sources import pip_index
-from builder.sources.journals import ANSWERS, RUN, Given, is_who, key_of, user_and_key
+from builder.sources.journals import ANSWERS, RUN, ServedFile, is_build_id, key_of, user_and_key
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_indices import MOST_BYTES, is_release, state_of
 from builder.sources.request_bodies import Body, chunks, page_of
@@ -60,9 +60,9 @@ def package_cache(
     suites: Suites | None = None,
     shared: Path | None = None,
 ) -> Iterator[PackageCache]:
-    """A proxy on loopback that keeps packages in `folder`, until the end of the context.
+    """Run a proxy on loopback that caches packages in `folder`, until the end of the context.
 
-    What a `shared` folder has is not fetched.
+    Files of a `shared` folder are not fetched.
     """
     suites = suites or Suites()
     cache = PackageCache(folder=folder, shared=shared, offline=offline, suites=suites)
@@ -90,9 +90,9 @@ def package_cache(
 
 @contextlib.contextmanager
 def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -> Iterator[str]:
-    """A folder, made in `folder`, with a configuration that leads pip through the cache.
+    """Create a folder, in `folder`, with a configuration that leads pip through the cache.
 
-    Empty where this machine has no pip that could say what its index is.
+    Empty on a machine without a pip that knows its index.
     """
     index = (cache.offline and cache.journals.index) or pip_index.own_index(processes)
     if not index:
@@ -104,10 +104,10 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
         cache.logins[parts.scheme, parts.netloc.rpartition("@")[2]] = login
     folder.mkdir(parents=True, exist_ok=True)
     cache.journals.note_index(without_users(index))
-    with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as made:
-        config = Path(made) / Path(PIP_CONFIG).name
+    with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as temporary:
+        config = Path(temporary) / Path(PIP_CONFIG).name
         config.write_text(f"[global]\nindex-url = {pip_index.via(index, cache.url)}\n")
-        yield made
+        yield temporary
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -124,32 +124,32 @@ class _Handler(BaseHTTPRequestHandler):
         names = ("Proxy-Authorization", "Authorization")[: 2 if via else 1]
         keys = [user_and_key(self.headers.get(name, "")) for name in names]
         secret = self.cache.secret
-        known = [who for who, key in keys if hmac.compare_digest(key, key_of(secret, who))]
+        known = [user for user, key in keys if hmac.compare_digest(key, key_of(secret, user))]
         if not known:
-            self._want_key()
+            self._request_key()
             return
         if not via and not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
             return
         if via:
             del self.headers["Authorization"]
-        self._who = known[-1]
-        if self.command == "GET" and (given := self.cache.again(self._who, self._url)):
-            self._give(self.cache.folder / given.file, given.kind)
+        self._user = known[-1]
+        if self.command == "GET" and (file := self.cache.noted(self._user, self._url)):
+            self._serve(self.cache.folder / file.file, file.kind)
             return
         place = self.cache.place(self._url, listed=self._is_via)
         if place is None or self.command != "GET" or self._is_own:
-            self._pass_on(None)
+            self._forward(None)
             return
         with self.cache.alone(place):
             self.cache.begin(place)
-            if not (self.cache.is_good(place) and self._give(place, note=True)):
-                self._pass_on(place)
+            if not (self.cache.is_good(place) and self._serve(place, note=True)):
+                self._forward(place)
 
     do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
 
-    def _want_key(self) -> None:
-        """Ask for the run's key: apt and pip send it at once, dnf when it is told how."""
+    def _request_key(self) -> None:
+        """Request the run's key: apt and pip send it at once, dnf after this response."""
         text = b"this proxy is for one run\n"
         self.send_response(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
         # https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1
@@ -162,15 +162,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def _note(self, place: Path, kind: str = "") -> None:
-        """Note that this answered the request."""
-        given = Given(url=self._url, file=str(place.relative_to(self.cache.folder)), kind=kind)
-        self.cache.journals.note(self._who, [given])
+        """Note the file that answered the request."""
+        file = ServedFile(url=self._url, file=str(place.relative_to(self.cache.folder)), kind=kind)
+        self.cache.journals.note(self._user, [file])
 
-    def _give(self, place: Path, kind: str = "", *, note: bool = False) -> bool:
-        """Answer with the kept file, if it is there, and with `note` note that first."""
+    def _serve(self, place: Path, kind: str = "", *, note: bool = False) -> bool:
+        """Answer with the cached file, if it exists; note it first with `note`."""
         path = self.cache.file_at(place)
         if is_release(self._url) and path.is_file():
-            self._heard(self._url, path.read_bytes())
+            self._note_index(self._url, path.read_bytes())
         try:
             file = path.open("rb")
         except OSError:
@@ -188,35 +188,35 @@ class _Handler(BaseHTTPRequestHandler):
             shutil.copyfileobj(file, self.wfile, _CHUNK)
         return True
 
-    def _pass_on(self, place: Path | None) -> None:
-        """Answer as the server does; keep the file at `place` if all of it came."""
+    def _forward(self, place: Path | None) -> None:
+        """Answer as the server does; cache the file at `place` if all of it came."""
         # Commands that build nothing start without these.
         import requests  # noqa: PLC0415
 
         from builder.sources import upstream  # noqa: PLC0415
 
-        given = {
+        headers = {
             name: value
             for name, value in self.headers.items()
             if name.lower() not in _HOP_BY_HOP | {"host", "accept-encoding"}
         }
-        given["Accept-Encoding"] = "identity"
+        headers["Accept-Encoding"] = "identity"
         if self._is_via:
-            given["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
+            headers["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
         address = self._url if self.cache.offline else self.cache.suites.address(self._url)
         try:
             # To an index alone, whose login no build step knows: others get what the step sent.
-            answer = upstream.ask(
+            answer = upstream.request(
                 self.command,
                 address,
-                given,
+                headers,
                 self._body(),
                 logins=self.cache.logins if self._is_via else {},
                 follow=self._is_via,
             )
         except requests.RequestException as error:
-            if self.command == "GET" and (last := self.cache.last(self._url)):
-                self._give(self.cache.folder / last.file, last.kind)
+            if self.command == "GET" and (last := self.cache.newest(self._url)):
+                self._serve(self.cache.folder / last.file, last.kind)
                 return
             # Offline that is the last word: package managers do without what they need not have.
             status = HTTPStatus.NOT_FOUND if self.cache.offline else HTTPStatus.BAD_GATEWAY
@@ -225,18 +225,18 @@ class _Handler(BaseHTTPRequestHandler):
         with answer:
             self._copy(answer, place, address)
 
-    def _heard(self, address: str, content: bytes) -> None:
-        """Note which state of a suite is given, where that is told."""
+    def _note_index(self, address: str, content: bytes) -> None:
+        """Note the state of a suite if this is its Release file."""
         behind = self.cache.suites.behind_days(self._url)
         if state := state_of(self._url, address, content, behind):
-            self.cache.note_index(self._who, state)
+            self.cache.note_index(self._user, state)
 
     @property
     def _is_via(self) -> bool:
         return self._url != self.path
 
     def _body(self) -> Body | Iterator[bytes] | None:
-        """What a client sends, read as it is sent on; a server may answer before its end."""
+        """Return the request's body, read as it is forwarded; servers may answer before its end."""
         length = self.headers.get("Content-Length", "")
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             self.close_connection = True
@@ -263,34 +263,34 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not has_body:
             return
-        whole = is_ok and length.isdecimal()
+        has_size = is_ok and length.isdecimal()
         kind = answer.headers.get("Content-Type", "")
         place = None if _is_page(answer) else place
         release = bytearray() if is_ok and is_release(self._url) else None
-        # The last piece goes out when the answer is noted: a client that has all of it may end.
+        # The last chunk is sent after the answer is noted: a client that has all of it may end.
         last = b""
         try:
-            with self._kept(place, int(length) if whole else -1, kind) as copy:
-                for piece in answer.raw.stream(_CHUNK, decode_content=False):
+            with self._cached_copy(place, int(length) if has_size else -1, kind) as copy:
+                for chunk in answer.raw.stream(_CHUNK, decode_content=False):
                     self.wfile.write(last)
-                    last = piece
+                    last = chunk
                     if copy:
-                        copy.write(piece)
+                        copy.write(chunk)
                     if release is not None and len(release) < MOST_BYTES:
-                        release += piece
+                        release += chunk
             if release is not None:
-                self._heard(address, bytes(release))
+                self._note_index(address, bytes(release))
         finally:
             self.wfile.write(last)
 
     def _copy_page(self, answer: requests.Response) -> None:
-        """Answer with an index's page, whose links lead through here."""
+        """Answer with an index's page, whose links lead through this proxy."""
         theirs = page_of(answer)
         if theirs is None:
             self.send_error(HTTPStatus.BAD_GATEWAY, "the server's page is too long")
             return
-        page = pip_index.leading_through(theirs, answer.url)
-        with self._kept(None, len(page), "text/html") as copy:
+        page = pip_index.rewrite_links(theirs, answer.url)
+        with self._cached_copy(None, len(page), "text/html") as copy:
             if copy:
                 copy.write(page)
         self.send_response(HTTPStatus.OK)
@@ -300,11 +300,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page)
 
     @contextlib.contextmanager
-    def _kept(self, place: Path | None, size: int, kind: str) -> Iterator[IO[bytes] | None]:
-        """A file that becomes `place` if it gets `size` bytes long, and is noted then.
+    def _cached_copy(self, place: Path | None, size: int, kind: str) -> Iterator[IO[bytes] | None]:
+        """Yield a file that is moved to `place` and noted if it gets `size` bytes long.
 
-        Without a place it is kept by its SHA-256, for a build that is noted; what has no size is
-        not. A disk that is full, or a server that breaks off, costs the copy and nothing else.
+        Without a place it is cached by its SHA-256, for a build that is noted; not without a size.
+        A disk that is full, or a server that breaks off, costs the copy and nothing else.
         """
         if size < 0 or not (place or self._is_noted):
             yield None
@@ -314,23 +314,23 @@ class _Handler(BaseHTTPRequestHandler):
         ) as copy:
             partial = Path(copy.name)
             try:
-                yield cast("IO[bytes]", _Forgiving(copy))
+                yield cast("IO[bytes]", _BestEffortFile(copy))
                 copy.flush()
                 if partial.stat().st_size == size:
-                    kept = place or self.cache.folder / ANSWERS / sha256_of_file(partial)
-                    self.cache.keep(partial, kept)
-                    self._note(kept, kind)
+                    target = place or self.cache.folder / ANSWERS / sha256_of_file(partial)
+                    self.cache.keep(partial, target)
+                    self._note(target, kind)
             finally:
                 partial.unlink(missing_ok=True)
 
     @property
     def _is_noted(self) -> bool:
-        """Whether the answer is for a build, and for every client alike."""
-        return self.command == "GET" and is_who(self._who) and not self._is_own
+        """Return whether the answer is for a build, and the same for every client."""
+        return self.command == "GET" and is_build_id(self._user) and not self._is_own
 
     @property
     def _is_own(self) -> bool:
-        """Whether the answer is for one client alone."""
+        """Return whether the answer is for one client alone."""
         return any(map(self.headers.get, ("Range", "Authorization", "Cookie")))
 
     def handle(self) -> None:
@@ -339,15 +339,15 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        """Say nothing: what goes wrong, the client says."""
+        """Log nothing: clients report errors."""
 
 
 def _is_page(answer: requests.Response) -> bool:
     return answer.headers.get("Content-Type", "").startswith("text/html")
 
 
-class _Forgiving:
-    """A file that takes no more once a write failed."""
+class _BestEffortFile:
+    """A file that ignores writes after one failed."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._failed = file, False

@@ -1,4 +1,4 @@
-"""Digests of base images for lock.yaml, and what of a lock does not match its recipes."""
+"""Digests of base images for lock.yaml, and mismatches of a lock and its recipes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import itemgetter
 from builder.model.errors import BuildImagesError, Fault
 from builder.model.locked import LOCK, Lock
 from builder.registry import Reference
-from builder.sources.locking import Wanted
+from builder.sources.locking import SourceRequest
 from builder.sources.registry import Registries, RegistryFails, RegistryUnreachable
 from builder.sources.store import JOBS
 
@@ -26,59 +26,59 @@ class Pinned:
 
 
 def pin_references(
-    wanted: Iterable[Key], known: Mapping[Key, str], registries: Registries, *, update: bool
+    requested: Iterable[Key], known: Mapping[Key, str], registries: Registries, *, update: bool
 ) -> Pinned:
-    """The digest of each; those that are locked stay as they are, but for `update`.
+    """Return the digest of each; locked ones stay as they are without `update`.
 
-    A server that cannot be reached is asked once: the rest of its references fails with it.
+    A server that cannot be reached is tried once: all its references fail then.
     """
 
     def server(name: str) -> tuple[str, str]:
-        wanted = Reference.parse(name)
-        return wanted.registry, registries.server(wanted)
+        reference = Reference.parse(name)
+        return reference.registry, registries.server(reference)
 
-    keys = sorted(set(wanted))
-    found = {key: known[key] for key in keys if key in known}
-    asked = [key for key in keys if update or key not in known]
-    gone: dict[tuple[str, str], RegistryUnreachable] = {}
+    keys = sorted(set(requested))
+    digests = {key: known[key] for key in keys if key in known}
+    pending = [key for key in keys if update or key not in known]
+    unreachable: dict[tuple[str, str], RegistryUnreachable] = {}
     failures: list[BuildImagesError] = []
 
     def ask(key: Key) -> str:
-        if server(key[0]) in gone:
+        if server(key[0]) in unreachable:
             return ""
         try:
             return registries.digest(*key)
         except RegistryUnreachable as error:
-            gone.setdefault(server(key[0]), error)
+            unreachable.setdefault(server(key[0]), error)
         except RegistryFails as error:
             failures.append(error)
         return ""
 
     with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        texts = list(pool.map(ask, asked))
-        found.update({key: text for key, text in zip(asked, texts, strict=True) if text})
+        texts = list(pool.map(ask, pending))
+        digests.update({key: text for key, text in zip(pending, texts, strict=True) if text})
     lost = [
-        _lost(error, {name for name, _ in asked if server(name) == at})
-        for at, error in sorted(gone.items(), key=itemgetter(0))
+        _lost(error, {name for name, _ in pending if server(name) == at})
+        for at, error in sorted(unreachable.items(), key=itemgetter(0))
     ]
-    return Pinned(references=found, failures=(*lost, *failures))
+    return Pinned(references=digests, failures=(*lost, *failures))
 
 
 def _lost(error: RegistryUnreachable, names: Collection[str]) -> RegistryUnreachable:
-    """The error of one reference as that of all on the same server."""
+    """Return the error of one reference as that of all on the same server."""
     text = f"{error.lost}\n  not asked for: {', '.join(sorted(names))}"
     return RegistryUnreachable(text, lost=error.lost, hint=error.hint)
 
 
 def mismatches(
     lock: Lock,
-    wanted: Collection[Wanted],
+    requests: Collection[SourceRequest],
     references: Collection[Key],
     files: Mapping[str, str],
     *,
     everything: bool,
 ) -> list[Fault]:
-    """What a lock lacks of recipes that it has sources of, and, of `everything`, what it has more.
+    """Return the missing sources of partly locked recipes; with `everything`, needless ones, too.
 
     `files` are the files of the recipes, by name.
     """
@@ -87,23 +87,23 @@ def mismatches(
             file=files[name],
             line=1,
             key="",
-            problem=f"its source {want.urls[0]} is not in {LOCK}, and others of it are",
+            problem=f"its source {request.urls[0]} is not in {LOCK}, and others of it are",
             valid=f"run: build-images lock --recipe {name}",
         )
-        for want in wanted
-        for name in want.recipes
-        if lock.of_recipes([name]) and not set(want.urls) & set(lock.sources)
+        for request in requests
+        for name in request.recipes
+        if lock.of_recipes([name]) and not set(request.urls) & set(lock.sources)
     ]
-    return [*faults, *_needless(lock, wanted, references)] if everything else faults
+    return [*faults, *_needless(lock, requests, references)] if everything else faults
 
 
 def _needless(
-    lock: Lock, wanted: Collection[Wanted], references: Collection[Key]
+    lock: Lock, requests: Collection[SourceRequest], references: Collection[Key]
 ) -> Iterable[Fault]:
-    asked = {(url, name) for want in wanted for url in want.urls for name in want.recipes}
+    requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
     for source in lock.sources.values():
         for name in source.recipes:
-            if (source.url, name) not in asked:
+            if (source.url, name) not in requested:
                 yield _fault(source.line, f"{source.url}: {name} does not ask for it")
     for reference, arch in lock.references:
         if (reference, arch) not in references:

@@ -1,4 +1,4 @@
-"""pip's packages through the cache: an index on loopback that asks the real one.
+"""pip's packages through the cache: an index on loopback in front of the real one.
 
 Package indices are served over HTTPS, and what is encrypted cannot be kept by a proxy. So build
 steps find a configuration of pip at `/.packages` that names an index on the cache's own address,
@@ -25,19 +25,19 @@ _ROOTED = re.compile(rb"""(?P<start><a\s[^<>]*?href\s*=\s*["'])/(?!/|via/)""", r
 
 
 def target(url: str, address: str) -> str:
-    """What a URL on the cache's own address, or its path, stands for; empty if it is neither."""
-    found = _TARGET.fullmatch(url.removeprefix(address))
-    return f"{found['scheme']}://{unquote(found['host'])}{found['path']}" if found else ""
+    """Return the real URL of one on the cache's own address, or of its path; else empty."""
+    match = _TARGET.fullmatch(url.removeprefix(address))
+    return f"{match['scheme']}://{unquote(match['host'])}{match['path']}" if match else ""
 
 
 def via(url: str, address: str) -> str:
-    """The URL on an address of the cache's that stands for another; without that one's login."""
+    """Return the URL on the cache's address that stands for another, without its login."""
     parts = urlsplit(url)
     return f"{address}{_VIA}{parts.scheme}/{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def leading_through(page: bytes, url: str) -> bytes:
-    """A page of an index whose links lead through the cache, too. `url` is the page's own."""
+def rewrite_links(page: bytes, url: str) -> bytes:
+    """Let the links of an index's page lead through the cache. `url` is the page's own."""
     parts = urlsplit(url)
     here = f"{_VIA}{parts.scheme}/{parts.netloc}/".encode()
     page = _ABSOLUTE.sub(rb"\g<start>" + _VIA.encode() + rb"\g<scheme>/", page)
@@ -45,13 +45,13 @@ def leading_through(page: bytes, url: str) -> bytes:
 
 
 def own_index(processes: Processes) -> str:
-    """The index of this machine's pip: the one it was told, else its own default; or nothing."""
+    """Return the index of this machine's pip: a configured one, else its default; or nothing."""
     for arguments, pattern in (
         (("config", "list"), r"^(?::env:|install|global|site|user)\.index-url='([^']+)'"),
         (("install", "--help"), r"\(default\s+(https?://[^\s)]+)\)"),
     ):
         argv = [sys.executable, "-m", "pip", *arguments]
         done = processes.capture(argv, check=False, timeout_s=60)
-        if found := re.search(pattern, done.stdout, re.MULTILINE):
-            return found[1]
+        if match := re.search(pattern, done.stdout, re.MULTILINE):
+            return match[1]
     return ""

@@ -1,4 +1,4 @@
-"""Which digest a reference to a registry has today, for one architecture."""
+"""Current digests of references to registries, for one architecture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder import facts
 from builder.model import exact_json
@@ -29,7 +28,7 @@ class RegistryFails(MissingPrerequisite):
 
 
 class RegistryUnreachable(RegistryFails):
-    """There is no answer from a registry: `lost` says from which, and why."""
+    """A registry does not answer: `lost` names it, and the reason."""
 
     def __init__(self, message: str, *, lost: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -38,7 +37,7 @@ class RegistryUnreachable(RegistryFails):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentRegistry:
-    """A registry without an answer: `server` is where it was looked for, with its mirror."""
+    """A registry that does not answer: `server` is itself or its mirror."""
 
     registry: str
     server: str
@@ -60,7 +59,7 @@ class Registries:
     """Registries as a site sees them: `mirrors` maps one to the server that stands in for it.
 
     A namespace (`docker.io/nvidia`) can have a mirror of its own. A mirror is a host, with a port
-    and a path where it has them. Only a server on this very machine is asked without TLS.
+    and a path where it has them. Only a server on this machine is used without TLS.
     """
 
     mirrors: Mapping[str, str] = field(default_factory=dict)
@@ -68,80 +67,81 @@ class Registries:
     wait: Callable[[float], object] = time.sleep
 
     def digest(self, reference: str, arch: str) -> str:
-        """`sha256:...` of the manifest of one architecture.
+        """Return the digest of the manifest of one architecture, `sha256:...`.
 
-        Raises `RegistryUnreachable`, or `RegistryFails` when there is no such image for it, or what
-        the registry gives is none.
+        Raises `RegistryUnreachable`, or `RegistryFails` when there is no such image for it, or the
+        registry's manifest is invalid.
         """
-        wanted = Reference.parse(reference)
-        registry, oci = self._registry(wanted), facts.ARCHITECTURES[arch].oci
-        with self._telling(reference, wanted):
-            found, body = registry.document(wanted.digest or wanted.tag or "latest")
-            if found.media_type in INDEXES or "manifests" in body:
+        image = Reference.parse(reference)
+        registry, oci = self._registry(image), facts.ARCHITECTURES[arch].oci
+        with self._reported_failures(reference, image):
+            descriptor, body = registry.document(image.digest or image.tag or "latest")
+            if descriptor.media_type in INDEXES or "manifests" in body:
                 return _of_architecture(reference, arch, oci, body.get("manifests"))
             config = registry.small_blob(_descriptor_in(body.get("config"), reference))
-        there = _architecture_in(config, reference)
-        if there != oci:
-            raise _no_such(reference, arch, [there])
-        return found.digest
+        architecture = _architecture_in(config, reference)
+        if architecture != oci:
+            raise _no_such(reference, arch, [architecture])
+        return descriptor.digest
 
-    def server(self, wanted: Reference) -> str:
-        """The server that is asked for a reference, as people write it."""
-        return self._place(wanted).registry
+    def server(self, image: Reference) -> str:
+        """Return the server that is used for a reference, as people write it."""
+        return self._place(image).registry
 
-    def probe(self, wanted: Reference) -> SilentRegistry | None:
-        """Whether the server of a reference answers at all; a refusal is an answer."""
-        reason = self._registry(wanted).transport.silent()
+    def probe(self, image: Reference) -> SilentRegistry | None:
+        """Return the registry of a reference if it does not answer; a refusal is an answer."""
+        reason = self._registry(image).transport.unreachable_reason()
         if not reason:
             return None
-        return SilentRegistry(registry=wanted.registry, server=self.server(wanted), reason=reason)
+        return SilentRegistry(registry=image.registry, server=self.server(image), reason=reason)
 
     @contextlib.contextmanager
-    def _telling(self, shown: str, wanted: Reference) -> Iterator[None]:
-        """Failures in the words of who asked for a reference."""
+    def _reported_failures(self, shown: str, image: Reference) -> Iterator[None]:
+        """Name the reference in the failures of its registry."""
         try:
             yield
         except Unreachable as error:
             lost = SilentRegistry(
-                registry=wanted.registry, server=self.server(wanted), reason=error.reason
+                registry=image.registry, server=self.server(image), reason=error.reason
             )
-            hint = MIRROR_HINT.format(registry=wanted.registry)
+            hint = MIRROR_HINT.format(registry=image.registry)
             raise RegistryUnreachable(f"{shown}: {lost}", lost=str(lost), hint=hint) from error
         except RegistryFailed as error:
             raise RegistryFails(f"{shown}: {error.args[0]}", hint=error.hint) from error
 
-    def _registry(self, wanted: Reference) -> Registry:
-        return connect(self._place(wanted), self.credentials, wait=self.wait)
+    def _registry(self, image: Reference) -> Registry:
+        return connect(self._place(image), self.credentials, wait=self.wait)
 
-    def _place(self, wanted: Reference) -> Reference:
-        """The repository that stands in for a reference's."""
-        return Reference.parse(at_mirror(wanted.name, self.mirrors))
+    def _place(self, image: Reference) -> Reference:
+        """Return the repository that stands in for a reference's."""
+        return Reference.parse(at_mirror(image.name, self.mirrors))
 
 
 def _of_architecture(reference: str, arch: str, oci: str, manifests: object) -> str:
     if not isinstance(manifests, list):
         raise _no_image(reference)
-    platforms = [_platform(one, reference) for one in manifests]
-    for one, platform in zip(manifests, platforms, strict=True):
+    platforms = [_platform(entry, reference) for entry in manifests]
+    for entry, platform in zip(manifests, platforms, strict=True):
         if (platform.get("os"), platform.get("architecture")) == ("linux", oci):
-            return _descriptor_in(one, reference).digest
-    raise _no_such(reference, arch, [str(one.get("architecture", "unknown")) for one in platforms])
+            return _descriptor_in(entry, reference).digest
+    names = [str(platform.get("architecture", "unknown")) for platform in platforms]
+    raise _no_such(reference, arch, names)
 
 
-def _platform(entry: object, reference: str) -> dict[str, Any]:
-    """The platform of an index's entry, which need not have one."""
-    found = (entry.get("platform") or {}) if isinstance(entry, dict) else None
-    if not isinstance(found, dict):
+def _platform(entry: object, reference: str) -> dict[str, object]:
+    """Return the platform of an index's entry, which need not have one."""
+    platform = (entry.get("platform") or {}) if isinstance(entry, dict) else None
+    if not isinstance(platform, dict):
         raise _no_image(reference)
-    return found
+    return platform
 
 
 def _architecture_in(config: bytes, reference: str) -> str:
     try:
-        found = exact_json.parsed(config)
+        document = exact_json.parsed(config)
     except ValueError as error:
         raise _no_image(reference) from error
-    return str(found.get("architecture")) if isinstance(found, dict) else "unknown"
+    return str(document.get("architecture")) if isinstance(document, dict) else "unknown"
 
 
 def _descriptor_in(entry: object, reference: str) -> Descriptor:
@@ -156,9 +156,9 @@ def _no_image(reference: str) -> RegistryFails:
     return RegistryFails(f"{reference}: what the registry gives cannot be pinned: {why}")
 
 
-def _no_such(reference: str, arch: str, found: list[str]) -> RegistryFails:
-    there = ", ".join(sorted({one for one in found if one != "unknown"})) or "nothing"
-    return RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {there}")
+def _no_such(reference: str, arch: str, available: list[str]) -> RegistryFails:
+    others = ", ".join(sorted({name for name in available if name != "unknown"})) or "nothing"
+    return RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {others}")
 
 
 def registry_of(reference: str) -> str:
@@ -167,8 +167,8 @@ def registry_of(reference: str) -> str:
 
 
 def unreachable(references: Iterable[str], mirrors: Mapping[str, str]) -> list[SilentRegistry]:
-    """The servers of some references that give no answer, each once."""
+    """Return the servers of references that do not answer, each once."""
     registries = Registries(mirrors=mirrors)
-    wanted = map(Reference.parse, sorted(references))
-    once = {(one.registry, registries.server(one)): one for one in wanted}
-    return [found for key in sorted(once) if (found := registries.probe(once[key]))]
+    images = map(Reference.parse, sorted(references))
+    by_server = {(image.registry, registries.server(image)): image for image in images}
+    return list(filter(None, (registries.probe(by_server[key]) for key in sorted(by_server))))

@@ -1,4 +1,4 @@
-"""Bodies that the cache of packages passes on, as they come, or up to a bound."""
+"""Bodies that the cache of packages forwards, as they come, or up to a limit."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 
 _MOST_PAGE = 64 << 20  # bytes
 _CHUNK = 1 << 16
-_MOST_LINE = 1 << 12  # bytes of what is between chunks
+_MOST_LINE = 1 << 12  # bytes between chunks
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 
 
 class Body:
-    """A request's body of a known size, read from a connection as it is wanted."""
+    """A request's body of a known size, read from a connection on demand."""
 
     def __init__(self, file: io.BufferedIOBase, size: int) -> None:
-        self._file, self._size, self._left = file, size, size
+        self._file, self._size, self._remaining = file, size, size
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        while piece := self.read(_CHUNK):
-            yield piece
+        while chunk := self.read(_CHUNK):
+            yield chunk
 
     def read(self, size: int = _CHUNK) -> bytes:
-        """At most 64 KiB; none at the end. Raises `EOFError` where the body breaks off."""
-        wanted = min(self._left, _CHUNK, size if size >= 0 else _CHUNK)
-        piece = self._file.read(wanted)
-        if len(piece) < wanted:
+        """Return at most 64 KiB; none at the end. Raises `EOFError` if the body breaks off."""
+        length = min(self._remaining, _CHUNK, size if size >= 0 else _CHUNK)
+        chunk = self._file.read(length)
+        if len(chunk) < length:
             raise EOFError("the body breaks off")
-        self._left -= len(piece)
-        return piece
+        self._remaining -= len(chunk)
+        return chunk
 
 
 def chunks(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """The pieces of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1
+    """Yield the chunks of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1
 
-    Raises `ValueError` for what is none, `EOFError` where it breaks off.
+    Raises `ValueError` for an invalid one, `EOFError` if it breaks off.
     """
     while size := _size(file):
         yield from Body(file, size)
@@ -66,10 +66,10 @@ def _line(file: io.BufferedIOBase) -> bytes:
 
 
 def page_of(answer: requests.Response) -> bytes | None:
-    """The whole of a page, unpacked; None for one of more than 64 MiB."""
+    """Return a page, unpacked; None for one of more than 64 MiB."""
     page = bytearray()
-    for piece in answer.iter_content(_CHUNK):
-        page += piece
+    for chunk in answer.iter_content(_CHUNK):
+        page += chunk
         if len(page) > _MOST_PAGE:
             return None
     return bytes(page)

@@ -1,4 +1,4 @@
-"""The local store of sources: files by their SHA-256, each whole or not there."""
+"""The local store of sources: files by their SHA-256, each complete or absent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from builder.system.locks import locked
 
 JOBS = 4
 
-# How far a file has come: the source, bytes that are there.
+# Called with a source and its fetched bytes.
 OnProgress = Callable[[LockedSource, int], object]
 
 
@@ -29,7 +29,7 @@ class Unfetched(MissingPrerequisite):
 
 
 class Changed(Refused):
-    """A URL gives another file than the one that is locked."""
+    """A URL has another file than the locked one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +49,12 @@ class Store:
         return self.path / "sha256" / sha256
 
     def holds(self, source: LockedSource) -> Path | None:
-        """The file, if one of its size is there; its bytes are not read."""
+        """Return the file, if one of its size exists; its bytes are not read."""
         path = self.place(source.sha256)
         return path if path.is_file() and path.stat().st_size == source.size else None
 
     def urls(self, source: LockedSource) -> tuple[str, ...]:
-        """Where to look, in order: the site's mirrors, the URL itself, the lock's mirrors."""
+        """Return the URLs to try: the site's mirrors, the URL itself, the lock's mirrors."""
         origin = self.origin(source.url)
         if origin.startswith(DEBIAN_SOURCE):
             origin = f"{self.debian}/{source.path}" if self.debian else ""
@@ -62,7 +62,7 @@ class Store:
         return tuple(dict.fromkeys(url for url in (*near, origin, *source.mirrors) if url))
 
     def origin(self, url: str) -> str:
-        """The URL that a source is fetched by: a file of the project by its path."""
+        """Return the URL that a source is fetched by: a project's file by its path."""
         if not url.startswith(LOCAL_SOURCE):
             return url
         path = url.removeprefix(LOCAL_SOURCE)
@@ -76,10 +76,10 @@ class Store:
         offline: bool = False,
         on_progress: OnProgress = lambda _source, _bytes: None,
     ) -> Path:
-        """The file, from the store or fetched into it; its SHA-256 is the locked one.
+        """Return the file, from the store or fetched into it; its SHA-256 is the locked one.
 
-        Raises `Unfetched` when no URL gives it (or `offline` forbids to ask), `Changed` when one
-        gives another file and none the right one.
+        Raises `Unfetched` when no URL has it (or `offline` forbids requests), `Changed` when one
+        has another file and none the right one.
         """
         place = self.place(source.sha256)
         if _is(place, source):
@@ -91,9 +91,9 @@ class Store:
                 self._fetch(source, place, downloader, on_progress)
         return place
 
-    def take(self, file: Path, found: Fetched) -> Path:
+    def take(self, file: Path, fetched: Fetched) -> Path:
         """Move a file that was fetched and digested into the store."""
-        place = self.place(found.sha256)
+        place = self.place(fetched.sha256)
         place.parent.mkdir(parents=True, exist_ok=True)
         file.chmod(0o644)
         file.replace(place)
@@ -108,30 +108,30 @@ class Store:
         others: list[str] = []
         for url in self.urls(source):
             try:
-                found = _exact(source, url, partial, downloader, on_progress)
+                fetched = _exact(source, url, partial, downloader, on_progress)
             except NotFetched as error:
                 reasons.append(shown(f"{url}: {error}", source, self.debian))
                 continue
-            if _matches(found, source):
-                self.take(partial, found)
+            if _matches(fetched, source):
+                self.take(partial, fetched)
                 return
             partial.unlink()
-            others.append(shown(_other(source, url, found), source, self.debian))
+            others.append(shown(_other(source, url, fetched), source, self.debian))
         raise _failure(source, reasons, others)
 
 
 def _exact(
     source: LockedSource, url: str, partial: Path, downloader: Downloader, on_progress: OnProgress
 ) -> Fetched:
-    """Fetch; once more from the start where the part that was there already was another file's."""
+    """Fetch; once more from the start if the partial file belonged to another file."""
     resumed = partial.exists() and partial.stat().st_size > 0
     if resumed and partial.stat().st_size > source.size:
         partial.unlink()
-    found = _fetched(source, url, partial, downloader, on_progress)
-    if resumed and not _matches(found, source):
+    fetched = _fetched(source, url, partial, downloader, on_progress)
+    if resumed and not _matches(fetched, source):
         partial.unlink()
-        found = _fetched(source, url, partial, downloader, on_progress)
-    return found
+        fetched = _fetched(source, url, partial, downloader, on_progress)
+    return fetched
 
 
 def _fetched(
@@ -145,12 +145,12 @@ def _is(place: Path, source: LockedSource) -> bool:
     return place.is_file() and _matches(digest_of(place), source)
 
 
-def _matches(found: Fetched, source: LockedSource) -> bool:
-    return (found.sha256, found.size) == (source.sha256, source.size)
+def _matches(fetched: Fetched, source: LockedSource) -> bool:
+    return (fetched.sha256, fetched.size) == (source.sha256, source.size)
 
 
 def shown(text: str, source: LockedSource, debian: str) -> str:
-    """A text for people and logs: a Debian mirror is this machine's own, and is not named."""
+    """Return a text for people and logs: a Debian mirror is local, and is not named."""
     if not debian:
         return without_users(text)
     text = text.replace(f"{debian}/{source.path}", source.url) if source.path else text
@@ -161,11 +161,11 @@ def _missing(source: LockedSource) -> str:
     return f"{source.file} ({without_users(source.url)}), sha256 {source.sha256}"
 
 
-def _other(source: LockedSource, url: str, found: Fetched) -> str:
+def _other(source: LockedSource, url: str, fetched: Fetched) -> str:
     return (
         f"{url} gives another file than the one that is locked:\n"
         f"  locked: sha256 {source.sha256}, {source.size} bytes\n"
-        f"  found:  sha256 {found.sha256}, {found.size} bytes"
+        f"  found:  sha256 {fetched.sha256}, {fetched.size} bytes"
     )
 
 
@@ -200,7 +200,7 @@ def fetch_all(
     offline: bool = False,
     on_progress: OnProgress = lambda _source, _bytes: None,
 ) -> dict[str, Path]:
-    """All of the files, by URL; several at once.
+    """Return all of the files, by URL; fetch several at once.
 
     Raises one error for all that failed: `Changed` if there is another file among them, else
     `Unfetched`, which names each one that is missing.
@@ -216,7 +216,7 @@ def fetch_all(
             failures.append(error)
             return None
 
-    ordered = sorted(sources, key=lambda one: one.url)
+    ordered = sorted(sources, key=lambda source: source.url)
     with ThreadPoolExecutor(max_workers=JOBS) as pool:
         try:
             paths = list(pool.map(ensured, ordered))
@@ -225,15 +225,15 @@ def fetch_all(
             raise
     if failures:
         raise joined(failures, store, offline=offline)
-    return {one.url: path for one, path in zip(ordered, paths, strict=True) if path}
+    return {source.url: path for source, path in zip(ordered, paths, strict=True) if path}
 
 
 def joined(
     failures: Sequence[BuildImagesError], store: Store, *, offline: bool = False
 ) -> BuildImagesError:
-    """One error for all sources that could not be had."""
-    texts = sorted(str(one) for one in failures)
-    if any(isinstance(one, Changed) for one in failures):
+    """Return one error for all sources that could not be fetched."""
+    texts = sorted(str(failure) for failure in failures)
+    if any(isinstance(failure, Changed) for failure in failures):
         return Changed("\n".join(texts), hint=UPDATE_HINT)
     count = "1 source is" if len(texts) == 1 else f"{len(texts)} sources are"
     why = "not in the store, and --offline forbids to fetch" if offline else "not to be had"

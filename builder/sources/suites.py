@@ -1,11 +1,11 @@
-"""Suites of a mirror that is amid a sync: under which of its names a suite is whole.
+"""Suites of a mirror that is amid a sync, and the name under which a suite is complete.
 
-Mirrors take over a suite file after file, and those that cache keep each file for a time of its
-own. Meanwhile the Release file may name an index that is not there yet, and apt refuses all of it:
+Mirrors copy a suite file after file, and caching ones keep each file for a time of its own.
+Meanwhile the Release file may name an index that does not exist yet, and apt refuses the suite:
 "File has unexpected size. Mirror sync in progress?" That can last for days, above all for
-architectures that few ask for. A suite has two names, as `trixie` and `stable`, and such a mirror
-may hold it in two states. Where the one that is asked for is torn and the other is whole, that one
-is asked for all of it. apt checks signatures, names, dates and checksums as always.
+architectures with few users. A suite has two names, as `trixie` and `stable`, and such a mirror may
+hold it in two states. If the requested one is incomplete and the other is complete, all requests go
+to the other. apt checks signatures, names, dates and checksums as always.
 https://wiki.debian.org/DebianRepository/Format
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import requests
 
 _OF_A_SUITE = re.compile(r"(http://[^?#]+/dists/)([^/?#]+)(/[^?#]+)")
-_WANTED = "Acquire-By-Hash|Codename|Components|Date|Label|Origin|Suite|Valid-Until"
-_FIELD = re.compile(rf"^({_WANTED}): *(.*)$", re.MULTILINE)
+_FIELDS = "Acquire-By-Hash|Codename|Components|Date|Label|Origin|Suite|Valid-Until"
+_FIELD = re.compile(rf"^({_FIELDS}): *(.*)$", re.MULTILINE)
 _SUM = re.compile(r"^ ([0-9a-f]{64}) +([0-9]+) +(\S+)$", re.MULTILINE)
 _ENDS = (".xz", ".gz", "")  # apt takes the first that the Release file names
 _MOST_RELEASE = 10 << 20  # bytes; that of Debian's sid has 0.3 MB
-_PATIENCE_S = 20.0  # apt waits for 30 s
+_WAIT_S = 20.0  # apt waits for 30 s
 # Point releases are two to four months apart: what is older was forgotten there.
 _OLDEST = dt.timedelta(days=180)
 MOST_BEHIND = dt.timedelta(days=14)
@@ -44,31 +44,30 @@ _ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Release:
-    """What a Release file says: its fields, and (SHA-256, bytes) of each file by path."""
+    """A Release file: its fields, and (SHA-256, bytes) of each file by path."""
 
     fields: dict[str, str]
     files: dict[str, tuple[str, str]]
 
     def indices(self, architectures: frozenset[str]) -> Iterator[str]:
-        """The paths of the first component's indices of packages, as apt would ask for them."""
-        said, *_ = self.fields.get("Components", "").split() or ["main"]
-        component = said.rpartition("/")[2]  # Debian's security archive says updates/main
+        """Yield the paths of the first component's package indices, as apt would request them."""
+        first, *_ = self.fields.get("Components", "").split() or ["main"]
+        component = first.rpartition("/")[2]  # Debian's security archive says updates/main
         for arch in sorted(architectures):
             names = (f"{component}/binary-{arch}/Packages{end}" for end in _ENDS)
-            if found := next((name for name in names if name in self.files), None):
-                yield found
+            if path := next((name for name in names if name in self.files), None):
+                yield path
 
 
 @dataclass(kw_only=True)
 class Suites:
-    """Which name each suite is asked for by, found out once and kept.
+    """The names under which suites are requested, each determined once.
 
-    A mirror that has not said enough for that after 20 s is asked for what is wanted.
-
-    `architectures` are those that packages are wanted for, as Debian names them; without any,
-    everything is asked for by its own name. `say` is told of each other name that was taken.
-    A state is not taken that is older than the torn one by more than `most_behind`, or that apt
-    would refuse for its age; `refused` says which was not, why, and what the way out is.
+    A mirror that takes more than 20 s for that gets requests for the original name.
+    `architectures` are those of the packages, as Debian names them; without any, every suite is
+    requested by its own name. `say` gets a line for each other name that is used.
+    A state that is older than the incomplete one by more than `most_behind`, or that apt would
+    refuse for its age, is not used; `refused` lists those, with the reason and the remedy.
     """
 
     architectures: frozenset[str] = frozenset()
@@ -80,40 +79,40 @@ class Suites:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def address(self, url: str) -> str:
-        """The URL to ask for in place of `url`: another one only in the folder of a torn suite."""
-        found = _OF_A_SUITE.fullmatch(url)
-        if not (found and self.architectures):
+        """Return the URL to request for `url`: another one only for an incomplete suite."""
+        match = _OF_A_SUITE.fullmatch(url)
+        if not (match and self.architectures):
             return url
-        archive, suite, path = found.groups()
+        archive, suite, path = match.groups()
         with self._lock:
-            if (asked := self._names.get((archive, suite))) is None:
-                asked = self._names[archive, suite] = Future()
-                given = (asked, archive, suite)
-                threading.Thread(target=self._find, args=given, daemon=True).start()
-        wait([asked], timeout=_PATIENCE_S)
-        self._settle(asked, suite)
-        return f"{archive}{asked.result()}{path}"
+            if (future := self._names.get((archive, suite))) is None:
+                future = self._names[archive, suite] = Future()
+                arguments = (future, archive, suite)
+                threading.Thread(target=self._find, args=arguments, daemon=True).start()
+        wait([future], timeout=_WAIT_S)
+        self._settle(future, suite)
+        return f"{archive}{future.result()}{path}"
 
     def behind_days(self, url: str) -> int:
-        """How much older what is given for a URL is than what the mirror tells of there."""
-        found = _OF_A_SUITE.fullmatch(url)
-        return self._behind.get((found[1], found[2]), 0) if found else 0
+        """Return the days by which the served state is older than the one at the URL."""
+        match = _OF_A_SUITE.fullmatch(url)
+        return self._behind.get((match[1], match[2]), 0) if match else 0
 
-    def _find(self, asked: Future[str], archive: str, suite: str) -> None:
+    def _find(self, future: Future[str], archive: str, suite: str) -> None:
         name = suite
         try:
-            name = self._whole(archive, suite)
+            name = self._complete_name(archive, suite)
         finally:
-            self._settle(asked, name)
+            self._settle(future, name)
 
-    def _settle(self, asked: Future[str], name: str) -> None:
-        """Take a name, if none was taken: for all of a run it is one."""
+    def _settle(self, future: Future[str], name: str) -> None:
+        """Set a name, if none is set: a run uses a single one."""
         with self._lock:
-            if not asked.done():
-                asked.set_result(name)
+            if not future.done():
+                future.set_result(name)
 
-    def _whole(self, archive: str, suite: str) -> str:
-        """The name of a whole state of a suite; its own where there is none, or nobody answers."""
+    def _complete_name(self, archive: str, suite: str) -> str:
+        """Return the name of a suite's complete state; its own if there is none, or no response."""
         # Commands that build nothing start without these.
         import requests  # noqa: PLC0415
         import urllib3  # noqa: PLC0415
@@ -121,34 +120,34 @@ class Suites:
         try:
             if not (release := _release(archive, suite)):
                 return suite
-            lacking = self._lacking(archive, suite, release)
-            if not lacking:
+            missing = self._missing(archive, suite, release)
+            if not missing:
                 return suite
             for name in _names(release, suite):
                 other = _release(archive, name)
                 if (
                     other
                     and _identity(other) == _identity(release)
-                    and _is_of_late(other, release)
-                    and not self._lacking(archive, name, other)
+                    and _is_recent(other, release)
+                    and not self._missing(archive, name, other)
                 ):
                     behind = (_date(release) - _date(other)).days
                     its = f"its {name}, of {other.fields['Date']}"
-                    torn = f"the mirror is amid a sync of {suite}: {lacking} is not there yet"
-                    if why := self._why_not(other, behind):
-                        self.say(f"{torn}; {its}, is not taken: {why}")
-                        self.refused.append(f"{torn}; {its}, {why}")
+                    torn = f"the mirror is amid a sync of {suite}: {missing} is not there yet"
+                    if reason := self._refusal(other, behind):
+                        self.say(f"{torn}; {its}, is not taken: {reason}")
+                        self.refused.append(f"{torn}; {its}, {reason}")
                         return suite
                     self._behind[archive, suite] = max(behind, 0)
                     self.say(f"{torn}; taken is {its}")
                     return name
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError):
-            return suite  # whoever asked for it is told
+            return suite  # apt gets the error for its request
         return suite
 
-    def _why_not(self, other: _Release, behind: int) -> str:
-        """Why a whole state is not taken, with the way out; empty if it is."""
-        if _is_over(other):
+    def _refusal(self, other: _Release, behind: int) -> str:
+        """Return why a complete state is not used, with the remedy; empty if it is used."""
+        if _is_expired(other):
             return f"is valid no more; {_OTHER_MIRROR}, or {_WITHOUT}"
         if behind > self.most_behind.days:
             return (
@@ -156,17 +155,17 @@ class Suites:
             )
         return ""
 
-    def _lacking(self, archive: str, name: str, release: _Release) -> str:
-        """The first index that a Release file names and the mirror does not have; or nothing."""
-        wanted = release.indices(self.architectures)
-        return next((one for one in wanted if not _is_there(f"{archive}{name}", release, one)), "")
+    def _missing(self, archive: str, name: str, release: _Release) -> str:
+        """Return the first index of a Release file that the mirror does not have; or nothing."""
+        folder, paths = f"{archive}{name}", release.indices(self.architectures)
+        return next((path for path in paths if not _is_available(folder, release, path)), "")
 
 
 def _release(archive: str, name: str) -> _Release | None:
-    with _ask("GET", f"{archive}{name}/InRelease") as answer:
-        if answer.status_code != HTTPStatus.OK:
+    with _request("GET", f"{archive}{name}/InRelease") as response:
+        if response.status_code != HTTPStatus.OK:
             return None
-        text = answer.raw.read(_MOST_RELEASE, decode_content=True).decode(errors="replace")
+        text = response.raw.read(_MOST_RELEASE, decode_content=True).decode(errors="replace")
     sums = text.partition("\nSHA256:\n")[2]
     return _Release(
         fields=dict(reversed(_FIELD.findall(text.partition("\nSHA256:\n")[0]))),
@@ -175,65 +174,65 @@ def _release(archive: str, name: str) -> _Release | None:
 
 
 def state_beside(archive: str, suite: str) -> IndexState | None:
-    """The state of a suite that a mirror tells of now; None where it tells of none.
+    """Return the current state of a suite on a mirror; None if it has none.
 
-    For mirrors to which requests go past the proxy: https.
+    For mirrors to which requests do not go through the proxy: https.
     """
     import requests  # noqa: PLC0415 - commands that build nothing start without it
     import urllib3  # noqa: PLC0415
 
     url = f"{archive}/dists/{suite}/InRelease"
     try:
-        with _ask("GET", url) as answer:
-            if answer.status_code != HTTPStatus.OK:
+        with _request("GET", url) as response:
+            if response.status_code != HTTPStatus.OK:
                 return None
-            return state_of(url, url, answer.raw.read(_MOST_RELEASE, decode_content=True))
+            return state_of(url, url, response.raw.read(_MOST_RELEASE, decode_content=True))
     except (requests.RequestException, urllib3.exceptions.HTTPError):
         return None
 
 
 def _names(release: _Release, suite: str) -> list[str]:
-    """The other names of a suite, which its Release file says."""
-    said = (release.fields.get(one, "") for one in ("Suite", "Codename"))
-    return [name for name in said if name != suite and _NAME.fullmatch(name)]
+    """Return the other names of a suite, from its Release file."""
+    names = (release.fields.get(field, "") for field in ("Suite", "Codename"))
+    return [name for name in names if name != suite and _NAME.fullmatch(name)]
 
 
 def _identity(release: _Release) -> list[str | None]:
-    return [release.fields.get(one) for one in ("Origin", "Label", "Suite", "Codename")]
+    return [release.fields.get(key) for key in ("Origin", "Label", "Suite", "Codename")]
 
 
-def _is_of_late(other: _Release, release: _Release) -> bool:
-    """Whether a state may be the one before another, or is newer, and is none of long ago."""
+def _is_recent(other: _Release, release: _Release) -> bool:
+    """Return whether a state is newer than another, or not much older."""
     return _date(release) - _date(other) <= _OLDEST
 
 
-def _is_over(release: _Release) -> bool:
-    """Whether apt takes a state no more: that of security updates says until when it is good."""
+def _is_expired(release: _Release) -> bool:
+    """Return whether apt refuses a state for its age: security updates have a Valid-Until."""
     until = release.fields.get("Valid-Until")
     return bool(until) and parsedate_to_datetime(until or "") < dt.datetime.now(tz=dt.timezone.utc)
 
 
 def _date(release: _Release) -> dt.datetime:
-    """Raises `ValueError` where a Release file has none."""
+    """Return the date of a Release file; raises `ValueError` without one."""
     return parsedate_to_datetime(release.fields.get("Date", ""))
 
 
-def _is_there(folder: str, release: _Release, path: str) -> bool:
-    """Whether apt would find an index; where a server does not say, it is taken to be there."""
+def _is_available(folder: str, release: _Release, path: str) -> bool:
+    """Return whether apt would find an index; assumed if the server's response is unclear."""
     sha256, size = release.files[path]
     if release.fields.get("Acquire-By-Hash") == "yes":
         by_hash = f"{path.rpartition('/')[0]}/by-hash/SHA256/{sha256}"
-        with _ask("HEAD", f"{folder}/{by_hash}") as answer:
-            if answer.status_code not in _ABSENT:
+        with _request("HEAD", f"{folder}/{by_hash}") as response:
+            if response.status_code not in _ABSENT:
                 return True
-    with _ask("HEAD", f"{folder}/{path}") as answer:
-        is_ok = answer.status_code == HTTPStatus.OK
-        is_other = is_ok and answer.headers.get("Content-Length", size) != size
-        return answer.status_code not in _ABSENT and not is_other
+    with _request("HEAD", f"{folder}/{path}") as response:
+        is_ok = response.status_code == HTTPStatus.OK
+        is_other = is_ok and response.headers.get("Content-Length", size) != size
+        return response.status_code not in _ABSENT and not is_other
 
 
-def _ask(method: str, url: str) -> requests.Response:
+def _request(method: str, url: str) -> requests.Response:
     from builder.sources import upstream  # noqa: PLC0415
 
     headers = {"Accept-Encoding": "identity"}
-    return upstream.ask(method, url, headers, None, logins={}, follow=True)
+    return upstream.request(method, url, headers, None, logins={}, follow=True)

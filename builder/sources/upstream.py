@@ -1,7 +1,7 @@
-"""Requests of the cache of packages to servers: whose login goes where.
+"""Requests of the cache of packages to servers: each origin gets its own login alone.
 
 A login is for one origin (scheme, host and port), and nothing else is sent there: neither what the
-user's .netrc says, nor what a client sent to the server that leads elsewhere.
+user's .netrc, nor the headers that a client sent to a server that redirects.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FOR_ONE_SERVER = frozenset({"authorization", "cookie"})
 
 
 def origin_of(url: str) -> Origin:
-    """What a login is for; a name and a password in the URL are no part of it."""
+    """Return the origin of a URL, to which a login belongs, without a login in the URL."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
-def ask(
+def request(
     method: str,
     url: str,
     headers: Mapping[str, str],
@@ -38,23 +38,23 @@ def ask(
     logins: Mapping[Origin, Login],
     follow: bool,
 ) -> requests.Response:
-    """A server's answer, whose body is still to be read.
+    """Return a server's response, whose body is still to be read.
 
-    To `follow` is to go where a server leads; each request has the login of its own origin alone.
+    With `follow`, redirects are followed; each request has the login of its own origin alone.
     Raises `requests.RequestException`.
     """
     session = _Session()
     for _ in range(_MOST_REDIRECTS):
-        session.auth = logins.get(origin_of(url)) or _as_given
-        answer = session.request(
+        session.auth = logins.get(origin_of(url)) or _without_login
+        response = session.request(
             method, url, headers=headers, data=body, stream=True, timeout=_TIMEOUT_S
         )
-        target = session.target(answer)
+        target = session.target(response)
         if not (follow and target and body is None and method in _FOLLOWED):
-            return answer
-        answer.close()
-        url = urljoin(answer.url, requote_uri(target))
-        if origin_of(url) != origin_of(answer.url):
+            return response
+        response.close()
+        url = urljoin(response.url, requote_uri(target))
+        if origin_of(url) != origin_of(response.url):
             headers = {
                 name: value
                 for name, value in headers.items()
@@ -64,16 +64,16 @@ def ask(
 
 
 class _Session(requests.Session):
-    """A session that leads nowhere by itself, which would also read a redirect's whole body."""
+    """A session that follows no redirects by itself, which would also read their bodies."""
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:  # noqa: ARG002 - as requests calls it
         return None
 
-    def target(self, answer: requests.Response) -> str | None:
-        """Where an answer leads."""
-        return super().get_redirect_target(answer)
+    def target(self, response: requests.Response) -> str | None:
+        """Return the target of a redirect; None for other responses."""
+        return super().get_redirect_target(response)
 
 
-def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """No login but that in the headers: neither the URL's nor that of .netrc."""
+def _without_login(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Keep the login of the headers: neither the URL's nor that of .netrc."""
     return request

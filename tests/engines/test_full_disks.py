@@ -16,7 +16,7 @@ from real_registry import RealRegistry, real_registry
 
 from builder.distribute.bundle import Contents, write_archive
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
-from builder.sources.journals import Given
+from builder.sources.journals import ServedFile
 from builder.trust.proof import Descriptor, private_key, proofs
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
@@ -138,12 +138,12 @@ def archive_of(kind: str, folder: Path, pair: Pair) -> Path:
 
 
 def inputs_of(kind: str, big: Path, sha256: str) -> Inputs:
-    given = [Given(url="http://mirror/big.deb", file="ab/big.deb")]
+    given = [ServedFile(url="http://mirror/big.deb", file="ab/big.deb")]
     record = {"name": "debian13", "arch": "x86_64", "digest": f"sha256:{'5' * 64}"}
     return {
         "source": Inputs(sources={sha256: big}),
         "package": Inputs(
-            builds={"1" * 32: Build(who="1" * 32, given=given, cache=big.parents[1])}
+            builds={"1" * 32: Build(name="1" * 32, packages=given, cache=big.parents[1])}
         ),
         "base": Inputs(bases={"one": BaseFile(record=record, archive=big)}),
         "project": Inputs(project={"matrix.yaml": big}),

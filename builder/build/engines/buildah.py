@@ -13,7 +13,7 @@ from builder.build.engines.drivers import Driver, driver_of
 from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.model import PlannedImage
 from builder.model.errors import StepFailed
-from builder.sources.journals import who_of
+from builder.sources.journals import build_id
 from builder.system.locks import locked
 from builder.system.process import Processes
 
@@ -109,7 +109,7 @@ class Buildah:
         steps = Instructions(_STEP, on_line)
         name = name or tag(image)
         if journals := self._tools.journals:
-            journals.begin(who_of(name), fresh=not cache)
+            journals.begin(build_id(name), fresh=not cache)
         pull = "never" if image.is_bootstrapped else "missing"
         try:
             self._tools.logged(
@@ -141,7 +141,7 @@ class Buildah:
 
     def _end(self, name: str, steps: Instructions, *, well: bool) -> None:
         if journals := self._tools.journals:
-            journals.end(who_of(name), built=steps.built, taken=steps.taken, well=well)
+            journals.end(build_id(name), built=steps.built, taken=steps.taken, well=well)
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         self._tools.logged(

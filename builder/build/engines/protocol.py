@@ -17,7 +17,7 @@ from builder.facts.versions import first_version
 from builder.model import PlannedImage
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.names import image_tag
-from builder.sources.journals import Journals, as_build, pip_as_build, who_of
+from builder.sources.journals import Journals, as_build, build_id, pip_as_build
 from builder.sources.package_indices import IndexState
 from builder.system.home import ORDINARY_USER, Home
 from builder.system.process import Completed, Processes
@@ -75,7 +75,7 @@ class Tools:
         """The same for a build: what it is given is noted under the name of what is built."""
         if not self.journals:
             return self.downloading
-        return {key: as_build(url, who_of(name)) for key, url in self.downloading.items()}
+        return {key: as_build(url, build_id(name)) for key, url in self.downloading.items()}
 
     def told(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
         """The states of package indices that a build was told of, or its cached layers were.
@@ -83,13 +83,13 @@ class Tools:
         Without `earlier` those of this run alone: nothing was taken from a build before it.
         """
         if self.journals and earlier:
-            return self.journals.states(who_of(name))
-        return self.packages.told(who_of(name)) if self.packages else ()
+            return self.journals.states(build_id(name))
+        return self.packages.index_states(build_id(name)) if self.packages else ()
 
     def pip_for(self, name: str) -> Path | None:
         """The folder with pip's configuration for a build; None if there is none."""
         if self.pip and self.journals:
-            return pip_as_build(self.pip, who_of(name))
+            return pip_as_build(self.pip, build_id(name))
         return Path(self.pip) if self.pip else None
 
     @property

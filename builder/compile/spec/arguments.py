@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hpccm.building_blocks
 
@@ -178,7 +177,7 @@ def _module_tree(module: str) -> ast.Module:
 def _looked_up(tree: ast.AST) -> Iterator[str]:
     """The literal keys in `kwargs.get(...)`, `kwargs.pop(...)`, `... in kwargs`."""
     for node in ast.walk(tree):
-        key: Any = None
+        key: object = None
         if isinstance(node, ast.Call):
             key = _key_of(node)
         elif isinstance(node, ast.Compare) and _is_kwargs(node.comparators[0]):
@@ -187,7 +186,7 @@ def _looked_up(tree: ast.AST) -> Iterator[str]:
             yield key
 
 
-def _key_of(node: ast.Call) -> Any:
+def _key_of(node: ast.Call) -> object:
     """The literal that a call of `kwargs.get` or `kwargs.pop` asks for."""
     if (
         isinstance(node.func, ast.Attribute)

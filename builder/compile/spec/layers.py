@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from builder.compile.spec.complaints import complaints
 from builder.compile.spec.downloads import Downloads, record, recorded, with_sources
@@ -53,7 +52,7 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
     return Layer(text=text, left=left, stage=stage, downloads=downloads)
 
 
-def _left(one: Any, stage: str) -> str:
+def _left(one: object, stage: str) -> str:
     """What an object leaves for run time; hpccm's blocks return None where that is nothing."""
     runtime = getattr(one, "runtime", None)
     found = runtime(_from=stage) if stage and callable(runtime) else None

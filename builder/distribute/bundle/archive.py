@@ -37,7 +37,7 @@ _AGAIN = "copy it again from where it was made, and compare its checksum"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a member's bytes are in the archive."""
+    """Offset and size of a member's bytes in the archive."""
 
     offset: int
     size: int
@@ -70,30 +70,30 @@ class Archive:
 
     def pieces(self, digest: str) -> Iterator[bytes]:
         """A blob's bytes; raises `WrongContent` at the end unless they have the digest."""
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for piece in self._pieces(self.place(digest)):
-            found.update(piece)
+            sha256.update(piece)
             yield piece
-        if f"sha256:{found.hexdigest()}" != digest:
-            raise self.wrong(f"the blob {digest} holds sha256:{found.hexdigest()}")
+        if f"sha256:{sha256.hexdigest()}" != digest:
+            raise self.wrong(f"the blob {digest} holds sha256:{sha256.hexdigest()}")
 
     def place(self, digest: str) -> Place:
-        """Where a blob is; raises `WrongContent` if the archive lacks it."""
-        found = self.blobs.get(digest)
-        if found is None:
+        """Return the place of a blob; raises `WrongContent` if the archive lacks it."""
+        place = self.blobs.get(digest)
+        if place is None:
             raise self.wrong(f"it lacks the blob {digest}")
-        return found
+        return place
 
     def _pieces(self, place: Place) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             file.seek(place.offset)
-            left = place.size
-            while left:
+            remaining = place.size
+            while remaining:
                 self.go_on()
-                piece = file.read(min(_PIECE, left))
+                piece = file.read(min(_PIECE, remaining))
                 if not piece:
                     raise self.wrong("it became shorter while it was read")
-                left -= len(piece)
+                remaining -= len(piece)
                 yield piece
 
     def wrong(self, why: str) -> WrongContent:

@@ -43,45 +43,45 @@ class RegistryBase:
     @property
     def size(self) -> int:
         """Bytes of all of it."""
-        return self.manifest.size + sum(one.size for one in self.blobs)
+        return self.manifest.size + sum(blob.size for blob in self.blobs)
 
     @property
     def files(self) -> Mapping[str, tuple[Descriptor, Origin]]:
         """The manifest and the blobs, by digest, and where each is read."""
         blobs: dict[str, tuple[Descriptor, Origin]] = {
-            one.digest: (one, self.source) for one in self.blobs
+            blob.digest: (blob, self.source) for blob in self.blobs
         }
         return {self.manifest.digest: (self.manifest, self.content), **blobs}
 
 
 def is_base_name(name: str, digest: str) -> bool:
-    """Whether a text can be a base's name: a reference by that digest."""
+    """True if a text can be a base's name: a reference by that digest."""
     try:
         return Reference.parse(name).digest == digest != ""
     except BadInput:
         return False
 
 
-def read_base(source: Source, name: str, arch: str, wanted: str | Descriptor) -> RegistryBase:
+def read_base(source: Source, name: str, arch: str, target: str | Descriptor) -> RegistryBase:
     """A base by the digest, or the descriptor, of its manifest.
 
     Raises `WrongContent` for what is no image of that architecture, and what the source fails with.
     """
-    found, content = source.read(wanted)
-    manifest = source.object_of(content, found.digest, "manifest")
-    if found.media_type not in MANIFESTS or "config" not in manifest:
-        raise source.wrong(found.digest, "it is not the manifest of one architecture's image")
-    blobs = blobs_of(manifest, found.digest)
+    descriptor, content = source.read(target)
+    manifest = source.object_of(content, descriptor.digest, "manifest")
+    if descriptor.media_type not in MANIFESTS or "config" not in manifest:
+        raise source.wrong(descriptor.digest, "it is not the manifest of one architecture's image")
+    blobs = blobs_of(manifest, descriptor.digest)
     config = source.small_blob(blobs[0])
     about = source.object_of(config, blobs[0].digest, "configuration of an image")
-    if (there := about.get("architecture")) != facts.ARCHITECTURES[arch].oci:
-        raise source.wrong(found.digest, f"this base is for {there!r}, and not for {arch}")
+    if (actual := about.get("architecture")) != facts.ARCHITECTURES[arch].oci:
+        raise source.wrong(descriptor.digest, f"this base is for {actual!r}, and not for {arch}")
     return RegistryBase(
         name=name,
         arch=arch,
-        manifest=found,
+        manifest=descriptor,
         content=content,
-        blobs=tuple({one.digest: one.bare() for one in blobs}.values()),
+        blobs=tuple({blob.digest: blob.bare() for blob in blobs}.values()),
         source=source,
     )
 
@@ -118,15 +118,15 @@ def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
 
 
 def _is_there(base: RegistryBase, archive: Path) -> bool:
-    """Whether the archive is whole, and beside it the record by which builds find it."""
+    """True if the archive is complete, and beside it the record by which builds find it."""
     try:
         record = json.loads((archive.parent / "base.json").read_text())
-        found = Bundle(archive=open_archive(archive), listed=())
-        found.check()
+        bundle = Bundle(archive=open_archive(archive), listed=())
+        bundle.check()
     except (BadInput, WrongContent, OSError, ValueError):
         return False
     is_of_it = isinstance(record, dict) and record.get("digest") == base.manifest.digest
-    return is_of_it and found.archive.blobs.keys() == base.files.keys()
+    return is_of_it and bundle.archive.blobs.keys() == base.files.keys()
 
 
 def _write(base: RegistryBase, archive: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is put into an archive: manifests with their repositories and tags, and blobs."""
+"""Contents of an archive: manifests with their repositories and tags, and blobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INPUTS = "build-images-inputs"  # the repository of bases, sources, packages and
 Origin: TypeAlias = "Path | bytes | Source"
 
 
-class Nothing(Source):
+class EmptyRepository(Source):
     """A repository without anything, as one that is about to be filled; named by a recipe."""
 
     def __init__(self, name: str) -> None:
@@ -34,13 +34,13 @@ class Nothing(Source):
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
         raise NotThere(f"{self.name}: {target}")
 
-    def small_blob(self, wanted: Descriptor, limit: int = 0) -> bytes:
+    def small_blob(self, blob: Descriptor, limit: int = 0) -> bytes:
         del limit
-        raise NotThere(f"{self.name}: {wanted.digest}")
+        raise NotThere(f"{self.name}: {blob.digest}")
 
-    def read_blob(self, wanted: Descriptor, path: Path, *, on_bytes: object = None) -> None:
+    def read_blob(self, blob: Descriptor, path: Path, *, on_bytes: object = None) -> None:
         del path, on_bytes
-        raise NotThere(f"{self.name}: {wanted.digest}")
+        raise NotThere(f"{self.name}: {blob.digest}")
 
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
         del digest, artifact_type
@@ -52,7 +52,7 @@ class Nothing(Source):
 
 @dataclass(kw_only=True, slots=True)
 class Contents:
-    """What an archive is to hold: blobs by digest, and the entries of its `index.json`.
+    """Contents of an archive: blobs by digest, and the entries of its `index.json`.
 
     `kind` is the artifact type of that; empty for a plain image layout.
     """
@@ -67,35 +67,36 @@ class Contents:
 
     def add_manifest(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
         """A manifest that an index names; its blobs are added, too, by who knows them."""
-        found = Descriptor.of(content, media_type)
-        self.add_blob(found, content)
-        return found
+        descriptor = Descriptor.of(content, media_type)
+        self.add_blob(descriptor, content)
+        return descriptor
 
     def list_manifest(
         self, content: bytes, media_type: str, repository: str, tags: Sequence[str] = ()
     ) -> Descriptor:
         """A manifest with an entry of its own for each tag, or one without a tag."""
-        found = self.add_manifest(content, media_type)
-        kind = str(json_object(content, found.digest).get("artifactType") or "")
+        descriptor = self.add_manifest(content, media_type)
+        kind = str(json_object(content, descriptor.digest).get("artifactType") or "")
         for notes in [{REF_NAME: f"{repository}:{tag}"} for tag in tags] or [{}]:
             entry = replace(
-                found, artifact_type=kind, annotations={REPOSITORY: repository, **notes}
+                descriptor, artifact_type=kind, annotations={REPOSITORY: repository, **notes}
             )
             if entry not in self.entries:
                 self.entries.append(entry)
-        return found
+        return descriptor
 
-    def add_attached(self, repository: str, some: Iterable[Attached]) -> None:
+    def add_attached(self, repository: str, attachments: Iterable[Attached]) -> None:
         """Proof, with its blobs."""
-        for one in some:
-            for digest, content in one.blobs.items():
+        for attached in attachments:
+            for digest, content in attached.blobs.items():
                 blob = Descriptor(media_type="", digest=digest, size=len(content))
                 self.add_blob(blob, content)
-            self.list_manifest(one.manifest, MANIFEST, repository, [one.tag] if one.tag else [])
+            tags = (attached.tag,) if attached.tag else ()
+            self.list_manifest(attached.manifest, MANIFEST, repository, tags)
 
     def add_release(self, release: Release, prove: Prove) -> None:
         """A release of the output folder, with the proof that is made of it."""
-        name, nothing = release.recipe, Nothing(release.recipe)
+        name, empty = release.recipe, EmptyRepository(release.recipe)
         self.add_blob(Descriptor.of(EMPTY_CONTENT, EMPTY), EMPTY_CONTENT)
         content = index_of(release)
         index = self.list_manifest(content, INDEX, name, (release.tag, *release.floating))
@@ -105,22 +106,22 @@ class Contents:
                 self.add_blob(blob.descriptor, blob.path)
             for manifest in file_manifests(image).values():
                 self.list_manifest(manifest, MANIFEST, name)
-            self.add_attached(name, prove(nothing, image.image.bare(), (image,)))
-        self.add_attached(name, prove(nothing, index, release.images))
+            self.add_attached(name, prove(empty, image.image.bare(), (image,)))
+        self.add_attached(name, prove(empty, index, release.images))
 
     def add_mirrored(self, release: Mirrored, source: Source) -> None:
         """A release of a registry, with all that refers to it there."""
         name = release.recipe
-        for one in release.everything:
-            for blob in one.blobs():
+        for copied in release.everything:
+            for blob in copied.blobs():
                 self.add_blob(blob, source)
         for image in release.images.values():
             self.add_manifest(image.content, image.descriptor.media_type)
         index = release.index
         self.list_manifest(index.content, index.descriptor.media_type, name, release.tags)
-        for one in release.proof:
-            tags = (one.tag,) if one.tag else ()
-            self.list_manifest(one.content, one.descriptor.media_type, name, tags)
+        for proof in release.proof:
+            tags = (proof.tag,) if proof.tag else ()
+            self.list_manifest(proof.content, proof.descriptor.media_type, name, tags)
 
     def index(self) -> bytes:
         """The bytes of `index.json`."""
@@ -129,7 +130,7 @@ class Contents:
                 "schemaVersion": 2,
                 "mediaType": INDEX,
                 **({"artifactType": self.kind} if self.kind else {}),
-                "manifests": [one.as_json() for one in self.entries],
+                "manifests": [entry.as_json() for entry in self.entries],
             }
         )
 
@@ -155,19 +156,19 @@ def artifact(
         "mediaType": MANIFEST,
         "artifactType": kind,
         "config": about.as_json(),
-        "layers": [one.as_json() for one in layers],
+        "layers": [layer.as_json() for layer in layers],
     }
     return replace(contents.add_manifest(as_bytes(manifest)), artifact_type=kind)
 
 
 def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
     """The releases of an archive: tags by repository and digest of the index, its own tag first."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in bundle.listed:
-        is_release = one.descriptor.media_type in INDEXES and one.repository != INPUTS
-        if one.tag and is_release:
-            found.setdefault((one.repository, one.descriptor.digest), []).append(one.tag)
-    for (repository, digest), tags in found.items():
+    releases: dict[tuple[str, str], list[str]] = {}
+    for entry in bundle.listed:
+        is_release = entry.descriptor.media_type in INDEXES and entry.repository != INPUTS
+        if entry.tag and is_release:
+            releases.setdefault((entry.repository, entry.descriptor.digest), []).append(entry.tag)
+    for (repository, digest), tags in releases.items():
         if len(tags) > _MOST_TAGS:  # each is judged, and nobody signed it
             raise bundle.archive.wrong(f"{repository}: {digest} has more than {_MOST_TAGS} tags")
-    return found
+    return releases

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from builder import facts
 from builder.build.bases.store import staging
@@ -23,6 +22,7 @@ from builder.distribute.bundle.inputs import TAG
 from builder.distribute.bundle.layout import Bundle, Repository
 from builder.model.digests import sha256_of_file
 from builder.model.errors import MissingPrerequisite
+from builder.model.exact_json import part
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import (
     BASE,
@@ -34,7 +34,7 @@ from builder.registry.kinds import (
     TITLE,
 )
 from builder.registry.source import blobs_of, descriptors
-from builder.sources.journals import ANSWERS, Given, Journals, is_file, is_who
+from builder.sources.journals import ANSWERS, Journals, ServedFile, is_build_id, is_file
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -49,13 +49,13 @@ class Input:
     """One artifact: its kind, its document, and its files by title."""
 
     kind: str
-    about: Mapping[str, Any]
+    about: Mapping[str, object]
     files: Mapping[str, Descriptor]
 
 
 @dataclass(kw_only=True, slots=True)
 class Filled:
-    """How much was put into a home: what was there already counts, too."""
+    """Numbers of inputs in a home, with those that it had before."""
 
     bases: int = 0
     sources: int = 0
@@ -78,11 +78,11 @@ def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
 
 
 def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
-    """What an index names. Raises `WrongContent` for what is none of our artifacts, and for a base
-    of a registry that is none, or of another architecture than is said.
+    """Read the inputs that an index names. Raises `WrongContent` for an unknown artifact, and for a
+    base that is no image, or of another architecture than its document names.
     """
     _, document = repository.document(index)
-    found = []
+    inputs = []
     for where in descriptors(document, "manifests", repository.name):
         _, manifest = repository.document(where.bare())
         if "config" not in manifest:
@@ -90,14 +90,14 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)
         about = repository.object_of(content, config.digest, "document of an input", most=None)
-        files = {one.annotations.get(TITLE, ""): one for one in layers}
+        files = {layer.annotations.get(TITLE, ""): layer for layer in layers}
         if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")
-        one = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
-        if one.kind == REGISTRY_BASE:
-            _base_in(repository, one)
-        found.append(one)
-    return found
+        entry = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
+        if entry.kind == REGISTRY_BASE:
+            _base_in(repository, entry)
+        inputs.append(entry)
+    return inputs
 
 
 def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled:
@@ -110,15 +110,16 @@ def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled
         NATIVE: _native,
         PACKAGES: _packages,
     }
-    for one in inputs:
-        if way := ways.get(one.kind):
-            way(repository, one, home, done)
+    for entry in inputs:
+        if way := ways.get(entry.kind):
+            way(repository, entry, home, done)
     return done
 
 
 def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
     """A project's files, by path."""
-    return {name: blob for one in inputs if one.kind == PROJECT for name, blob in one.files.items()}
+    files = (entry.files for entry in inputs if entry.kind == PROJECT)
+    return {name: blob for by_name in files for name, blob in by_name.items()}
 
 
 def write_project(repository: Repository, inputs: list[Input], folder: Path) -> None:
@@ -133,24 +134,24 @@ def write_project(repository: Repository, inputs: list[Input], folder: Path) -> 
 
 
 def is_project(inputs: list[Input], folder: Path) -> bool:
-    """Whether a folder holds a project's files, and nothing else."""
+    """True if a folder holds a project's files, and nothing else."""
     files = files_of_project(inputs)
     if folder.is_symlink() or not all(_holds(folder / name, files[name]) for name in files):
         return False
-    found = [one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir()]
-    return {one.relative_to(folder).as_posix() for one in found} == files.keys()
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return {path.relative_to(folder).as_posix() for path in paths} == files.keys()
 
 
-def _base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
-    record = {key: str(one.about.get(key, "")) for key in _BASE_KEYS}
-    [(title, blob)] = one.files.items() if len(one.files) == 1 else [("", None)]
+def _base(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+    record = {key: str(entry.about.get(key, "")) for key in _BASE_KEYS}
+    [(title, blob)] = entry.files.items() if len(entry.files) == 1 else [("", None)]
     names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
     if blob is None or not all(_NAME.fullmatch(name) for name in names):
         raise repository.wrong(str(record["digest"]), "it is no base image")
     folder = "-".join(names)
     with locked(home.bases, folder):
-        there = home.bases / folder
-        if not ((there / "base.json").exists() and _holds(there / title, blob)):
+        target = home.bases / folder
+        if not ((target / "base.json").exists() and _holds(target / title, blob)):
             with staging(home.bases, folder) as partial:
                 repository.read_blob(blob, partial / title)
                 text = json.dumps({**record, "archive": str(partial / title)}, indent=1)
@@ -158,21 +159,21 @@ def _base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
     done.bases += 1
 
 
-def _registry_base(repository: Repository, one: Input, home: Home, done: Filled) -> None:
-    keep_base(_base_in(repository, one), home.bases)
+def _registry_base(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+    keep_base(_base_in(repository, entry), home.bases)
     done.bases += 1
 
 
-def _base_in(repository: Source, one: Input) -> RegistryBase:
-    name, arch, digest = (str(one.about.get(key, "")) for key in ("name", "arch", "digest"))
-    manifest = one.files.get(digest)
+def _base_in(repository: Source, entry: Input) -> RegistryBase:
+    name, arch, digest = (str(entry.about.get(key, "")) for key in ("name", "arch", "digest"))
+    manifest = entry.files.get(digest)
     if manifest is None or not is_base_name(name, digest) or arch not in facts.ARCHITECTURES:
         raise repository.wrong(digest, "it is no base image of a registry")
     return read_base(repository, name, arch, manifest.bare())
 
 
-def _sources(repository: Repository, one: Input, home: Home, done: Filled) -> None:
-    for sha256, blob in one.files.items():
+def _sources(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+    for sha256, blob in entry.files.items():
         if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
             raise repository.wrong(blob.digest, "it is no source")
         with locked(home.sources, sha256):
@@ -180,61 +181,61 @@ def _sources(repository: Repository, one: Input, home: Home, done: Filled) -> No
         done.sources += 1
 
 
-def _native(repository: Repository, one: Input, home: Home, done: Filled) -> None:
-    name, digest, made = (str(one.about.get(key, "")) for key in ("name", "digest", "made"))
+def _native(repository: Repository, record: Input, home: Home, done: Filled) -> None:
+    name, digest, date = (str(record.about.get(key, "")) for key in ("name", "digest", "made"))
     try:
-        entries = read_entries(one.about.get("entries"))
+        entries = read_entries(record.about.get("entries"))
     except ValueError as error:
         raise repository.wrong(digest, f"these are no native tools: {error}") from error
-    wanted = {content for _, mode, content in entries if stat.S_ISREG(mode)}
-    files = {sha for sha, blob in one.files.items() if blob.digest == f"sha256:{sha}"}
-    if digest_of(entries) != digest or files != wanted or not _NAME.fullmatch(name):
+    contents = {content for _, mode, content in entries if stat.S_ISREG(mode)}
+    files = {sha for sha, blob in record.files.items() if blob.digest == f"sha256:{sha}"}
+    if digest_of(entries) != digest or files != contents or not _NAME.fullmatch(name):
         raise repository.wrong(digest, "these are no native tools")
     folder = f"{name}-{digest.partition(':')[2][:12]}"
     with locked(home.native, folder):
-        there = home.native / folder
-        if not (there / RECORD).exists() or digest_of(entries_of(there / "root")) != digest:
+        target = home.native / folder
+        if not (target / RECORD).exists() or digest_of(entries_of(target / "root")) != digest:
             with staging(home.native, folder) as partial:
                 put_together(
                     entries,
                     partial / "root",
-                    lambda sha, path: repository.read_blob(one.files[sha], path),
+                    lambda sha, path: repository.read_blob(record.files[sha], path),
                 )
-                about = {"name": name, "digest": digest, "made": made}
+                about = {"name": name, "digest": digest, "made": date}
                 (partial / RECORD).write_text(json.dumps(about, indent=1))
                 partial.chmod(0o755)
     done.native.append(name)
 
 
-def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> None:
-    who, journals = str(one.about.get("build", "")), Journals(cache=home.packages)
-    given = list(_given(one))
-    if not is_who(who) or {entry.file for entry in given} != one.files.keys():
-        raise repository.wrong(who, "it is no journal of a build")
-    for file, blob in one.files.items():
+def _packages(repository: Repository, record: Input, home: Home, done: Filled) -> None:
+    build, journals = str(record.about.get("build", "")), Journals(cache=home.packages)
+    downloads = list(_given(record))
+    if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
+        raise repository.wrong(build, "it is no journal of a build")
+    for file, blob in record.files.items():
         folder, _, name = file.partition("/")
         if folder == ANSWERS and blob.digest != f"sha256:{name}":
             raise repository.wrong(blob.digest, f"it is not the answer {file}")
     # Builds share files: two loads of different builds would write the same one at once.
     with locked(home.packages, "load"):
-        for file, blob in one.files.items():
+        for file, blob in record.files.items():
             _bring(repository, blob, home.packages / file)
-        journals.replace(who, given)
-    if index := one.about.get("index"):
+        journals.replace(build, downloads)
+    if index := record.about.get("index"):
         journals.note_index(str(index))
-    done.packages |= one.files.keys()
+    done.packages |= record.files.keys()
     done.builds += 1
 
 
-def _given(one: Input) -> Iterator[Given]:
-    for entry in one.about.get("given") or []:
+def _given(record: Input) -> Iterator[ServedFile]:
+    for entry in part(record.about, "given") or []:
         try:
-            given = Given(url=entry["url"], file=entry["file"], kind=entry["kind"])
+            download = ServedFile(url=entry["url"], file=entry["file"], kind=entry["kind"])
         except (LookupError, TypeError) as error:
             raise WrongContent("a line of a journal is none") from error
-        if not is_file(str(given.file)):
-            raise WrongContent(f"a journal names the file {given.file!r}")
-        yield given
+        if not is_file(str(download.file)):
+            raise WrongContent(f"a journal names the file {download.file!r}")
+        yield download
 
 
 def _holds(file: Path, blob: Descriptor) -> bool:

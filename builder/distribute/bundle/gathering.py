@@ -1,4 +1,4 @@
-"""What images were built from, looked up in their folders, the project and the builder's home."""
+"""Inputs of images, looked up in their folders, the project and the builder's home."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.model.errors import MissingPrerequisite
 from builder.model.manifest import UsedBase
 from builder.model.names import image_tag, stage_tag
 from builder.registry import Reference, RegistryFailed, Source, WrongContent
-from builder.sources.journals import Journals, who_of
+from builder.sources.journals import Journals, build_id
 from builder.sources.store import Store
 from builder.system.home import Home
 
@@ -115,7 +115,7 @@ def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[s
     """The native tools that the steps of an emulated build were lent."""
     if not digest or digest in inputs.native:
         return
-    tools = next((one for one in stored_tools(home.native) if one.digest == digest), None)
+    tools = next((stored for stored in stored_tools(home.native) if stored.digest == digest), None)
     entries = entries_of(tools.root) if tools else []
     if tools and digest_of(entries) == digest:
         inputs.native[digest] = ToolFiles(tools=tools, entries=entries)
@@ -134,14 +134,15 @@ def _builds(
     names = {target: stage_tag(key) for target, key in stages.items()}
     names[last] = image_tag(image.identifier, image.record.content_key)
     for target, name in names.items():
-        who = who_of(name)
-        given = list(journals.of(who).values())
-        absent = [one.url for one in given if not (journals.cache / one.file).is_file()]
-        if not journals.is_complete(who):
+        build = build_id(name)
+        downloads = list(journals.of(build).values())
+        files = [journals.cache / download.file for download in downloads]
+        absent = [file for file in files if not file.is_file()]
+        if not journals.is_complete(build):
             yield f"{image.identifier}: {target}: it was not noted what its build downloaded"
         elif absent:
             yield f"{image.identifier}: {target}: {len(absent)} packages were removed since"
         else:
-            inputs.builds[who] = Build(
-                who=who, given=given, cache=journals.cache, index=journals.index
+            inputs.builds[build] = Build(
+                name=build, packages=downloads, cache=journals.cache, index=journals.index
             )

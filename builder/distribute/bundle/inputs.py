@@ -1,4 +1,4 @@
-"""What images are built from, as artifacts of an archive: project, bases, sources, tools, packages.
+"""Inputs of images, as artifacts of an archive: project, bases, sources, tools, packages.
 
 One index names them all, under one tag; whoever signs it has signed all of them.
 """
@@ -27,7 +27,7 @@ from builder.registry.kinds import (
     TITLE,
     as_bytes,
 )
-from builder.sources.journals import Given
+from builder.sources.journals import ServedFile
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
@@ -43,13 +43,13 @@ class BaseFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
-    """What a build was given: `who` is how journals know it, `index` the one that pip was led to.
+    """Downloads of a build: `name` is how journals know it, `index` the one that pip was led to.
 
-    `given` are answers by URL; the files lie below `cache`.
+    `packages` are answers by URL; the files lie below `cache`.
     """
 
-    who: str
-    given: Sequence[Given]
+    name: str
+    packages: Sequence[ServedFile]
     cache: Path
     index: str = ""
 
@@ -63,7 +63,7 @@ class ToolFiles:
 
     @property
     def files(self) -> dict[str, tuple[Descriptor, Path]]:
-        """Those that are files, by SHA-256."""
+        """The regular files, by SHA-256."""
         return {
             content: _file(self.tools.root / path, content)
             for path, mode, content in self.entries
@@ -73,7 +73,7 @@ class ToolFiles:
     @property
     def size(self) -> int:
         """Bytes of all of them, each counted once."""
-        return sum(one.size for one, _ in self.files.values())
+        return sum(blob.size for blob, _ in self.files.values())
 
 
 @dataclass(kw_only=True, slots=True)
@@ -91,27 +91,27 @@ class Inputs:
 def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
     """Put inputs into an archive; the index that is to be signed."""
     files = {name: _file(path) for name, path in inputs.project.items()}
-    found = [artifact(contents, PROJECT, {"files": sorted(files)}, files, title=TITLE)]
+    artifacts = [artifact(contents, PROJECT, {"files": sorted(files)}, files, title=TITLE)]
     for _, base in sorted(inputs.bases.items()):
         layers = {base.archive.name: _file(base.archive)}
-        found.append(artifact(contents, BASE, dict(base.record), layers, title=TITLE))
-    for digest, one in sorted(inputs.registry_bases.items()):
-        named = {"name": one.name, "arch": one.arch, "digest": digest}
-        found.append(artifact(contents, REGISTRY_BASE, named, one.files, title=TITLE))
+        artifacts.append(artifact(contents, BASE, dict(base.record), layers, title=TITLE))
+    for digest, remote in sorted(inputs.registry_bases.items()):
+        named = {"name": remote.name, "arch": remote.arch, "digest": digest}
+        artifacts.append(artifact(contents, REGISTRY_BASE, named, remote.files, title=TITLE))
     if inputs.sources:
         layers = {sha: _file(path, sha) for sha, path in inputs.sources.items()}
         names = {"sources": sorted(inputs.sources)}
-        found.append(artifact(contents, SOURCES, names, layers, title=TITLE))
-    for digest, some in sorted(inputs.native.items()):
-        native = {"name": some.tools.name, "digest": digest, "made": some.tools.made}
-        native_files = {**native, "entries": [list(entry) for entry in some.entries]}
-        found.append(artifact(contents, NATIVE, native_files, some.files, title=TITLE))
+        artifacts.append(artifact(contents, SOURCES, names, layers, title=TITLE))
+    for digest, tools in sorted(inputs.native.items()):
+        native = {"name": tools.tools.name, "digest": digest, "made": tools.tools.made}
+        native_files = {**native, "entries": [list(entry) for entry in tools.entries]}
+        artifacts.append(artifact(contents, NATIVE, native_files, tools.files, title=TITLE))
     for _, build in sorted(inputs.builds.items()):
-        layers = {one.file: _file(build.cache / one.file) for one in build.given}
-        given = sorted((asdict(one) for one in build.given), key=lambda one: str(one["url"]))
-        about = {"build": build.who, "index": build.index, "given": given}
-        found.append(artifact(contents, PACKAGES, about, layers, title=TITLE))
-    manifests = [one.as_json() for one in found]
+        layers = {package.file: _file(build.cache / package.file) for package in build.packages}
+        packages = sorted(map(asdict, build.packages), key=lambda package: str(package["url"]))
+        about = {"build": build.name, "index": build.index, "given": packages}
+        artifacts.append(artifact(contents, PACKAGES, about, layers, title=TITLE))
+    manifests = [descriptor.as_json() for descriptor in artifacts]
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
     return contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
 

@@ -1,4 +1,4 @@
-"""What the policy says of each image in an archive, in each format in which it is there."""
+"""Judgements of the policy on each image of an archive, in each of its formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from builder.distribute.bundle import Bundle, releases_of
 from builder.distribute.publish import found_release
 from builder.distribute.publish.mirroring import File, Mirrored
 from builder.distribute.pull.finding import published
-from builder.distribute.pull.pulling import Judged, Wanted, look
+from builder.distribute.pull.pulling import Judged, PullRequest, look
 from builder.distribute.pull.receipts import Last
 from builder.model.errors import BadInput
 from builder.registry import Reference, Registry, Source
@@ -27,17 +27,17 @@ NOWHERE = "bundle"  # stands for the registry of an archive's images
 class BundledImage:
     """One image of an archive in one format, with what the policy says of it."""
 
-    wanted: Wanted
+    request: PullRequest
     judged: Judged
     source: Source
 
     def __str__(self) -> str:
-        return f"{self.wanted.reference} ({self.wanted.arch}, {self.wanted.format})"
+        return f"{self.request.reference} ({self.request.arch}, {self.request.format})"
 
     @property
     def refused(self) -> list[Ruling]:
         """The rules that refuse it, each with what helps here."""
-        return [with_fix(one) for one in self.judged.judgement.refused]
+        return [with_fix(ruling) for ruling in self.judged.judgement.refused]
 
 
 def with_fix(ruling: Ruling) -> Ruling:
@@ -50,7 +50,7 @@ def last_pulls() -> Last:
     return Last(folder=Home.of_environment().pulls / "last")
 
 
-def images_of(archive: Bundle, site: Wanted) -> list[BundledImage]:
+def images_of(archive: Bundle, site: PullRequest) -> list[BundledImage]:
     """Judge the images for the site's architecture, in the site's format.
 
     Raises `BadInput` if there is none.
@@ -78,16 +78,18 @@ class BundledReleases:
         """The SIFs and tarballs that were judged, and not refused."""
         return {
             File(
-                image=one.judged.found.image.digest,
-                format=one.wanted.format,
-                digest=one.judged.artifact.digest,
+                image=image.judged.remote.image.digest,
+                format=image.request.format,
+                digest=image.judged.artifact.digest,
             )
-            for one in self.images
-            if one.judged.artifact and not one.judged.judgement.refused
+            for image in self.images
+            if image.judged.artifact and not image.judged.judgement.refused
         }
 
 
-def all_releases(archive: Bundle, site: Wanted, to: Callable[[str], Registry]) -> BundledReleases:
+def all_releases(
+    archive: Bundle, site: PullRequest, to: Callable[[str], Registry]
+) -> BundledReleases:
     """Judge every image of an archive, as one of the registry that it goes to."""
     images: list[BundledImage] = []
     releases: list[Mirrored] = []
@@ -97,8 +99,8 @@ def all_releases(archive: Bundle, site: Wanted, to: Callable[[str], Registry]) -
         at = Reference(registry=target.transport.registry, repository=target.repository)
         for number, tag in enumerate(tags):
             for arch in _architectures(source, digest):
-                wanted = replace(site, reference=at.at(tag), arch=arch)
-                images += _each_format(wanted, source, everything=number == 0)
+                request = replace(site, reference=at.at(tag), arch=arch)
+                images += _each_format(request, source, is_first=number == 0)
         release, why = found_release(source, recipe, tags, ())
         releases += [release] if release else []
         reasons += why
@@ -106,7 +108,7 @@ def all_releases(archive: Bundle, site: Wanted, to: Callable[[str], Registry]) -
 
 
 def _architectures(source: Source, index: str) -> list[str]:
-    """Those of an index, as this project spells them; what is none that is known is refused."""
+    """Architectures of an index, as this project spells them; unknown ones are refused."""
     names = []
     for image in descriptors(source.document(index)[1], "manifests", source.name):
         name = image.platform.get("architecture", "")
@@ -117,15 +119,15 @@ def _architectures(source: Source, index: str) -> list[str]:
     return names
 
 
-def _each_format(wanted: Wanted, source: Source, *, everything: bool) -> Iterator[BundledImage]:
+def _each_format(request: PullRequest, source: Source, *, is_first: bool) -> Iterator[BundledImage]:
     """An image as OCI image, and as the files that the archive has of it."""
-    first = _judged(wanted, source, "oci")
+    first = _judged(request, source, "oci")
     yield first
-    for name in ARTIFACT_TYPES if everything else ():
-        if published(source, first.judged.found.image.digest, name):
-            yield _judged(wanted, source, name)
+    for name in ARTIFACT_TYPES if is_first else ():
+        if published(source, first.judged.remote.image.digest, name):
+            yield _judged(request, source, name)
 
 
-def _judged(wanted: Wanted, source: Source, artifact_format: str) -> BundledImage:
-    asked = replace(wanted, format=artifact_format)
-    return BundledImage(wanted=asked, judged=look(asked, source, last_pulls()), source=source)
+def _judged(request: PullRequest, source: Source, artifact_format: str) -> BundledImage:
+    asked = replace(request, format=artifact_format)
+    return BundledImage(request=asked, judged=look(asked, source, last_pulls()), source=source)

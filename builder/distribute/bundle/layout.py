@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.distribute.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
 from builder.model.errors import BadInput
@@ -61,7 +60,7 @@ class Bundle:
     def repository(self, name: str) -> Repository:
         """One of its repositories; an empty one if there is none of that name."""
         return Repository(
-            self.archive, name, [one for one in self.listed if one.repository == name]
+            self.archive, name, [listed for listed in self.listed if listed.repository == name]
         )
 
     def check(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
@@ -82,10 +81,10 @@ class Repository(Source):
     _referring: dict[str, list[Descriptor]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._tags = {one.tag: one.descriptor for one in self.listed if one.tag}
+        self._tags = {listed.tag: listed.descriptor for listed in self.listed if listed.tag}
         self._referring = {}
-        for one in self.listed:
-            self._referring.setdefault(one.subject, []).append(one.descriptor)
+        for listed in self.listed:
+            self._referring.setdefault(listed.subject, []).append(listed.descriptor)
 
     @property
     def name(self) -> str:
@@ -94,50 +93,50 @@ class Repository(Source):
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
         if isinstance(target, Descriptor):
             return target, self.small_blob(target)
-        wanted = self._named(target)
-        return wanted, self.small_blob(wanted)
+        descriptor = self._named(target)
+        return descriptor, self.small_blob(descriptor)
 
     def _named(self, target: str) -> Descriptor:
         """The descriptor of a tag or a digest; a manifest's type is what it says of itself."""
-        if found := self._tags.get(target):
-            return found
+        if descriptor := self._tags.get(target):
+            return descriptor
         if not is_digest(target) or target not in self.archive.blobs:
             raise NotThere(f"{self.name}: {target} is not in the archive")
         content = small(self.archive, target)
         return Descriptor.of(content, str(json_object(content, target).get("mediaType", "")))
 
-    def small_blob(self, wanted: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
-        size = self._place_of(wanted)
+    def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
+        size = self._place_of(blob)
         if size > limit:
-            raise self.wrong(wanted.digest, f"it has {size} bytes, at most {limit} are read")
-        return b"".join(self.archive.pieces(wanted.digest))
+            raise self.wrong(blob.digest, f"it has {size} bytes, at most {limit} are read")
+        return b"".join(self.archive.pieces(blob.digest))
 
     def read_blob(
         self,
-        wanted: Descriptor,
+        blob: Descriptor,
         path: Path,
         *,
         on_bytes: Callable[[int], object] = lambda _: None,
     ) -> None:
-        self._place_of(wanted)
+        self._place_of(blob)
         try:
             with path.open("wb") as file:
-                for piece in self.archive.pieces(wanted.digest):
+                for piece in self.archive.pieces(blob.digest):
                     file.write(piece)
                     on_bytes(len(piece))
         except WrongContent:
             discard(path)
             raise
 
-    def _place_of(self, wanted: Descriptor) -> int:
-        size = self.archive.place(wanted.digest).size
-        if size != wanted.size:
-            raise self.wrong(wanted.digest, f"it has {size} bytes, and is to have {wanted.size}")
+    def _place_of(self, blob: Descriptor) -> int:
+        size = self.archive.place(blob.digest).size
+        if size != blob.size:
+            raise self.wrong(blob.digest, f"it has {size} bytes, and is to have {blob.size}")
         return size
 
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-        found = self._referring.get(digest, [])
-        return tuple(one for one in found if artifact_type in {"", one.artifact_type})
+        referrers = self._referring.get(digest, [])
+        return tuple(item for item in referrers if artifact_type in {"", item.artifact_type})
 
     def stop(self) -> None:
         self.archive.stop()
@@ -159,30 +158,30 @@ def opened(path: Path) -> Bundle:
     if not isinstance(entries, list) or len(entries) > _MOST:
         raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
     known: dict[str, _Manifest] = {}
-    listed = tuple(_listed(archive, one, known) for one in entries)
+    listed = tuple(_listed(archive, entry, known) for entry in entries)
     seen: set[tuple[str, str]] = set()
-    for one in listed:
-        key = one.repository, one.tag or one.descriptor.digest
+    for manifest in listed:
+        key = manifest.repository, manifest.tag or manifest.descriptor.digest
         if key in seen:
-            raise archive.wrong(f"{one.repository}: {key[1]} is in it twice")
+            raise archive.wrong(f"{manifest.repository}: {key[1]} is in it twice")
         seen.add(key)
     return Bundle(archive=archive, listed=listed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Manifest:
-    """What counts of a manifest that was read, however often it is listed."""
+    """Type and subject of a manifest that was read, however often it is listed."""
 
     artifact_type: str
     subject: str
 
 
 def _listed(archive: Archive, entry: object, known: dict[str, _Manifest]) -> Listed:
-    found = Descriptor.read(entry, f"{archive.path}: {INDEX_FILE}")
-    repository, tag = _place(archive, found)
-    manifest = _checked(archive, found, known)
+    descriptor = Descriptor.read(entry, f"{archive.path}: {INDEX_FILE}")
+    repository, tag = _place(archive, descriptor)
+    manifest = _checked(archive, descriptor, known)
     return Listed(
-        descriptor=dataclasses.replace(found.bare(), artifact_type=manifest.artifact_type),
+        descriptor=dataclasses.replace(descriptor.bare(), artifact_type=manifest.artifact_type),
         repository=repository,
         tag=tag,
         subject=manifest.subject,
@@ -209,26 +208,26 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
 
 
 def _checked(
-    archive: Archive, wanted: Descriptor, known: dict[str, _Manifest], depth: int = 0
+    archive: Archive, descriptor: Descriptor, known: dict[str, _Manifest], depth: int = 0
 ) -> _Manifest:
     """A manifest whose blobs are there; those of the images that an index names, too."""
     if depth > _DEPTH:
-        raise archive.wrong(f"{wanted.digest} is below more than {_DEPTH} indexes")
-    _check_size(archive, wanted.digest, wanted.size)
-    if found := known.get(wanted.digest):
-        return found
-    manifest = json_object(small(archive, wanted.digest), wanted.digest)
-    for one in blobs_of(manifest, wanted.digest):
-        if (size := archive.place(one.digest).size) != one.size:
-            raise archive.wrong(f"the blob {one.digest} has {size} bytes, not {one.size}")
-    for below in descriptors(manifest, "manifests", wanted.digest):
+        raise archive.wrong(f"{descriptor.digest} is below more than {_DEPTH} indexes")
+    _check_size(archive, descriptor.digest, descriptor.size)
+    if checked := known.get(descriptor.digest):
+        return checked
+    manifest = json_object(small(archive, descriptor.digest), descriptor.digest)
+    for blob in blobs_of(manifest, descriptor.digest):
+        if (size := archive.place(blob.digest).size) != blob.size:
+            raise archive.wrong(f"the blob {blob.digest} has {size} bytes, not {blob.size}")
+    for below in descriptors(manifest, "manifests", descriptor.digest):
         _checked(archive, below, known, depth + 1)
     subject = manifest.get("subject")
-    known[wanted.digest] = _Manifest(
+    known[descriptor.digest] = _Manifest(
         artifact_type=str(manifest.get("artifactType") or ""),
-        subject=Descriptor.read(subject, wanted.digest).digest if subject else "",
+        subject=Descriptor.read(subject, descriptor.digest).digest if subject else "",
     )
-    return known[wanted.digest]
+    return known[descriptor.digest]
 
 
 def small(archive: Archive, digest: str) -> bytes:
@@ -244,7 +243,7 @@ def _check_size(archive: Archive, digest: str, size: int) -> None:
         raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
 
 
-def json_of(archive: Archive, name: str) -> dict[str, Any]:
+def json_of(archive: Archive, name: str) -> dict[str, object]:
     """One of the two files of a layout that are no blobs."""
     content = archive.file(name, _LARGEST_INDEX)
     return json_object(content, f"{archive.path}: {name}", "JSON object", _MOST_VALUES)

@@ -76,15 +76,15 @@ def _add(archive: HashedWriter, name: str, size: int, pieces: Iterable[bytes]) -
 
 def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) -> Iterator[bytes]:
     """The bytes of a blob, which have its size; raises `WrongContent` for another digest."""
-    found, left = hashlib.sha256(), blob.size
+    sha256, remaining = hashlib.sha256(), blob.size
     for piece in _pieces(blob, origin, folder):
-        left -= len(piece)
-        if left < 0:
+        remaining -= len(piece)
+        if remaining < 0:
             break
-        found.update(piece)
+        sha256.update(piece)
         yield piece
         on_bytes(len(piece))
-    if left or f"sha256:{found.hexdigest()}" != blob.digest:
+    if remaining or f"sha256:{sha256.hexdigest()}" != blob.digest:
         shown = origin if isinstance(origin, Path) else blob.digest
         raise WrongContent(f"{shown}: it is not what it has to be, {blob.digest}; nothing is left")
 
@@ -167,7 +167,7 @@ def _mode_of_files() -> int:
 
 
 def _check_place(target: Path) -> None:
-    """Whether an archive may have that name: a device there would be gone for good."""
+    """Refuse a target that is no regular file: a device would be gone for good."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):

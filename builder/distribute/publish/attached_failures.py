@@ -1,4 +1,4 @@
-"""What `publish --attach-failures` does for images that are published already and fail."""
+"""Evidence for published images that fail, attached by `publish --attach-failures`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def attach_failures(
     """
     attest = functools.cache(lambda: attest_with(key, processes))
     lines = []
-    for where, recipe, one in _failing(declared, out):
+    for where, recipe, failure in _failing(declared, out):
         registry = to(recipe)
-        evidence = f"{registry.name}@{one.digest}: {', '.join(one.evidence)}"
+        evidence = f"{registry.name}@{failure.digest}: {', '.join(failure.evidence)}"
         try:
-            done = _done(registry, one, attest, dry_run=dry_run)
+            done = _done(registry, failure, attest, dry_run=dry_run)
         except Interrupted:
             raise
         except BuildImagesError as error:
@@ -49,18 +49,18 @@ def attach_failures(
 
 
 def any_failing(declared: Sequence[Declared], out: Path) -> bool:
-    """Whether there is evidence that an image fails."""
+    """True if there is evidence that an image fails."""
     return any(True for _ in _failing(declared, out))
 
 
-def _done(registry: Registry, one: Failing, attest: Callable[[], Attest], *, dry_run: bool) -> str:
-    """What was done with the evidence of an image; nothing if it is not in the registry."""
-    image = published_image(registry, one)
+def _done(registry: Registry, item: Failing, attest: Callable[[], Attest], *, dry_run: bool) -> str:
+    """Attach the evidence of an image; return the outcome, empty if it is not published."""
+    image = published_image(registry, item)
     if image is None:
         return ""
     if dry_run:
         return "would be attached"
-    attach_failing(registry, image, one, attest())
+    attach_failing(registry, image, item, attest())
     return "attached"
 
 
@@ -68,5 +68,5 @@ def _failing(declared: Sequence[Declared], out: Path) -> Iterator[tuple[str, str
     for release in declared:
         for image in release.images:
             folder = out / image.identifier
-            if found := failing(image, folder, read_manifest(folder)):
-                yield f"{release}: {image.cell.arch}", release.recipe, found
+            if failure := failing(image, folder, read_manifest(folder)):
+                yield f"{release}: {image.cell.arch}", release.recipe, failure

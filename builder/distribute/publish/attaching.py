@@ -1,4 +1,4 @@
-"""What belongs to an image, attached to it: by `subject`, or under cosign's tags.
+"""Proof and files, attached to an image by `subject`, or under cosign's tags.
 
 A tag is read and written, and a registry compares nothing in between: two clients that write one at
 the same time overwrite each other's proof. So what is at a tag is merged until ours is there to
@@ -15,7 +15,7 @@ from typing import Protocol
 from builder.model.digests import digest_of
 from builder.model.errors import Refused
 from builder.registry import MANIFEST, Descriptor, NotThere, Registry, RegistryFailed
-from builder.registry.failures import Passing
+from builder.registry.failures import Transient
 from builder.registry.kinds import EMPTY_CONTENT
 
 _EMPTY = digest_of(EMPTY_CONTENT)
@@ -39,13 +39,13 @@ class Attached(Protocol):
     def replaces(self) -> tuple[str, ...]: ...
     @property
     def fresh(self) -> bool: ...
-    def merged(self, there: bytes) -> Attached | None:
+    def merged(self, manifest: bytes, /) -> Attached | None:
         """This proof with what is at its tag now; None where that has all of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proven:
-    """What was attached to an image or an index: proof that has a tag, and other manifests."""
+    """Attachments of an image or an index: proof that has a tag, and other manifests."""
 
     registry: Registry
     digest: str
@@ -64,53 +64,52 @@ def attach(
     What has a tag may hold what was there before, so `prove` is asked when it is our turn.
     """
     with our_turn(registry, digest):
-        made = prove()
-        _send_blobs(registry, made)
-        tagged = [one for one in made if one.tag]
-        for one in tagged:
-            _write_merged(registry, one)
-        referring = [*files, *(one.manifest for one in made if not one.tag)]
+        proof = prove()
+        _send_blobs(registry, proof)
+        tagged = [attached for attached in proof if attached.tag]
+        for attached in tagged:
+            _write_merged(registry, attached)
+        referring = [*files, *(attached.manifest for attached in proof if not attached.tag)]
         check_listed(registry, digest, registry.attach_all(referring))
-        if replaced := {digest for one in made for digest in one.replaces}:
+        if replaced := {digest for attached in proof for digest in attached.replaces}:
             registry.detach(digest, replaced)
     return Proven(registry=registry, digest=digest, tagged=tagged, referring=referring)
 
 
 def is_settled(proven: Proven) -> bool:
-    """Whether all that was attached is there still; what other clients wrote over is attached anew.
+    """True if the registry still has all of it; what other clients wrote over is attached anew.
 
     Raises `RegistryFailed` where they go on doing so.
     """
     registry = proven.registry
     with our_turn(registry, proven.digest):
-        written = [one for one in proven.tagged if _write_merged(registry, one)]
-        there = (
-            {one.digest for one in registry.referrers(proven.digest)} if proven.referring else ()
-        )
-        lost = [one for one in proven.referring if digest_of(one) not in there]
+        written = [attached for attached in proven.tagged if _write_merged(registry, attached)]
+        referrers = registry.referrers(proven.digest) if proven.referring else ()
+        listed = {descriptor.digest for descriptor in referrers}
+        lost = [manifest for manifest in proven.referring if digest_of(manifest) not in listed]
         if lost:
             check_listed(registry, proven.digest, registry.attach_all(lost))
     return not (written or lost)
 
 
-def _send_blobs(registry: Registry, made: Sequence[Attached]) -> None:
+def _send_blobs(registry: Registry, proof: Sequence[Attached]) -> None:
     sent: set[str] = set()
-    for one in made:
-        for blob in one.blobs.keys() - sent:
-            missing = one.fresh and blob != _EMPTY  # which is in every bundle
-            registry.write_blob(one.blobs[blob], digest=blob, missing=missing)
-        sent.update(one.blobs)
+    for attached in proof:
+        for blob in attached.blobs.keys() - sent:
+            missing = attached.fresh and blob != _EMPTY  # which is in every bundle
+            registry.write_blob(attached.blobs[blob], digest=blob, missing=missing)
+        sent.update(attached.blobs)
 
 
-def _write_merged(registry: Registry, one: Attached) -> bool:
+def _write_merged(registry: Registry, proof: Attached) -> bool:
     """Have proof under its tag, with what others have there; whether it had to be written."""
-    patience, written = registry.transport.patience(), 0
-    while (made := one.merged(_manifest_at(registry, one.tag))) is not None:
+    retries, written = registry.transport.retries(), 0
+    while (merged := proof.merged(_manifest_at(registry, proof.tag))) is not None:
         if written:
-            patience.after(Passing(overwritten(registry, one.tag)))
-        for blob in made.blobs.keys() - one.blobs.keys():  # its list of layers
-            registry.write_blob(made.blobs[blob], digest=blob)
-        registry.write_manifest(made.manifest, MANIFEST, one.tag)
+            retries.wait(Transient(overwritten(registry, proof.tag)))
+        for blob in merged.blobs.keys() - proof.blobs.keys():  # its list of layers
+            registry.write_blob(merged.blobs[blob], digest=blob)
+        registry.write_manifest(merged.manifest, MANIFEST, proof.tag)
         written += 1
     return bool(written)
 
@@ -125,9 +124,9 @@ def _manifest_at(registry: Registry, tag: str) -> bytes:
 
 @contextlib.contextmanager
 def our_turn(registry: Registry, digest: str) -> Iterator[None]:
-    """Those of this machine that write the tags of an image's proof take turns."""
+    """Wait for this process's turn to write the tags of an image's proof."""
     shown = f"the proof of {registry.name}@{digest}"
-    with registry.transport.turn(digest_of(shown.encode()).partition(":")[2], shown):
+    with registry.transport.write_lock(digest_of(shown.encode()).partition(":")[2], shown):
         yield
 
 
@@ -139,8 +138,8 @@ def overwritten(registry: Registry, tag: str) -> RegistryFailed:
 
 def check_listed(registry: Registry, digest: str, attached: Sequence[Descriptor]) -> None:
     """Refuse to go on unless all that was attached is found by who looks for it."""
-    there = {one.digest for one in registry.referrers(digest)} if attached else set()
-    if lost := [one.digest for one in attached if one.digest not in there]:
+    listed = {descriptor.digest for descriptor in registry.referrers(digest)} if attached else set()
+    if lost := [descriptor.digest for descriptor in attached if descriptor.digest not in listed]:
         raise Refused(
             f"{registry.name}@{digest}: the registry does not list what was attached: "
             f"{', '.join(lost)}; no tag was set",

@@ -1,4 +1,4 @@
-"""Which blobs a registry lacks, and how each gets there once: mounted if it can be, else sent."""
+"""Blobs that a registry lacks; each is brought once: mounted if possible, else sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THERE, MOUNTED, SENT, MISSING = "there", "mounted", "sent", "missing"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class BlobTransfer:
     """A blob that a repository has to have: a file's, bytes, or another place's.
 
     `relatives` are repositories of the same registry that may have it.
@@ -48,7 +48,7 @@ class Wanted:
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """How many blobs went how, and their bytes."""
+    """Numbers and bytes of blobs, by the way in which they were brought."""
 
     blobs: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -59,31 +59,31 @@ class Traffic:
         self.sizes[how] = self.sizes.get(how, 0) + size
 
 
-def send_all(wanted: Iterable[Wanted], *, jobs: int, only_look: bool = False) -> Traffic:
+def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = False) -> Traffic:
     """Bring all that is missing, the largest first; `only_look` says what would be brought.
 
     The first failure ends all of it, and is raised.
     """
-    once = {(one.registry.name, one.blob.digest): one for one in wanted}
-    largest_first = sorted(once.values(), key=lambda one: -one.blob.size)
-    by_digest: dict[str, list[Wanted]] = {}
-    for one in largest_first:
-        by_digest.setdefault(one.blob.digest, []).append(one)
+    once = {(transfer.registry.name, transfer.blob.digest): transfer for transfer in transfers}
+    largest_first = sorted(once.values(), key=lambda transfer: -transfer.blob.size)
+    by_digest: dict[str, list[BlobTransfer]] = {}
+    for transfer in largest_first:
+        by_digest.setdefault(transfer.blob.digest, []).append(transfer)
     groups = list(by_digest.values())
 
     def stop() -> None:
-        for one in largest_first:
-            one.stop()
+        for transfer in largest_first:
+            transfer.stop()
 
     traffic = Traffic()
     ways = in_threads(partial(_bring, only_look=only_look), groups, jobs=jobs, stop=stop)
-    for group, some in zip(groups, ways, strict=True):
-        for one, how in zip(group, some, strict=True):
-            traffic.note(how, one.blob.size)
+    for group, outcomes in zip(groups, ways, strict=True):
+        for transfer, how in zip(group, outcomes, strict=True):
+            traffic.note(how, transfer.blob.size)
     return traffic
 
 
-def _bring(group: Sequence[Wanted], *, only_look: bool) -> list[str]:
+def _bring(group: Sequence[BlobTransfer], *, only_look: bool) -> list[str]:
     """See to it that some repositories have the same blob; how that went in each."""
     first, *others = group
     if first.registry.has_blob(first.blob.digest):
@@ -94,34 +94,34 @@ def _bring(group: Sequence[Wanted], *, only_look: bool) -> list[str]:
         how = _brought(first, _relatives_with(first))
     return [
         how,
-        *(_shared(one, first, lacking=how != THERE, only_look=only_look) for one in others),
+        *(_shared(other, first, lacking=how != THERE, only_look=only_look) for other in others),
     ]
 
 
-def _shared(wanted: Wanted, first: Wanted, *, lacking: bool, only_look: bool) -> str:
+def _shared(transfer: BlobTransfer, first: BlobTransfer, *, lacking: bool, only_look: bool) -> str:
     """See to it that a repository has what the first one has by now.
 
     Where that was lacking it, this one is likely to: it mounts the blob without being asked.
     """
-    registry, digest, at = wanted.registry, wanted.blob.digest, first.registry.repository
+    registry, digest, at = transfer.registry, transfer.blob.digest, first.registry.repository
     if lacking and not only_look and registry.mount_blob(digest, at):
         return MOUNTED
     if registry.has_blob(digest):
         return THERE
-    return MOUNTED if only_look else _brought(wanted, [] if lacking else [at])
+    return MOUNTED if only_look else _brought(transfer, [] if lacking else [at])
 
 
-def _brought(wanted: Wanted, at: Sequence[str]) -> str:
+def _brought(transfer: BlobTransfer, at: Sequence[str]) -> str:
     """Bring a repository a blob that it lacks, and that others may have."""
-    if any(wanted.registry.mount_blob(wanted.blob.digest, one) for one in at):
+    if any(transfer.registry.mount_blob(transfer.blob.digest, name) for name in at):
         return MOUNTED
-    wanted.send()
+    transfer.send()
     return SENT
 
 
-def _relatives_with(wanted: Wanted) -> Sequence[str]:
+def _relatives_with(transfer: BlobTransfer) -> Sequence[str]:
     """A relative that has the blob, if one has."""
-    for name in wanted.relatives:
-        if wanted.registry.sibling(name).has_blob(wanted.blob.digest):
+    for name in transfer.relatives:
+        if transfer.registry.sibling(name).has_blob(transfer.blob.digest):
             return [name]
     return []

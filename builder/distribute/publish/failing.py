@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.distribute.publish.attaching import Attached, attach
-from builder.distribute.publish.releases import digests_in, finished, has_failed, is_test_result
+from builder.distribute.publish.releases import finished, has_failed, is_test_result
 from builder.model import PlannedImage
 from builder.model.manifest import Manifest
+from builder.model.predicates import result_of
 from builder.registry import Descriptor, NotThere, Registry
 
 # Makes statements about an image into what is attached to it; the last is a time, ISO 8601.
@@ -35,7 +36,7 @@ class Failing:
 
 
 def failing(image: PlannedImage, folder: Path, manifest: Manifest | None) -> Failing | None:
-    """What in an output folder says that its image fails; None if nothing does.
+    """Return the evidence in an output folder that its image fails; None without any.
 
     `manifest` is that of the folder, None if there is none. Whether the image was built from
     today's inputs is no matter: what is published does not change with them.
@@ -60,22 +61,25 @@ def _failed(file: Path, image: PlannedImage, digest: str) -> bytes:
         content = file.read_bytes()
         statement = json.loads(content)
         finished(content)
-        if not is_test_result(statement) or not has_failed(statement["predicate"]):
+        if not is_test_result(statement):
             return b""
-        return content if digests_in(statement).get(f"{image.identifier}/oci") == digest else b""
+        result = result_of(statement)
+        if not has_failed(result.lists):
+            return b""
+        return content if result.subjects.get(f"{image.identifier}/oci") == digest else b""
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return b""  # that it cannot be read is a reason of its own
 
 
-def published_image(registry: Registry, one: Failing) -> Descriptor | None:
+def published_image(registry: Registry, item: Failing) -> Descriptor | None:
     """The image as the registry has it; None if it has not."""
     try:
-        return registry.resolve(one.digest)
+        return registry.resolve(item.digest)
     except NotThere:
         return None
 
 
-def attach_failing(registry: Registry, image: Descriptor, one: Failing, attest: Attest) -> None:
+def attach_failing(registry: Registry, image: Descriptor, item: Failing, attest: Attest) -> None:
     """Attach the evidence to an image that the registry has."""
-    statements = list(one.evidence.values())
-    attach(registry, image.digest, lambda: attest(registry, image, statements, one.finished))
+    statements = list(item.evidence.values())
+    attach(registry, image.digest, lambda: attest(registry, image, statements, item.finished))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from builder import facts
 from builder.distribute.publish.attaching import check_listed, our_turn, overwritten
-from builder.distribute.publish.blobs import Traffic, Wanted, send_all
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
 from builder.distribute.publish.pushing import Done, lost_architectures
 from builder.distribute.publish.threads import in_threads
 from builder.model.errors import Refused
@@ -57,19 +57,19 @@ class Copied:
     @property
     def file(self) -> str:
         """The digest of the one file that it holds; empty if it holds none, or several."""
-        layers = [one.digest for one in self.layers()]
+        layers = [layer.digest for layer in self.layers()]
         return layers[0] if len(layers) == 1 else ""
 
     def layers(self) -> list[Descriptor]:
-        """Those of its blobs that are its layers."""
+        """The layers among its blobs."""
         parsed = json_object(self.content, self.descriptor.digest)
         return descriptors(parsed, "layers", self.descriptor.digest)
 
     def predicate_types(self) -> set[str]:
         """Of which statements it says that it holds some."""
         notes = json_object(self.content, self.descriptor.digest).get("annotations")
-        some = [notes if isinstance(notes, dict) else {}, *(o.annotations for o in self.layers())]
-        return {one[name] for one in some for name in _NOTES if isinstance(one.get(name), str)}
+        every = [notes if isinstance(notes, dict) else {}, *(o.annotations for o in self.layers())]
+        return {n[name] for n in every for name in _NOTES if isinstance(n.get(name), str)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,17 +102,17 @@ class Mirrored:
         """
         names = {kind: name for name, kind in ARTIFACT_TYPES.items()}
         lines = dict[str, str]()
-        kept = []
-        for one in self.proof:  # what is referred to comes before what refers to it
-            digest = one.descriptor.digest
-            name = names.get(one.kind, "")
-            if name and File(image=one.subject, format=name, digest=one.file) not in proven:
-                lines[digest] = f"{digest} is left out: no proven {name} of {one.subject}"
-            elif one.subject in lines:
-                lines[digest] = f"{digest} is left out: it refers to {one.subject}"
+        retained = []
+        for proof in self.proof:  # what is referred to comes before what refers to it
+            digest = proof.descriptor.digest
+            name = names.get(proof.kind, "")
+            if name and File(image=proof.subject, format=name, digest=proof.file) not in proven:
+                lines[digest] = f"{digest} is left out: no proven {name} of {proof.subject}"
+            elif proof.subject in lines:
+                lines[digest] = f"{digest} is left out: it refers to {proof.subject}"
             else:
-                kept.append(one)
-        self.proof = kept
+                retained.append(proof)
+        self.proof = retained
         return [f"{self.recipe}:{self.tags[0]}: {line}" for line in lines.values()]
 
     def files(self, image: Descriptor) -> dict[str, str]:
@@ -120,11 +120,11 @@ class Mirrored:
 
         Of several files in one format nobody knows here which is the right one: none is named.
         """
-        found: dict[str, dict[str, str]] = {}
+        by_format: dict[str, dict[str, str]] = {}
         for name, kind in ARTIFACT_TYPES.items():
-            some = [one for one in self.proof if one.subject == image.digest and one.kind == kind]
-            found[name] = {one.file: one.descriptor.digest for one in some}
-        return {name: next(iter(some.values())) for name, some in found.items() if len(some) == 1}
+            proofs = [p for p in self.proof if p.subject == image.digest and p.kind == kind]
+            by_format[name] = {proof.file: proof.descriptor.digest for proof in proofs}
+        return {name: next(iter(d.values())) for name, d in by_format.items() if len(d) == 1}
 
 
 def found_release(
@@ -156,7 +156,7 @@ def found_release(
             raise WrongContent(f"{where}: it names two images for {arch}")
         release.images[arch] = Copied(descriptor=image.bare(), content=source.manifest(image))
         proof = _referring(source, image)
-        if not any(TEST_RESULT in one.predicate_types() for one in proof):
+        if not any(TEST_RESULT in copied.predicate_types() for copied in proof):
             reasons.append(f"{where}: {arch}: no evidence refers to it")
         release.proof += proof
     if lost := sorted({*architectures} - release.images.keys()):
@@ -172,32 +172,32 @@ def _is_at(source: Source, tag: str, index: Descriptor) -> bool:
 
 
 def _referring(source: Source, image: Descriptor) -> list[Copied]:
-    """What refers to an image, and to that in turn, in the order in which it can be written."""
-    found: dict[str, Copied] = {}
+    """Manifests that refer to an image, and to those in turn, in an order for writing."""
+    attached: dict[str, Copied] = {}
     todo, size = [image.digest], 0
     while todo:
         digest = todo.pop()
         for tag in (f"{digest.replace(':', '-')}{suffix}" for suffix in _CLASSIC):
-            if there := _tagged(source, tag, digest):
-                found[tag] = there
-                size += len(there.content)
-        for one in source.referrers(digest):
-            if one.digest in found:
+            if tagged := _tagged(source, tag, digest):
+                attached[tag] = tagged
+                size += len(tagged.content)
+        for referrer in source.referrers(digest):
+            if referrer.digest in attached:
                 continue
-            content = source.manifest(one.bare())
-            subject = json_object(content, one.digest).get("subject")
+            content = source.manifest(referrer.bare())
+            subject = json_object(content, referrer.digest).get("subject")
             if not isinstance(subject, dict) or subject.get("digest") != digest:
-                raise WrongContent(f"{source.name}: {one.digest} does not refer to {digest}")
-            found[one.digest] = Copied(descriptor=one, content=content, subject=digest)
-            todo.append(one.digest)
+                raise WrongContent(f"{source.name}: {referrer.digest} does not refer to {digest}")
+            attached[referrer.digest] = Copied(descriptor=referrer, content=content, subject=digest)
+            todo.append(referrer.digest)
             size += len(content)
-            if len(found) > _MOST_REFERRERS or size > _MOST_BYTES:
+            if len(attached) > _MOST_REFERRERS or size > _MOST_BYTES:
                 raise WrongContent(f"{source.name}: too much refers to {image.digest}")
-    return list(found.values())
+    return list(attached.values())
 
 
 def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
-    """What is under a tag of the proof of a digest."""
+    """Return the manifest under a tag of a digest's proof; None if there is none."""
     try:
         descriptor, content = source.read(tag)
     except NotThere:
@@ -219,20 +219,20 @@ class Mirror:
         self._source, self._target, self._jobs, self._say = source, target, jobs, say
 
     def narrowed(self, releases: Sequence[Mirrored]) -> list[str]:
-        """Which tags of the target would lose an architecture, a line each."""
+        """Return a line for each tag of the target that would lose an architecture."""
         return [
             reason
-            for one in releases
-            for reason in lost_architectures(self._target(one.recipe), one.tags, {*one.images})
+            for item in releases
+            for reason in lost_architectures(self._target(item.recipe), item.tags, {*item.images})
         ]
 
     def missing(self, releases: Sequence[Mirrored]) -> Traffic:
-        """What would be sent; nothing is changed."""
-        return send_all(self._wanted(releases), jobs=self._jobs, only_look=True)
+        """Return the traffic of a copy; nothing is changed."""
+        return send_all(self._transfers(releases), jobs=self._jobs, only_look=True)
 
     def copy(self, releases: Sequence[Mirrored]) -> tuple[list[Done], Traffic]:
         """Copy releases, in the order in which they are published."""
-        traffic = send_all(self._wanted(releases), jobs=self._jobs)
+        traffic = send_all(self._transfers(releases), jobs=self._jobs)
         for release in releases:
             self._write(release)
         for release in releases:
@@ -244,23 +244,25 @@ class Mirror:
                 target.write_manifest(
                     release.index.content, release.index.descriptor.media_type, tag
                 )
-        return [self.described(one) for one in releases], traffic
+        return [self.described(release) for release in releases], traffic
 
-    def _wanted(self, releases: Sequence[Mirrored]) -> Iterator[Wanted]:
+    def _transfers(self, releases: Sequence[Mirrored]) -> Iterator[BlobTransfer]:
         for release in releases:
             source, target = self._source(release.recipe), self._target(release.recipe)
             relatives = _to_mount_from(source, target)
-            for one in release.everything:
-                for blob in one.blobs():
-                    yield Wanted(registry=target, blob=blob, origin=source, relatives=relatives)
+            for copied in release.everything:
+                for blob in copied.blobs():
+                    yield BlobTransfer(
+                        registry=target, blob=blob, origin=source, relatives=relatives
+                    )
 
     def _write(self, release: Mirrored) -> None:
         target = self._target(release.recipe)
-        for one in (*release.images.values(), release.index):
-            self._say(f"{target.name}: {one.descriptor.digest}")
-            target.write_manifest(one.content, one.descriptor.media_type)
+        for copied in (*release.images.values(), release.index):
+            self._say(f"{target.name}: {copied.descriptor.digest}")
+            target.write_manifest(copied.content, copied.descriptor.media_type)
         in_threads(
-            lambda one: self._attach(target, one),
+            lambda proof: self._attach(target, proof),
             release.proof,
             jobs=self._jobs,
             stop=target.stop,
@@ -269,24 +271,24 @@ class Mirror:
     def _check_proof(self, release: Mirrored) -> None:
         """All proof is there, whatever other clients wrote meanwhile."""
         target = self._target(release.recipe)
-        for one in release.proof:
-            if one.tag and _lacking(one, _tagged(target, one.tag, one.subject)):
-                raise overwritten(target, one.tag)
-        referring = [one for one in release.proof if not one.tag]
-        for subject in dict.fromkeys(one.subject for one in referring):
-            attached = [one.descriptor for one in referring if one.subject == subject]
+        for proof in release.proof:
+            if proof.tag and _lacking(proof, _tagged(target, proof.tag, proof.subject)):
+                raise overwritten(target, proof.tag)
+        referring = [proof for proof in release.proof if not proof.tag]
+        for subject in dict.fromkeys(proof.subject for proof in referring):
+            attached = [proof.descriptor for proof in referring if proof.subject == subject]
             check_listed(target, subject, attached)
 
-    def _attach(self, target: Registry, one: Copied) -> None:
-        if not one.tag:
-            target.attach(one.content, one.descriptor.media_type)
+    def _attach(self, target: Registry, proof: Copied) -> None:
+        if not proof.tag:
+            target.attach(proof.content, proof.descriptor.media_type)
             return
-        with our_turn(target, one.subject):
-            _check_kept(target, one)
-            target.write_manifest(one.content, one.descriptor.media_type, one.tag)
+        with our_turn(target, proof.subject):
+            _check_retained(target, proof)
+            target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
 
     def described(self, release: Mirrored) -> Done:
-        """What a release is in the target, or would be."""
+        """Describe a release as it is in the target, or would be."""
         images: dict[str, dict[str, str]] = {}
         for oci, image in release.images.items():
             known = facts.architecture(oci)
@@ -308,17 +310,17 @@ def _to_mount_from(source: Source, target: Registry) -> tuple[str, ...]:
     return ()
 
 
-def _lacking(one: Copied, other: Copied | None) -> set[str]:
+def _lacking(proof: Copied, other: Copied | None) -> set[str]:
     """The layers of some proof that another one, or nothing, has not."""
-    there = {layer.digest for layer in other.layers()} if other else set()
-    return {layer.digest for layer in one.layers()} - there
+    digests = {layer.digest for layer in other.layers()} if other else set()
+    return {layer.digest for layer in proof.layers()} - digests
 
 
-def _check_kept(target: Registry, one: Copied) -> None:
+def _check_retained(target: Registry, proof: Copied) -> None:
     """Refuse to write over proof that the source does not have."""
-    there = _tagged(target, one.tag, one.subject)
-    if there and (lost := _lacking(there, one)):
-        where = f"{target.name}:{one.tag}"
+    existing = _tagged(target, proof.tag, proof.subject)
+    if existing and (lost := _lacking(existing, proof)):
+        where = f"{target.name}:{proof.tag}"
         raise Refused(
             f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",
             hint="remove the tag there, or copy into another namespace",

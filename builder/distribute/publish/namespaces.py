@@ -25,7 +25,7 @@ def namespace(
     if "/" not in text.strip("/"):
         shown = "this" if "@" in text else text
         raise BadInput(f"{shown}: write REGISTRY/NAMESPACE, such as quay.io/site")
-    if any(one in text.rpartition("/")[2] for one in ":@"):
+    if any(mark in text.rpartition("/")[2] for mark in ":@"):
         raise BadInput("a namespace has no tag and no digest: REGISTRY/NAMESPACE")
     sample = Reference.parse(f"{text.rstrip('/')}/x")
     credentials = Credentials(own=sample.registry if own else "", processes=processes)

@@ -1,4 +1,4 @@
-"""What makes the proof of releases: signed with a key, or by nobody.
+"""The choice of proof for releases: signed with a key, or unsigned.
 
 What signs is slow to import, so that it is imported if a key is named.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from builder.distribute.publish.attaching import Attached, Proven, attach, is_settled
-from builder.distribute.publish.blobs import Traffic, Wanted, send_all
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
 from builder.distribute.publish.releases import Ready, Release
 from builder.distribute.publish.threads import in_threads
 from builder.model.digests import digest_of
@@ -64,18 +64,18 @@ class Publisher:
         self._jobs, self._say, self._stop = jobs, say, stop
 
     def narrowed(self, releases: Sequence[Release]) -> list[str]:
-        """Which tags would lose an architecture that they have in the registry, a line each."""
+        """Return a line for each tag that would lose an architecture in the registry."""
 
-        def lost(one: Release) -> list[str]:
-            kept = {str(image.image.platform.get("architecture")) for image in one.images}
-            registry = self._repository(one.recipe)
-            return lost_architectures(registry, (one.tag, *one.floating), kept)
+        def lost(release: Release) -> list[str]:
+            retained = {str(image.image.platform.get("architecture")) for image in release.images}
+            registry = self._repository(release.recipe)
+            return lost_architectures(registry, (release.tag, *release.floating), retained)
 
-        return [reason for some in self._each(lost, releases, releases) for reason in some]
+        return [reason for reasons in self._each(lost, releases, releases) for reason in reasons]
 
     def missing(self, releases: Sequence[Release]) -> Traffic:
-        """What would be sent; nothing is changed."""
-        return send_all(self._wanted(releases), jobs=self._jobs, only_look=True)
+        """Return the traffic of a publication; nothing is changed."""
+        return send_all(self._transfers(releases), jobs=self._jobs, only_look=True)
 
     def publish(self, releases: Sequence[Release]) -> tuple[list[Done], Traffic]:
         """Publish releases; a rerun after any failure sends what is missing.
@@ -83,13 +83,13 @@ class Publisher:
         The order is the promise: images by digest, then their files and proof, which are looked for
         once more, then indexes with theirs, and tags when all of it is there to stay.
         """
-        traffic = send_all(self._wanted(releases), jobs=self._jobs)
-        images = [(self._repository(one.recipe), image) for one in releases for image in one.images]
-        proven = self._each(lambda one: self._image(*one), images, releases)
+        traffic = send_all(self._transfers(releases), jobs=self._jobs)
+        images = [(self._repository(r.recipe), image) for r in releases for image in r.images]
+        proven = self._each(lambda pair: self._image(*pair), images, releases)
         proven += self._each(self._index, releases, releases)
         self._settle(proven, releases)
         self._each(self._tag, releases, releases)
-        return [self.described(one) for one in releases], traffic
+        return [self.described(release) for release in releases], traffic
 
     def _each(
         self, work: Callable[[T], R], things: Iterable[T], releases: Iterable[Release]
@@ -98,40 +98,42 @@ class Publisher:
 
         def stop() -> None:
             self._stop()
-            for one in releases:
-                self._repository(one.recipe).transport.sleep.stop()
+            for release in releases:
+                self._repository(release.recipe).transport.sleep.stop()
 
         return in_threads(work, things, jobs=self._jobs, stop=stop)
 
     def described(self, release: Release) -> Done:
-        """What a release is in the registry, or would be."""
-        kinds = {one.arch: file_manifests(one) for one in release.images}
+        """Describe a release as it is in the registry, or would be."""
+        kinds = {image.arch: file_manifests(image) for image in release.images}
         return Done(
             repository=self._repository(release.recipe).name,
             tag=release.tag,
             floating=release.floating,
             digest=digest_of(index_of(release)),
             images={
-                one.arch: {
-                    "oci": one.image.digest,
-                    **{name: digest_of(content) for name, content in kinds[one.arch].items()},
+                image.arch: {
+                    "oci": image.image.digest,
+                    **{name: digest_of(content) for name, content in kinds[image.arch].items()},
                 }
-                for one in release.images
+                for image in release.images
             },
         )
 
-    def _wanted(self, releases: Sequence[Release]) -> Iterator[Wanted]:
-        now = {(one.recipe, one.tag) for one in releases}  # it is known what these will have
+    def _transfers(self, releases: Sequence[Release]) -> Iterator[BlobTransfer]:
+        now = {(r.recipe, r.tag) for r in releases}  # it is known what these will have
         for release in releases:
             registry = self._repository(release.recipe)
             relatives = tuple(
-                self._repository(one[0]).repository for one in release.relatives if one not in now
+                self._repository(name).repository
+                for name, tag in release.relatives
+                if (name, tag) not in now
             )
             empty = Descriptor.of(EMPTY_CONTENT, EMPTY)
-            yield Wanted(registry=registry, blob=empty, origin=EMPTY_CONTENT)
+            yield BlobTransfer(registry=registry, blob=empty, origin=EMPTY_CONTENT)
             for image in release.images:
                 for blob in (*image.blobs, *image.files.values()):
-                    yield Wanted(
+                    yield BlobTransfer(
                         registry=registry,
                         blob=blob.descriptor,
                         origin=blob.path,
@@ -178,7 +180,7 @@ class Publisher:
 
 def file_manifests(image: Ready) -> dict[str, bytes]:
     """The manifests of an image's SIF and tarball, by format."""
-    found = {}
+    manifests = {}
     for name, blob in image.files.items():
         kind = ARTIFACT_TYPES[name]
         layer = Descriptor(
@@ -187,28 +189,28 @@ def file_manifests(image: Ready) -> dict[str, bytes]:
             size=blob.descriptor.size,
             annotations={TITLE: f"{image.identifier}{''.join(blob.path.suffixes)}"},
         )
-        found[name] = referrer(layer, image.image, artifact_type=kind, annotations={})
-    return found
+        manifests[name] = referrer(layer, image.image, artifact_type=kind, annotations={})
+    return manifests
 
 
-def lost_architectures(registry: Registry, tags: Sequence[str], kept: set[str]) -> list[str]:
-    """Which tags have architectures that are not in `kept`, spelt as OCI does; a line each."""
+def lost_architectures(registry: Registry, tags: Sequence[str], retained: set[str]) -> list[str]:
+    """Return a line for each tag with architectures, spelt as OCI does, not in `retained`."""
     return [
         f"{registry.name}:{tag}: it is there for {', '.join(lost)}, too"
         for tag in tags
-        if (lost := sorted(_architectures(registry, tag) - kept))
+        if (lost := sorted(_architectures(registry, tag) - retained))
     ]
 
 
 def _architectures(registry: Registry, tag: str) -> set[str]:
-    """Those of the index under a tag, spelt as OCI does; none if there is no index."""
+    """Architectures of the index under a tag, spelt as OCI does; none without an index."""
     try:
         manifests = registry.document(tag)[1].get("manifests")
     except NotThere:
         return set()
-    found = manifests if isinstance(manifests, list) else []
-    platforms = [Descriptor.read(one, f"{registry.name}:{tag}").platform for one in found]
-    return {one["architecture"] for one in platforms if "architecture" in one}
+    entries = manifests if isinstance(manifests, list) else []
+    platforms = [Descriptor.read(entry, f"{registry.name}:{tag}").platform for entry in entries]
+    return {platform["architecture"] for platform in platforms if "architecture" in platform}
 
 
 def index_of(release: Release) -> bytes:
@@ -217,17 +219,18 @@ def index_of(release: Release) -> bytes:
         {
             "schemaVersion": 2,
             "mediaType": INDEX,
-            "manifests": [one.image.as_json() for one in release.images],
+            "manifests": [image.image.as_json() for image in release.images],
             **({"annotations": notes} if (notes := _common_notes(release)) else {}),
         }
     )
 
 
 def _common_notes(release: Release) -> dict[str, str]:
-    """What the images of all architectures say of themselves: title, version, description."""
-    first, *others = [json.loads(one.manifest).get("annotations") or {} for one in release.images]
+    """Annotations common to the images of all architectures: title, version, description."""
+    manifests = [json.loads(image.manifest) for image in release.images]
+    first, *others = [manifest.get("annotations") or {} for manifest in manifests]
     return {
         name: text
         for name, text in first.items()
-        if name.startswith(_ABOUT) and all(one.get(name) == text for one in others)
+        if name.startswith(_ABOUT) and all(notes.get(name) == text for notes in others)
     }

@@ -1,4 +1,4 @@
-"""What is published: releases, which are the images under one tag, and why one may not be.
+"""Releases, which are the images under one tag, and the reasons against publishing one.
 
 An image is ready when its folder holds what the plan says, and every format of it has evidence that
 names its digests and says that nothing failed.
@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from builder import facts
 from builder.artifacts.agreement import faults_of, read_statements, required_checks
@@ -19,7 +18,7 @@ from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest, required_runs
-from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.bound_files import artifact_path, read_bound
@@ -97,12 +96,12 @@ def ready(
     reasons = list(_of_manifest(image, manifest))
     statements: list[bytes] = []
     try:
-        found = _image(image, folder)
+        packed = _image(image, folder)
         files = _files(folder, manifest)
     except (StepFailed, OSError, LookupError, ValueError, TypeError) as error:
         raise NotReady([*reasons, f"it is not whole: {error}"]) from error
-    if found.image.digest != manifest.artifacts["oci"].digest:
-        reasons.append(f"its OCI layout holds {found.image.digest}, not what was verified")
+    if packed.image.digest != manifest.artifacts["oci"].digest:
+        reasons.append(f"its OCI layout holds {packed.image.digest}, not what was verified")
     reasons += _proven(image, folder, manifest, statements, harness or {})
     bill = b""
     try:
@@ -116,9 +115,9 @@ def ready(
         arch=image.cell.arch,
         folder=folder,
         record=manifest,
-        image=found.image,
-        manifest=found.manifest,
-        blobs=found.blobs,
+        image=packed.image,
+        manifest=packed.manifest,
+        blobs=packed.blobs,
         files=files,
         statements=tuple(statements),
         bill=bill,
@@ -154,28 +153,28 @@ def _image(image: PlannedImage, folder: Path) -> _Image:
         raise StepFailed(f"its config is for {layout.architecture}")
     content = blob_path(layout.path, layout.digest).read_bytes()
     parsed = json.loads(content)
-    descriptors = [Descriptor.read(one, "it") for one in (parsed["config"], *parsed["layers"])]
-    blobs = [Blob(descriptor=one, path=blob_path(layout.path, one.digest)) for one in descriptors]
+    descriptors = [Descriptor.read(entry, "it") for entry in (parsed["config"], *parsed["layers"])]
+    blobs = [Blob(descriptor=d, path=blob_path(layout.path, d.digest)) for d in descriptors]
     for blob in blobs:
         _check_size(blob)
     platform = {"os": "linux", "architecture": architecture}
-    found = Descriptor(
+    descriptor = Descriptor(
         media_type=MANIFEST, digest=layout.digest, size=len(content), platform=platform
     )
-    return _Image(image=found, manifest=content, blobs=tuple(blobs))
+    return _Image(image=descriptor, manifest=content, blobs=tuple(blobs))
 
 
 def _files(folder: Path, manifest: Manifest) -> dict[str, Blob]:
     """SIF and tarball, as far as the image was packed as such."""
-    found = {}
+    blobs = {}
     for name, artifact in manifest.artifacts.items():
         if name != "oci":
             described = {"mediaType": name, "digest": artifact.digest, "size": artifact.size}
             path = artifact_path(folder, artifact)
             blob = Blob(descriptor=Descriptor.read(described, name), path=path)
             _check_size(blob)
-            found[name] = blob
-    return found
+            blobs[name] = blob
+    return blobs
 
 
 def _check_size(blob: Blob) -> None:
@@ -192,11 +191,11 @@ def _proven(
     harness: Mapping[str, str],
 ) -> list[str]:
     """Why the evidence is not enough; what there is of it is added to `statements`."""
-    found = read_statements(folder, manifest)
+    evidence = read_statements(folder, manifest)
     required = required_checks([check.name for check in image.checks], image.cell.mpi)
-    reasons = faults_of(manifest, found, required=required, harness=harness)
+    reasons = faults_of(manifest, evidence, required=required, harness=harness)
     formats: set[str] = set()
-    for name, statement in found.items():
+    for name, statement in evidence.items():
         if statement and is_optional(name, manifest) and not speaks_for(statement):
             continue
         try:
@@ -216,21 +215,21 @@ def _proven(
     return reasons
 
 
-def _failures(statement: Mapping[str, Any]) -> list[str]:
-    """What one statement says against its image."""
-    predicate = statement["predicate"]
-    if has_failed(predicate):
-        return [f"{predicate['result']}: {', '.join(predicate['failedTests'])}"]
-    return [] if predicate["passedTests"] else ["no check passed"]
+def _failures(statement: Mapping[str, object]) -> list[str]:
+    """Return the failures that one statement names."""
+    lists = result_of(statement).lists
+    if has_failed(lists):
+        return [f"{lists.result}: {', '.join(lists.failed)}"]
+    return [] if lists.passed else ["no check passed"]
 
 
 def is_optional(file: str, manifest: Manifest) -> bool:
-    """Whether a file of evidence is of a run that an image need not have."""
+    """True if a file of evidence is of a run that an image need not have."""
     return Path(file).stem not in required_runs(manifest.checks)
 
 
-def speaks_for(statement: Mapping[str, Any]) -> bool:
-    """Whether a check passed in a run, and none failed.
+def speaks_for(statement: Mapping[str, object]) -> bool:
+    """True if a check passed in a run, and none failed.
 
     Of an optional run, nothing else is published: by what failed on one machine, or could not be
     tried there, an image gets no worse unless its owner says so
@@ -238,23 +237,18 @@ def speaks_for(statement: Mapping[str, Any]) -> bool:
     """
     try:
         return not _failures(statement)
-    except (LookupError, TypeError):
+    except (LookupError, TypeError, ValueError):
         return False
 
 
-def is_test_result(statement: Mapping[str, Any]) -> bool:
-    """Whether a statement is evidence of a run of checks."""
+def is_test_result(statement: Mapping[str, object]) -> bool:
+    """True if a statement is evidence of a run of checks."""
     return (statement["_type"], statement["predicateType"]) == (STATEMENT, TEST_RESULT)
 
 
-def has_failed(predicate: Mapping[str, Any]) -> bool:
-    """Whether a test result says that a check failed."""
-    return predicate["result"] not in _NOT_FAILED or bool(predicate["failedTests"])
-
-
-def digests_in(statement: Mapping[str, Any]) -> dict[str, str]:
-    """What a statement is about, by its names."""
-    return {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+def has_failed(lists: TestLists) -> bool:
+    """True if a test result says that a check failed."""
+    return lists.result not in _NOT_FAILED or bool(lists.failed)
 
 
 def finished(statement: bytes) -> str:

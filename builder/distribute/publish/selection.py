@@ -1,4 +1,4 @@
-"""Which releases a selection means: their images for every architecture, their floating tags."""
+"""Releases of a selection: their images for every architecture, their floating tags."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Declared:
     @property
     def architectures(self) -> tuple[str, ...]:
         """Spelt as OCI does."""
-        return tuple(facts.ARCHITECTURES[one.cell.arch].oci for one in self.images)
+        return tuple(facts.ARCHITECTURES[image.cell.arch].oci for image in self.images)
 
     def __str__(self) -> str:
         return f"{self.recipe}:{self.tag}"
@@ -75,8 +75,8 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
         Declared(
             recipe=cell.recipe,
             tag=cell.tag,
-            floating=tuple(one.tag for one in project.matrix.tags if _means(one, cell)),
-            images=tuple(sorted(images, key=lambda one: one.cell.arch)),
+            floating=tuple(tag.tag for tag in project.matrix.tags if _means(tag, cell)),
+            images=tuple(sorted(images, key=lambda image: image.cell.arch)),
             relatives=_relatives(project, cell),
         )
         for cell, images in groups.items()
@@ -87,7 +87,7 @@ def ready_releases(
     releases: Sequence[Declared], out: Path, project: Path
 ) -> tuple[list[Release], list[str]]:
     """The releases from the output folder, and why some may not be published, a line a reason."""
-    found: list[Release] = []
+    complete: list[Release] = []
     reasons: list[str] = []
     for release in releases:
         images: list[Ready] = []
@@ -99,7 +99,7 @@ def ready_releases(
             except NotReady as error:
                 where = f"{release}: {image.cell.arch}"
                 reasons += [f"{where}: {reason}" for reason in error.reasons]
-        found.append(
+        complete.append(
             Release(
                 recipe=release.recipe,
                 tag=release.tag,
@@ -108,14 +108,14 @@ def ready_releases(
                 relatives=release.relatives,
             )
         )
-    return found, reasons
+    return complete, reasons
 
 
 def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
     """The recipe's ancestors, the nearest first, each with the tag of the same cell."""
     return tuple(
-        (one.name, dataclasses.replace(cell, recipe_version=one.version).tag)
-        for one in reversed(project.chain(cell.recipe)[:-1])
+        (recipe.name, dataclasses.replace(cell, recipe_version=recipe.version).tag)
+        for recipe in reversed(project.chain(cell.recipe)[:-1])
     )
 
 
@@ -142,8 +142,8 @@ def _without_arch(cell: Cell) -> Cell:
 def _means(tag: FloatingTag, cell: Cell) -> bool:
     if (cell.flavour, cell.cpu) != (RUNTIME, GENERIC):
         return False
-    wanted = (tag.recipe, tag.base, tag.cuda, tag.mpi)
-    return wanted == (cell.recipe, cell.base, cell.cuda, cell.mpi)
+    named = (tag.recipe, tag.base, tag.cuda, tag.mpi)
+    return named == (cell.recipe, cell.base, cell.cuda, cell.mpi)
 
 
 def _check_floating(project: Project, recipes: set[str]) -> None:
@@ -169,7 +169,7 @@ def _why_none(project: Project, tag: FloatingTag) -> list[str]:
     plan = _plan(project, selection, may_be_empty=True)
     if any(_means(tag, image.cell) for image in plan.images):
         return []
-    texts = [str(reason) for one in plan.left_out for reason in one.reasons]
+    texts = [str(reason) for excluded in plan.left_out for reason in excluded.reasons]
     return list(dict.fromkeys(texts)) or ["the matrix has no such cell"]
 
 
@@ -177,11 +177,11 @@ def refusal(
     reasons: Sequence[str],
     declared: Sequence[Declared],
     *,
-    told: Sequence[str] = (),
+    notes: Sequence[str] = (),
     hint: str = BUILD_HINT,
     done: str = "published",
 ) -> Refused:
     """The error that lists why nothing was done, and what the registry was told instead."""
     count = counted(len(declared), "release")
-    what = "no image was published, and no tag was set" if told else f"nothing was {done}"
-    return Refused("\n".join([f"{count} asked for; {what}:", *reasons, *told]), hint=hint)
+    outcome = "no image was published, and no tag was set" if notes else f"nothing was {done}"
+    return Refused("\n".join([f"{count} asked for; {outcome}:", *reasons, *notes]), hint=hint)

@@ -38,7 +38,7 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
     """
     path, signer = _signer(key, processes)
     statements = {
-        one.identifier: _statements(one) for release in releases for one in release.images
+        image.identifier: _statements(image) for release in releases for image in release.images
     }
 
     def prove(
@@ -46,7 +46,7 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
     ) -> tuple[Attachment, ...]:
         own = () if image.media_type == INDEX else statements[images[0].identifier]
         subject = _subject(image)
-        created = max(one.proven for one in images)
+        created = max(image.proven for image in images)
         if signer is None:
             return keyless_proofs(subject, own, processes, created=created, path=path)
         make = partial(proofs, subject, reference=registry.name, created=created)
@@ -72,7 +72,7 @@ def attesting(key: str, processes: Processes) -> Attest:
 
 
 def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
-    """Where programs are looked for, and what signs: None for the identity of a job."""
+    """Return the PATH for programs, and the signer: None for the identity of a job."""
     path = Home.of_environment().search_path()
     if key == KEYLESS:
         return path, None
@@ -96,12 +96,12 @@ def _added(
     statements: Sequence[bytes],
     signer: Signer,
 ) -> tuple[Attachment, ...]:
-    """What a key has not said yet of an image; the last of it replaces what is older."""
+    """Make the attestations of a key that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
-    standing = Standing.of(image.digest, attached, signer.public)
-    news, before = standing.news(statements), standing.before(statements)
-    made = standing.needed(make(news, signer, before=before))
-    if not made:
+    existing = Standing.of(image.digest, attached, signer.public)
+    new, before = existing.news(statements), existing.before(statements)
+    needed = existing.needed(make(new, signer, before=before))
+    if not needed:
         return ()
-    *others, last = [replace(one, fresh=not attached) for one in made]
-    return (*others, replace(last, replaces=standing.replaced(statements)))
+    *others, last = [replace(proof, fresh=not attached) for proof in needed]
+    return (*others, replace(last, replaces=existing.replaced(statements)))

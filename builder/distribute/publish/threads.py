@@ -17,20 +17,20 @@ _END_S = 2.0  # for what is told to stop; one that still connects to a server ta
 def in_threads(
     work: Callable[[T], R], things: Iterable[T], *, jobs: int, stop: Callable[[], object]
 ) -> list[R]:
-    """What `work` makes of each thing, in their order.
+    """Return the result of `work` for each thing, in their order.
 
     The first failure, or Ctrl-C, calls `stop`, which has to end what is under way; nothing new is
     begun then, and the failure is raised, at once or very soon.
     """
     threads = Daemons(jobs)
-    pending = [threads.begin(partial(work, one)) for one in things]
+    pending = [threads.begin(partial(work, thing)) for thing in things]
     try:
         for done in as_completed(pending):
             done.result()
     except BaseException:
-        for one in pending:
-            one.cancel()
+        for future in pending:
+            future.cancel()
         stop()
-        wait([one for one in pending if one.running()], timeout=_END_S)
+        wait([future for future in pending if future.running()], timeout=_END_S)
         raise
-    return [one.result() for one in pending]
+    return [future.result() for future in pending]

@@ -22,7 +22,7 @@ class Attachment:
     replaces: tuple[str, ...] = ()
     fresh: bool = False
 
-    def merged(self, there: bytes) -> Attachment | None:
+    def merged(self, manifest: bytes) -> Attachment | None:
         """Nothing of this has a tag."""
         raise NotImplementedError
 
@@ -40,9 +40,10 @@ def unsigned_statements(
     _source: Source, image: Descriptor, statements: Sequence[bytes], _created: str
 ) -> list[Attachment]:
     """Statements about an image, one manifest each."""
+    kinds = [str(json.loads(statement)["predicateType"]) for statement in statements]
     return [
-        _attachment(one, image, STATEMENT, {UNSIGNED_NOTE: str(json.loads(one)["predicateType"])})
-        for one in statements
+        _attachment(statement, image, STATEMENT, {UNSIGNED_NOTE: kind})
+        for statement, kind in zip(statements, kinds, strict=True)
     ]
 
 

@@ -20,8 +20,8 @@ def ahead(
     work: Callable[[T], R], items: Sequence[T], *, threads: int
 ) -> tuple[list[Future[R]], Callable[[], None]]:
     """Begin to work on items, the first ones first: their futures, and what ends that early."""
-    some = Daemons(threads)
-    futures = [some.begin(functools.partial(work, item)) for item in items]
+    daemons = Daemons(threads)
+    futures = [daemons.begin(functools.partial(work, item)) for item in items]
 
     def end() -> None:
         for future in futures:
@@ -65,9 +65,9 @@ class Coming(Generic[R]):
                 return asked.future.result()
 
     def forget(self, taker: object) -> None:
-        """What a taker asked for, and nobody works on yet, is not begun."""
+        """Cancel the requests of a taker that nobody works on yet."""
         with self._lock:
-            mine = [name for name, one in self._asked.items() if one.taker is taker]
+            mine = [name for name, request in self._asked.items() if request.taker is taker]
             for name in mine:
                 if self._asked[name].future.cancel():
                     del self._asked[name]

@@ -1,4 +1,4 @@
-"""What layers hold, noted once: one that was read before is not inflated again.
+"""Members of layers, noted once: a layer that was read before is not inflated again.
 
 What a blob of a given digest unpacks to never changes. So the members of a layer, each file with
 its SHA-256, are noted when it was read to its end without a fault, and the tree of the next image
@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 
 from builder import __version__
 from builder.artifacts.tars import users_attributes
@@ -107,9 +107,9 @@ class Contents:
                 if number % _OFTEN == 1:
                     self.check()
                 limits.check_entries(number)
-                found = content.sha256(self.check) if member.isreg() else ""
+                sha256 = content.sha256(self.check) if member.isreg() else ""
                 kind, attributes = member.type.decode("latin-1"), users_attributes(member)
-                about = (member.linkname, found, *itertools.chain.from_iterable(attributes))
+                about = (member.linkname, sha256, *itertools.chain.from_iterable(attributes))
                 yield line_of(path, kind, member.mode, member.size, *about)
             if hashed:
                 yield json.dumps({"diff_id": stream.digest}).encode() + b"\n"
@@ -129,7 +129,7 @@ def _note(words: Sequence[str], check: Callable[[], object]) -> object:
 def noted(
     note: Path, digest: str, limits: Limits, *, diff_ids: Mapping[str, str] = _NONE
 ) -> Iterator[Laid]:
-    """What a layer's note says: each member as the layer itself has it, its content by digest.
+    """Yield the members in a layer's note, as the layer itself has them, content by digest.
 
     Raises `Refused` unless it is to be believed, and where the layer's plain bytes have another
     digest than `diff_ids` has for it; such a note was `hashed`.
@@ -141,8 +141,8 @@ def noted(
         file.seek(len(header))
         last: list[bytes] = []
         lines = _until_last(file, last)
-        while some := b",".join(itertools.islice(lines, _AT_ONCE)):
-            for path, kind, mode, size, target, content, *more in json.loads(f"[{some.decode()}]"):
+        while batch := b",".join(itertools.islice(lines, _AT_ONCE)):
+            for path, kind, mode, size, target, content, *more in json.loads(f"[{batch.decode()}]"):
                 member = as_member(path, kind.encode("latin-1"), mode, size, target, more)
                 yield member, path, content
         if digest in diff_ids:
@@ -159,8 +159,8 @@ def _until_last(file: IO[bytes], last: list[bytes]) -> Iterator[bytes]:
 
 
 def _header(digest: str, limits: Limits, *, hashed: bool) -> bytes:
-    """What a note begins with; one that was made by other rules is made anew."""
-    fields: dict[str, Any] = {
+    """Return the header of a note; a note that was made by other rules is made anew."""
+    fields: dict[str, object] = {
         "schema": SCHEMA,
         "build-images": __version__,
         "layer": digest,
@@ -171,7 +171,7 @@ def _header(digest: str, limits: Limits, *, hashed: bool) -> bytes:
 
 
 def _is_believed(note: Path, header: bytes) -> bool:
-    """Whether there is a note that is this user's own, of this layer, and whole."""
+    """True if there is a note that is this user's own, of this layer, and complete."""
     try:
         with _opened(note) as file:
             return _is_good(file, header)
@@ -187,11 +187,11 @@ def _is_good(file: IO[bytes], header: bytes) -> bool:
 
 
 def _has_its_checksum(file: IO[bytes], size: int, header: bytes) -> bool:
-    found, left = hashlib.sha256(header), size - len(header) - _END
-    while left > 0 and (data := file.read(min(left, 1 << 20))):
-        found.update(data)
-        left -= len(data)
-    return left == 0 and file.read() == f"{found.hexdigest()}\n".encode()
+    sha256, remaining = hashlib.sha256(header), size - len(header) - _END
+    while remaining > 0 and (data := file.read(min(remaining, 1 << 20))):
+        sha256.update(data)
+        remaining -= len(data)
+    return remaining == 0 and file.read() == f"{sha256.hexdigest()}\n".encode()
 
 
 def _opened(note: Path) -> IO[bytes]:

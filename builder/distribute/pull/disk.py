@@ -21,12 +21,12 @@ def _entries(folder: Path) -> Iterator[Entry]:
     todo = [""]
     while todo:
         above = todo.pop()
-        with os.scandir(folder / above) as found:
-            for one in found:
-                path = f"{above}/{one.name}" if above else one.name
+        with os.scandir(folder / above) as entries:
+            for entry in entries:
+                path = f"{above}/{entry.name}" if above else entry.name
                 if is_allowed(path):
                     continue
-                status = one.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
                     todo.append(path)
                 yield _entry(folder / path, path, status, known)

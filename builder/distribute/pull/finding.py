@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder import facts
 from builder.distribute.pull.limits import LIMITS
@@ -21,7 +20,7 @@ _CONFIG_LIMIT = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class RemoteImage:
     """An image of one architecture, as a registry has it; nothing of it is believed yet.
 
     `index` is what the tag names, where that is an index. `content` and `config` are the bytes of
@@ -43,7 +42,7 @@ class Found:
     directory: str = "/"
 
 
-def find(registry: Source, target: str, arch: str) -> Found:
+def find(registry: Source, target: str, arch: str) -> RemoteImage:
     """The image for an architecture under a tag or a digest.
 
     Raises `BadInput` if there is none for it, and `Refused` for what is no image.
@@ -67,7 +66,7 @@ def find(registry: Source, target: str, arch: str) -> Found:
         registry.manifest(top),
         config,
         config_at,
-        tuple(Descriptor.read(one, where) for one in listed),
+        tuple(Descriptor.read(layer, where) for layer in listed),
         index,
         arch,
         where,
@@ -83,27 +82,27 @@ def _found(
     index: Descriptor | None,
     arch: str,
     where: str,
-) -> Found:
+) -> RemoteImage:
     try:
-        said: Any = exact_json.parsed(config)
-        inner = said.get("config") or {}
+        document = exact_json.parsed(config)
+        inner = document.get("config") or {}
         labels = {str(key): str(text) for key, text in (inner.get("Labels") or {}).items()}
-        environment = tuple(str(one) for one in inner.get("Env") or [])
+        environment = tuple(str(variable) for variable in inner.get("Env") or [])
         directory = str(inner.get("WorkingDir") or "/")
-        diff_ids = _diff_ids(said.get("rootfs"), layers)
-        known = facts.architecture(str(said.get("architecture")))
+        diff_ids = _diff_ids(document.get("rootfs"), layers)
+        known = facts.architecture(str(document.get("architecture")))
         notes = exact_json.parsed(content).get("annotations") or {}
-        created = notes.get(CREATED) or said.get("created")
+        created = notes.get(CREATED) or document.get("created")
         image = Image(
             digest=manifest.digest,
-            architecture=known.name if known else str(said.get("architecture")),
+            architecture=known.name if known else str(document.get("architecture")),
             asked=arch,
             index=index.digest if index else "",
             created=time_of(created) if created else None,
         )
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise Refused(f"{where}: its configuration is no image's ({shown(str(error))})") from error
-    return Found(
+    return RemoteImage(
         manifest=manifest,
         content=content,
         config=config,
@@ -118,40 +117,40 @@ def _found(
     )
 
 
-def _diff_ids(rootfs: Mapping[str, Any], layers: Sequence[Descriptor]) -> dict[str, str]:
-    """What a configuration says that each layer unpacks to; raises `ValueError` if it does not."""
+def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dict[str, str]:
+    """Return the diff_id of each layer in a configuration; raises `ValueError` without them."""
     named = rootfs["diff_ids"] if rootfs else []
     if not isinstance(named, list) or len(named) != len(layers) or not all(map(is_digest, named)):
         raise ValueError(f"it names other diff_ids than of {len(layers)} layers")
-    found = {layer.digest: one for layer, one in zip(layers, named, strict=True)}
-    if any(found[layer.digest] != one for layer, one in zip(layers, named, strict=True)):
+    diff_ids = {layer.digest: diff_id for layer, diff_id in zip(layers, named, strict=True)}
+    if any(diff_ids[layer.digest] != diff_id for layer, diff_id in zip(layers, named, strict=True)):
         raise ValueError("it names two diff_ids of one layer")
-    return found
+    return diff_ids
 
 
-def _of_architecture(index: Mapping[str, Any], arch: str, where: str) -> Descriptor:
+def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Descriptor:
     """The one image for an architecture in an index."""
     listed = index.get("manifests")
     if not isinstance(listed, list) or len(listed) > LIMITS.layers:
         raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")
-    entries = [Descriptor.read(one, where) for one in listed]
-    wanted = ("linux", facts.ARCHITECTURES[arch].oci)
+    entries = [Descriptor.read(entry, where) for entry in listed]
+    platform = ("linux", facts.ARCHITECTURES[arch].oci)
     fitting = [
-        one
-        for one in entries
-        if (one.platform.get("os"), one.platform.get("architecture")) == wanted
+        entry
+        for entry in entries
+        if (entry.platform.get("os"), entry.platform.get("architecture")) == platform
     ]
     if not fitting:
-        names = sorted({one.platform.get("architecture", "") for one in entries} - {""})
+        names = sorted({entry.platform.get("architecture", "") for entry in entries} - {""})
         known = [facts.architecture(name) for name in names]
-        there = ", ".join(
-            one.name if one else shown(name) for one, name in zip(known, names, strict=True)
+        available = ", ".join(
+            item.name if item else shown(name) for item, name in zip(known, names, strict=True)
         )
         raise BadInput(
-            f"{where}: there is no image for {arch}; there is {there or 'none'}",
+            f"{where}: there is no image for {arch}; there is {available or 'none'}",
             hint="name another architecture with --arch, or ask for the image to be built",
         )
-    if len({one.digest for one in fitting}) > 1:
+    if len({entry.digest for entry in fitting}) > 1:
         raise Refused(f"{where}: {len(fitting)} images for {arch}, and nothing says which is meant")
     return fitting[0]
 
@@ -172,14 +171,14 @@ def published(registry: Source, digest: str, artifact_format: str) -> tuple[Desc
             f"{registry.name}@{digest}: {len(refer)} {artifact_format} files for it, at most "
             f"{_MOST} are looked at"
         )
-    found = {one.digest: one for one in _files(registry, digest, refer)}
-    return tuple(one for one in found.values() if one.media_type == kind)
+    layers = {layer.digest: layer for layer in _files(registry, digest, refer)}
+    return tuple(layer for layer in layers.values() if layer.media_type == kind)
 
 
 def _files(registry: Source, digest: str, refer: tuple[Descriptor, ...]) -> Iterator[Descriptor]:
-    for one in refer:
+    for referrer in refer:
         try:
-            _, document = registry.document(one)
+            _, document = registry.document(referrer)
             if (document.get("subject") or {}).get("digest") == digest:
                 [layer] = document["layers"]
                 yield Descriptor.read(layer, registry.name)

@@ -1,4 +1,4 @@
-"""What the image's host contract says of the host that it is pulled for."""
+"""The image's host contract, judged for the host that it is pulled for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from builder.trust.policy.gathered import UNKNOWN, YES, Contract, PulledFor
 def contract_of(
     labels: Mapping[str, str], shown: str, host: Host, *, emulated: bool
 ) -> Contract | None:
-    """Whether an image runs on a host, by its labels; None if they tell of no contract.
+    """Judge by its labels if an image runs on a host; None if they hold no contract.
 
     Runtimes and launchers are not asked for: what is pulled on one machine is started on others.
     Facts name what to take instead, which `check-host` tells; no answer depends on them.
@@ -28,18 +28,18 @@ def contract_of(
     if contract is None:
         return None
     rules = judge(contract, host, NO_FACTS, emulated=emulated).rules
-    answer = all_of(one.answer for one in rules)
-    reasons = [f"{one.rule}: {one.reason}" for one in rules if one.answer == answer]
+    answer = all_of(rule.answer for rule in rules)
+    reasons = [f"{rule.rule}: {rule.reason}" for rule in rules if rule.answer == answer]
     return Contract(answer=answer, reasons=() if answer == YES else tuple(reasons))
 
 
 def pulled_for(host: Host) -> PulledFor:
     """A host as far as the choice of evidence needs it."""
     devices = host.gpu.devices
-    some = None if devices is None else [one.capability for one in devices]
-    known = None if some is None or None in some else tuple(one for one in some if one is not None)
+    numbers = [None] if devices is None else [device.capability for device in devices]
+    known = tuple(number for number in numbers if number is not None)
     driver = host.gpu.driver
     return PulledFor(
-        capabilities=known,
+        capabilities=None if None in numbers else known,
         driver=None if driver == NONE else driver,
     )

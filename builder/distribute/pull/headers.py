@@ -54,7 +54,7 @@ class Headers:
                 self._is_first = False
                 break
             member = _member(header, is_first=self._is_first)
-            self._stream.some(tarfile.BLOCKSIZE)
+            self._stream.read_ready(tarfile.BLOCKSIZE)
             self._is_first = False
             if member.type not in _EXTENDED:
                 return extended.applied(member)
@@ -75,14 +75,14 @@ class Headers:
 
     def _check_end(self) -> None:
         """Refuse a second tar, or anything else, that one reader takes and another does not see."""
-        while piece := self._stream.some(1 << 18):
+        while piece := self._stream.read_ready(1 << 18):
             if bytes(piece).strip(b"\0"):
                 raise Refused("something stands after the end of the tar")
 
 
 @dataclass(slots=True)
 class _Extended:
-    """What the extended headers before a member say of it: `kinds` of them, and texts by name."""
+    """Extended headers before a member: the `kinds` of them, and texts by name."""
 
     kinds: set[bytes] = field(default_factory=set)
     texts: dict[bytes, bytes] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class _Extended:
 
 
 def _is_read(name: bytes) -> bool:
-    """Whether what a pax header says under a name counts here."""
+    """True if the pax header of a name counts here."""
     return name in _READ or name.startswith(_ATTRIBUTE)
 
 
@@ -157,21 +157,21 @@ def _number(text: bytes) -> int:
 
 def _seconds(text: bytes) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
         return 0
-    if not math.isfinite(found):
+    if not math.isfinite(seconds):
         raise Refused("a time in a tar's extended header is none")
-    return found
+    return seconds
 
 
 def blocks(size: int) -> int:
-    """How many bytes of a tar a content takes."""
+    """Return the bytes that a content takes in a tar."""
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
-    """What `tarfile` makes of a header; raises `Refused` for what no sound layer has."""
+    """Parse a header with `tarfile`; raises `Refused` for one that no sound layer has."""
     try:
         member = tarfile.TarInfo.frombuf(header, _ENCODING, _ERRORS)
     except tarfile.HeaderError as error:

@@ -1,4 +1,4 @@
-"""How much of an image is read before it is refused: an image may be a bomb."""
+"""Limits for reading an image before it is refused: an image may be a bomb."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def named(digest: str) -> Iterator[None]:
     try:
         yield
     except Refused as error:
-        said = str(error)
-        reason = said if digest in said else f"layer {digest[:19]}: {said}"
+        text = str(error)
+        reason = text if digest in text else f"layer {digest[:19]}: {text}"
         raise Refused(reason, hint="nothing of it was kept") from error
     except BROKEN as error:
         reason = f"layer {digest[:19]}: this is no whole tar ({shown(str(error))})"
@@ -64,7 +64,7 @@ class Content:
         """At most `size` bytes; none at the end."""
         if not self._left:
             return _NOTHING
-        piece = self._stream.some(min(size, self._left))
+        piece = self._stream.read_ready(min(size, self._left))
         if not piece:
             raise tarfile.ReadError("unexpected end of data")
         self._left -= len(piece)

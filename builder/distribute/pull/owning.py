@@ -1,4 +1,4 @@
-"""What is this user's own: folders and files that nobody else can have changed.
+"""Folders and files of this user that nobody else can have changed.
 
 What lies below such a folder is what this user's programs put there, so what was checked there is
 the same when it is used.
@@ -16,12 +16,12 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Whether something belongs to this user, and nobody else may write to it."""
+    """True if a file belongs to this user, and nobody else may write to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether there is a file, no link, of this user's own."""
+    """True if there is a file, no link, of this user's own."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -36,10 +36,10 @@ def make_own(folder: Path) -> None:
     theirs.
     """
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
-    for one in (folder.parent, folder):
-        one.mkdir(mode=0o700, exist_ok=True)
-        check_own(one)
-        one.chmod(0o700)
+    for path in (folder.parent, folder):
+        path.mkdir(mode=0o700, exist_ok=True)
+        check_own(path)
+        path.chmod(0o700)
 
 
 def check_own(folder: Path) -> None:

@@ -22,7 +22,7 @@ _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def made_whole(
+def atomic_folder(
     target: Path, waiting: Callable[[str], object] = lambda _: None
 ) -> Iterator[Path | None]:
     """An empty folder beside `target`, which becomes it at the end; None if it is there by then.
@@ -115,11 +115,11 @@ def _fresh(folder: Path) -> None:
         if not _is_own(folder):
             raise BadInput(f"{folder}: this is no folder of this user", hint="remove it")
         folder.chmod(0o700)
-        for one in folder.iterdir():
-            if one.is_dir() and not one.is_symlink():
-                shutil.rmtree(one)
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
             else:
-                one.unlink()
+                path.unlink()
     except (FileExistsError, NotADirectoryError) as error:
         raise _not_there(folder, error) from error
 

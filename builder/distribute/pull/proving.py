@@ -42,20 +42,20 @@ R = TypeVar("R")
 def proofs_of(
     registry: Source, digests: Sequence[str], trusted: Sequence[Trusted], now: dt.datetime
 ) -> tuple[Proof, ...]:
-    """What is said of an image's digests, and by whom; what counts for nothing has a fault.
+    """Return the proofs for an image's digests; those that count for nothing have a fault.
 
     An image has some ten manifests of proof: a few are under way at once.
     """
     proof = _Proof(registry=registry)
-    places = [one for some in _each(proof.places, digests) for one in some]
+    places = [place for group in _each(proof.places, digests) for place in group]
     came = proof.brought(places)
-    found: list[Proof] = []
+    proofs: list[Proof] = []
     for digest in digests:
-        mine = [one for place, one in zip(places, came, strict=True) if place.digest == digest]
-        found += (one for one in mine if isinstance(one, Proof))
-        attached = [one for one in mine if isinstance(one, Attachment)]
-        found += _judged(digest, attached, trusted, now)
-    return tuple(found)
+        mine = [item for place, item in zip(places, came, strict=True) if place.digest == digest]
+        proofs += (item for item in mine if isinstance(item, Proof))
+        attached = [item for item in mine if isinstance(item, Attachment)]
+        proofs += _judged(digest, attached, trusted, now)
+    return tuple(proofs)
 
 
 def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
@@ -66,22 +66,22 @@ def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
     """
     proof = _Proof(registry=registry)
     places = proof.places(digest)
-    found = []
-    for place, one in zip(places, proof.brought(places), strict=True):
+    attachments = []
+    for place, content in zip(places, proof.brought(places), strict=True):
         tag = place.tag
-        if isinstance(one, Attachment):
-            found.append(one)
-        elif tag and (tag in proof.tagged or one is not None):
+        if isinstance(content, Attachment):
+            attachments.append(content)
+        elif tag and (tag in proof.tagged or content is not None):
             manifest = proof.tagged.get(tag) or registry.manifest(tag)
-            found.append(Attachment(manifest=manifest, blobs={}, tag=tag))
-    return tuple(found)
+            attachments.append(Attachment(manifest=manifest, blobs={}, tag=tag))
+    return tuple(attachments)
 
 
 def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """What comes of each, in order; several are worked on at once."""
+    """Return the result of each item, in order; several are worked on at once."""
     futures, end = ahead(work, items, threads=_AT_ONCE)
     try:
-        return [one.result() for one in futures]
+        return [future.result() for future in futures]
     except BaseException:
         end()
         raise
@@ -91,23 +91,22 @@ def _judged(
     digest: str, attached: Sequence[Attachment], trusted: Sequence[Trusted], now: dt.datetime
 ) -> Iterator[Proof]:
     verdict = verified(digest, attached, trusted, now=now)
-    for one in verdict.signatures:
-        for key in one.keys:
-            yield Proof(
-                kind=SIGNATURE, subjects=(digest,), key=key, digest=one.source, signer=one.signer
-            )
+    for signature in verdict.signatures:
+        source, signer = signature.source, signature.signer
+        for key in signature.keys:
+            yield Proof(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
     seen: set[bytes] = set()
-    for said in verdict.attestations:  # each is there in two formats
-        if said.payload not in seen:
-            seen.add(said.payload)
-            yield proof_of(said.statement, key=said.keys[0], digest=said.source)
+    for claim in verdict.attestations:  # each is there in two formats
+        if claim.payload not in seen:
+            seen.add(claim.payload)
+            yield proof_of(claim.statement, key=claim.keys[0], digest=claim.source)
     for rejected in verdict.rejected:
         yield Proof(kind=OTHER, fault=rejected.reason, digest=rejected.source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Place:
-    """Where proof of a digest may be: a manifest that refers to it, or a tag of cosign's."""
+    """A place for proof of a digest: a manifest that refers to it, or a tag of cosign's."""
 
     digest: str
     target: Descriptor | str
@@ -124,14 +123,14 @@ class _Place:
 
 @dataclass(kw_only=True, slots=True)
 class _Proof:
-    """The proof of one image in a registry; `left` is how many bytes more are read of it.
+    """The proof of one image in a registry; `remaining` is how many bytes more are read of it.
 
     `claims` are the layers so far of the manifests that hold it. `tagged` are the manifests that
     were read at tags.
     """
 
     registry: Source
-    left: int = _BYTES
+    remaining: int = _BYTES
     claims: int = 0
     tagged: dict[str, bytes] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -139,7 +138,7 @@ class _Proof:
     _guessed: dict[str, bytes] = field(default_factory=dict)
 
     def places(self, digest: str) -> list[_Place]:
-        """What refers to a digest, and cosign's tags."""
+        """Return the places for proof of a digest: its referrers and cosign's tags."""
         self._digests.append(digest)
         refer = self.registry.referrers(digest)
         if len(refer) > _MOST:
@@ -148,9 +147,9 @@ class _Proof:
         tags = signature_tag(digest), attestation_tag(digest)
         return [
             *(
-                _Place(digest=digest, target=one, artifact_type=one.artifact_type)
-                for one in refer
-                if one.artifact_type not in ARTIFACT_TYPES.values()
+                _Place(digest=digest, target=referrer, artifact_type=referrer.artifact_type)
+                for referrer in refer
+                if referrer.artifact_type not in ARTIFACT_TYPES.values()
             ),
             *(_Place(digest=digest, target=tag) for tag in tags),
         ]
@@ -165,11 +164,11 @@ class _Proof:
         manifests = _each(self._manifest, places)
         came: dict[int, _Came] = {}
         for tagged in (False, True):
-            some = [number for number, one in enumerate(places) if bool(one.tag) == tagged]
-            with_blobs = _each(lambda one: self._whole(places[one], manifests[one]), some)
-            came.update(zip(some, with_blobs, strict=True))
+            numbers = [number for number, place in enumerate(places) if bool(place.tag) == tagged]
+            with_blobs = _each(lambda n: self._with_blobs(places[n], manifests[n]), numbers)
+            came.update(zip(numbers, with_blobs, strict=True))
             if not tagged:
-                self._guess([one for one in with_blobs if isinstance(one, Attachment)])
+                self._guess([item for item in with_blobs if isinstance(item, Attachment)])
         return [came[number] for number in range(len(places))]
 
     def _manifest(self, place: _Place) -> bytes | Proof | None:
@@ -181,15 +180,15 @@ class _Proof:
             self.tagged[place.tag] = manifest
         return manifest
 
-    def _whole(self, place: _Place, manifest: bytes | Proof | None) -> _Came:
+    def _with_blobs(self, place: _Place, manifest: bytes | Proof | None) -> _Came:
         if not isinstance(manifest, bytes):
             return manifest
         try:
-            there = {**self._guessed, **embedded(manifest)}
+            known = {**self._guessed, **embedded(manifest)}
             layers = self._claimed(layers_of(manifest))
             blobs = {
-                one.digest: self._counted(place, there.get(one.digest) or self._blob(one))
-                for one in layers
+                layer.digest: self._counted(place, known.get(layer.digest) or self._blob(layer))
+                for layer in layers
             }
         except (WrongContent, Unusable, NotThere) as error:
             return self._fault(place, error)
@@ -205,17 +204,17 @@ class _Proof:
 
     def _guess(self, attached: Sequence[Attachment]) -> None:
         """Note what cosign's tags are likely to hold, as far as that is short."""
-        bundles = [content for one in attached for content in one.blobs.values()]
-        left = _GUESSED
+        bundles = [content for attachment in attached for content in attachment.blobs.values()]
+        remaining = _GUESSED
         for content in guesses(self._digests, self.registry.name, bundles, longest=_GUESS):
-            left -= len(content)
-            if left < 0:
+            remaining -= len(content)
+            if remaining < 0:
                 return
             self._guessed[digest_of(content)] = content
 
     def _blob(self, layer: Named) -> bytes:
-        wanted = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
-        return self.registry.small_blob(wanted, _ONE)
+        blob = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
+        return self.registry.small_blob(blob, _ONE)
 
     def _claimed(self, layers: Sequence[Named]) -> Sequence[Named]:
         """The same layers; raises `Refused` for too many: a failure may be among the rest."""
@@ -227,8 +226,8 @@ class _Proof:
 
     def _counted(self, place: _Place, content: bytes) -> bytes:
         with self._lock:
-            self.left -= len(content)
-        if self.left < 0:
+            self.remaining -= len(content)
+        if self.remaining < 0:
             named = f"{self.registry.name}@{place.digest}"
             raise Refused(f"{named}: more than {_BYTES:,} bytes of proof")
         return content

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from builder import __version__
-from builder.distribute.pull.finding import Found, find, published
+from builder.distribute.pull.existing import Expected, existing_output
+from builder.distribute.pull.finding import RemoteImage, find, published
 from builder.distribute.pull.fitting import contract_of, pulled_for
-from builder.distribute.pull.packing import Kept, Packed, Packer, environment_of
-from builder.distribute.pull.placing import made_whole
+from builder.distribute.pull.packing import Packed, Packer, PullCache, environment_of
+from builder.distribute.pull.placing import atomic_folder
 from builder.distribute.pull.proving import proofs_of
-from builder.distribute.pull.receipts import NAME, SCHEMA, Last, write_json
-from builder.distribute.pull.there import Expected, already_there
+from builder.distribute.pull.receipts import (
+    NAME,
+    Changes,
+    Last,
+    ProgramSettings,
+    PulledImage,
+    PullReceipt,
+    write_json,
+)
 from builder.host.record import Host
 from builder.model.errors import Refused
+from builder.model.records import write
 from builder.registry import Descriptor, Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
 from builder.trust.policy.cases import as_case
@@ -34,8 +42,8 @@ _THERE = "it is there already, and was read again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What is to be pulled: in which format, for which architecture and host, by which policy."""
+class PullRequest:
+    """An image to pull: its format, the architecture and host that it is for, the policy."""
 
     reference: Reference
     format: str
@@ -48,7 +56,7 @@ class Wanted:
 
     @property
     def identifier(self) -> str:
-        """What the image is called here: `hpc-base-1.0-debian13-openmpi5.0-x86_64`."""
+        """The image's identifier: `hpc-base-1.0-debian13-openmpi5.0-x86_64`."""
         version = self.reference.tag or self.reference.digest[7:19] or "latest"
         return f"{self.reference.repository.rpartition('/')[2]}-{version}-{self.arch}"
 
@@ -59,7 +67,7 @@ class Wanted:
 
     @property
     def remembered(self) -> str:
-        """How the reference is remembered; empty for one by digest, which nobody can move."""
+        """Name that the reference is recorded by; empty by digest, which nobody can move."""
         tag, digest = self.reference.tag or "latest", self.reference.digest
         return "" if digest else f"{self.reference.name}:{tag}"
 
@@ -68,7 +76,7 @@ class Wanted:
 class Judged:
     """An image that was found, with all that is said of it, and what the policy says to that."""
 
-    found: Found
+    remote: RemoteImage
     gathered: Gathered
     judgement: Judgement
     artifact: Descriptor | None
@@ -76,13 +84,13 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulled:
-    """What is on disk: `fresh` unless it was there already, and is whole.
+    """A pulled image on disk: `fresh` unless it was there already, and is complete.
 
     `rulings` are today's, `receipt` is that of the pull that brought it.
     """
 
     path: Path
-    receipt: dict[str, Any]
+    receipt: PullReceipt
     rulings: tuple[Ruling, ...]
     fresh: bool
 
@@ -91,87 +99,91 @@ class NotProven(Refused):
     """The policy refuses an image; `rulings` are all of them."""
 
     def __init__(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
-        lines = as_lines(one for one in rulings if one.result == "refused")
+        lines = as_lines(ruling for ruling in rulings if ruling.result == "refused")
         super().__init__("\n".join([f"{reference}: refused", *lines]))
         self.rulings = rulings
 
 
-def look(wanted: Wanted, registry: Source, last: Last) -> Judged:
+def look(request: PullRequest, registry: Source, last: Last) -> Judged:
     """Find an image, gather what is said of it, and judge that; nothing is written."""
-    found = find(registry, wanted.reference.digest or wanted.reference.tag or "latest", wanted.arch)
-    image = found.image
+    reference = request.reference
+    remote = find(registry, reference.digest or reference.tag or "latest", request.arch)
+    image = remote.image
     digests = [image.digest, image.index] if image.index else [image.digest]
-    proofs = proofs_of(registry, digests, wanted.trusted, wanted.now)
+    proofs = proofs_of(registry, digests, request.trusted, request.now)
     files = dict[str, Descriptor]()
-    if wanted.format in ARTIFACT_TYPES:
-        some = published(registry, image.digest, wanted.format)
-        files = {one.digest: one for one in some}
-    remembered = wanted.remembered if wanted.policy.rollback else ""
+    if request.format in ARTIFACT_TYPES:
+        files = {d.digest: d for d in published(registry, image.digest, request.format)}
+    remembered = request.remembered if request.policy.rollback else ""
     shown = f"{registry.name}@{image.digest}"
     gathered = Gathered(
-        reference=str(wanted.reference),
-        format=wanted.format,
-        now=wanted.now,
+        reference=str(reference),
+        format=request.format,
+        now=request.now,
         image=image,
         proofs=proofs,
-        host=pulled_for(wanted.host),
-        contract=contract_of(found.labels, shown, wanted.host, emulated=wanted.emulated),
-        previous=last.read(remembered, wanted.arch) if remembered else None,
+        host=pulled_for(request.host),
+        contract=contract_of(remote.labels, shown, request.host, emulated=request.emulated),
+        previous=last.read(remembered, request.arch) if remembered else None,
     )
-    artifact = newest_proven(wanted.policy, gathered, list(files))
+    artifact = newest_proven(request.policy, gathered, list(files))
     gathered = replace(gathered, artifact=artifact)
-    judgement = judge(wanted.policy, gathered)
-    return Judged(found=found, gathered=gathered, judgement=judgement, artifact=files.get(artifact))
+    judgement = judge(request.policy, gathered)
+    return Judged(
+        remote=remote, gathered=gathered, judgement=judgement, artifact=files.get(artifact)
+    )
 
 
-def prepare(wanted: Wanted, judged: Judged, registry: Source, *, kept: Kept, output: Path) -> None:
+def prepare(
+    request: PullRequest, judged: Judged, registry: Source, *, cache: PullCache, output: Path
+) -> None:
     """Have the layers come of an image that `pull` will be asked for, if it will take them."""
     if not (judged.judgement.refused or output.exists()):
-        _packer(wanted, judged, registry, kept).begin(wanted.format)
+        _packer(request, judged, registry, cache).begin(request.format)
 
 
-def _packer(wanted: Wanted, judged: Judged, registry: Source, kept: Kept) -> Packer:
+def _packer(request: PullRequest, judged: Judged, registry: Source, cache: PullCache) -> Packer:
     return Packer(
         registry=registry,
-        kept=kept,
-        found=judged.found,
+        cache=cache,
+        remote=judged.remote,
         artifact=judged.artifact,
-        tag=wanted.reference.tag,
+        tag=request.reference.tag,
     )
 
 
 def pull(
-    wanted: Wanted,
+    request: PullRequest,
     judged: Judged,
     registry: Source,
     *,
-    kept: Kept,
+    cache: PullCache,
     last: Last,
     output: Path,
     say: Callable[[str], object],
 ) -> Pulled:
     """Bring an image that was judged to a folder. Raises `NotProven` for one that is refused."""
     if judged.judgement.refused:
-        raise NotProven(str(wanted.reference), judged.judgement.rulings)
-    with made_whole(output, say) as folder:
+        raise NotProven(str(request.reference), judged.judgement.rulings)
+    with atomic_folder(output, say) as folder:
         if folder is not None:
-            say(f"bringing {judged.found.image.digest[:19]} as {wanted.format}")
-            packed = _packer(wanted, judged, registry, kept).make(wanted.format, folder)
+            say(f"bringing {judged.remote.image.digest[:19]} as {request.format}")
+            packed = _packer(request, judged, registry, cache).make(request.format, folder)
             ruling = _tree_ruling(judged, packed)
             rulings = (*judged.judgement.rulings, ruling)
             if ruling.result == "refused":
-                raise NotProven(str(wanted.reference), rulings)
-            receipt = _receipt(wanted, judged, packed, rulings)
-            write_json(folder / NAME, receipt)
+                raise NotProven(str(request.reference), rulings)
+            receipt = _receipt(request, judged, packed, rulings)
+            write_json(folder / NAME, write(receipt))
             (folder / NAME).chmod(0o644)  # whatever the umask: nobody else writes it
     if folder is None:
-        done = _already_there(wanted, judged, output)
+        done = _existing_output(request, judged, output)
     else:
         done = Pulled(path=output / packed.name, receipt=receipt, rulings=rulings, fresh=True)
-        if packed.given:
-            kept.store.forget(packed.given)
-    if wanted.remembered:  # also if it is there: whoever brought it may have been killed before
-        last.write(wanted.remembered, judged.gathered, wanted.policy)
+        if packed.source:
+            cache.store.forget(packed.source)
+    if request.remembered:  # also if it is there: whoever brought it may have been killed before
+        last.write(request.remembered, judged.gathered, request.policy)
     return done
 
 
@@ -182,52 +194,50 @@ def _tree_ruling(judged: Judged, packed: Packed) -> Ruling:
 
 
 def _receipt(
-    wanted: Wanted, judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]
-) -> dict[str, Any]:
+    request: PullRequest, judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]
+) -> PullReceipt:
     unpacked = packed.unpacked
     changes = (
         {
-            what: {"count": unpacked.counts[what], "paths": list(paths)}
-            for what, paths in unpacked.changes.items()
+            kind: Changes(count=unpacked.counts[kind], paths=tuple(paths))
+            for kind, paths in unpacked.changes.items()
         }
         if unpacked
         else {}
     )
-    image = judged.found.image
-    return {
-        "schema": SCHEMA,
-        "build-images": __version__,
-        "reference": str(wanted.reference),
-        "name": wanted.identifier,
-        "pulled": wanted.now.isoformat(timespec="seconds"),
-        "format": wanted.format,
-        "path": packed.name,
-        "digest": packed.digest,
-        "image": {"digest": image.digest, "index": image.index, "architecture": wanted.arch},
-        "tree": unpacked.tree if unpacked else "",
-        "on_disk": unpacked.on_disk if unpacked else "",
-        "run": {
-            "environment": list(judged.found.environment),
-            "directory": judged.found.directory,
-        },
-        "evidence": list(judged.judgement.evidence),
-        "rules": [asdict(one) for one in rulings],
-        "changes": changes,
-        "case": as_case(judged.gathered, judged.judgement.rulings),
-    }
+    image = judged.remote.image
+    return PullReceipt(
+        version=__version__,
+        reference=str(request.reference),
+        name=request.identifier,
+        pulled=request.now.isoformat(timespec="seconds"),
+        format=request.format,
+        path=packed.name,
+        digest=packed.digest,
+        image=PulledImage(digest=image.digest, index=image.index, architecture=request.arch),
+        tree=unpacked.tree if unpacked else "",
+        on_disk=unpacked.on_disk if unpacked else "",
+        run=ProgramSettings(
+            environment=tuple(judged.remote.environment), directory=judged.remote.directory
+        ),
+        evidence=tuple(judged.judgement.evidence),
+        rules=rulings,
+        changes=changes,
+        case=as_case(judged.gathered, judged.judgement.rulings),
+    )
 
 
-def _already_there(wanted: Wanted, judged: Judged, output: Path) -> Pulled:
-    found = judged.found
+def _existing_output(request: PullRequest, judged: Judged, output: Path) -> Pulled:
+    remote = judged.remote
     of_file = judged.artifact.digest if judged.artifact else ""
-    path, receipt = already_there(
+    path, receipt = existing_output(
         output,
         Expected(
-            format=wanted.format,
-            image=found.image.digest,
-            digest=of_file or found.image.digest,
+            format=request.format,
+            image=remote.image.digest,
+            digest=of_file or remote.image.digest,
             tree=judged.judgement.tree,
-            environment=environment_of(found),
+            environment=environment_of(remote),
         ),
     )
     rulings = (*judged.judgement.rulings, not_asked("tree", _THERE))

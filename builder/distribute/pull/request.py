@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import facts
-from builder.distribute.pull.pulling import Wanted
+from builder.distribute.pull.pulling import PullRequest
 from builder.host import read_record, this_host
 from builder.host.record import Host
 from builder.model.errors import BadInput
@@ -55,7 +55,7 @@ def request_of(
     arch: str = "",
     record: Path | None = None,
     emulated: bool = False,
-) -> Wanted:
+) -> PullRequest:
     """Return what is asked for: by which policy, on which host, for which architecture.
 
     Without a `policy`, the site's decides; without the `record` of a host and an `arch`, this
@@ -71,7 +71,7 @@ def request_of(
     processes = Processes()
     search_path = Home.of_environment().search_path()
     host = read_record(record) if record else this_host(processes, search_path=search_path)
-    return Wanted(
+    return PullRequest(
         reference=reference,
         format=artifact_format,
         arch=_architecture(arch, host),
@@ -84,24 +84,24 @@ def request_of(
 
 
 def _trusted(policy: Policy) -> tuple[Trusted, ...]:
-    """Those who are trusted; whoever is there under two names would count as two signatures."""
-    found: dict[str, Trusted] = {}
+    """The trusted signers; a signer under two names would count as two signatures."""
+    trusted: dict[str, Trusted] = {}
     roots = functools.cache(_roots)
-    for one in policy.keys:
-        made: Trusted
-        if isinstance(one, Identity):
-            where, known = f"identity {one.name}", f"{one.issuer} {one.name}"
-            made = TrustedIdentity(
-                glob=one.name, issuer=one.issuer, roots=roots(one.roots), until=one.until
+    for entry in policy.keys:
+        signer: Trusted
+        if isinstance(entry, Identity):
+            where, known = f"identity {entry.name}", f"{entry.issuer} {entry.name}"
+            signer = TrustedIdentity(
+                glob=entry.name, issuer=entry.issuer, roots=roots(entry.roots), until=entry.until
             )
         else:
-            key = public_key(str(one.file), os.environ)
-            where, known = str(one.file), key.fingerprint
-            made = TrustedKey(key=key, name=one.name, until=one.until)
-        if first := found.get(known):
+            key = public_key(str(entry.file), os.environ)
+            where, known = str(entry.file), key.fingerprint
+            signer = TrustedKey(key=key, name=entry.name, until=entry.until)
+        if first := trusted.get(known):
             raise BadInput(f"{where}: the same key as {first.name}", hint="name it once")
-        found[known] = made
-    return tuple(found.values())
+        trusted[known] = signer
+    return tuple(trusted.values())
 
 
 def _roots(path: Path) -> Roots:
@@ -115,8 +115,8 @@ def _architecture(named: str, host: Host) -> str:
     name = named or host.architecture or ""
     known = facts.architecture(name)
     if known is None:
-        there = ", ".join(facts.ARCHITECTURES)
+        names = ", ".join(facts.ARCHITECTURES)
         raise BadInput(
-            f"{name or 'nothing'} is not an architecture", hint=f"--arch, one of {there}"
+            f"{name or 'nothing'} is not an architecture", hint=f"--arch, one of {names}"
         )
     return known.name

@@ -44,16 +44,16 @@ class Root:
 
     def file(self, path: str, content: IO[bytes], size: int, mode: int, mtime: float) -> str:
         """Write a file of `size` bytes; the SHA-256 of what was written, in hexadecimal."""
-        digest, left = hashlib.sha256(), size
+        digest, remaining = hashlib.sha256(), size
         with self._parent(path) as (parent, name):
             file = os.open(name, _FILE, 0o600, dir_fd=parent)
             try:
-                while left:
-                    data = content.read(min(left, _CHUNK))
+                while remaining:
+                    data = content.read(min(remaining, _CHUNK))
                     if not data:
-                        raise Refused(f"/{shown(path)}: {left} bytes of it are missing")
+                        raise Refused(f"/{shown(path)}: {remaining} bytes of it are missing")
                     digest.update(data)
-                    left -= len(data)
+                    remaining -= len(data)
                     _write(file, data)
                 os.fchmod(file, mode)
                 os.utime(file, (_time(mtime), _time(mtime)))
@@ -134,5 +134,5 @@ def _time(mtime: float) -> int:
 
 def kept_mode(mode: int, *, folder: bool) -> int:
     """The mode on disk: neither setuid nor setgid, and what the owner needs to read it."""
-    kept = mode & ~(stat.S_ISUID | stat.S_ISGID)
-    return kept | (stat.S_IRWXU if folder else stat.S_IRUSR)
+    safe = mode & ~(stat.S_ISUID | stat.S_ISGID)
+    return safe | (stat.S_IRWXU if folder else stat.S_IRUSR)

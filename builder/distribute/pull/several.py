@@ -11,18 +11,18 @@ from pathlib import Path
 
 from builder.distribute.pull.ahead import AT_ONCE, Coming, ahead
 from builder.distribute.pull.contents import reading
-from builder.distribute.pull.packing import NOTED, Brought, Kept, kept_in
+from builder.distribute.pull.packing import NOTED, Brought, PullCache, pull_cache
 from builder.distribute.pull.pulling import (
     Judged,
     NotProven,
     Pulled,
-    Wanted,
+    PullRequest,
     look,
     prepare,
     pull,
 )
 from builder.distribute.pull.receipts import Last
-from builder.registry import Credentials, Learned, Registry, connect
+from builder.registry import Credentials, Registry, RegistryState, connect
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.workers import Workers
@@ -32,10 +32,10 @@ _LOOK_S = 1800.0  # for all that is asked before an image is judged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class PullJob:
     """An image, and the path where it is to be."""
 
-    wanted: Wanted
+    request: PullRequest
     output: Path
 
 
@@ -43,33 +43,33 @@ class Request:
 class LookedAt:
     """An image that was judged where it is."""
 
-    request: Request
+    job: PullJob
     judged: Judged
     registry: Registry
     last: Last
-    kept: Kept
+    cache: PullCache
 
     def check(self) -> None:
         """Raise `NotProven` if the policy refuses it."""
         if self.judged.judgement.refused:
-            raise NotProven(str(self.request.wanted.reference), self.judged.judgement.rulings)
+            raise NotProven(str(self.job.request.reference), self.judged.judgement.rulings)
 
     def pull(self, say: Callable[[str], object]) -> Pulled:
         """Bring it; raises `NotProven` if the policy refuses it."""
         return pull(
-            self.request.wanted,
+            self.job.request,
             self.judged,
             self.registry,
-            kept=self.kept,
+            cache=self.cache,
             last=self.last,
-            output=self.request.output,
+            output=self.job.output,
             say=say,
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Puller:
-    """What the images of one command have in common.
+    """Settings and state that the images of one command share.
 
     With `dry_run`, images are judged and not brought. Credential helpers are asked once, since they
     may ask a person.
@@ -81,7 +81,7 @@ class Puller:
     processes: Processes
     credentials: Credentials
     coming: Coming[Brought] = field(default_factory=Coming)
-    learned: dict[str, Learned] = field(default_factory=dict)
+    learned: dict[str, RegistryState] = field(default_factory=dict)
 
     def workers(self, artifact_format: str) -> AbstractContextManager[Workers | None]:
         """Start processes that take notes, one for each layer that comes at once."""
@@ -90,13 +90,13 @@ class Puller:
         return reading(AT_ONCE)
 
     def look_ahead(
-        self, requests: Sequence[Request], workers: Workers | None
+        self, requests: Sequence[PullJob], workers: Workers | None
     ) -> Generator[Future[LookedAt], None, None]:
         """Yield the images in order, each as soon as it is judged."""
         for first in range(0, len(requests), _MOST_AHEAD):
-            some = requests[first : first + _MOST_AHEAD]
+            batch = requests[first : first + _MOST_AHEAD]
             futures, end = ahead(
-                lambda request: self._look(request, workers), some, threads=_LOOKS_AT_ONCE
+                lambda request: self._look(request, workers), batch, threads=_LOOKS_AT_ONCE
             )
             try:
                 yield from futures
@@ -108,20 +108,20 @@ class Puller:
                         future.result().registry.stop()
                 raise
 
-    def _look(self, request: Request, workers: Workers | None) -> LookedAt:
+    def _look(self, job: PullJob, workers: Workers | None) -> LookedAt:
         """Look at an image, and have its layers come if it is proven."""
-        wanted, pulls = request.wanted, Home.of_environment().pulls
+        request, pulls = job.request, Home.of_environment().pulls
         registry = connect(
-            wanted.reference,
+            request.reference,
             self.credentials,
             plain_http=self.plain_http,
             tell=self.say,
-            learned=self.learned.setdefault(wanted.reference.name, Learned()),
+            state=self.learned.setdefault(request.reference.name, RegistryState()),
         )
         last = Last(folder=pulls / "last")
-        with registry.transport.within(_LOOK_S):
-            judged = look(wanted, registry, last)
-        kept = kept_in(
+        with registry.transport.time_limit(_LOOK_S):
+            judged = look(request, registry, last)
+        cache = pull_cache(
             pulls,
             check=registry.transport.sleep.check,
             tell=self.say,
@@ -129,5 +129,5 @@ class Puller:
             workers=workers,
         )
         if not self.dry_run:
-            prepare(wanted, judged, registry, kept=kept, output=request.output)
-        return LookedAt(request=request, judged=judged, registry=registry, last=last, kept=kept)
+            prepare(request, judged, registry, cache=cache, output=job.output)
+        return LookedAt(job=job, judged=judged, registry=registry, last=last, cache=cache)

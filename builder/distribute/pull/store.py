@@ -34,37 +34,37 @@ class Store:
     tell: Callable[[str], object] = lambda _: None
     on_bytes: Callable[[int], object] = lambda _: None
 
-    def get(self, registry: Source, wanted: Descriptor) -> Path:
+    def get(self, registry: Source, blob: Descriptor) -> Path:
         """A blob, fetched unless it is here. What is here is read again before it is believed.
 
         Raises `Refused` where others could change what is kept.
         """
         make_own(self.folder)
-        name = wanted.digest.partition(":")[2]
-        whole = self.folder / name
+        name = blob.digest.partition(":")[2]
+        file = self.folder / name
         with locked(
             self.folder,
             name,
-            waiting=lambda: self.tell(f"waiting for another pull that brings {wanted.digest}"),
+            waiting=lambda: self.tell(f"waiting for another pull that brings {blob.digest}"),
             stopped=lambda: bool(self.check()),
         ):
-            if is_own_file(whole) and _is(whole, name):
-                whole.chmod(_MODE)
-                whole.touch()  # `gc` removes what no pull took lately
+            if is_own_file(file) and _is(file, name):
+                file.chmod(_MODE)
+                file.touch()  # `gc` removes what no pull took lately
             else:
-                whole.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
                 partial = self.folder / f"{name}.partial"
                 if not is_own_file(partial):
                     partial.unlink(missing_ok=True)
                 try:
-                    registry.read_blob(wanted, partial, on_bytes=self.on_bytes)
+                    registry.read_blob(blob, partial, on_bytes=self.on_bytes)
                 except OSError as error:
                     if error.errno in _FULL:
                         partial.unlink(missing_ok=True)
                     raise
                 partial.chmod(_MODE)
-                partial.rename(whole)
-        return whole
+                partial.rename(file)
+        return file
 
     def place(self, blob: Path, target: Path) -> None:
         """Show a blob at another path, without a copy where the file system allows it."""

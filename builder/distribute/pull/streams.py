@@ -48,16 +48,16 @@ class Plain:
         return f"sha256:{self._hash.hexdigest()}" if self._hash else ""
 
     def tell(self) -> int:
-        """How many bytes were taken."""
+        """Return the number of bytes that were taken."""
         return self._size - len(self._ready)
 
     def seek(self, position: int) -> None:
         """Go forward, at most to the end."""
-        left = position - self.tell()
-        if left < 0:
+        remaining = position - self.tell()
+        if remaining < 0:
             raise ValueError("a tar that leads back")
-        while left and (piece := self.some(left)):
-            left -= len(piece)
+        while remaining and (piece := self.read_ready(remaining)):
+            remaining -= len(piece)
 
     def peek(self, size: int) -> bytes:
         """The next bytes, which `some` takes then at once; fewer only at the end."""
@@ -72,16 +72,16 @@ class Plain:
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes, fewer only at the end."""
-        first = self.some(size)
+        first = self.read_ready(size)
         if len(first) == size or not first:
             return bytes(first)
-        parts, wanted = [first], size - len(first)
-        while wanted and (piece := self.some(wanted)):
+        parts, remaining = [first], size - len(first)
+        while remaining and (piece := self.read_ready(remaining)):
             parts.append(piece)
-            wanted -= len(piece)
+            remaining -= len(piece)
         return b"".join(parts)
 
-    def some(self, size: int) -> memoryview:
+    def read_ready(self, size: int) -> memoryview:
         """At most `size` bytes, as many as are ready, without a copy; none at the end."""
         if not self._ready:
             self._more()
@@ -138,7 +138,7 @@ def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> 
         packed = HashedReader(file)
         plain = Plain(packed, limits, gzipped=gzipped, shown=digest, hashed=hashed)
         yield plain
-        while plain.some(_CHUNK):
+        while plain.read_ready(_CHUNK):
             pass
         while packed.read(_CHUNK):
             pass
@@ -146,11 +146,11 @@ def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> 
         raise Refused(f"{digest}: the blob holds {packed.digest}")
 
 
-def check_diff_id(found: str, digest: str, diff_ids: Mapping[str, str]) -> None:
+def check_diff_id(diff_id: str, digest: str, diff_ids: Mapping[str, str]) -> None:
     """Refuse a layer whose plain bytes are not those that the image's configuration names."""
-    expected = diff_ids.get(digest, found)
-    if found != expected:
-        raise Refused(f"{digest}: unpacked it is {found}, and the configuration says {expected}")
+    expected = diff_ids.get(digest, diff_id)
+    if diff_id != expected:
+        raise Refused(f"{digest}: unpacked it is {diff_id}, and the configuration says {expected}")
 
 
 def _check_kind(file: IO[bytes], digest: str) -> None:

@@ -35,7 +35,7 @@ Reader = Callable[[Path, str, Limits], Iterator[Laid]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unpacked:
-    """What layers came to: the tree digest, how many paths, and what was left out or changed.
+    """Result of unpacking layers: tree digest, number of paths, paths left out or changed.
 
     `changes` has paths by what was done to them, at most 20 of each, and `counts` how many.
     `on_disk` is the tree digest of the folder as it was written, with changed modes.
@@ -234,11 +234,11 @@ class _Laying:
         if self._kinds[parent] != "directory":
             above = f"/{shown(parent)} above it is a {self._kinds[parent]}, not a folder"
             raise Refused(f"/{shown(path)}: {above}")
-        for one in reversed(missing):
+        for folder in reversed(missing):
             if self._root:
-                self._root.folder(one)
-            self._kinds[one] = "directory"
-            self._below.setdefault(one.rpartition("/")[0], set()).add(one)
+                self._root.folder(folder)
+            self._kinds[folder] = "directory"
+            self._below.setdefault(folder.rpartition("/")[0], set()).add(folder)
 
     def _clear(self, path: str, *, folder: bool) -> None:
         """Make room for a path; a folder keeps what is in it if there is a folder already."""
@@ -259,17 +259,17 @@ class _Laying:
         self._hidden.add((path, itself))
         order, todo = [], [path]
         while todo:
-            one = todo.pop()
-            if one in self._kinds:
-                order.append(one)
-                todo += self._below.get(one, ())
-        for one in reversed(order):  # what is in a folder goes before it
-            if one in self._fresh or (one == path and not itself):
+            current = todo.pop()
+            if current in self._kinds:
+                order.append(current)
+                todo += self._below.get(current, ())
+        for current in reversed(order):  # what is in a folder goes before it
+            if current in self._fresh or (current == path and not itself):
                 continue
-            if self._below.get(one):
-                self._entries.pop(one, None)  # something of this layer is in it
+            if self._below.get(current):
+                self._entries.pop(current, None)  # something of this layer is in it
             else:
-                self._drop(one)
+                self._drop(current)
 
     def _drop(self, path: str) -> None:
         folder = self._kinds.pop(path) == "directory"
@@ -287,10 +287,10 @@ class _Laying:
         if on_disk & ~mode:
             self._note("paths that were made readable for their owner", path)
 
-    def _note(self, what: str, path: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + 1
-        if self._counts[what] <= _SHOWN:
-            self._changes.setdefault(what, []).append(f"/{shown(path)}")
+    def _note(self, kind: str, path: str) -> None:
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        if self._counts[kind] <= _SHOWN:
+            self._changes.setdefault(kind, []).append(f"/{shown(path)}")
 
     def result(self) -> Unpacked:
         """The digest of the tree, and folders with their modes if it was written."""
@@ -305,7 +305,7 @@ class _Laying:
         return Unpacked(
             tree=tree_digest(entries),
             paths=len(entries),
-            changes={what: tuple(paths) for what, paths in self._changes.items()},
+            changes={kind: tuple(paths) for kind, paths in self._changes.items()},
             counts=dict(self._counts),
             on_disk=on_disk,
         )

@@ -20,9 +20,10 @@ from samples import ROOT, a_file, a_folder, a_link, blob, tar_bytes
 
 from builder.artifacts.flatten import Node, flattened
 from builder.artifacts.oci import Layout
-from builder.artifacts.sbom import berkeley, bill_of_materials
+from builder.artifacts.sbom import berkeley, bill_of_materials, components
 from builder.artifacts.sbom.licences import licence, of_copyright
 from builder.model import LockedSource
+from builder.model.exact_json import part
 
 SCHEMAS = ("bom-1.5.schema.json", "spdx.schema.json", "jsf-0.82.schema.json")
 STATUS = """\
@@ -192,7 +193,7 @@ def test_what_dpkg_knows_of_a_package(tmp_path: Path) -> None:
 )
 def test_licences_of_debian(text: str, expected: list[str]) -> None:
     read = of_copyright(text.replace("Files:", "Format: https://x\n\nFiles:"))
-    found = [one["license"].get("id") or one["license"]["name"] for one in read]
+    found = [part(one, "license", "id") or part(one, "license", "name") for one in read]
     assert found == expected
 
 
@@ -383,3 +384,8 @@ def test_the_identifier_of_a_licence(name: str) -> None:
 @pytest.mark.parametrize("name", ["GPL-4", "LGPL-1", "AGPL-2", "GFDL-1.4", "public-domain", "GPL"])
 def test_a_licence_without_an_identifier_has_its_name(name: str) -> None:
     assert licence(name) == {"license": {"name": name}}
+
+
+def test_the_properties_that_the_documentation_names() -> None:
+    assert components.CHECKSUM == "build-images:checksum"
+    assert components.CHECKSUM_OF == "build-images:checksum-of"

@@ -18,7 +18,7 @@ from test_store import FakeProcesses, ensured
 from builder.build.bases import store
 from builder.build.shared import link_shared, name_shared
 from builder.model.errors import BadInput
-from builder.sources.journals import Given, Journals
+from builder.sources.journals import Journals, ServedFile
 from builder.sources.package_proxy import package_cache
 from builder.system.home import Home, shared_folder
 
@@ -168,14 +168,14 @@ def test_without_a_network_what_shared_builds_were_given_counts(
     shared: Path, tmp_path: Path
 ) -> None:
     """An administrator brings an archive by `load --home`, for all users."""
-    given = Given(url="http://m.example/InRelease", file="answers/abc")
+    given = ServedFile(url="http://m.example/InRelease", file="answers/abc")
     Journals(cache=shared).replace("0" * 32, [given])
     (shared / "answers").mkdir()
     (shared / "answers/abc").write_text("index")
     (shared / "journals/index").write_text("https://pypi.example/simple\n")
     with package_cache(tmp_path / "packages", offline=True, shared=shared) as cache:
-        assert cache.again("0" * 32, given.url) == given
-        assert cache.last(given.url) == given
+        assert cache.noted("0" * 32, given.url) == given
+        assert cache.newest(given.url) == given
         assert cache.journals.index == "https://pypi.example/simple"
         assert got(given.url, cache.url) == b"index"
 

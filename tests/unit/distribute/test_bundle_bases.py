@@ -38,7 +38,7 @@ from builder.model.names import image_tag
 from builder.registry import Reference, WrongContent, connect
 from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.repository import DOCKER_MANIFEST
-from builder.sources.journals import Journals, who_of
+from builder.sources.journals import Journals, build_id
 from builder.system.home import Home
 
 REFERENCE = "docker.io/library/sample:22.04"
@@ -79,7 +79,7 @@ def project_on(folder: Path, fake: Fake, digest: str) -> Path:
     manifest = json.loads((image / "manifest.json").read_text())
     manifest["inputs"]["stages"] = {manifest["cell"]["flavour"]: "0" * 64}
     (image / "manifest.json").write_text(json.dumps(manifest))
-    who = who_of(image_tag(manifest["image"], manifest["content_key"]))
+    who = build_id(image_tag(manifest["image"], manifest["content_key"]))
     Journals(cache=Home.of_environment().packages).end(who, built=(), taken=(), well=True)
     return project
 
@@ -183,7 +183,7 @@ def test_one_that_is_not_locked_is_to_be_locked(
 def test_a_registry_that_has_it_no_more(
     fake: Fake, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.registry.patience._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
     digest = push(fake)
     project = project_on(tmp_path, fake, digest)
     fake.manifests.clear()

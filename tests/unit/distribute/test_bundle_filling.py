@@ -26,7 +26,7 @@ from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs
 from builder.distribute.bundle.layout import Repository
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
-from builder.sources.journals import Given, Journals
+from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof import Descriptor, proofs
 from builder.trust.proof.keys import private_key
@@ -43,11 +43,11 @@ def archive_of(
     (cache / file).parent.mkdir(parents=True)
     (cache / file).write_bytes(SIGNED)
     source.write_bytes(SIGNED)
-    given = [Given(url="http://mirror/x.deb", file=file)]
+    given = [ServedFile(url="http://mirror/x.deb", file=file)]
     names = [f"{number:032x}" for number in range(builds)]
     inputs = Inputs(
         sources={SHA256: source},
-        builds={who: Build(who=who, given=given, cache=cache) for who in names},
+        builds={who: Build(name=who, packages=given, cache=cache) for who in names},
     )
     contents = Contents()
     add_inputs(contents, inputs)

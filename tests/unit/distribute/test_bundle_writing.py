@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.distribute.bundle import Contents, opened, write_archive
-from builder.distribute.bundle.contents import Nothing
+from builder.distribute.bundle.contents import EmptyRepository
 from builder.model.errors import BadInput
 from builder.registry import Descriptor, WrongContent
 from builder.system.atomic import discard
@@ -85,7 +85,7 @@ def test_what_a_killed_one_left_is_begun_anew(umask: int, mode: int, tmp_path: P
     assert not partial.exists()
 
 
-class _Elsewhere(Nothing):
+class _Elsewhere(EmptyRepository):
     """Has one blob, and notes what is beside the archive while it is brought."""
 
     def __init__(self, folder: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ from fake_registry import Fake, fake_registry
 
 from builder.distribute.publish import Mirror, found_release
 from builder.distribute.publish.attaching import our_turn
-from builder.distribute.publish.blobs import Wanted
+from builder.distribute.publish.blobs import BlobTransfer
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (
     INDEX,
@@ -179,6 +179,6 @@ def test_a_blob_on_its_way_has_no_name(
     source, target, seen = repository(fake), repository(fake, "other/copy"), list[Path]()
     blob = source.write_blob(b"a layer")
     fake.before = lambda _: seen.extend([*temporary.iterdir(), *home.glob("*")])
-    Wanted(registry=target, blob=blob, origin=source).send()
+    BlobTransfer(registry=target, blob=blob, origin=source).send()
     assert seen == []
     assert target.has_blob(blob.digest)

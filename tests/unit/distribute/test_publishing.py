@@ -205,7 +205,7 @@ def test_proof_of_two_machines_at_once_is_merged(
 ) -> None:
     """Another client writes its own in the place of ours, at some moments, as if it was there
     alone; in the end both are there."""
-    monkeypatch.setattr("builder.registry.patience._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
     fake.referrers = listed
     releases = releases_of(made)
     places = {
@@ -244,7 +244,7 @@ def test_proof_of_two_machines_at_once_is_merged(
 def test_proof_that_another_writes_over_again_and_again_sets_no_tag(
     made: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.registry.patience._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
     releases = releases_of(made)
     prove = signed(str(KEY), releases, Processes())
 

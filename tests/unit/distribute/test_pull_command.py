@@ -11,7 +11,7 @@ import pytest
 
 from builder.cli import main
 from builder.distribute.pull import several
-from builder.distribute.pull.pulling import Judged, NotProven, Wanted
+from builder.distribute.pull.pulling import Judged, NotProven, PullRequest
 from builder.model.errors import BadInput
 from builder.trust.policy.outcomes import not_asked, passed, refused
 from builder.trust.proof.keys import generated
@@ -52,10 +52,10 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
 ) -> None:
     """The next one may be smaller; all are told, and the highest exit code is the command's."""
 
-    def full(wanted: Wanted, *_: object) -> Judged:
-        if wanted.reference.tag == "bad":
+    def full(request: PullRequest, *_: object) -> Judged:
+        if request.reference.tag == "bad":
             raise BadInput("no such image")
-        raise OSError(errno.ENOSPC, "No space left on device", f"/big/{wanted.reference.tag}")
+        raise OSError(errno.ENOSPC, "No space left on device", f"/big/{request.reference.tag}")
 
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(several, "look", full)

@@ -14,12 +14,12 @@ from typing import Any, cast
 import pytest
 
 from builder.distribute.pull.contents import Contents
-from builder.distribute.pull.finding import Found
-from builder.distribute.pull.packing import Packer, kept_in
-from builder.distribute.pull.placing import made_whole
+from builder.distribute.pull.existing import Expected, existing_output
+from builder.distribute.pull.finding import RemoteImage
+from builder.distribute.pull.packing import Packer, pull_cache
+from builder.distribute.pull.placing import atomic_folder
 from builder.distribute.pull.receipts import Last
 from builder.distribute.pull.store import Store
-from builder.distribute.pull.there import Expected, already_there
 from builder.model.errors import Refused
 from builder.registry import MANIFEST, Descriptor, Source
 from builder.trust.policy.gathered import Gathered, Image
@@ -61,13 +61,13 @@ class Registry:
         pass
 
 
-def found() -> Found:
+def found() -> RemoteImage:
     layer = Descriptor.of(LAYER, "application/vnd.oci.image.layer.v1.tar+gzip")
     entry = {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size}
     config = {"mediaType": CONFIG.media_type, "digest": CONFIG.digest, "size": CONFIG.size}
     content = str({"config": config, "layers": [entry]}).replace("'", '"').encode()
     manifest = Descriptor.of(content, MANIFEST)
-    return Found(
+    return RemoteImage(
         manifest=manifest,
         content=content,
         config=b"{}",
@@ -80,8 +80,8 @@ def found() -> Found:
 def packer(pulls: Path, registry: Registry | None = None) -> Packer:
     return Packer(
         registry=cast("Source", registry or Registry()),
-        kept=kept_in(pulls, check=lambda: None),
-        found=found(),
+        cache=pull_cache(pulls, check=lambda: None),
+        remote=found(),
         artifact=None,
     )
 
@@ -89,7 +89,7 @@ def packer(pulls: Path, registry: Registry | None = None) -> Packer:
 def laid_out(tmp_path: Path) -> tuple[Path, Expected]:
     """A layout that was pulled, and what is expected of it."""
     output = tmp_path / "out"
-    with made_whole(output) as folder:
+    with atomic_folder(output) as folder:
         assert folder is not None
         made = packer(tmp_path / "home/pulls").make("oci", folder)
         tree = made.unpacked.tree if made.unpacked else ""
@@ -110,7 +110,7 @@ def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
     modes = {one: one.stat().st_mode & 0o777 for one in (output, *output.rglob("*"))}
     assert {modes[one] for one in modes if one.is_dir()} == {0o755}
     assert {modes[one] for one in modes if one.is_file()} == {0o644}
-    assert already_there(output, expected)[0] == output / "image.oci"
+    assert existing_output(output, expected)[0] == output / "image.oci"
 
 
 LEVELS = ("", "blobs", "blobs/sha256", "index.json", "oci-layout", "blobs/sha256/*")
@@ -123,7 +123,7 @@ def test_a_layout_that_others_may_write_is_refused(level: str, tmp_path: Path) -
     [one, *_] = layout.glob(level) if level else [layout]
     one.chmod(0o775)
     with pytest.raises(Refused, match="written to by others"):
-        already_there(output, expected)
+        existing_output(output, expected)
 
 
 def gathered() -> Gathered:

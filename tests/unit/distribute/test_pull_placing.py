@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from builder.distribute.pull.placing import made_whole
+from builder.distribute.pull.placing import atomic_folder
 from builder.distribute.pull.receipts import Last
 from builder.distribute.pull.store import Store
 from builder.model.errors import BadInput, Refused
@@ -32,7 +32,7 @@ NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
 
 def make(target: Path, text: str = "x") -> bool:
     """Make a folder with a file; whether it was made now."""
-    with made_whole(target) as folder:
+    with atomic_folder(target) as folder:
         if folder is None:
             return False
         assert list(folder.iterdir()) == []
@@ -42,7 +42,7 @@ def make(target: Path, text: str = "x") -> bool:
 
 def test_a_folder_gets_its_name_at_the_end(tmp_path: Path) -> None:
     target = tmp_path / "a/b"
-    with made_whole(target) as folder:
+    with atomic_folder(target) as folder:
         assert folder is not None
         (folder / "file").write_text("x")
         assert not target.exists()
@@ -79,7 +79,7 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
 
 def make_half(target: Path, error: type[BaseException], wait_s: float = 0) -> None:
     """Fail after a file is there."""
-    with made_whole(target) as folder:
+    with atomic_folder(target) as folder:
         assert folder is not None
         (folder / "sub").mkdir()
         (folder / "sub/file").write_text("x")
@@ -130,7 +130,7 @@ def test_of_many_at_once_one_makes_it(tmp_path: Path) -> None:
 
     def one(number: int) -> None:
         start.wait()
-        with made_whole(tmp_path / "a") as folder:
+        with atomic_folder(tmp_path / "a") as folder:
             made.append(folder is not None)
             if folder is not None:
                 (folder / "file").write_text(str(number))

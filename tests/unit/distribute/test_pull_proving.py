@@ -84,7 +84,7 @@ def test_too_many_bytes_are_refused(
 ) -> None:
     registry, made = image
     monkeypatch.setattr(proving, "_BYTES", 100_000)
-    monkeypatch.setattr(proving, "_Proof", functools.partial(proving._Proof, left=100_000))
+    monkeypatch.setattr(proving, "_Proof", functools.partial(proving._Proof, remaining=100_000))
     attach(registry, made.image, [b"x" * 100_000])
     with pytest.raises(Refused, match="more than 100,000 bytes of proof"):
         judged(registry, made.image)

@@ -26,7 +26,7 @@ Answers = Callable[[socket.socket], object]
 def _soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All times are a hundredth of what they are."""
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    for name, value in {"_POLL_S": 0.02, "_RATED_S": 0.3, "_TOLD_S": 0.1}.items():
+    for name, value in {"_POLL_S": 0.02, "_RATED_S": 0.3, "_REPORT_S": 0.1}.items():
         monkeypatch.setattr(deadlines, name, value)
 
 
@@ -111,7 +111,7 @@ ENDLESS: dict[str, tuple[Answers, str]] = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_answer_without_an_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.registry.patience.ATTEMPTS", 2)
+    monkeypatch.setattr("builder.registry.retries.ATTEMPTS", 2)
     monkeypatch.setattr(deadlines, "_FRAMING", 1 << 16)
     answers, reason = ENDLESS[name]
     silence_s = FLOOD if "flood" in name else 0.5
@@ -151,7 +151,7 @@ def test_attempts_that_bring_a_byte_each_are_in_vain(tmp_path: Path) -> None:
 
 
 def test_an_upload_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.registry.patience.ATTEMPTS", 2)
+    monkeypatch.setattr("builder.registry.retries.ATTEMPTS", 2)
 
     def answer(connection: socket.socket) -> None:
         here = b"Location: /v2/site/a/blobs/uploads/x\r\nContent-Length: 0\r\n\r\n"
@@ -164,7 +164,7 @@ def test_an_upload_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.registry.patience.ATTEMPTS", 2)
+    monkeypatch.setattr("builder.registry.retries.ATTEMPTS", 2)
     told: list[str] = []
     with serving(again(b"")) as host, pytest.raises(RegistryFailed):
         client(host, told).resolve("1.0")
@@ -198,7 +198,7 @@ def test_all_requests_of_a_time_are_over_with_it() -> None:
     with serving(again(b"a", HEAD + b"X: ")) as host:
         registry = client(host, silence_s=60)
         start = time.monotonic()
-        with registry.transport.within(0.3), pytest.raises(RegistryFailed, match="in all"):
+        with registry.transport.time_limit(0.3), pytest.raises(RegistryFailed, match="in all"):
             registry.resolve("1.0")
         assert time.monotonic() - start < 3
 

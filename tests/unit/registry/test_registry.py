@@ -26,8 +26,8 @@ from builder.registry import (
     connect,
     uploads,
 )
-from builder.registry.failures import Passing
-from builder.registry.patience import Patience
+from builder.registry.failures import Transient
+from builder.registry.retries import Retries
 
 CONTENT = bytes(range(256)) * 4000
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
@@ -204,7 +204,7 @@ def test_an_upload_that_breaks_off_goes_on_where_it_was(
 def test_pieces_are_sent_where_requests_are_limited(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_PIECE", 400_000)
+    monkeypatch.setattr(uploads, "_CHUNK", 400_000)
     fake.most_bytes = 400_000
     client(fake).write_blob(CONTENT)
     assert fake.blobs["site/a", BLOB.digest] == CONTENT
@@ -435,16 +435,16 @@ def test_blobs_that_another_client_writes_are_waited_for(
 def test_waits_grow_and_have_an_end() -> None:
     """Each is twice the one before; what a server asks for is waited for, up to two minutes."""
     waited: list[float] = []
-    patience = Patience(waited.append)
+    retries = Retries(waited.append)
     for _ in range(4):
-        patience.after(Passing(RegistryFailed("busy")))
+        retries.wait(Transient(RegistryFailed("busy")))
     assert [round(wait / waited[0], 1) for wait in waited] == [1, 2, 4, 8]
     with pytest.raises(RegistryFailed, match="busy"):
-        patience.after(Passing(RegistryFailed("busy")))
-    gaining = Patience(waited.append)
+        retries.wait(Transient(RegistryFailed("busy")))
+    gaining = Retries(waited.append)
     for _ in range(39):
-        gaining.gained()
-        gaining.after(Passing(RegistryFailed("busy")))
-    gaining.gained()
+        gaining.reset()
+        gaining.wait(Transient(RegistryFailed("busy")))
+    gaining.reset()
     with pytest.raises(RegistryFailed, match="busy"):
-        gaining.after(Passing(RegistryFailed("busy")))
+        gaining.wait(Transient(RegistryFailed("busy")))

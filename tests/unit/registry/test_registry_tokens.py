@@ -23,8 +23,8 @@ from builder.registry import (
     connect,
     uploads,
 )
-from builder.registry.answers import lost
-from builder.registry.failures import Passing
+from builder.registry.answers import no_response
+from builder.registry.failures import Transient
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -119,13 +119,13 @@ def test_tls_that_ends_in_the_middle_is_a_connection_that_broke_off() -> None:
     some = [requests.exceptions.SSLError(one) for one in (ended, wrong)]
     for error, cause in zip(some, (ended, wrong), strict=True):
         error.__cause__ = cause
-    assert [type(lost(one, "a")) for one in some] == [Passing, Unreachable]
+    assert [type(no_response(one, "a")) for one in some] == [Transient, Unreachable]
 
 
 def test_a_piece_of_which_nothing_came_is_all_that_is_sent_again(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_PIECE", 400_000)
+    monkeypatch.setattr(uploads, "_CHUNK", 400_000)
     fake.most_bytes = 400_000
     fault = Fault(pattern=r"PATCH .*/uploads/", after=0)
 

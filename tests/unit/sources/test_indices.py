@@ -12,7 +12,7 @@ from builder.build.engines import Tools
 from builder.model.manifest import ImageInputs, Manifest
 from builder.reports.report.badges import badges_of
 from builder.reports.report.indices import index_facts
-from builder.sources.journals import Journals, who_of
+from builder.sources.journals import Journals, build_id
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_indices import (
     IndexState,
@@ -25,7 +25,7 @@ from builder.sources.package_indices import (
 from builder.system.home import Home
 from builder.system.process import Processes
 
-ONE, OTHER = who_of("one"), who_of("other")
+ONE, OTHER = build_id("one"), build_id("other")
 MAIN = IndexState(
     archive="debian",
     suite="trixie",

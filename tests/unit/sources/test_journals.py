@@ -14,18 +14,18 @@ import pytest
 import requests
 
 from builder.sources.journals import (
-    Given,
     Journals,
+    ServedFile,
     as_build,
+    build_id,
     is_file,
     key_of,
     pip_as_build,
-    who_of,
 )
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_proxy import package_cache
 
-ONE, OTHER = who_of("localhost/build-images/stage:1"), who_of("localhost/build-images/stage:2")
+ONE, OTHER = build_id("localhost/build-images/stage:1"), build_id("localhost/build-images/stage:2")
 
 
 class Mirror(BaseHTTPRequestHandler):
@@ -117,13 +117,13 @@ def test_what_is_for_one_client_alone_is_not_noted(
 def test_a_build_that_takes_up_a_layer_has_what_that_was_given(tmp_path: Path) -> None:
     journals = Journals(cache=tmp_path)
     journals.begin(ONE, fresh=True)
-    journals.note(ONE, [Given(url="http://x/a", file="answers/a")])
+    journals.note(ONE, [ServedFile(url="http://x/a", file="answers/a")])
     journals.end(ONE, built=["aaaaaaaaaaa"], taken=(), well=True)
     journals.begin(OTHER, fresh=True)
     journals.end(OTHER, built=["bbbbbbbbbbb"], taken=["aaaaaaaaaaa"], well=True)
     assert journals.is_complete(OTHER)
     assert journals.of(OTHER) == journals.of(ONE)
-    third = who_of("third")
+    third = build_id("third")
     journals.begin(third, fresh=True)
     journals.end(third, built=(), taken=["ccccccccccc"], well=True)
     assert not journals.is_complete(third)  # nobody knows what that layer was given
@@ -133,7 +133,7 @@ def test_an_index_that_changed_between_two_builds_makes_none_complete(tmp_path: 
     journals = Journals(cache=tmp_path)
     for who, file, taken in ((ONE, "answers/a", []), (OTHER, "answers/b", ["aaaaaaaaaaa"])):
         journals.begin(who, fresh=True)
-        journals.note(who, [Given(url="http://x/InRelease", file=file)])
+        journals.note(who, [ServedFile(url="http://x/InRelease", file=file)])
         built = ["bbbbbbbbbbb"] if taken else ["aaaaaaaaaaa"]
         journals.end(who, built=built, taken=taken, well=True)
     assert journals.is_complete(ONE)
@@ -144,7 +144,7 @@ def test_what_was_cut_short_is_not_complete(tmp_path: Path) -> None:
     journals = Journals(cache=tmp_path)
     journals.begin(ONE, fresh=True)
     assert not journals.is_complete(ONE)
-    journals.note(ONE, [Given(url="http://x/a", file="answers/a")])
+    journals.note(ONE, [ServedFile(url="http://x/a", file="answers/a")])
     with journals.path(ONE).open("a") as file:
         file.write('{"url": "http://x/b", "fi')
     assert list(journals.of(ONE)) == ["http://x/a"]
@@ -198,7 +198,7 @@ def test_an_answer_is_noted_before_it_has_ended(
     """A build that ends with its last download is noted in full, on a slow disk, too."""
     note = Journals.note
 
-    def slowly(journals: Journals, who: str, given: Iterable[Given]) -> None:
+    def slowly(journals: Journals, who: str, given: Iterable[ServedFile]) -> None:
         time.sleep(0.2)
         note(journals, who, given)
 
@@ -216,7 +216,9 @@ def test_what_is_replaced_stays_until_the_new_is_whole(
 ) -> None:
     """Whatever ends `load --home`, a build is given what was noted of it, or the new."""
     journals = Journals(cache=tmp_path)
-    old, new = (Given(url="http://mirror/x", file=f"ab/{one}") for one in ("old.deb", "new.deb"))
+    old, new = (
+        ServedFile(url="http://mirror/x", file=f"ab/{one}") for one in ("old.deb", "new.deb")
+    )
     journals.replace(ONE, [old])
     journals.note_index("http://old")
     with monkeypatch.context() as patch:

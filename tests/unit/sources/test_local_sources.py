@@ -18,7 +18,7 @@ from builder.load.lock import source_url
 from builder.model import BlockUse, Lock, LockedSource, PlannedImage
 from builder.model.errors import BadInput
 from builder.sources.download import Downloader
-from builder.sources.locking import Locking, Wanted, lock_sources
+from builder.sources.locking import Locking, SourceRequest, lock_sources
 from builder.sources.store import Changed, Store, Unfetched
 
 URL = "local:archives/pgilinux-2019-1910-x86-64.tar.gz"
@@ -56,7 +56,7 @@ def locking(root: Path, project: Path) -> Locking:
 def test_it_is_locked_and_stored_by_its_checksum(tmp_path: Path) -> None:
     project = project_with_archive(tmp_path)
     how = locking(tmp_path, project)
-    [found] = lock_sources([Wanted(urls=(URL,), recipes=("core",))], Lock(), how).sources
+    [found] = lock_sources([SourceRequest(urls=(URL,), recipes=("core",))], Lock(), how).sources
     assert (found.url, found.size) == (URL, len(CONTENT))
     assert how.store.place(found.sha256).read_bytes() == CONTENT
     again = Store(path=tmp_path / "other", project=project)

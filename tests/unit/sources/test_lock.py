@@ -17,7 +17,7 @@ from builder.model import Lock, LockedSource
 from builder.model.errors import Refused, StepFailed
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
-from builder.sources.locking import Locking, Wanted, lock_sources, lock_text, merged
+from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
 from builder.sources.pins import mismatches, pin_references
 from builder.sources.registry import Registries, RegistryFails, RegistryUnreachable
 from builder.sources.store import Store, Unfetched
@@ -66,8 +66,8 @@ def locking(
     )
 
 
-def wanted(*urls: str, recipes: tuple[str, ...] = ("core",)) -> Wanted:
-    return Wanted(urls=urls, recipes=recipes)
+def wanted(*urls: str, recipes: tuple[str, ...] = ("core",)) -> SourceRequest:
+    return SourceRequest(urls=urls, recipes=recipes)
 
 
 def entry(url: str = ONE, content: bytes = b"old", **changes: Any) -> LockedSource:

@@ -623,4 +623,4 @@ def test_this_machine_s_pip_has_an_index() -> None:
 def test_a_page_of_anchors_without_an_end_is_read_in_one_pass() -> None:
     """Of a hostile index; read again from each of them, it would take hours."""
     page = b"<a " * 500_000
-    assert pip_index.leading_through(page, "https://index.example/simple/") == page
+    assert pip_index.rewrite_links(page, "https://index.example/simple/") == page

@@ -18,7 +18,7 @@ import requests
 from builder.model.errors import Interrupted
 from builder.model.locked import Lock, LockedSource
 from builder.sources.download import ATTEMPTS, Downloader, Fetched, NotFetched, digest_of
-from builder.sources.locking import LockedAll, Locking, Wanted, lock_sources
+from builder.sources.locking import LockedAll, Locking, SourceRequest, lock_sources
 from builder.sources.store import Changed, Store, Unfetched, fetch_all
 
 CONTENT = bytes(range(256)) * 2000
@@ -364,7 +364,7 @@ def test_two_runs_that_lock_one_source_do_not_mix(tmp_path: Path) -> None:
     def run(content: bytes) -> LockedAll:
         slow, store = SlowDownloader(begun, content), Store(path=tmp_path)
         how = Locking(store=store, downloader=slow, resolve=lambda _: source(url))
-        return lock_sources([Wanted(urls=(url,), recipes=())], Lock(), how)
+        return lock_sources([SourceRequest(urls=(url,), recipes=())], Lock(), how)
 
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(run, [b"1", b"2"]))

@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from builder.model.errors import StepFailed
-from builder.sources.journals import as_build, who_of
+from builder.sources.journals import as_build, build_id
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_proxy import package_cache
 from builder.sources.suites import Suites, state_beside
@@ -203,13 +203,13 @@ def test_which_state_a_build_was_told_of_is_known(
 ) -> None:
     mirror.has("trixie", TORN, OLD)
     mirror.has("stable", WHOLE, OLD)
-    who = who_of("localhost/build-images/stage:1")
+    who = build_id("localhost/build-images/stage:1")
     session = requests.Session()
     session.trust_env = False
     proxies = {"http": as_build(cache.url, who)}
     for path in ("dists/trixie/InRelease", f"dists/trixie/{PATH}"):
         session.get(f"{mirror.url}/{path}", proxies=proxies, timeout=10)
-    [state] = cache.told(who)
+    [state] = cache.index_states(who)
     assert (state.archive, state.suite, state.taken_as) == ("debian", "trixie", "stable")
     assert state.date == "2026-09-12T07:55:41+00:00"
     assert state.sha256 == hashlib.sha256(WHOLE).hexdigest()
@@ -218,7 +218,7 @@ def test_which_state_a_build_was_told_of_is_known(
     with package_cache(tmp_path / "packages", offline=True) as again:
         url, proxies = f"{mirror.url}/dists/trixie/InRelease", {"http": as_build(again.url, who)}
         assert session.get(url, proxies=proxies, timeout=10).content == WHOLE
-        assert [one.sha256 for one in again.told(who)] == [state.sha256]
+        assert [one.sha256 for one in again.index_states(who)] == [state.sha256]
 
 
 def test_what_is_asked_past_the_proxy_is_asked_again(mirror: Site) -> None:
@@ -313,7 +313,7 @@ def test_offline_nothing_is_asked(tmp_path: Path, mirror: Site, suites: Suites) 
 def test_a_mirror_that_says_nothing_does_not_hold_the_others(
     answer: bytes, mirror: Site, suites: Suites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.sources.suites._PATIENCE_S", 1.0)
+    monkeypatch.setattr("builder.sources.suites._WAIT_S", 1.0)
     mirror.has("trixie", TORN, OLD)
     mirror.has("stable", WHOLE, OLD)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from builder.distribute.pull.disk import tree_on_disk
+from builder.distribute.pull.existing import Expected, existing_output
 from builder.distribute.pull.finding import published
 from builder.distribute.pull.receipts import SCHEMA
-from builder.distribute.pull.there import Expected, already_there
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
@@ -66,9 +66,9 @@ def edit(output: Path, **more: Any) -> None:
 @pytest.mark.parametrize("form", ["sif", "directory"])
 def test_what_is_whole_is_taken(tmp_path: Path, form: str) -> None:
     expected = pulled(tmp_path / "out", form)
-    path, receipt = already_there(tmp_path / "out", expected)
+    path, receipt = existing_output(tmp_path / "out", expected)
     assert path.exists()
-    assert receipt["digest"] == expected.digest
+    assert receipt.digest == expected.digest
 
 
 def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:
         format="sif", image=IMAGE, digest="sha256:" + "52" * 32, tree=TREE, environment=b""
     )
     with pytest.raises(BadInput, match="the sif is sha256:"):
-        already_there(tmp_path / "out", other)
+        existing_output(tmp_path / "out", other)
     edit(tmp_path / "out", digest=other.digest)
     with pytest.raises(Refused, match="it was changed since"):
-        already_there(tmp_path / "out", other)
+        existing_output(tmp_path / "out", other)
     edit(tmp_path / "out", digest=expected.digest)
     (tmp_path / "out/image.sif").write_bytes(b"evil")
     with pytest.raises(Refused, match="it was changed since"):
-        already_there(tmp_path / "out", expected)
+        existing_output(tmp_path / "out", expected)
 
 
 @pytest.mark.parametrize("rubbish", [None, 5, [], {}, "\ud800", "x"])
@@ -94,7 +94,7 @@ def test_rubbish_in_a_receipt_is_refused(tmp_path: Path, key: str, rubbish: Any)
     expected = pulled(tmp_path / "out", "directory")
     edit(tmp_path / "out", **{key: rubbish})
     with pytest.raises((BadInput, Refused)):
-        already_there(tmp_path / "out", expected)
+        existing_output(tmp_path / "out", expected)
 
 
 def test_what_others_own_or_may_write_is_refused(
@@ -105,15 +105,15 @@ def test_what_others_own_or_may_write_is_refused(
     for one in (output, output / "receipt.json", output / "image.sif"):
         one.chmod(0o775)
         with pytest.raises(Refused, match="written to by others"):
-            already_there(output, expected)
+            existing_output(output, expected)
         one.chmod(0o755)
     (output / "image.sif").rename(tmp_path / "elsewhere")
     (output / "image.sif").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Refused, match="is a link"):
-        already_there(output, expected)
+        existing_output(output, expected)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(Refused, match="belongs to somebody else"):
-        already_there(output, expected)
+        existing_output(output, expected)
 
 
 def test_the_environment_is_read_again(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_the_environment_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "out/rootfs/ch/environment"
     file.write_text("LD_PRELOAD=/tmp/evil.so\n")
     with pytest.raises(Refused, match="it was changed since"):
-        already_there(tmp_path / "out", expected)
+        existing_output(tmp_path / "out", expected)
     file.unlink()
     with pytest.raises(Refused, match="it was changed since"):
-        already_there(tmp_path / "out", expected)
+        existing_output(tmp_path / "out", expected)
 
 
 @dataclass
