@@ -276,7 +276,7 @@ def proven_part(image: str, run: Run, proof: Proof) -> ProvenImage:
 def proven_on_gpu(
     gpu: Collection[str], formats: Iterable[str], found: Mapping[str, Iterable[Outcome]]
 ) -> bool | None:
-    """Whether the checks `gpu` passed in some run of each format, and failed in none.
+    """Return whether the checks `gpu` passed in some run of each format, and failed in none.
 
     `found` are outcomes by the names of runs. None if the image has no such check. The negative
     control is none of the image's checks: if it failed, the others prove nothing.
