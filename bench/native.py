@@ -22,9 +22,9 @@ from builder.build import native
 from builder.build.bases import ensure_base, find_mirror
 from builder.build.engines import Buildah, Tools
 from builder.load.project import load_project
-from builder.sources import Store
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
+from builder.sources.store import Store
 from builder.system.home import LENT_AT, Home
 from builder.system.process import Processes
 

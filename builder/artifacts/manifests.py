@@ -6,14 +6,17 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from builder.artifacts.flatten import Node
 from builder.model import FORMATS, PlannedImage
 from builder.model.digests import digest_of
 from builder.model.exact_json import parsed
 from builder.model.manifest import MANIFEST, ImageInputs, Manifest, manifest_from, manifest_text
 from builder.system.atomic import read_regular, write_atomically
 from builder.system.bound_files import artifact_path, with_digests
+
+if TYPE_CHECKING:
+    from builder.artifacts.flatten import Node
 
 
 def read_manifest(folder: Path) -> Manifest | None:

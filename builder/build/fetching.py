@@ -9,8 +9,9 @@ from pathlib import Path
 from builder.build.bases import find_mirror
 from builder.model import LockedSource, Site, Spec
 from builder.model.locked import DEBIAN_SOURCE
-from builder.sources import Downloader, Store, fetch_all
+from builder.sources.download import Downloader
 from builder.sources.locking import SourceRequest
+from builder.sources.store import Store, fetch_all
 from builder.system.home import Home
 from builder.system.progress import Progress
 

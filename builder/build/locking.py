@@ -15,12 +15,12 @@ from builder.model import Lock, Plan, PlannedImage, Project, Selection
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.locked import LOCK
 from builder.plan import make_plan
-from builder.sources import Downloader, Store
 from builder.sources.debian import DebianSources
+from builder.sources.download import Downloader
 from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
 from builder.sources.pins import Key, mismatches, pin_references
 from builder.sources.registry import Registries
-from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Unfetched
+from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Store, Unfetched
 from builder.system.atomic import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from builder.build import native
 from builder.build.records import StageState
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
@@ -148,6 +147,8 @@ def explanation_json(
 
 
 def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
+    from builder.build import native  # noqa: PLC0415 - `plan` starts without what builds
+
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")

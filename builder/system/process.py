@@ -180,27 +180,6 @@ class Processes:
         return done
 
     @contextlib.contextmanager
-    def writing_to(self, argv: Sequence[Argument], target: Path) -> Iterator[IO[bytes]]:
-        """A stream whose bytes go through the command (a compressor) into `target`."""
-        words = _words(argv)
-        with target.open("wb") as sink:
-            child = self._start(words, stdin=subprocess.PIPE, stdout=sink)
-            gone: BrokenPipeError | None = None
-            try:
-                assert child.stdin is not None
-                try:
-                    with child.stdin:
-                        yield child.stdin
-                except BrokenPipeError as error:  # the command went away: its end says why
-                    gone = error
-                code = child.wait()
-                self._raise_if_stopping()
-                if code or gone:
-                    raise StepFailed(f"{shlex.join(words)}: {_ended(code)}") from gone
-            finally:
-                self._finish(child)
-
-    @contextlib.contextmanager
     def reading_from(self, argv: Sequence[Argument]) -> Iterator[IO[bytes]]:
         """The standard output of a command, as a stream to be read to its end."""
         words = _words(argv)

@@ -18,8 +18,8 @@ from builder.model.errors import MissingPrerequisite
 from builder.model.manifest import UsedBase
 from builder.model.names import image_tag, stage_tag
 from builder.registry import Reference, RegistryFailed, Source, WrongContent
-from builder.sources import Store
 from builder.sources.journals import Journals, build_id
+from builder.sources.store import Store
 from builder.system.home import Home
 
 _CHECKS = "tests/images"

@@ -15,8 +15,8 @@ from builder.load.site import read_site
 from builder.model import LockedSource, Spec
 from builder.model.errors import MissingPrerequisite
 from builder.registry.web import innermost, server_of
-from builder.sources import Store
 from builder.sources.pip_index import own_index
+from builder.sources.store import Store
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.rehearse import Rehearsal

@@ -14,8 +14,7 @@ from samples import ROOT
 from builder.build import fetching, locking
 from builder.cli import main
 from builder.host import doctor
-from builder.sources import Downloader
-from builder.sources.download import Fetched, NotFetched, digest_of
+from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
 
 UP = "https://upstream.example"
 LIBRARY = """\

@@ -17,10 +17,9 @@ import requests
 
 from builder.model.errors import Interrupted
 from builder.model.locked import Lock, LockedSource
-from builder.sources import Downloader, Store, fetch_all
-from builder.sources.download import ATTEMPTS, Fetched, NotFetched, digest_of
+from builder.sources.download import ATTEMPTS, Downloader, Fetched, NotFetched, digest_of
 from builder.sources.locking import LockedAll, Locking, SourceRequest, lock_sources
-from builder.sources.store import Changed, Unfetched
+from builder.sources.store import Changed, Store, Unfetched, fetch_all
 
 CONTENT = bytes(range(256)) * 2000
 OTHER = CONTENT[:-1] + b"!"

@@ -360,41 +360,6 @@ def test_stop_ends_a_command_that_starts_at_that_moment(monkeypatch: pytest.Monk
     assert not is_running(started[0].pid)
 
 
-def test_writing_to_sends_bytes_through_the_command(tmp_path: Path) -> None:
-    with Processes().writing_to(["tr", "a-z", "A-Z"], tmp_path / "out") as stream:
-        stream.write(b"text")
-    assert (tmp_path / "out").read_bytes() == b"TEXT"
-
-
-@pytest.mark.parametrize("size", [1, 10_000_000], ids=["little", "much"])
-@pytest.mark.parametrize("script", ["exit 5", "head -c 1; exit 5", "cat >/dev/null; exit 5"])
-def test_command_that_is_written_to_fails(script: str, size: int, tmp_path: Path) -> None:
-    with (
-        pytest.raises(StepFailed, match="exit status 5"),
-        Processes().writing_to(sh(script), tmp_path / "out") as stream,
-    ):
-        stream.write(b"x" * size)
-
-
-def test_command_that_stops_reading_fails(tmp_path: Path) -> None:
-    with (
-        pytest.raises(StepFailed),
-        Processes().writing_to(["head", "-c", "1"], tmp_path / "out") as stream,
-    ):
-        stream.write(b"x" * 10_000_000)
-
-
-def test_failure_while_writing_is_passed_on(tmp_path: Path) -> None:
-    processes = Processes()
-    with (  # noqa: PT012 - what is raised within is the case
-        pytest.raises(ZeroDivisionError),
-        processes.writing_to(sh(f"cat; exec sleep {LONG}"), tmp_path / "out") as stream,
-    ):
-        stream.write(b"x")
-        raise ZeroDivisionError
-    assert not processes._running
-
-
 def test_reading_from_gives_the_output() -> None:
     with Processes().reading_from(sh("echo text; echo noise >&2")) as stream:
         assert stream.read() == b"text\n"
@@ -434,17 +399,12 @@ def test_failure_while_reading_is_passed_on() -> None:
     assert not processes._running
 
 
-@pytest.mark.parametrize("door", ["writing_to", "reading_from"])
-def test_stop_ends_streams_too(door: str, tmp_path: Path) -> None:
+def test_stop_ends_streams_too() -> None:
     processes = Processes()
 
     def work() -> None:
-        if door == "writing_to":
-            with processes.writing_to(["sleep", LONG], tmp_path / "out") as sink:
-                sink.write(b"x")
-        else:
-            with processes.reading_from(["sleep", LONG]) as source:
-                source.read()
+        with processes.reading_from(["sleep", LONG]) as source:
+            source.read()
 
     thread, raised = in_thread(work)
     assert comes_true(lambda: bool(processes._running))
