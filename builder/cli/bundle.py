@@ -20,13 +20,14 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
+from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, Contents, write_archive
 from builder.distribute.bundle.contents import Nothing
 from builder.distribute.bundle.gathering import inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.distribute.bundle.writing import size_of
-from builder.distribute.publish import Prove, Release, found_release
+from builder.distribute.publish import Prove, Release
 from builder.distribute.publish.mirroring import Mirrored
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proving import prove_with
@@ -76,7 +77,7 @@ class BundleOptions(SelectorOptions, ProgressOptions):
 
     @property
     def has_inputs(self) -> bool:
-        """Whether what the images are built from is part of the archive."""
+        """True if the archive also holds the inputs of the images."""
         return not (self.no_inputs or self.source)
 
 
@@ -150,15 +151,11 @@ def _of_registry(
     options: BundleOptions, address: str, declared: Sequence[Declared], contents: Contents
 ) -> list[Mirrored]:
     source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
-    found = [
-        found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
-        for one in declared
-    ]
-    if reasons := [reason for _, some in found for reason in some]:
+    releases, reasons = find_releases(source, declared)
+    if reasons:
         raise refusal(reasons, declared, hint=_FIRST_HINT, done="written")
-    releases = [release for release, _ in found if release]
-    for one in releases:
-        contents.add_mirrored(one, source(one.recipe))
+    for release in releases:
+        contents.add_mirrored(release, source(release.recipe))
     return releases
 
 
@@ -169,11 +166,11 @@ def _of_folder(
     if reasons:
         raise refusal(reasons, declared, done="written")
     prove = prove_with(options.key or "", releases, Processes())
-    for one in releases:
-        contents.add_release(one, prove)
+    for release in releases:
+        contents.add_release(release, prove)
     if options.has_inputs:
-        planned = [image for one in declared for image in one.images]
-        images = [image for one in releases for image in one.images]
+        planned = [image for release in declared for image in release.images]
+        images = [image for release in releases for image in release.images]
         pairs = tuple(zip(planned, images, strict=True))
         inputs_of(options.project, pairs, inputs, partial(_repository, options))
         _sign(contents, prove, releases, inputs)
@@ -191,7 +188,7 @@ def _repository(options: BundleOptions, reference: str) -> Source:
 
 def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs: Inputs) -> None:
     """Add the inputs; without a key nobody has signed them."""
-    images = [image for one in releases for image in one.images]
+    images = [image for release in releases for image in release.images]
     index = add_inputs(contents, inputs)
     add_proof(contents, prove(Nothing(INPUTS), index, images))
 

@@ -99,7 +99,7 @@ def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
 
 
 def as_text(cells: Sequence[CellTrials], *, with_passed: bool) -> Iterator[str]:
-    """What failed and what was not tried in each cell, and what passed if that is asked for."""
+    """Yield the failed and untried checks of each cell, and on request the passed ones."""
     for cell in cells:
         yield f"{cell.image}: {_counts(cell.trials)}"
         for outcome in (FAILED, NOT_TRIED, *((PASSED,) if with_passed else ())):

@@ -1,4 +1,4 @@
-"""What speaks against a cell, in three layers: the world, the base image, the maintainer."""
+"""Reasons against a cell, in three layers: the world, the base image, the maintainer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Constraints:
         self._chain = functools.cache(project.chain)
 
     def examine(self, cell: Cell) -> Verdict:
-        """Which toolkits a cell has, and why it cannot or shall not be built."""
+        """Return the toolkits of a cell, and the reasons why it cannot or shall not be built."""
         uses = [use for use in self._uses(cell.recipe) if fits(cell, use.when)]
         cuda = self._cuda(cell.base, cell.cuda, cell.arch, _sdk(uses))
         mpi = self._mpi(cell.base, cell.mpi, self._routes(uses), _release(uses))
@@ -70,7 +70,7 @@ class Constraints:
             *self._wishes(cell, uses, cuda.chosen),
             *self._maintainer_reasons(cell, uses),
         )
-        in_order = sorted(reasons, key=lambda one: (WORLD, BASE, MAINTAINER).index(one.layer))
+        in_order = sorted(reasons, key=lambda reason: (WORLD, BASE, MAINTAINER).index(reason.layer))
         return Verdict(cuda=cuda.chosen, mpi=mpi.chosen, reasons=tuple(in_order))
 
     def _choose_cuda(self, base: str, version: str, arch: str, sdk: str) -> Choice[PlannedCuda]:
@@ -97,9 +97,8 @@ class Constraints:
         """The routes to an MPI that a recipe takes, in the site's order."""
         for use in uses:
             if use.name == toolkits.MPI:
-                routes = self._project.site.mpi_routes
-                allowed = part(use.arguments, "routes") or routes
-                return tuple(one for one in routes if one in allowed)
+                allowed = use.arguments.get("routes", self._project.site.mpi_routes)
+                return tuple(route for route in self._project.site.mpi_routes if route in allowed)
         return ("package",)
 
     def _base_reasons(self, cell: Cell) -> Iterator[Reason]:
@@ -111,7 +110,7 @@ class Constraints:
     def _wishes(
         self, cell: Cell, uses: list[BlockUse], cuda: PlannedCuda | None
     ) -> Iterator[Reason]:
-        """What a recipe wants of its toolkit, and the toolkit does not have."""
+        """Yield a reason for each feature that a recipe wants and its toolkit lacks."""
         release = self._project.facts.cuda.get(cell.cuda)
         has = cuda.capabilities if cuda else release.capabilities if release else ()
         for use in uses if has else ():
@@ -119,9 +118,9 @@ class Constraints:
                 continue
             for name in toolkits.missing_extras(use, cuda) if cuda else ():
                 yield Reason(layer=BASE, text=_no_extra(use, name, cell, cuda))
-            for one in part(use.arguments, "capabilities") or ():
-                if str(one) not in has:
-                    text = self._no_capability(use, str(one), cell.cuda, has)
+            for capability in use.arguments.get("capabilities", ()):
+                if str(capability) not in has:
+                    text = self._no_capability(use, str(capability), cell.cuda, has)
                     yield Reason(layer=WORLD, text=text)
 
     def _no_capability(
@@ -130,7 +129,7 @@ class Constraints:
         known = self._project.facts
         can = known.cuda_for(capability=capability)
         others = f"; CUDA {can[0]} to {can[-1]} do" if can else ""
-        shown = ", ".join(f"sm_{one}" for one in has)
+        shown = ", ".join(f"sm_{number}" for number in has)
         source = source_of(known.cuda[version], "CUDAArchitectures")
         return (
             f"CUDA {version} does not compile for sm_{capability}, which {_place(use)} wants: "
@@ -147,7 +146,7 @@ class Constraints:
 
     def _excludes(self, cell: Cell) -> Iterator[str]:
         for exclude in self._project.matrix.excludes:
-            if all(any_matches(axis, some, cell) for axis, some in exclude.when.items()):
+            if all(any_matches(axis, values, cell) for axis, values in exclude.when.items()):
                 yield f"{exclude.reason} ({exclude.where.file}:{exclude.where.line})"
 
 

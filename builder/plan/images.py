@@ -52,7 +52,7 @@ class Images:
         sources = self._project.lock.of_recipes(tuple(stage.name for stage in contents.stages))
         prepare = (*(cuda.first if cuda else ()), *base.prepare)
         about: list[object] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
-        about += [cell.identifier, pinned, *([one.url, one.sha256] for one in sources)]
+        about += [cell.identifier, pinned, *([source.url, source.sha256] for source in sources)]
         image = PlannedImage(
             cell=cell,
             base=base,
@@ -107,10 +107,10 @@ def base_name(base: BaseImage, arch: str) -> str:
 
 def declared_key(base: BaseImage, arch: str) -> str:
     """A SHA-256 over what the base's file declares, the mirror left out."""
-    made = base.bootstrap
-    assert made is not None
-    declared = [base.name, arch, made.suite, made.components, made.pockets, made.packages]
-    return sha256_of_json([_BASE_FORMAT, *declared])
+    bootstrap = base.bootstrap
+    assert bootstrap is not None
+    packages = (bootstrap.suite, bootstrap.components, bootstrap.pockets, bootstrap.packages)
+    return sha256_of_json([_BASE_FORMAT, base.name, arch, *packages])
 
 
 def _use_json(use: BlockUse) -> str:

@@ -54,14 +54,14 @@ class DeclaredStages:
         `engine` says which engine builds, its version and the options that matter; `native` is the
         digest of the native tools that steps are lent, empty for none.
         """
-        made: list[KeyedStage] = []
+        keyed: list[KeyedStage] = []
         here = {"base": base if self.made_here else self.base, "engine": engine}
         here["native"] = native
         for target, name, own in self.stages:
-            parts = {"before": made[-1].key if made else "", **here, **self.common, **own}
+            parts = {"before": keyed[-1].key if keyed else "", **here, **self.common, **own}
             key = sha256_of_json(parts)
-            made.append(KeyedStage(target=target, name=name, parts=parts, key=key))
-        return tuple(made)
+            keyed.append(KeyedStage(target=target, name=name, parts=parts, key=key))
+        return tuple(keyed)
 
 
 class StageKeys:
@@ -99,9 +99,10 @@ class StageKeys:
             )
             blocks: list[object] = [stage.name, dict(stage.sources)]
             blocks += [self._memo.of(_block, use) for use in stage.development]
-            own = [one for one in image.checks if one.name in stage.checks]
-            checks = [self._memo.of(_check, one) for one in own]
-            sources = [[one.url, one.sha256] for one in image.sources if stage.name in one.recipes]
+            own = [check for check in image.checks if check.name in stage.checks]
+            checks = [self._memo.of(_check, check) for check in own]
+            locks = [source for source in image.sources if stage.name in source.recipes]
+            sources = [[source.url, source.sha256] for source in locks]
             parts = {"recipe": blocks, "checks": checks, "sources": sources}
             digests = {name: sha256_of_json(value) for name, value in parts.items()}
             yield f"{stage.name}-{DEVELOPMENT}", cell.identifier, digests

@@ -27,10 +27,10 @@ class Memo:
     def of(self, make: Callable[..., T], *sources: object) -> T:
         """`make(*sources)`, made once for the same objects; `make` is a function of a module."""
         key = (make, *map(id, sources))
-        found = self._results.get(key)
-        if found is None:
-            found = self._results[key] = (make(*sources), sources)
-        return cast("T", found[0])
+        entry = self._results.get(key)
+        if entry is None:
+            entry = self._results[key] = (make(*sources), sources)
+        return cast("T", entry[0])
 
 
 class Rendering:

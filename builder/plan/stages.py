@@ -31,7 +31,7 @@ _NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """What an image is made of, and the faults of what cannot be rendered for its cell."""
+    """Stages and checks of an image, and the faults of templates that cannot be rendered."""
 
     stages: tuple[StageRecipe, ...]
     checks: tuple[StageCheck, ...]
@@ -64,12 +64,12 @@ class Stages:
 
     def _chain_with_checks(self, name: str) -> list[tuple[Recipe, tuple[str, ...]]]:
         """The ancestors and the recipe, each with the checks that it adds."""
-        found: list[tuple[Recipe, tuple[str, ...]]] = []
+        chain: list[tuple[Recipe, tuple[str, ...]]] = []
         seen: set[str] = set()
         for recipe in self._project.chain(name):
-            found.append((recipe, tuple(c for c in dict.fromkeys(recipe.checks) if c not in seen)))
+            chain.append((recipe, tuple(c for c in dict.fromkeys(recipe.checks) if c not in seen)))
             seen.update(recipe.checks)
-        return found
+        return chain
 
     def _fitting(self, checks: tuple[str, ...], cell: Cell) -> tuple[str, ...]:
         """The checks that say something of a cell: without CUDA, an image is for no GPU."""
@@ -98,16 +98,16 @@ class Stages:
         ]
         runtime = self._blocks(recipe.runtime, cell, context, faults)
         variables: dict[str, str] = {}
-        for one in expansions:
-            variables = merged_environment(variables, one.environment)
+        for expansion in expansions:
+            variables = merged_environment(variables, expansion.environment)
         own = self._rendering.of(recipe.environment, context, recipe.where, faults)
         variables = merged_environment(variables, own)
         return StageRecipe(
             name=recipe.name,
             version=recipe.version,
             about=recipe.about,
-            development=tuple(use for one in expansions for use in one.development),
-            runtime=(*(use for one in expansions for use in one.runtime), *runtime),
+            development=tuple(use for expansion in expansions for use in expansion.development),
+            runtime=(*(use for expansion in expansions for use in expansion.runtime), *runtime),
             environment={name: text for name, text in variables.items() if text},
             labels=self._rendering.of(recipe.labels, context, recipe.where, faults),
             checks=checks,
@@ -129,7 +129,7 @@ class Stages:
                 yield self._memo.of(_with_arguments, use, arguments)
 
     def _expanded(self, use: BlockUse, cell: Cell, verdict: Verdict) -> toolkits.Expansion:
-        """What a block stands for: itself, or the blocks of a toolkit's route."""
+        """Return the expansion of a block: itself, or the blocks of a toolkit's route."""
         if use.name == toolkits.MPI:
             assert verdict.mpi is not None
             return self._memo.of(toolkits.expand_mpi, use, verdict.mpi)

@@ -26,7 +26,7 @@ _COMPATIBLE_SINCE = (11, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expansion:
-    """What a toolkit's block stands for in both stages, and in the image's environment."""
+    """The blocks and variables of a toolkit, in both stages and in the image's environment."""
 
     development: tuple[BlockUse, ...] = ()
     runtime: tuple[BlockUse, ...] = ()
@@ -49,7 +49,7 @@ def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     """The toolkit's packages with what has to come before and after them."""
     if cuda.sdk:
         return _expand_sdk(use, cuda, base, arch)
-    extras = [one for _, one in _extras(use, cuda)]
+    extras = [extra for _, extra in _extras(use, cuda)]
     development, runtime = (
         tuple(_stage(use, cuda, base, arch, names))
         for names in (
@@ -87,9 +87,9 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
 
 
 def missing_extras(use: BlockUse, cuda: PlannedCuda) -> list[str]:
-    """Those that the recipe wants with its toolkit, and that the chosen route does not have."""
-    wanted = [name for name in ("cudnn", "nccl") if use.arguments.get(name) is True]
-    return [name for name in wanted if name not in cuda.packages.extras]
+    """Return the extras that the recipe wants and the chosen route does not have."""
+    requested = [name for name in ("cudnn", "nccl") if use.arguments.get(name) is True]
+    return [name for name in requested if name not in cuda.packages.extras]
 
 
 def _extras(use: BlockUse, cuda: PlannedCuda) -> Iterator[tuple[str, PackagedExtra]]:
@@ -128,7 +128,7 @@ def _compilers(cuda: PlannedCuda, base: BaseImage) -> tuple[str, ...]:
 
 
 def _development_environment(cuda: PlannedCuda, base: BaseImage) -> Mapping[str, str]:
-    """What later steps need to compile with nvcc; Red Hat keeps its other compilers below /opt."""
+    """Variables to compile with nvcc in later steps; Red Hat's other compilers are in /opt."""
     if not cuda.gcc:
         return cuda.packages.environment
     toolset = f"/opt/rh/gcc-toolset-{cuda.gcc}/root/usr/bin/g++"
@@ -137,7 +137,7 @@ def _development_environment(cuda: PlannedCuda, base: BaseImage) -> Mapping[str,
 
 
 def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
-    """What the container runtimes read: which devices and driver libraries to give, and the least.
+    """Variables for container runtimes: devices, driver libraries, and the least driver.
 
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     libnvidia-container compares versions number by number; the toolkit's own parser, for CDI,
