@@ -24,7 +24,7 @@ from projects import write_project
 from specs import FORMATS, hpccm_recipe
 from timing import interleaved, report
 
-from builder.compile.spec import COMPILER, block_faults, compile_spec, layers
+from builder.compile.spec import COMPILER, block_faults, compile_spec
 from builder.load.project import load_project
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
@@ -40,7 +40,6 @@ def planned(root: Path) -> Sequence[PlannedImage]:
 
 def ours(root: Path, run_checks: str) -> None:
     """What one run of `build-images spec` does, but for the writing of files."""
-    layers.forget()
     for image in planned(root):
         compile_spec(image, run_checks=run_checks)
 

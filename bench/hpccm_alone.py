@@ -27,6 +27,7 @@ FORMATS: dict[str, Callable[[PlannedImage], str]] = {
     "docker": dockerfile,
     "singularity": singularity,
 }
+PRIMITIVES = (hpccm.primitives.baseimage, hpccm.primitives.copy)  # beside those that recipes name
 _SEPARATOR = "\n\n\n"
 
 
@@ -93,7 +94,7 @@ def _noted(script: Script) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch("hpccm.Stage", Stage))
         stack.enter_context(mock.patch("builder.compile.spec.driver.layer", _objects))
-        for cls in {*block_classes().values(), hpccm.primitives.baseimage}:
+        for cls in {*block_classes().values(), *PRIMITIVES}:
             stack.enter_context(mock.patch.object(cls, "__init__", _noting(cls.__init__)))
         yield
 

@@ -183,7 +183,7 @@ class IntoFolder:
         for one in self.out.iterdir() if self.out.is_dir() else ():
             found[one.name] = files_in(one)
             if receipt := read_receipt(one):
-                found[one.name]["receipt.json"] = receipt["image"]["digest"]
+                found[one.name]["receipt.json"] = receipt.image.digest
         return found
 
 

@@ -70,11 +70,11 @@ def outcome(site: Site, published: Published, form: str, status: int, said: str)
 def is_whole(out: Path, published: Published, form: str) -> bool:
     """Whether an output is what was published, in a format."""
     receipt = read_receipt(out)
-    if receipt is None or receipt["image"]["digest"] != published.image:
+    if receipt is None or receipt.image.digest != published.image:
         return False
     if form == "directory":
-        same = tree_on_disk(out / "rootfs") == receipt["on_disk"]
-        return same and str(receipt["tree"]) == published.tree
+        same = tree_on_disk(out / "rootfs") == receipt.on_disk
+        return same and receipt.tree == published.tree
     if form == "oci":
         layout = read_layout(out / "image.oci")
         layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]

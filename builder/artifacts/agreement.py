@@ -11,12 +11,11 @@ import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from builder.model.exact_json import parsed
+from builder.model.exact_json import member, parsed, part
 from builder.model.manifest import Manifest, required_runs
 from builder.model.names import FAILED, NONE, PASSED, SKIPPED
-from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
 from builder.model.results import Outcome
 from builder.sources.package_indices import states_in
 from builder.system.atomic import read_regular
@@ -25,14 +24,13 @@ CHECK = "agreement"  # the outcome that stands for a run whose evidence contradi
 BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes
 ALWAYS = ("formats-equal", "environment")  # the harness's own checks, part of every run
 MPI = "mpi"  # the check that every image with an MPI has
-_LISTS = {PASSED: "passedTests", SKIPPED: "warnedTests", FAILED: "failedTests"}
 _RESULTS = {"PASSED": PASSED, "WARNED": SKIPPED, "FAILED": FAILED}
 _WORST_LAST = (PASSED, SKIPPED, FAILED)
 # in-toto's Statement v1 is of that year: https://github.com/in-toto/attestation/releases
 _EARLIEST = dt.datetime(2023, 1, 1, tzinfo=dt.timezone.utc)
 _CLOCKS_DIFFER = dt.timedelta(days=1)
 
-Statement = Mapping[str, Any]
+Statement = Mapping[str, object]
 
 
 def required_checks(declared: Collection[str], mpi: str) -> set[str]:
@@ -40,41 +38,37 @@ def required_checks(declared: Collection[str], mpi: str) -> set[str]:
     return {*ALWAYS, *declared, *([MPI] if mpi != NONE else [])}
 
 
-def outcomes_of(predicate: Mapping[str, Any]) -> dict[str, str]:
+def outcomes_of(result: TestResult) -> dict[str, str]:
     """Each check's outcome in a test result: the worst that a list or its details say."""
-    outcomes: dict[str, str] = {}
-    for outcome in _WORST_LAST:
-        outcomes |= {str(check): outcome for check in predicate[_LISTS[outcome]]}
-    for check, outcome in _details(predicate):
+    outcomes = _listed(result)
+    for check, outcome in _details(result):
         ranked = (outcome, outcomes.get(check, outcome))
         outcomes[check] = max(ranked, key=_WORST_LAST.index)
     return outcomes
 
 
-def wrong_numbers(data: Mapping[str, Any]) -> list[int]:
+def wrong_numbers(data: Mapping[str, object]) -> list[int]:
     """The numbers that ranks reported, where they are not 0 to `ranks` - 1; else none."""
-    numbers: list[int] = data.get("rank_numbers") or []  # earlier programs report none
-    return numbers if numbers and numbers != [*range(data["ranks"])] else []
+    numbers: list[int] = part(data, "rank_numbers") or []  # earlier programs report none
+    return numbers if numbers and numbers != [*range(member(data, "ranks"))] else []
 
 
-def run_faults(statement: Statement, *, arch: str = "") -> list[str]:
+def run_faults(result: TestResult, *, arch: str = "") -> list[str]:
     """Where a test result contradicts itself on when and where it ran.
 
-    `arch` is the image's architecture, where known. Raises `KeyError`, `TypeError` or `ValueError`
-    for a statement that is malformed.
+    `arch` is the image's architecture, where known. Raises `ValueError` for times that are none.
     """
-    predicate = statement["predicate"]
-    run = predicate["configuration"][0]["annotations"]
-    host, is_emulated = run["host"]["arch"], run["emulated"]
-    faults = [*_wrong_times(run["started"], run["finished"])]
+    run = result.run
+    host, is_emulated = run.host.arch, run.emulated
+    faults = [*_wrong_times(run.started, run.finished)]
     if arch and is_emulated is not (host != arch):
         how = "emulated" if is_emulated else "native"
         faults.append(f"a run of {arch} on {host} is said to be {how}")
     expected = arch or ("" if is_emulated else host)
-    for check in predicate["configuration"][1:]:
-        seen = check["annotations"].get("data", {}).get("uname", expected)
+    for name, finding in result.checks:
+        seen = (finding.data or {}).get("uname", expected)
         if expected and seen != expected:
-            faults.append(f"{check['name']} saw {seen}, expected {expected}")
+            faults.append(f"{name} saw {seen}, expected {expected}")
     return faults
 
 
@@ -153,26 +147,31 @@ def as_judged(manifest: Manifest, faults: Sequence[str]) -> Manifest:
 # ---- One statement ----
 
 
-def _details(predicate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for check in predicate["configuration"][1:]:
-        outcome = check["annotations"]["outcome"]
-        if outcome not in _WORST_LAST:
-            raise ValueError(f"outcome {outcome} of {check['name']}")
-        yield str(check["name"]), outcome
+def _listed(result: TestResult) -> dict[str, str]:
+    """The outcome that lists have of each check, the worst where several have it."""
+    lists = result.lists
+    listed = {PASSED: lists.passed, SKIPPED: lists.skipped, FAILED: lists.failed}
+    return {check: outcome for outcome in _WORST_LAST for check in listed[outcome]}
 
 
-def _wrong_lists(predicate: Mapping[str, Any]) -> Iterator[str]:
-    listed = {check: one for one, key in _LISTS.items() for check in predicate[key]}
-    details = dict(_details(predicate))
+def _details(result: TestResult) -> Iterator[tuple[str, str]]:
+    for name, finding in result.checks:
+        if finding.outcome not in _WORST_LAST:
+            raise ValueError(f"outcome {finding.outcome} of {name}")
+        yield name, finding.outcome
+
+
+def _wrong_lists(result: TestResult) -> Iterator[str]:
+    listed, details = _listed(result), dict(_details(result))
     for check in sorted(listed.keys() | details.keys()):
         if details.get(check) != listed.get(check):
             yield (
                 f"{check} is {listed.get(check, 'not')} listed, "
                 f"and {details.get(check, 'missing')} in its details"
             )
-    worst = max(outcomes_of(predicate).values(), key=_WORST_LAST.index, default=PASSED)
-    if _RESULTS.get(predicate["result"]) != worst:
-        yield f"its result is {predicate['result']}, and its worst outcome {worst}"
+    worst = max(outcomes_of(result).values(), key=_WORST_LAST.index, default=PASSED)
+    if _RESULTS.get(result.lists.result) != worst:
+        yield f"its result is {result.lists.result}, and its worst outcome {worst}"
 
 
 def _wrong_times(started: str, finished: str) -> Iterator[str]:
@@ -251,7 +250,7 @@ def _wrong_runs(
             outcomes = runs.get(run, None if run.endswith(BENCH) else {})
             for fault in _wrong_run(manifest, statement or {}, outcomes, lacking):
                 yield f"{file}: {fault}"
-            if statement and statement["predicate"]["configuration"][0]["annotations"]["emulated"]:
+            if statement and result_of(statement).run.emulated:
                 emulated |= {run} & runs.keys()
         except (LookupError, TypeError, ValueError, AttributeError):
             yield f"{file}: this evidence is missing, or cannot be read"
@@ -275,12 +274,9 @@ def _wrong_harness(
         if not expected or _run_of(file) not in manifest.checks:
             continue
         try:
-            [equal] = [
-                check["annotations"]["data"]
-                for check in (statement or {})["predicate"]["configuration"][1:]
-                if check["name"] == ALWAYS[0]
-            ]
-            found = equal["harness"]
+            checks = result_of(statement or {}).checks
+            [equal] = [finding.data for name, finding in checks if name == ALWAYS[0]]
+            found = member(equal, "harness")
             unlike = sorted(path for path in expected if found.get(path) != expected[path])
         except (LookupError, TypeError, ValueError, AttributeError):
             yield f"{file}: it does not say which scripts ran the checks"
@@ -317,10 +313,11 @@ def _wrong_run(
     if (statement["_type"], statement["predicateType"]) != (STATEMENT, TEST_RESULT):
         yield "it is no test result"
         return
-    yield from run_faults(statement, arch=manifest.cell.arch)
-    yield from _wrong_lists(statement["predicate"])
-    yield from _wrong_subjects(manifest, statement, of_all=bool(required))
-    found = outcomes_of(statement["predicate"])
+    result = result_of(statement)
+    yield from run_faults(result, arch=manifest.cell.arch)
+    yield from _wrong_lists(result)
+    yield from _wrong_subjects(manifest, result.subjects, of_all=bool(required))
+    found = outcomes_of(result)
     if lacking := sorted(required - found.keys()):
         yield f"it has no outcome of {', '.join(lacking)}"
     if outcomes is not None and outcomes != found:
@@ -328,25 +325,24 @@ def _wrong_run(
             check for check in {*found, *outcomes} if found.get(check) != outcomes.get(check)
         )
         yield f"the manifest has other outcomes of {', '.join(unlike)}"
-    run = statement["predicate"]["configuration"][0]["annotations"]
-    yield from _impossible_times(manifest, run["started"], run["finished"])
-    yield from _wrong_ranks(statement["predicate"])
-    states = [asdict(one) for one in states_in(manifest.inputs)]
-    if run.get("indices", states) != states:
+    yield from _impossible_times(manifest, result.run.started, result.run.finished)
+    yield from _wrong_ranks(result)
+    states = tuple(asdict(one) for one in states_in(manifest.inputs))
+    if result.run.indices not in (None, states):
         yield "it names other states of package indices than the manifest"
 
 
-def _wrong_ranks(predicate: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_ranks(result: TestResult) -> Iterator[str]:
     """Ranks of a check that passed which are not numbered from 0, each once."""
-    for check in predicate["configuration"][1:]:
-        has_passed = check["annotations"]["outcome"] == PASSED
-        if has_passed and (numbers := wrong_numbers(check["annotations"].get("data") or {})):
-            yield f"the ranks of {check['name']} are numbered {numbers}, and it passed"
+    for name, finding in result.checks:
+        if finding.outcome == PASSED and (numbers := wrong_numbers(finding.data or {})):
+            yield f"the ranks of {name} are numbered {numbers}, and it passed"
 
 
-def _wrong_subjects(manifest: Manifest, statement: Statement, *, of_all: bool) -> Iterator[str]:
+def _wrong_subjects(
+    manifest: Manifest, subjects: Mapping[str, str], *, of_all: bool
+) -> Iterator[str]:
     """Launched ranks may speak for the artifact alone that they ran in."""
-    subjects = {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
     identifier = manifest.image
     for name, artifact in manifest.artifacts.items():
         found = subjects.get(f"{identifier}/{name}")

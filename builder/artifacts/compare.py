@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from builder.artifacts.oci import Layout, opened_layer
 from builder.artifacts.tree import clean
@@ -75,7 +75,7 @@ def tarball_difference(before: IO[bytes], after: IO[bytes]) -> Difference:
 
 
 def _config_differences(
-    before: Mapping[str, Any], after: Mapping[str, Any]
+    before: Mapping[str, object], after: Mapping[str, object]
 ) -> Iterator[Difference]:
     for key in sorted((before.keys() | after.keys()) - {"rootfs"}):
         one, other = before.get(key), after.get(key)

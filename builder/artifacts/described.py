@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.oci import CONFIG, MANIFEST, Layout, blob_path, packing_of, read_layout
+from builder.model.exact_json import member, part
 
 _VERSION = "1.0.0"
 _VARIANTS = {"arm64": "v8"}  # those of the platforms that images are made for
@@ -48,44 +48,46 @@ def _wrong_version(path: Path) -> Iterator[str]:
 
 
 def _wrong_platform(
-    descriptor: Mapping[str, Any], layout: Layout, architecture: str
+    descriptor: Mapping[str, object], layout: Layout, architecture: str
 ) -> Iterator[str]:
     expected = {"architecture": architecture, "os": "linux"}
-    platforms = {"configuration": layout.config, "index": descriptor.get("platform") or expected}
+    index = descriptor.get("platform") or expected
+    platforms = {"configuration": layout.config, "index": index}
     for where, platform in platforms.items():
         for key, value in expected.items():
-            if platform.get(key) != value:
-                yield f"its {where} is for the {key} {platform.get(key)}, expected {value}"
-        if platform.get("variant", "") not in {"", _VARIANTS.get(architecture, "")}:
-            yield f"its {where} is for the variant {platform['variant']} of {architecture}"
+            if (found := part(platform, key)) != value:
+                yield f"its {where} is for the {key} {found}, expected {value}"
+        variant = part(platform, "variant")
+        if variant not in {None, "", _VARIANTS.get(architecture, "")}:
+            yield f"its {where} is for the variant {variant} of {architecture}"
 
 
-def _wrong_sizes(path: Path, descriptors: list[Mapping[str, Any]]) -> Iterator[str]:
+def _wrong_sizes(path: Path, descriptors: list[Mapping[str, object]]) -> Iterator[str]:
     for one in descriptors:
-        size = blob_path(path, one["digest"]).stat().st_size
+        size = blob_path(path, str(one["digest"])).stat().st_size
         if one["size"] != size:
             yield f"the blob {one['digest']} has {size} bytes, and {one['size']} are said"
 
 
-def _wrong_kinds(path: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_kinds(path: Path, manifest: Mapping[str, object]) -> Iterator[str]:
     if manifest.get("mediaType", MANIFEST) != MANIFEST or manifest["schemaVersion"] != 2:  # noqa: PLR2004
         yield f"its manifest is a {manifest.get('mediaType')}, expected {MANIFEST}"
-    if manifest["config"]["mediaType"] != CONFIG:
-        yield f"its configuration is a {manifest['config']['mediaType']}, expected {CONFIG}"
-    for layer in manifest["layers"]:
+    if (config := member(manifest, "config", "mediaType")) != CONFIG:
+        yield f"its configuration is a {config}, expected {CONFIG}"
+    for layer in member(manifest, "layers"):
         kind = packing_of(blob_path(path, layer["digest"]))
         if layer["mediaType"] != kind:
             yield f"the layer {layer['digest']} is a {kind}, and {layer['mediaType']} is said"
 
 
-def _wrong_annotations(layout: Layout, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_annotations(layout: Layout, manifest: Mapping[str, object]) -> Iterator[str]:
     """Annotations that are labels, too, say the same."""
     labels = labels_of(layout)
-    for name, text in (manifest.get("annotations") or {}).items():
+    for name, text in (part(manifest, "annotations") or {}).items():
         if name in labels and labels[name] != text:
             yield f"the annotation {name} is {text!r}, and the label {labels[name]!r}"
 
 
 def labels_of(layout: Layout) -> dict[str, str]:
     """The labels of an image."""
-    return dict((layout.config.get("config") or {}).get("Labels") or {})
+    return dict(part(layout.config, "config", "Labels") or {})

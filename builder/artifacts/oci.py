@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 from builder.artifacts.gzips import Gzip, threads
 from builder.model.digests import HashedReader, digest_of
 from builder.model.errors import StepFailed
-from builder.model.exact_json import parsed
+from builder.model.exact_json import parsed, part
 from builder.system.atomic import read_regular
 from builder.system.inflating import stream_inflater
 from builder.system.zstd import MAGIC as ZSTD_MAGIC
@@ -45,13 +45,13 @@ class Layout:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that the image sets."""
-        pairs = self.config.get("config", {}).get("Env") or []
+        pairs = part(self.config, "config", "Env") or []
         return dict(pair.partition("=")[::2] for pair in pairs)
 
     @property
     def directory(self) -> str:
         """The working directory of its programs."""
-        return str(self.config.get("config", {}).get("WorkingDir") or "/")
+        return str(part(self.config, "config", "WorkingDir") or "/")
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Layout:
 
         Raises `StepFailed` if the configuration has another number of them.
         """
-        diff_ids = (self.config.get("rootfs") or {}).get("diff_ids") or []
+        diff_ids = part(self.config, "rootfs", "diff_ids") or []
         if len(diff_ids) != len(self.layers):
             raise StepFailed(
                 f"{self.path}: {len(self.layers)} layers, and {len(diff_ids)} diff_ids of them"
@@ -246,12 +246,12 @@ def start_layout(layout: Path) -> None:
 
 def finish_layout(
     layout: Path,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     layers: Sequence[Layer],
     annotations: Mapping[str, str] | None = None,
 ) -> str:
     """Make a folder that holds the layers' blobs a layout of one image; its digest."""
-    manifest: dict[str, Any] = {
+    manifest: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "config": _put(layout, config, CONFIG),
@@ -281,14 +281,14 @@ def _write_layer(rootfs: Path, layout: Path) -> Layer:
     return Layer(diff_id=f"sha256:{plain.hexdigest()}", digest=digest, size=gzip.size)
 
 
-def _put(layout: Path, value: Mapping[str, Any], media_type: str) -> dict[str, Any]:
+def _put(layout: Path, value: Mapping[str, object], media_type: str) -> dict[str, object]:
     data = _json(value).encode()
     digest = digest_of(data)
     blob_path(layout, digest).write_bytes(data)
     return {"mediaType": media_type, "digest": digest, "size": len(data)}
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from builder.artifacts.changes import changes_of
 from builder.artifacts.flatten import Node, lay
@@ -37,6 +36,7 @@ from builder.artifacts.tars import GzippedTar
 from builder.model.contract import LABEL
 from builder.model.digests import HashedWriter
 from builder.model.errors import StepFailed
+from builder.model.exact_json import part
 from builder.system.home import NATIVE_LABEL
 
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
@@ -103,7 +103,7 @@ def repack(
                 source.unlink()
     shutil.rmtree(exported)
     settled_config = _config(config, [one.diff_id for one in layers], epoch)
-    labels = settled_config["config"].get("Labels") or {}
+    labels = part(settled_config, "config", "Labels") or {}
     about = {name: text for name, text in labels.items() if name.startswith(ANNOTATIONS)}
     about |= notes
     finish_layout(target, settled_config, layers, about)
@@ -118,7 +118,7 @@ def unpack(layout: Layout, plain: Path) -> Plain:
         if found.config == layout.config:
             return Plain(layout=found)
     start_layout(plain)
-    for blob, diff_id in zip(layout.layers, layout.config["rootfs"]["diff_ids"], strict=True):
+    for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=True):
         digest = hashlib.sha256()
         with opened_layer(blob) as source, (plain / "layer").open("wb") as sink:
             while chunk := source.read(1 << 20):
@@ -127,15 +127,12 @@ def unpack(layout: Layout, plain: Path) -> Plain:
         if diff_id != f"sha256:{digest.hexdigest()}":
             raise StepFailed(f"{blob}: this layer is not the {diff_id} of the image's config")
         (plain / "layer").rename(blob_path(plain, diff_id))
-    layers = [
-        _as_plain(plain, Layer(diff_id=one, digest=one, size=0))
-        for one in layout.config["rootfs"]["diff_ids"]
-    ]
+    layers = [_as_plain(plain, Layer(diff_id=one, digest=one, size=0)) for one in layout.diff_ids]
     finish_layout(plain, layout.config, layers)
     return Plain(layout=read_layout(plain))
 
 
-def _exported(folder: Path) -> tuple[dict[str, Any], list[Path]]:
+def _exported(folder: Path) -> tuple[dict[str, object], list[Path]]:
     """The config and the layers' blobs of an exported image."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -145,7 +142,7 @@ def _exported(folder: Path) -> tuple[dict[str, Any], list[Path]]:
         raise StepFailed(f"{folder}: the engine exported no whole image ({error})") from error
 
 
-def _file_name(descriptor: Mapping[str, Any]) -> str:
+def _file_name(descriptor: Mapping[str, object]) -> str:
     return str(descriptor["digest"]).partition(":")[2]
 
 
@@ -215,11 +212,11 @@ def _offset(place: Hashable) -> int:
 _COPIED = re.compile(r"(#\(nop\) (?:COPY|ADD) [a-z]+):[0-9a-f]{64}(?= )")
 
 
-def _config(config: Mapping[str, Any], diff_ids: Sequence[str], epoch: int) -> dict[str, Any]:
+def _config(config: Mapping[str, object], diff_ids: Sequence[str], epoch: int) -> dict[str, object]:
     """An image's config without what the engine knows of itself and of the day."""
     created = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    container = config.get("config") or {}
-    kept = {name: container[name] for name in _CONTAINER if container.get(name)}
+    container = part(config, "config")
+    kept = {name: value for name in _CONTAINER if (value := part(container, name))}
     if labels := kept.get("Labels"):
         kept["Labels"] = {name: text for name, text in labels.items() if name not in _OF_BUILD}
     return {
@@ -228,19 +225,19 @@ def _config(config: Mapping[str, Any], diff_ids: Sequence[str], epoch: int) -> d
         "config": kept,
         "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
         "history": [
-            _step(one, created) for one in config.get("history") or [] if not _of_build(one)
+            _step(one, created) for one in part(config, "history") or [] if not _of_build(one)
         ],
     }
 
 
-def _of_build(step: Mapping[str, Any]) -> bool:
+def _of_build(step: Mapping[str, object]) -> bool:
     """Whether a step says only which native tools the steps after it were lent."""
     return bool(step.get("empty_layer")) and f" LABEL {NATIVE_LABEL}=" in str(
         step.get("created_by")
     )
 
 
-def _step(step: Mapping[str, Any], created: str) -> dict[str, Any]:
+def _step(step: Mapping[str, object], created: str) -> dict[str, object]:
     """A step of an image's history; comments name images of the engine's own storage.
 
     Buildah also writes down the digest of what it copied: with the times that files had then.

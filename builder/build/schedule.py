@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,17 +179,12 @@ def longest_paths(
 
     Raises `ValueError` for tasks that wait for each other.
     """
+    try:
+        order = list(TopologicalSorter({name: following[name] for name in tasks}).static_order())
+    except CycleError as error:
+        raise ValueError(f"tasks wait for each other: {sorted(set(error.args[1]))}") from error
     paths: dict[str, float] = {}
-    left = {name: len(following[name]) for name in tasks}
-    todo = [name for name, number in left.items() if not number]
-    while todo:
-        name = todo.pop()
+    for name in order:  # the last ones first
         after = max((paths[one] for one in following[name]), default=0.0)
         paths[name] = tasks[name].seconds + after
-        for need in tasks[name].follows:
-            left[need] -= 1
-            if not left[need]:
-                todo.append(need)
-    if len(paths) < len(tasks):
-        raise ValueError(f"tasks wait for each other: {sorted(tasks.keys() - paths.keys())}")
     return paths

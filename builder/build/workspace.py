@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 from builder.artifacts.manifests import size_of
 from builder.compile.spec.checks import EXECUTABLE
@@ -25,6 +25,7 @@ from builder.system.locks import locked
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 _STEPS = "steps.json"
 _ORIGIN = "origin"
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,12 +76,11 @@ class Workspace:
         self._record(artifact_format, write(artifact))
         return artifact
 
-    def remember(self, name: str, make: Callable[[], Any]) -> Any:
+    def remember(self, name: str, make: Callable[[], T]) -> T:
         """A JSON value from an earlier run, or made and kept now."""
-        steps = self._steps()
-        if name not in steps:
+        if name not in self._steps():
             self._record(name, make())
-        return self._steps()[name]
+        return cast("T", self._steps()[name])
 
     def start_from(self, origin: str) -> None:
         """Keep what is here only if it was made from `origin`, the digest of the base."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from builder.build.shared import name_shared
 from builder.cli.commands import command_of, parse
-from builder.cli.os_errors import told
+from builder.cli.os_errors import describe
 from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.system.terminal import printable_lines
 
@@ -63,7 +63,7 @@ def _failed(error: OSError) -> int:
     """Say which file could not be had, or written, and why."""
     if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `head` does
         return _BROKEN_PIPE
-    text, code = told(error)
+    text, code = describe(error)
     _tell(f"build-images: {text}")
     return code
 

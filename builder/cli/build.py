@@ -32,13 +32,14 @@ from builder.cli.options import (
     add_selectors,
     positive_number,
 )
-from builder.cli.plans import compiled, image_states, load_plan, states_of_stages, wanted_now
+from builder.cli.plans import compiled, expected_now, image_states, load_plan, states_of_stages
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
 from builder.reports.report.folder import report_folder
+from builder.reports.report.view import BuildRun
 from builder.sources.package_indices import days_behind
 from builder.system.host_facts import host_facts
 from builder.system.progress import Progress, progress_for
@@ -138,22 +139,22 @@ def run(options: BuildOptions) -> int:
         rest = dataclasses.replace(plan, images=images)
         _build(options, progress, rest, within, lost.reasons())
     else:
-        about = {"started": now(), "duration_s": 0.0, "host": dataclasses.asdict(host_facts())}
+        about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
         report_folder(options.out, plan, {}, lost.reasons(), about)
     raise lost.error(_shown(options.out))
 
 
 def _states(options: BuildOptions, plan: Plan) -> list[str]:
-    """What there is to do for each image, in words."""
+    """Return the state of each image as text; "to …" means that there is work."""
     if options.refresh or options.no_cache:
         return image_states(options.out, plan.images, None)
-    wanted = wanted_now(
+    expected = expected_now(
         formats=options.formats,
         engine=options.engine,
         verify=not options.no_verify,
         native_tools=not options.no_native_tools,
     )
-    return image_states(options.out, plan.images, wanted)
+    return image_states(options.out, plan.images, expected)
 
 
 def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
@@ -193,7 +194,7 @@ def _build(
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},
-            {"started": run.started, "duration_s": took_s, "host": dataclasses.asdict(run.host)},
+            BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
         )
     if options.json:
         print((options.out / "report.json").read_text(), end="")
@@ -228,10 +229,10 @@ def check_number(selection: Selection, number: int) -> None:
     is_chosen = selection.patterns or selection.images
     if selection.everything or not is_chosen or number <= MANY:
         return
-    told = f"{number} images are to be built"
+    question = f"{number} images are to be built"
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadInput(f"{told}, and there is no terminal to ask if that is meant", hint=_HINT)
-    print(f"{told}. Is that meant? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise BadInput(f"{question}, and there is no terminal to ask if that is meant", hint=_HINT)
+    print(f"{question}. Is that meant? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise BadInput("nothing was built", hint=_HINT)
 
@@ -254,13 +255,13 @@ def _sources(
     offline: bool,
 ) -> dict[str, Path]:
     """The sources of all images that are to be built, in the store before the first of them is."""
-    wanted = sources_of(
+    sources = sources_of(
         spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")
     )
-    if not wanted:
+    if not sources:
         return {}
-    store = store_of(project, read_site(project, Faults()), wanted)
-    return fetched(wanted, store, progress, offline=offline)
+    store = store_of(project, read_site(project, Faults()), sources)
+    return fetched(sources, store, progress, offline=offline)
 
 
 def _closing(
@@ -279,7 +280,7 @@ def _closing(
         manifest = manifests[name]
         mark = "✗" if manifest.outcome == "failed" else "✓"
         lines.append(f"{mark} {name}  {manifest.outcome}{notes_on(manifest)}")
-        for artifact_format in [one for one in FORMATS if one in manifest.artifacts]:
+        for artifact_format in [fmt for fmt in FORMATS if fmt in manifest.artifacts]:
             artifact = manifest.artifacts[artifact_format]
             size, digest = artifact.size / 1e6, artifact.digest[:19]
             counts = _counts(manifest.checks.get(artifact_format, ()))
@@ -295,7 +296,7 @@ def _shown(path: Path) -> Path:
 
 
 def notes_on(manifest: ProvenImage) -> str:
-    """What a line about an image says besides its outcome."""
+    """Return the notes that follow an image's outcome on its line."""
     notes = []
     if manifest.formats_equal:
         notes.append(
@@ -312,5 +313,5 @@ def notes_on(manifest: ProvenImage) -> str:
 
 
 def _counts(outcomes: Sequence[Outcome]) -> str:
-    found = [one.outcome for one in outcomes]
-    return ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))
+    names = [check.outcome for check in outcomes]
+    return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))

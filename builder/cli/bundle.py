@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from builder.cli.options import (
     EXIT_CODES,
@@ -21,13 +20,14 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
+from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, Contents, write_archive
 from builder.distribute.bundle.contents import Nothing
 from builder.distribute.bundle.gathering import inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.distribute.bundle.writing import size_of
-from builder.distribute.publish import Prove, Release, found_release
+from builder.distribute.publish import Prove, Release
 from builder.distribute.publish.mirroring import Mirrored
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proving import prove_with
@@ -77,7 +77,7 @@ class BundleOptions(SelectorOptions, ProgressOptions):
 
     @property
     def has_inputs(self) -> bool:
-        """Whether what the images are built from is part of the archive."""
+        """True if the archive also holds the inputs of the images."""
         return not (self.no_inputs or self.source)
 
 
@@ -151,15 +151,11 @@ def _of_registry(
     options: BundleOptions, address: str, declared: Sequence[Declared], contents: Contents
 ) -> list[Mirrored]:
     source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
-    found = [
-        found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
-        for one in declared
-    ]
-    if reasons := [reason for _, some in found for reason in some]:
+    releases, reasons = find_releases(source, declared)
+    if reasons:
         raise refusal(reasons, declared, hint=_FIRST_HINT, done="written")
-    releases = [release for release, _ in found if release]
-    for one in releases:
-        contents.add_mirrored(one, source(one.recipe))
+    for release in releases:
+        contents.add_mirrored(release, source(release.recipe))
     return releases
 
 
@@ -170,11 +166,11 @@ def _of_folder(
     if reasons:
         raise refusal(reasons, declared, done="written")
     prove = prove_with(options.key or "", releases, Processes())
-    for one in releases:
-        contents.add_release(one, prove)
+    for release in releases:
+        contents.add_release(release, prove)
     if options.has_inputs:
-        planned = [image for one in declared for image in one.images]
-        images = [image for one in releases for image in one.images]
+        planned = [image for release in declared for image in release.images]
+        images = [image for release in releases for image in release.images]
         pairs = tuple(zip(planned, images, strict=True))
         inputs_of(options.project, pairs, inputs, partial(_repository, options))
         _sign(contents, prove, releases, inputs)
@@ -192,7 +188,7 @@ def _repository(options: BundleOptions, reference: str) -> Source:
 
 def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs: Inputs) -> None:
     """Add the inputs; without a key nobody has signed them."""
-    images = [image for one in releases for image in one.images]
+    images = [image for release in releases for image in release.images]
     index = add_inputs(contents, inputs)
     add_proof(contents, prove(Nothing(INPUTS), index, images))
 
@@ -204,49 +200,50 @@ def _written(
     inputs: Inputs,
 ) -> int:
     target = options.archive
-    names = [f"{one.recipe}:{_tag(one)}" for one in releases]
-    report: dict[str, Any] = {
-        "archive": str(target),
-        "releases": names,
-        "inputs": {
-            "bases": len(inputs.bases) + len(inputs.registry_bases),
-            "sources": len(inputs.sources),
-            "builds": len(inputs.builds),
-            "packages": len({one.file for b in inputs.builds.values() for one in b.given}),
-            "project": len(inputs.project),
-        },
-        "registry_bases": [
-            {"name": one.name, "arch": one.arch, "bytes": one.size}
-            for _, one in sorted(inputs.registry_bases.items())
-        ],
-        "native_tools": [
-            {"name": one.tools.name, "digest": digest, "bytes": one.size}
-            for digest, one in sorted(inputs.native.items())
-        ],
-        "blobs": len(contents.blobs),
-        "bytes": size_of(contents, contents.index()),
+    names = [f"{release.recipe}:{_tag(release)}" for release in releases]
+    counts = {
+        "bases": len(inputs.bases) + len(inputs.registry_bases),
+        "sources": len(inputs.sources),
+        "builds": len(inputs.builds),
+        "packages": len({package.file for b in inputs.builds.values() for package in b.given}),
+        "project": len(inputs.project),
     }
+    bases = [one for _, one in sorted(inputs.registry_bases.items())]
+    native, size, digest = sorted(inputs.native.items()), size_of(contents, contents.index()), ""
     if not options.dry_run:
-        told = Told(Progress(level=options.level).say, report["bytes"], "written")
-        report["bytes"], report["digest"] = write_archive(target, contents, on_bytes=told)
+        progress = Told(Progress(level=options.level).say, size, "written")
+        size, digest = write_archive(target, contents, on_bytes=progress)
     if options.json:
-        print(json.dumps(report, indent=1))
+        report = {
+            "archive": str(target),
+            "releases": names,
+            "inputs": counts,
+            "registry_bases": [
+                {"name": one.name, "arch": one.arch, "bytes": one.size} for one in bases
+            ],
+            "native_tools": [
+                {"name": one.tools.name, "digest": key, "bytes": one.size} for key, one in native
+            ],
+            "blobs": len(contents.blobs),
+            "bytes": size,
+        }
+        print(json.dumps(report | ({"digest": digest} if digest else {}), indent=1))
         return 0
     for name in names:
         print(name)
     if options.has_inputs:
-        some = {"bases": "base", "sources": "source", "packages": "package"}
-        parts = [counted(report["inputs"][key], word) for key, word in some.items()]
+        words = {"bases": "base", "sources": "source", "packages": "package"}
+        parts = [counted(counts[key], word) for key, word in words.items()]
         print(f"  built from {', '.join(parts)}")
-    for one in report["registry_bases"]:
-        print(f"  {one['name']}  {one['arch']}  {one['bytes'] / 1e6:.1f} MB")
-    for one in report["native_tools"]:
-        print(f"  native tools {one['name']}  {one['bytes'] / 1e6:.1f} MB")
-    size = f"{counted(len(contents.blobs), 'blob')}, {report['bytes'] / 1e6:.1f} MB"
+    for base in bases:
+        print(f"  {base.name}  {base.arch}  {base.size / 1e6:.1f} MB")
+    for _, build in native:
+        print(f"  native tools {build.tools.name}  {build.size / 1e6:.1f} MB")
+    shown = f"{counted(len(contents.blobs), 'blob')}, {size / 1e6:.1f} MB"
     if options.dry_run:
-        print(f"dry run, nothing was written: {size}")
+        print(f"dry run, nothing was written: {shown}")
     else:
-        print(f"{target}  {size}  {report['digest']}")
+        print(f"{target}  {shown}  {digest}")
     return 0
 
 

@@ -52,26 +52,26 @@ def run(options: CatalogOptions) -> int:
         Place(registry=options.registry)  # or it says what is wrong with it
     source = options.images_in or options.project / "out"
     out = options.output or options.project / "out/catalog"
-    found = dict(_images(source))
-    if not found:
+    manifests = dict(_images(source))
+    if not manifests:
         hint = "build some, or name their folder: --images-in DIR"
         raise EmptySelection(f"there is no image in {source}", hint=hint)
-    folders = {image: source / image for image in found}
-    if out.resolve() in {one.resolve() for one in (source, *folders.values())}:
+    folders = {image: source / image for image in manifests}
+    if out.resolve() in {path.resolve() for path in (source, *folders.values())}:
         raise BadInput(f"{out} holds images; the site needs a folder of its own")
-    entries = _entries(found, folders)
+    entries = _entries(manifests, folders)
     write_catalog(entries, folders, out, registry=options.registry or "")
-    for one in entries:
-        for fault in one.faults:
-            print(f"{one.image}: {fault}", file=sys.stderr)
+    for entry in entries:
+        for fault in entry.faults:
+            print(f"{entry.image}: {fault}", file=sys.stderr)
     print(f"{counted(len(entries), 'image')}: {out / 'index.html'}")
     return 0
 
 
-def _entries(found: Mapping[str, Manifest | None], folders: Mapping[str, Path]) -> list[Entry]:
-    """What there is to show of each image; raises BadInput that names all that cannot be read."""
+def _entries(manifests: Mapping[str, Manifest | None], folders: Mapping[str, Path]) -> list[Entry]:
+    """Read the entry of each image; raise BadInput with every manifest that cannot be read."""
     entries, faults = [], []
-    for image, manifest in found.items():
+    for image, manifest in manifests.items():
         entry = read_entry(folders[image], manifest) if manifest else None
         if entry:
             entries.append(entry)

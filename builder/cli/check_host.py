@@ -167,7 +167,7 @@ def _contract(path: Path, out: Path, processes: Processes) -> HostContract:
     for image in (path, out / path.name):
         if image.exists():
             return contract_in(_form(image), processes)
-    known = sorted(one.name for one in out.glob("*") if _forms(one))
+    known = sorted(folder.name for folder in out.glob("*") if _forms(folder))
     close = get_close_matches(path.name, known, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
     raise BadInput(

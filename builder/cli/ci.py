@@ -58,26 +58,26 @@ def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
     make, runners = _SYSTEMS[system]
-    given = {_architecture(arch): label for arch, label in options.native_runner}
+    own_runners = {_architecture(arch): label for arch, label in options.native_runner}
     words = ["build-images", "ci", system, *words_of(options.selection)]
-    words += [f"--native-runner={arch}={label}" for arch, label in given.items()]
+    words += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
     words += ["--keyless"] if options.keyless else []
-    made = pipelines.pipeline_of(
+    pipeline = pipelines.pipeline_of(
         load_plan(options.project, options.selection).images,
-        {**runners, **given},
+        {**runners, **own_runners},
         command=shlex.join(words),
         key=KEYLESS if options.keyless else SECRET_KEY,
     )
-    print(make(made), end="")
+    print(make(pipeline), end="")
     return 0
 
 
 def _architecture(name: str) -> str:
-    found = architecture(name)
-    if found is None:
+    known_architecture = architecture(name)
+    if known_architecture is None:
         known = ", ".join(ARCHITECTURES)
         raise BadInput(f"--native-runner: unknown architecture {name}; architectures: {known}")
-    return found.name
+    return known_architecture.name
 
 
 def _runner(text: str) -> tuple[str, str]:

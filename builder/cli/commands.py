@@ -83,8 +83,8 @@ def command_of(name: str) -> Command:
 
 def options_of(command: Command) -> Options:
     """Return the options of a command, before a command line is parsed into them."""
-    made: Options = get_type_hints(command.run)["options"]()
-    return made
+    options: Options = get_type_hints(command.run)["options"]()
+    return options
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -130,7 +130,7 @@ def make_parser(declared: Sequence[str] = tuple(ABOUT), *, is_help: bool = False
         prog="build-images", dest="command", title="commands", metavar="COMMAND"
     )
     for name, about in ABOUT.items():
-        made: Parser = commands.add_parser(
+        subparser: Parser = commands.add_parser(
             name,
             help=about,
             description=about[:1].upper() + about[1:] + ".",
@@ -138,8 +138,8 @@ def make_parser(declared: Sequence[str] = tuple(ABOUT), *, is_help: bool = False
             epilog=EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.commands = tuple(ABOUT)
-        made.set_defaults(parser=made)
+        subparser.commands = tuple(ABOUT)
+        subparser.set_defaults(parser=subparser)
         if name in declared:
-            command_of(name).declare(made)
+            command_of(name).declare(subparser)
     return parser

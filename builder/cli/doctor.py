@@ -87,7 +87,7 @@ def _gpu_health(options: DoctorOptions) -> int:
 def _releases(project: Path) -> dict[str, CudaRelease]:
     """The CUDA releases known here; in a project, with those that it adds."""
     faults = Faults()
-    found = read_facts(project, faults)
+    facts = read_facts(project, faults)
     if faults.found:
         raise BadInput.of(faults.found)
-    return dict(found.cuda)
+    return dict(facts.cuda)

@@ -52,6 +52,6 @@ def run(options: FetchOptions) -> int:
     if options.json:
         print(json.dumps({url: str(path) for url, path in sorted(paths.items())}, indent=1))
     else:
-        size = sum(one.size for one in sources) / 1e6
+        size = sum(source.size for source in sources) / 1e6
         print(f"{counted(len(sources), 'source')}, {size:.1f} MB, in {store.path}")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
@@ -61,7 +60,7 @@ def run(options: GcOptions) -> int:
             end_orphans(home.builders, home=home.path)
             clean(tools)
         everything = Selection(everything=True, flavours=FLAVOURS)
-        found = garbage(
+        unused = garbage(
             tools,
             options.project,
             load_plan(options.project, everything).images,
@@ -69,35 +68,36 @@ def run(options: GcOptions) -> int:
             layers=options.layers,
         )
         if options.free:
-            free(found, tools)
+            free(unused, tools)
     if options.json:
-        print(json.dumps(as_data(found, freed=options.free), indent=1))
+        print(json.dumps(as_data(unused, freed=options.free), indent=1))
     else:
-        print(as_text(found, freed=options.free))
+        print(as_text(unused, freed=options.free))
     return 0
 
 
-def as_text(found: Sequence[Garbage], *, freed: bool) -> str:
+def as_text(items: Sequence[Garbage], *, freed: bool) -> str:
     """One line for each thing, and what all of it takes."""
-    if not found:
+    if not items:
         return "nothing to free: all that is in the store is referred to, or was used lately"
-    width = max(len(one.name) for one in found)
+    width = max(len(item.name) for item in items)
     lines = [
-        f"{one.kind:7} {one.name:{width}}  {one.bytes / 1e6:9.1f} MB  {one.why}" for one in found
+        f"{item.kind:7} {item.name:{width}}  {item.bytes / 1e6:9.1f} MB  {item.why}"
+        for item in items
     ]
-    total = f"{sum(one.bytes for one in found) / 1e6:.1f} MB"
-    count = counted(len(found), "thing")
+    total = f"{sum(item.bytes for item in items) / 1e6:.1f} MB"
+    count = counted(len(items), "thing")
     if freed:
         return "\n".join([*lines, f"{count} removed, {total} freed"])
     return "\n".join([*lines, f"{count}, {total}; 'build-images gc --free' removes them"])
 
 
-def as_data(found: Sequence[Garbage], *, freed: bool) -> dict[str, Any]:
+def as_data(items: Sequence[Garbage], *, freed: bool) -> dict[str, object]:
     """The same as data."""
     keys = ("kind", "name", "bytes", "why")
     return {
         "schema": "build-images/gc/v1",
         "freed": freed,
-        "bytes": sum(one.bytes for one in found),
-        "garbage": [{key: getattr(one, key) for key in keys} for one in found],
+        "bytes": sum(item.bytes for item in items),
+        "garbage": [{key: getattr(item, key) for key in keys} for item in items],
     }

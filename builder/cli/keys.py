@@ -65,18 +65,18 @@ def run(options: KeysOptions) -> int:
 
 
 def _password() -> str:
-    found = os.environ.get(PASSWORD)
-    if found is not None:
-        return found
+    password = os.environ.get(PASSWORD)
+    if password is not None:
+        return password
     if sys.stdin is None or not sys.stdin.isatty():
         raise BadInput(
             f"no password for the private key: {PASSWORD} is not set, and there is no terminal",
             hint=f"set {PASSWORD}; it may be empty",
         )
     try:
-        found = getpass.getpass("password for the private key: ")
-        if getpass.getpass("the same again: ") == found:
-            return found
+        password = getpass.getpass("password for the private key: ")
+        if getpass.getpass("the same again: ") == password:
+            return password
     except EOFError as error:
         raise BadInput("no password was given, and no key made") from error
     raise BadInput("the two passwords differ, and no key was made")

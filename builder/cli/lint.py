@@ -79,7 +79,7 @@ def look(
 
 
 def _pins_bases(lock: Path) -> bool:
-    """Whether base images are locked: its registries may have been out of reach."""
+    """True if base images are locked; not so if their registries were out of reach."""
     return lock.exists() and "\n  - reference: " in lock.read_text(encoding="utf-8")
 
 
@@ -94,11 +94,11 @@ def as_text(report: LintReport) -> str:
 
 
 def summary(report: LintReport) -> list[str]:
-    """Which linters ran, on how many specs, with how many findings; what was not run."""
+    """Return the numbers of findings and specs, the linters that ran and those that are missing."""
     unchanged = f", {report.cached} of them unchanged since they were" if report.cached else ""
-    found = f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}"
+    counts = f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}"
     lines = [
-        f"{found} in {counted(report.specs, 'spec')}{unchanged} linted",
+        f"{counts} in {counted(report.specs, 'spec')}{unchanged} linted",
         f"linters: our own rules, {', '.join(report.ran)}",
     ]
     if report.missing:

@@ -46,6 +46,7 @@ from builder.distribute.pull.proving import proofs_of
 from builder.distribute.pull.pulling import NotProven, Wanted, pull
 from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
+from builder.model.records import write
 from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.progress import Progress, Told
@@ -180,7 +181,7 @@ def _check_whole(options: LoadOptions, archive: Bundle) -> None:
     It comes after the proof is judged: of an archive that nobody signed, no more is read.
     """
     say = Progress(level=options.level).say
-    archive.check(Told(say, sum(one.size for one in archive.archive.blobs.values()), "read"))
+    archive.check(Told(say, sum(blob.size for blob in archive.archive.blobs.values()), "read"))
 
 
 # Into a registry
@@ -196,19 +197,19 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: Wanted, address:
     _refuse(options, bundled.images, bundled.reasons)
     _check_whole(options, archive)
     proven = bundled.proven()
-    for line in [line for one in releases for line in one.leave_out(proven)]:
+    for line in [line for release in releases for line in release.leave_out(proven)]:
         say(line)
     mirror = Mirror(archive.repository, to, jobs=options.jobs, say=say)
     if narrowed := mirror.narrowed(releases):
         raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
     if options.dry_run:
-        planned = [mirror.described(one) for one in releases]
+        planned = [mirror.described(release) for release in releases]
         show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
         return 0
     done, traffic = mirror.copy(releases)
-    for one in bundled.images:
-        if one.wanted.format == "oci":
-            last_pulls().write(one.wanted.remembered, one.judged.gathered, one.wanted.policy)
+    for image in bundled.images:
+        if image.wanted.format == "oci":
+            last_pulls().write(image.wanted.remembered, image.judged.gathered, image.wanted.policy)
     show_published(done, traffic, as_json=options.json)
     return 0
 
@@ -221,27 +222,28 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: Wanted, folder: Pa
     _refuse(options, images, [])
     _check_whole(options, archive)
     if options.dry_run:
-        print("\n".join(f"{one.wanted.reference}: proven" for one in images))
+        print("\n".join(f"{image.wanted.reference}: proven" for image in images))
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     say = Progress(level=options.level).say
-    kept = kept_in(Home.of_environment().pulls, check=archive.archive.go_on, tell=say)
+    store = kept_in(Home.of_environment().pulls, check=archive.archive.go_on, tell=say)
     done = [
         pull(
-            one.wanted,
-            one.judged,
-            one.source,
-            kept=kept,
+            image.wanted,
+            image.judged,
+            image.source,
+            kept=store,
             last=last_pulls(),
-            output=folder / one.wanted.folder_name,
+            output=folder / image.wanted.folder_name,
             say=say,
         )
-        for one in images
+        for image in images
     ]
     if options.json:
-        print(json.dumps([{**one.receipt, "at": str(one.path)} for one in done], indent=1))
+        receipts = [{**write(pulled.receipt), "at": str(pulled.path)} for pulled in done]
+        print(json.dumps(receipts, indent=1))
     else:
-        print("\n".join(str(one.path) for one in done))
+        print("\n".join(str(pulled.path) for pulled in done))
     return 0
 
 
@@ -260,7 +262,7 @@ def _into_home(options: LoadOptions, archive: Bundle, site: Wanted) -> int:
     )
     rulings = (signature(site.policy, gathered), dates(site.policy, gathered))
     _show(options, repository.name, rulings)
-    if any(one.result == REFUSED for one in rulings):
+    if any(ruling.result == REFUSED for ruling in rulings):
         raise NotProven(repository.name, rulings)
     _check_whole(options, archive)
     inputs = inputs_of(repository, index)
@@ -283,8 +285,8 @@ def _into_home(options: LoadOptions, archive: Bundle, site: Wanted) -> int:
         counts = {**asdict(done), "packages": len(done.packages)}
         print(json.dumps({"home": str(home.path), **counts}, indent=1))
         return 0
-    some = {"base": done.bases, "source": done.sources, "package": len(done.packages)}
-    parts = [counted(number, word) for word, number in some.items()]
+    counts = {"base": done.bases, "source": done.sources, "package": len(done.packages)}
+    parts = [counted(number, word) for word, number in counts.items()]
     parts += [f"native tools {name}" for name in done.native]
     print(f"{', '.join(parts)} in {home.path}")
     if options.checkout:

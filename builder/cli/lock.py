@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from builder.build.locking import Lockable
 from builder.cli.options import (
@@ -75,7 +75,7 @@ def _show_check(
 ) -> None:
     if as_json:
         texts = [" for ".join(key) for key in unpinned]
-        print(json.dumps({"unlocked": [one.urls[0] for one in unlocked], "unpinned": texts}))
+        print(json.dumps({"unlocked": [source.urls[0] for source in unlocked], "unpinned": texts}))
     else:
         print(f"{LOCK} matches the recipes{_lacking(unlocked, unpinned)}")
 
@@ -87,23 +87,26 @@ def _lacking(unlocked: Sequence[SourceRequest], unpinned: Sequence[Key]) -> str:
     return f"; {sources} and {bases} are not locked yet"
 
 
-def _show(before: Lock, written: Lock, found: Downloads) -> None:
+def _show(before: Lock, written: Lock, downloads: Downloads) -> None:
     print(f"{LOCK}: {_counts('source', before.sources, written.sources)}")
     print(f"{LOCK}: {_counts('base image', before.references, written.references)}")
-    for recipe, repository, commit in found.clones:
+    for recipe, repository, commit in downloads.clones:
         how = f"at commit {commit}" if commit else "at no commit: it can change from day to day"
         print(f"not lockable: {recipe} clones {repository} {how}")
 
 
-def _counts(what: str, before: Mapping[Any, object], after: Mapping[Any, object]) -> str:
+K = TypeVar("K")
+
+
+def _counts(noun: str, before: Mapping[K, object], after: Mapping[K, object]) -> str:
     new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
     changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
-    return f"{counted(len(after), what)}; {new} new, {changed} changed, {gone} gone"
+    return f"{counted(len(after), noun)}; {new} new, {changed} changed, {gone} gone"
 
 
 def lock_json(written: Lock) -> str:
     """The lock for programs."""
-    sources = [dataclasses.asdict(one) for _, one in sorted(written.sources.items())]
+    sources = [dataclasses.asdict(source) for _, source in sorted(written.sources.items())]
     references = [
         {"reference": reference, "arch": arch, "digest": digest}
         for (reference, arch), digest in sorted(written.references.items())

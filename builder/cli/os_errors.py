@@ -1,4 +1,4 @@
-"""What the system refuses, in words that say which file, why, and what next."""
+"""Messages for errors of the operating system: the file, the reason, and what to do next."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _HINTS = {
 }
 
 
-def told(error: OSError) -> tuple[str, int]:
-    """What to say of an error, its hint in a line of its own, and the exit code."""
+def describe(error: OSError) -> tuple[str, int]:
+    """Return the message for an error, with its hint on a second line, and the exit code."""
     names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    what = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
+    problem = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
     hint = _HINTS.get(error.errno or 0)
     code = (MissingPrerequisite if _lacks(error) else BadInput).exit_code
-    return f"{what}" + (f"\n  hint: {hint}" if hint else ""), code
+    return f"{problem}" + (f"\n  hint: {hint}" if hint else ""), code
 
 
 def _lacks(error: OSError) -> bool:
-    """Whether the machine lacks something: room, or a home that can be written to."""
+    """True if the machine lacks disk space, or a home directory that can be written to."""
     if error.errno in _FULL:
         return True
     named = [Path(str(name)) for name in (error.filename, error.filename2) if name is not None]
@@ -36,4 +36,4 @@ def _lacks(error: OSError) -> bool:
         home = Home.of_environment().path
     except MissingPrerequisite:  # this user has none
         return False
-    return any(one == home or home in one.parents or one in home.parents for one in named)
+    return any(path == home or home in path.parents or path in home.parents for path in named)

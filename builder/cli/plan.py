@@ -6,7 +6,7 @@ import json
 
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
-from builder.cli.plans import image_states, load_plan, states_of_stages, wanted_now
+from builder.cli.plans import expected_now, image_states, load_plan, states_of_stages
 
 _MOST_WITH_STAGES = 50  # images; of more, stages are shown if that is asked for
 
@@ -39,7 +39,7 @@ def run(options: PlanOptions) -> int:
     if options.graph:
         print(show.plan_graph(plan))
         return 0
-    states = image_states(options.out, plan.images, wanted_now())
+    states = image_states(options.out, plan.images, expected_now())
     if options.json:
         stages = states_of_stages(plan.images)
         print(json.dumps(show.plan_json(plan, states, stages), indent=1))

@@ -45,14 +45,14 @@ def compiled(project: Path, plan: Plan) -> list[Spec]:
     return specs
 
 
-def wanted_now(
+def expected_now(
     *,
     formats: Sequence[str] = FORMATS,
     engine: str = "buildah",
     verify: bool = True,
     native_tools: bool = True,
 ) -> Wanted:
-    """What a manifest has to say for its image to be done; the defaults are the main job's."""
+    """Return the run that a finished image's manifest must match; by default the main job's."""
     return Wanted(
         formats=tuple(formats),
         engine=engine,
@@ -62,11 +62,11 @@ def wanted_now(
     )
 
 
-def image_states(out: Path, images: Sequence[PlannedImage], wanted: Wanted | None) -> list[str]:
-    """Say for each image what the main job would do with it; all of it anew without `wanted`."""
-    if wanted is None:
+def image_states(out: Path, images: Sequence[PlannedImage], expected: Wanted | None) -> list[str]:
+    """Say for each image what the main job would do with it; all of it anew without `expected`."""
+    if expected is None:
         return ["to build: all of it anew"] * len(images)
-    return [state_of(out, image, wanted).text for image in images]
+    return [state_of(out, image, expected).text for image in images]
 
 
 def states_of_stages(

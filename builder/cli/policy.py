@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from builder.cli.options import Options, Parser, a_path, add_project
 from builder.model.errors import counted
@@ -52,10 +51,10 @@ def declare(parser: Parser) -> None:
 def run(options: PolicyOptions) -> int:
     """Try a policy on recorded cases; 1 if it judges one of them otherwise than expected."""
     policy = read_policy(options.policy) if options.policy else None
-    tried = [try_case(one, policy) for one in read_cases(options.cases)]
-    wrong = [one for one in tried if one.wrong]
+    tried = [try_case(case, policy) for case in read_cases(options.cases)]
+    wrong = [trial for trial in tried if trial.wrong]
     if options.json:
-        print(json.dumps([_as_json(one) for one in tried], indent=1))
+        print(json.dumps([_as_json(trial) for trial in tried], indent=1))
     else:
         _show(tried, explain=options.explain)
         print(f"{counted(len(tried), 'case')}, {len(wrong)} not as expected")
@@ -63,20 +62,20 @@ def run(options: PolicyOptions) -> int:
 
 
 def _show(tried: list[Tried], *, explain: bool) -> None:
-    for one in tried:
-        mark = "✗" if one.wrong else "✓"
-        about = f": {one.case.about}" if one.case.about else ""
-        print(printable(f"{mark} {one.case.name}{about}"))
-        for line in one.wrong:
+    for trial in tried:
+        mark = "✗" if trial.wrong else "✓"
+        about = f": {trial.case.about}" if trial.case.about else ""
+        print(printable(f"{mark} {trial.case.name}{about}"))
+        for line in trial.wrong:
             print(f"    {printable(line)}")
         if explain:
-            print("\n".join(as_lines(one.rulings, fixes=False)))
+            print("\n".join(as_lines(trial.rulings, fixes=False)))
 
 
-def _as_json(one: Tried) -> dict[str, Any]:
+def _as_json(trial: Tried) -> dict[str, object]:
     return {
-        "case": one.case.name,
-        "as_expected": not one.wrong,
-        "wrong": list(one.wrong),
-        "rules": [asdict(ruling) for ruling in one.rulings],
+        "case": trial.case.name,
+        "as_expected": not trial.wrong,
+        "wrong": list(trial.wrong),
+        "rules": [asdict(ruling) for ruling in trial.rulings],
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from builder.cli.options import (
     EXIT_CODES,
@@ -23,6 +22,7 @@ from builder.compile.spec import block_faults
 from builder.distribute.publish import Done, Mirror, Publisher, found_release
 from builder.distribute.publish.attached_failures import any_failing, attach_failures
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.distribute.publish.mirroring import Mirrored
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proving import prove_with
 from builder.distribute.publish.selection import (
@@ -35,7 +35,7 @@ from builder.distribute.publish.selection import (
 )
 from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
-from builder.registry import Registry
+from builder.registry import Registry, Source
 from builder.system.process import Processes
 from builder.system.progress import Progress
 
@@ -132,8 +132,8 @@ def run(options: PublishOptions) -> int:
         return _copied(options, declared, source, to)
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
-        told = _attached(options, declared, to, processes)
-        raise refusal(reasons, declared, told=told, hint=_hint(options, declared))
+        notes = _attached(options, declared, to, processes)
+        raise refusal(reasons, declared, told=notes, hint=_hint(options, declared))
     publisher = Publisher(
         to,
         prove_with(options.key or "", releases, processes),
@@ -144,7 +144,7 @@ def run(options: PublishOptions) -> int:
     if reasons := publisher.narrowed(releases):
         raise refusal(reasons, declared, hint=NARROW_HINT)
     if options.dry_run:
-        planned = [publisher.described(one) for one in releases]
+        planned = [publisher.described(release) for release in releases]
         show_published(planned, publisher.missing(releases), as_json=options.json, before=DRY)
         return 0
     done, traffic = publisher.publish(releases)
@@ -160,9 +160,9 @@ def _attached(
     to: Callable[[str], Registry],
     processes: Processes,
 ) -> list[str]:
-    """What was done about images that fail: nothing, unless that was asked for.
+    """Attach failures to published images if that was asked for; return a line for each.
 
-    What failed on one machine may be that machine's fault.
+    A failure may be the fault of this machine alone.
     """
     if not options.attach_failures:
         return []
@@ -189,23 +189,32 @@ def _copied(
     to: Callable[[str], Registry],
 ) -> int:
     """Copy the releases from another registry."""
-    found = [
-        found_release(source(one.recipe), one.recipe, (one.tag, *one.floating), one.architectures)
-        for one in declared
-    ]
-    if reasons := [reason for _, some in found for reason in some]:
+    releases, reasons = find_releases(source, declared)
+    if reasons:
         raise refusal(reasons, declared, hint="publish them there first")
-    releases = [release for release, _ in found if release]
     mirror = Mirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
     if reasons := mirror.narrowed(releases):
         raise refusal(reasons, declared, hint=NARROW_HINT)
     if options.dry_run:
-        planned = [mirror.described(one) for one in releases]
+        planned = [mirror.described(release) for release in releases]
         show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
         return 0
     done, traffic = mirror.copy(releases)
     show_published(done, traffic, as_json=options.json)
     return 0
+
+
+def find_releases(
+    source: Callable[[str], Source], declared: Sequence[Declared]
+) -> tuple[list[Mirrored], list[str]]:
+    """Find the declared releases in a registry; return them, and the reasons against copying."""
+    releases, reasons = [], []
+    for release in declared:
+        name, tags = release.recipe, (release.tag, *release.floating)
+        mirrored, faults = found_release(source(name), name, tags, release.architectures)
+        releases += [mirrored] if mirrored else []
+        reasons += faults
+    return releases, reasons
 
 
 def show_published(
@@ -215,20 +224,20 @@ def show_published(
     if as_json:
         published = [
             {
-                "repository": one.repository,
-                "tag": one.tag,
-                "floating": list(one.floating),
-                "digest": one.digest,
-                "images": {arch: dict(digests) for arch, digests in one.images.items()},
+                "repository": release.repository,
+                "tag": release.tag,
+                "floating": list(release.floating),
+                "digest": release.digest,
+                "images": {arch: dict(digests) for arch, digests in release.images.items()},
             }
-            for one in done
+            for release in done
         ]
         print(json.dumps({"releases": published, **_traffic_json(traffic)}, indent=1))
         return
-    for one in done:
-        print(f"{one.repository}:{one.tag}{_also(one.floating)}")
-        print(f"  {one.digest}  {', '.join(one.images)}")
-        for arch, digests in one.images.items():
+    for release in done:
+        print(f"{release.repository}:{release.tag}{_also(release.floating)}")
+        print(f"  {release.digest}  {', '.join(release.images)}")
+        for arch, digests in release.images.items():
             print(f"    {arch}  {digests['oci']}  {', '.join(digests)}")
     print(before + _traffic(traffic))
 
@@ -246,7 +255,7 @@ def _traffic(traffic: Traffic) -> str:
     return "; ".join(parts)
 
 
-def _traffic_json(traffic: Traffic) -> dict[str, Any]:
+def _traffic_json(traffic: Traffic) -> dict[str, object]:
     return {
         "blobs": {
             how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from builder.cli.options import (
     Parser,
@@ -20,11 +19,12 @@ from builder.cli.options import (
     add_project,
     not_empty,
 )
-from builder.cli.os_errors import told
+from builder.cli.os_errors import describe
 from builder.distribute.pull.pulling import NotProven, Pulled, Wanted
 from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
 from builder.distribute.pull.several import LookedAt, Puller, Request
 from builder.model.errors import BuildImagesError, Interrupted
+from builder.model.records import write
 from builder.registry import Credentials
 from builder.system.process import Processes
 from builder.system.terminal import printable, printable_lines
@@ -116,7 +116,7 @@ def run(options: PullOptions) -> int:
     references = references_of(options.references)
     several = len(references) > 1
     shown = _Shown(options=options, several=several)
-    wanted = request_of(
+    template = request_of(
         references[0],
         options.format,
         policy=options.policy,
@@ -134,7 +134,7 @@ def run(options: PullOptions) -> int:
     )
     requests = [
         Request(wanted=asked, output=_output(options, asked, several=several))
-        for asked in (replace(wanted, reference=reference) for reference in references)
+        for asked in (replace(template, reference=reference) for reference in references)
     ]
     worst = 0
     with (
@@ -154,7 +154,7 @@ def run(options: PullOptions) -> int:
             except OSError as error:  # a full disk is one image's: the next one may be smaller
                 if not several or isinstance(error, BrokenPipeError):
                     raise
-                text, code = told(error)
+                text, code = describe(error)
                 print(printable_lines(f"build-images: {text}"), file=sys.stderr)
                 worst = max(worst, code)
     return worst
@@ -176,20 +176,20 @@ def _pull_one(shown: _Shown, image: LookedAt) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """How results are told: of several references, JSON is a line each."""
+    """Printed results; with several references, JSON is one line each."""
 
     options: PullOptions
     several: bool
 
     def rules(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
         if self.options.json:
-            self.json({"reference": reference, "rules": [asdict(one) for one in rulings]})
+            self.json({"reference": reference, "rules": [asdict(ruling) for ruling in rulings]})
             return
         if self.several:
             print(printable(reference))
         print("\n".join(as_lines(rulings, fixes=False)))
 
-    def json(self, document: dict[str, Any]) -> None:
+    def json(self, document: dict[str, object]) -> None:
         print(json.dumps(document, indent=None if self.several else 1), flush=True)
 
     def say(self, text: str) -> None:
@@ -199,18 +199,18 @@ class _Shown:
     def pulled(self, done: Pulled) -> None:
         """Show what is on disk now."""
         if self.options.json:
-            self.json({**done.receipt, "at": str(done.path)})
+            self.json({**write(done.receipt), "at": str(done.path)})
             return
         if self.options.explain:
             print("\n".join(as_lines(done.rulings)))
         if not done.fresh:
             self.say("it is there already, and whole")
-        for what, some in done.receipt["changes"].items() if done.fresh else ():
-            self.say(f"{some['count']} {what}: {', '.join(some['paths'][:3])}")
+        for kind, change in done.receipt.changes.items() if done.fresh else ():
+            self.say(f"{change.count} {kind}: {', '.join(change.paths[:3])}")
         print(done.path, flush=True)
 
 
-def _output(options: PullOptions, wanted: Wanted, *, several: bool) -> Path:
+def _output(options: PullOptions, request: Wanted, *, several: bool) -> Path:
     if options.output and not several:
         return options.output
-    return (options.output or Path.cwd()) / wanted.folder_name
+    return (options.output or Path.cwd()) / request.folder_name

@@ -8,7 +8,6 @@ import datetime as dt
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from builder.cli.options import (
     Parser,
@@ -83,7 +82,7 @@ def run(options: RehearseOptions) -> int:
     return 1 if any(cell.has_failed for cell in cells) else 0
 
 
-def as_json(cells: Sequence[CellTrials]) -> dict[str, Any]:
+def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
     """The rehearsal for programs."""
     return {
         "schema": "build-images/rehearsal/v1",
@@ -100,7 +99,7 @@ def as_json(cells: Sequence[CellTrials]) -> dict[str, Any]:
 
 
 def as_text(cells: Sequence[CellTrials], *, with_passed: bool) -> Iterator[str]:
-    """What failed and what was not tried in each cell, and what passed if that is asked for."""
+    """Yield the failed and untried checks of each cell, and on request the passed ones."""
     for cell in cells:
         yield f"{cell.image}: {_counts(cell.trials)}"
         for outcome in (FAILED, NOT_TRIED, *((PASSED,) if with_passed else ())):

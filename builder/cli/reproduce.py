@@ -93,7 +93,7 @@ def _folder(path: Path, out: Path) -> Path:
     for folder in folders:
         if (folder / MANIFEST).exists():
             return folder
-    known = [one.parent.name for one in sorted(out.glob(f"*/{MANIFEST}"))]
+    known = [file.parent.name for file in sorted(out.glob(f"*/{MANIFEST}"))]
     close = get_close_matches(path.name, known, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
     raise BadInput(
@@ -125,10 +125,10 @@ def _spec(project: Path, manifest: Manifest) -> Spec:
     )
     hint = f"take the project as it was then, or build it anew: build-images --image {name}"
     try:
-        made = load_plan(project, selection)
+        plan = load_plan(project, selection)
     except EmptySelection as error:
         raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
-    [spec] = compiled(project, made)
+    [spec] = compiled(project, plan)
     if spec.image.content_key != manifest.content_key:
         raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
     return spec
@@ -144,7 +144,7 @@ def _as_json(comparison: Comparison) -> str:
             "image": comparison.image,
             "reproduced": comparison.is_same,
             "artifacts": digests,
-            "differences": [dataclasses.asdict(one) for one in comparison.differences],
+            "differences": [dataclasses.asdict(change) for change in comparison.differences],
             "packages": list(comparison.packages),
             "duration_s": comparison.duration_s,
         },
@@ -156,9 +156,9 @@ def _as_text(comparison: Comparison) -> str:
     mark, end = ("✓", "the same") if comparison.is_same else ("✗", "it differs")
     lines = [f"{mark} {comparison.image}  built again in {comparison.duration_s:.0f} s: {end}"]
     for name, digest in comparison.before.items():
-        found = comparison.after[name]
-        lines.append(f"    {name:12} {found}" + ("" if found == digest else f", not {digest}"))
-    lines += [f"  {one}" for one in comparison.differences]
+        rebuilt = comparison.after[name]
+        lines.append(f"    {name:12} {rebuilt}" + ("" if rebuilt == digest else f", not {digest}"))
+    lines += [f"  {difference}" for difference in comparison.differences]
     if packages := comparison.packages:
         more = len(packages) - _SHOWN
         text = "; ".join(packages[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")

@@ -74,8 +74,8 @@ def words_of(options: SetupOptions) -> list[str]:
 
 def run(options: SetupOptions) -> int:
     """Run the set-up; its exit code."""
-    found = shutil.which(sys.argv[0])
-    command = str(Path(found).absolute()) if found else "build-images"
+    program = shutil.which(sys.argv[0])
+    command = str(Path(program).absolute()) if program else "build-images"
     own = {"BUILD_IMAGES_SETUP": f"{command} setup", "BUILD_IMAGES_PYTHON": sys.executable}
     with tempfile.TemporaryDirectory() as folder:
         try:

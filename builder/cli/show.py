@@ -25,12 +25,12 @@ def plan_text(
 ) -> str:
     """The images in build order, each with its state and, if it is to be built, its stages'."""
     width = max(len(image.identifier) for image in plan.images)
-    target = max((len(state.stage.target) for some in stages for state in some), default=0)
+    target = max((len(row.stage.target) for rows in stages for row in rows), default=0)
     lines: list[str] = []
     for number, (image, state) in enumerate(zip(plan.images, states, strict=True), start=1):
         lines.append(f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}")
         if stages and state.startswith("to build"):
-            lines += [f"       {one.stage.target:{target}}  {one}" for one in stages[number - 1]]
+            lines += [f"       {row.stage.target:{target}}  {row}" for row in stages[number - 1]]
     count = counted(len(plan.images), "image")
     left_out = len(plan.left_out)
     more = f"; {left_out} left out ('build-images explain' says why)" if left_out else ""
@@ -44,14 +44,14 @@ def plan_json(
     return {
         "schema": "build-images/plan/v1",
         "images": [
-            _image_json(image, state, some)
-            for image, state, some in zip(plan.images, states, stages, strict=True)
+            _image_json(image, state, image_stages)
+            for image, state, image_stages in zip(plan.images, states, stages, strict=True)
         ],
-        "left_out": [_left_out_json(one) for one in plan.left_out],
+        "left_out": [_left_out_json(entry) for entry in plan.left_out],
     }
 
 
-def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, Any]:
+def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, object]:
     return {
         "image": image.identifier,
         "cell": asdict(image.cell),
@@ -60,24 +60,24 @@ def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -
         "stages": [f"{stage.name}-{stage.version}" for stage in image.stages],
         "stage_states": [
             {
-                "stage": one.stage.target,
-                "key": one.stage.key,
-                "state": one.state,
-                "shared_with": one.shared_with,
-                "why": one.why,
+                "stage": stage_state.stage.target,
+                "key": stage_state.stage.key,
+                "state": stage_state.state,
+                "shared_with": stage_state.shared_with,
+                "why": stage_state.why,
             }
-            for one in stages
+            for stage_state in stages
         ],
         "checks": [check.name for check in image.checks],
         "state": state,
     }
 
 
-def _left_out_json(one: LeftOut) -> dict[str, Any]:
+def _left_out_json(left_out: LeftOut) -> dict[str, object]:
     return {
-        "image": one.cell.identifier,
-        "cell": asdict(one.cell),
-        "reasons": [{"layer": reason.layer, "text": reason.text} for reason in one.reasons],
+        "image": left_out.cell.identifier,
+        "cell": asdict(left_out.cell),
+        "reasons": [{"layer": reason.layer, "text": reason.text} for reason in left_out.reasons],
     }
 
 
@@ -121,8 +121,8 @@ def explanation(
         for text, cells in by_reason(plan.left_out):
             lines += [f"- {text}", *(f"    {line}" for line in cells)]
     else:
-        for one in plan.left_out:
-            lines += [f"- {one.cell.identifier}", *(f"    {reason}" for reason in one.reasons)]
+        for entry in plan.left_out:
+            lines += [f"- {entry.cell.identifier}", *(f"    {reason}" for reason in entry.reasons)]
     return "\n".join(lines)
 
 
@@ -143,7 +143,7 @@ def explanation_json(
             }
             for image in plan.images
         ],
-        "out": [_left_out_json(one) for one in plan.left_out],
+        "out": [_left_out_json(entry) for entry in plan.left_out],
     }
 
 

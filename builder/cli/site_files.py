@@ -79,20 +79,20 @@ def run(options: SiteFilesOptions) -> int:
     for name, text in texts.items():
         _write(folder / name, text)
     if rest := len(images) - len(digests):
-        told = f"{counted(rest, 'image')} not built here: named by tag, and without an shpc entry"
-        print(told, file=sys.stderr)
+        note = f"{counted(rest, 'image')} not built here: named by tag, and without an shpc entry"
+        print(note, file=sys.stderr)
     print("\n".join(str(folder / image.identifier) for image in images))
     return 0
 
 
 def _digests(images: Iterable[PlannedImage], folder: Path) -> dict[str, str]:
     """The digest of each image's OCI manifest, where it is built from these very inputs."""
-    found = {}
+    digests = {}
     for image in images:
         manifest = read_manifest(folder / image.identifier)
         if manifest and manifest.content_key == image.content_key:
-            found[image.identifier] = manifest.artifacts["oci"].digest
-    return found
+            digests[image.identifier] = manifest.artifacts["oci"].digest
+    return digests
 
 
 def _write(path: Path, text: str) -> None:

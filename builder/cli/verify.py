@@ -190,26 +190,26 @@ def run(options: VerifyOptions) -> int:
 
 
 def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
-    """What was found, a line a check; of further runs, too, which do not decide the outcome."""
-    found = done.found
-    lines = [f"{found.image}: {found.outcome}{notes_on(found)}"]
+    """Return a line for each check, also for further runs, which do not decide the outcome."""
+    manifest = done.found
+    lines = [f"{manifest.image}: {manifest.outcome}{notes_on(manifest)}"]
     lines += [
-        f"  {name:12} {one.check:16} {one.outcome:8} {one_line(one.reason)}"
-        for name, outcomes in found.checks.items()
-        for one in outcomes
+        f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"
+        for name, outcomes in manifest.checks.items()
+        for check in outcomes
     ]
     lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
     return "\n".join(lines)
 
 
 def _receipt(folder: Path, ranks: RankOptions | None, options: VerifyOptions) -> Receipt | None:
-    """What says which image was pulled, if the folder is not one that an image was built in."""
+    """Return the receipt of a pulled image; None for the folder that an image was built in."""
     if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
         return None
     if ranks or options.bench:
-        what = "--launcher" if ranks else "--bench"
+        option = "--launcher" if ranks else "--bench"
         raise BadInput(
-            f"{what}: {folder} holds one format that was pulled, and this wants all of an image",
+            f"{option}: {folder} holds one format that was pulled, and this wants all of an image",
             hint="name the folder in which it was built; without this option its checks are run",
         )
     return receipt
@@ -228,7 +228,7 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))
     if measured.has_collapsed:
         return 1
-    untold = any(one.outcome == SKIPPED for one in measured.outcomes.values())
+    untold = any(check.outcome == SKIPPED for check in measured.outcomes.values())
     return MissingPrerequisite.exit_code if untold else 0
 
 
@@ -239,13 +239,13 @@ def _launched(run: Run, folder: Path, ranks: RankOptions, options: VerifyOptions
         return done.exit_code
     print(f"{done.manifest.image}: {ranks.ranks} ranks{', emulated' if done.emulated else ''}")
     for artifact_format, outcomes in done.outcomes.items():
-        for one in outcomes:
-            print(f"  {artifact_format:12} {one.check:16} {one.outcome:8} {one.reason}")
+        for check in outcomes:
+            print(f"  {artifact_format:12} {check.check:16} {check.outcome:8} {check.reason}")
     return done.exit_code
 
 
 def _rank_options(options: VerifyOptions) -> RankOptions | None:
-    """How ranks are to be started; None without a launcher. What means nothing is a usage error."""
+    """Return the options of ranks; None without a launcher. Options without effect are errors."""
     for name in ("repeats", "prometheus"):
         if getattr(options, name) and not options.bench:
             options.parser.error(f"--{name} goes with --bench")

@@ -6,7 +6,6 @@ its levels (`power9`) stand for them, and a processor has those of the levels be
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 
@@ -90,7 +89,6 @@ _POWER = re.compile(r"power(\d+)", re.IGNORECASE)
 _FIRST_POWER = 8  # the first that ppc64le exists for: the ELF V2 ABI's hardware
 
 
-@functools.cache
 def cpu_features(target: str) -> tuple[str, ...]:
     """The features that code for a CPU target may use, sorted; none for `generic`."""
     before, added = _ADDED.get(target, ("", ""))

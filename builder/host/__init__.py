@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from builder.host.images import contract_in
 from builder.host.judging import judge
 from builder.host.record import Host
@@ -13,11 +11,11 @@ from builder.host.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict
 from builder.system.process import Processes
 
 
-def this_host(processes: Processes, *, search_path: str, **more: Any) -> Host:
+def this_host(processes: Processes, *, search_path: str) -> Host:
     """See `builder.host.here`. Whoever has a record of a host need not wait for its imports."""
     from builder.host import here  # noqa: PLC0415
 
-    return here.this_host(processes, search_path=search_path, **more)
+    return here.this_host(processes, search_path=search_path)
 
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from builder.host.doctor import Roots
+from builder.model.exact_json import part
 
 _RESTRICTION = "sys/kernel/apparmor_restrict_unprivileged_userns"
 _FILTERS = ("etc/containers/seccomp.json", "usr/share/containers/seccomp.json")
@@ -69,11 +69,11 @@ def allows_clone3(roots: Roots) -> bool | None:
         return None
 
 
-def _answers_clone3(document: dict[str, Any]) -> bool:
+def _answers_clone3(document: dict[str, object]) -> bool:
     rules = [
         one
-        for one in document.get("syscalls", [])
-        if "clone3" in one.get("names", []) and not (one.get("includes") or {}).get("caps")
+        for one in part(document, "syscalls") or []
+        if "clone3" in one.get("names", []) and not part(one, "includes", "caps")
     ]
     if any(one.get("action") == _ALLOWED for one in rules):
         return True

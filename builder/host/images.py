@@ -13,6 +13,7 @@ from builder.artifacts.tree import clean
 from builder.host.contracts import contract_from_file, contract_from_labels
 from builder.model.contract import IN_IMAGE, HostContract
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
+from builder.model.exact_json import part
 from builder.system.inflating import DAMAGED
 from builder.system.process import Processes
 
@@ -61,8 +62,8 @@ def _contract(image: Path, processes: Processes) -> HostContract:
 def _in_folder(folder: Path) -> HostContract:
     """An OCI layout, or an image that Charliecloud unpacked."""
     if (folder / "index.json").is_file():
-        config = oci.read_layout(folder).config.get("config") or {}
-        return _told(_texts(config.get("Labels")), folder)
+        labels = part(oci.read_layout(folder).config, "config", "Labels")
+        return _told(_texts(labels), folder)
     inside = folder / _INSIDE
     if inside.is_file():
         return contract_from_file(_limited(inside), str(inside))

@@ -10,7 +10,6 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 from yaml.constructor import SafeConstructor
@@ -58,7 +57,7 @@ class Node:
     value: Scalar | tuple[Node, ...] | Mapping[str, Node]
     text: str = ""
 
-    def plain(self) -> Any:
+    def plain(self) -> object:
         """The value without places, as `yaml.safe_load` gives it."""
         if isinstance(self.value, tuple):
             return [item.plain() for item in self.value]
@@ -93,7 +92,7 @@ class Probe(Node):
     as well as for anything else: it has one entry, whose key is a probe, too.
     """
 
-    schema: dict[str, Any] = field(default_factory=dict)
+    schema: dict[str, object] = field(default_factory=dict)
     key: Probe | None = None
 
     def child(self) -> Probe:
@@ -102,7 +101,7 @@ class Probe(Node):
         return Probe(where=self.where, value="", key=key)
 
 
-def note(node: Node, **schema: Any) -> None:
+def note(node: Node, **schema: object) -> None:
     """Say, if a reader's schema is being learnt, what the reader takes here."""
     if isinstance(node, Probe):
         node.schema.update(schema)

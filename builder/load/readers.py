@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from builder import facts
 from builder.facts import versions
 from builder.load.document import Node, Probe, inside, key_node, note, quoted
 from builder.load.faults import Faults, suggest
+from builder.model.exact_json import member
 
 T = TypeVar("T")
 Reader = Callable[[Node, Faults], T]
@@ -67,7 +68,7 @@ class Table:
         if self._probe:
             probe = self._probe.child()
             reader(probe, self._faults)
-            self._probe.schema["properties"][key] = probe.schema
+            member(self._probe.schema, "properties")[key] = probe.schema
         node = self._entries.get(key)
         return absent if node is None else reader(node, self._faults)
 
@@ -186,7 +187,7 @@ def list_of(item: Reader[T], *, least: int = 0, distinct: bool = False) -> Reade
     def read(node: Node, faults: Faults) -> tuple[T, ...]:
         if isinstance(node, Probe):
             item(child := node.child(), faults)
-            limits: dict[str, Any] = {"minItems": 1} if least else {}
+            limits: dict[str, object] = {"minItems": 1} if least else {}
             limits |= {"uniqueItems": True} if distinct else {}
             note(node, type="array", items=child.schema, **limits)
         if not isinstance(node.value, tuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from builder.load.bases import read_base
 from builder.load.blocks import WHEN
@@ -29,7 +28,7 @@ _READERS: dict[str, Callable[[Node, Faults], object]] = {
 KINDS = tuple(_READERS)
 
 
-def file_schema(kind: str) -> dict[str, Any]:
+def file_schema(kind: str) -> dict[str, object]:
     """What a file of one of `KINDS` may hold, by its shape: names in other files are not known.
 
     Blocks of recipes are at `#/definitions/block`, which is not in it.
@@ -37,12 +36,12 @@ def file_schema(kind: str) -> dict[str, Any]:
     return learnt(_READERS[kind])
 
 
-def when_schema() -> tuple[str, dict[str, Any]]:
+def when_schema() -> tuple[str, dict[str, object]]:
     """The key beside a block that says for which cells it is, and what it holds."""
     return WHEN, learnt(patterns_of(SELECTABLE, _ANY, here=ANY))
 
 
-def learnt(reader: Callable[[Node, Faults], object]) -> dict[str, Any]:
+def learnt(reader: Callable[[Node, Faults], object]) -> dict[str, object]:
     """What a reader takes, as JSON Schema: it is given a probe, and says so."""
     probe = Probe(where=Where(file="", line=1), value="")
     reader(probe, Faults())

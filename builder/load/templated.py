@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder.load import templates
 from builder.load.document import Node
@@ -53,7 +52,7 @@ def try_templates(node: Node, faults: Faults) -> None:
             try_templates(item, faults)
 
 
-def _attempt(value: str, node: Node, faults: Faults) -> Any:
+def _attempt(value: str, node: Node, faults: Faults) -> object:
     try:
         return templates.render(value, _NAMES)
     except templates.TemplateError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +127,7 @@ def source_names(
 
 def names(
     cell: Cell, base: BaseImage, mpi: PlannedMpi | None, cuda: PlannedCuda | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What a template can refer to for one cell."""
     return {
         "arch": cell.arch,
@@ -153,7 +153,7 @@ def names(
     }
 
 
-def sample_names() -> dict[str, Any]:
+def sample_names() -> dict[str, object]:
     """Names of the shape that `names` gives, to try a template before any cell is known."""
     return {
         "arch": "x86_64",
@@ -179,7 +179,7 @@ VALID_NAMES = (
 )
 
 
-def render(value: Any, context: Mapping[str, Any]) -> Any:
+def render(value: object, context: Mapping[str, object]) -> Any:
     """`value` with every string in it rendered; raises `TemplateError`."""
     if isinstance(value, str):
         return _render_text(value, context)
@@ -190,7 +190,7 @@ def render(value: Any, context: Mapping[str, Any]) -> Any:
     return value
 
 
-def _render_text(text: str, context: Mapping[str, Any]) -> Any:
+def _render_text(text: str, context: Mapping[str, object]) -> object:
     if "{" not in text:
         return text
     try:
@@ -202,7 +202,7 @@ def _render_text(text: str, context: Mapping[str, Any]) -> Any:
         raise TemplateError(str(error)) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, jinja2.Undefined):
         str(value)  # a strict undefined value raises here, with its name
     if isinstance(value, (list, tuple)):
@@ -212,7 +212,7 @@ def _plain(value: Any) -> Any:
     raise TemplateError(f"the expression gives a {type(value).__name__}, not text or a list")
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: object) -> object:
     """Let text, numbers and undefined names (which raise by themselves) into a longer text."""
     if isinstance(value, (str, int, float, jinja2.Undefined)):
         return value
@@ -226,8 +226,8 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 _ENVIRONMENT.globals.clear()
 
 
-def _spliced(items: Iterable[Any]) -> list[Any]:
-    flat: list[Any] = []
+def _spliced(items: Iterable[object]) -> list[object]:
+    flat: list[object] = []
     for item in items:
         if isinstance(item, list):
             flat.extend(item)
@@ -237,7 +237,7 @@ def _spliced(items: Iterable[Any]) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _expression(source: str) -> Any:
+def _expression(source: str) -> Callable[..., object]:
     return _ENVIRONMENT.compile_expression(source, undefined_to_none=False)
 
 

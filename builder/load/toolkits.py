@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from builder.load.document import Node, key_node
 from builder.load.faults import Faults, suggest
@@ -47,7 +46,7 @@ def toolkit_faults(use: BlockUse) -> Iterator[Fault]:
             yield _fault(use, name, f"expected {valid[name]}", "")
 
 
-def _fits(name: str, value: Any) -> bool:
+def _fits(name: str, value: object) -> bool:
     if name in {"cudnn", "nccl"}:
         return isinstance(value, bool) or value == OPTIONAL
     if name == "source":
@@ -61,7 +60,7 @@ def _fits(name: str, value: Any) -> bool:
     return all(isinstance(one, str) and one.isdecimal() for one in value)
 
 
-def _is_sdk(value: Any) -> bool:
+def _is_sdk(value: object) -> bool:
     """Whoever builds the image accepts NVIDIA's terms, and the recipe has to say it."""
     if not isinstance(value, dict) or set(value) != {"version", "eula"}:
         return False

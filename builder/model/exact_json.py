@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 MOST_VALUES = 200_000  # of a manifest, a configuration or a list; the largest have some thousand
@@ -31,6 +32,21 @@ def parsed(text: bytes | str, *, most: int | None = MOST_VALUES) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def member(value: Any, *path: str | int) -> Any:
+    """Return what stands at a path of keys and indices; raises `LookupError` or `TypeError`."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def part(value: object, *keys: str) -> Any:
+    """Return what lies below some keys; None where something else is on the way."""
+    found: Any = value
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
 def _values_in(text: bytes | str) -> int:
     """At least the number of values in a JSON text."""
     if isinstance(text, bytes):
@@ -38,7 +54,7 @@ def _values_in(text: bytes | str) -> int:
     return 1 + sum(map(text.count, (",", "[", "{")))
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key is there twice")

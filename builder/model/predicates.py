@@ -1,6 +1,15 @@
-"""What statements about images are called: in-toto's, of the kinds that this project makes."""
+"""Statements about images: in-toto's, of the kinds that this project makes.
+
+https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from builder.model.exact_json import member
+from builder.model.records import named, read
 
 STATEMENT = "https://in-toto.io/Statement/v1"  # github.com/in-toto/attestation, spec/v1
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
@@ -12,3 +21,77 @@ CYCLONEDX = "https://cyclonedx.org/bom"
 UNSIGNED_NOTE = "in-toto.io/predicate-type"
 BUNDLE_NOTE = "dev.sigstore.bundle.predicateType"
 CLASSIC_NOTE = "predicateType"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunHost:
+    """The host that checks ran on."""
+
+    arch: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """When and where the checks of a test result ran, times as ISO 8601.
+
+    `indices` are the states of package indices that the image was made with; earlier versions did
+    not say.
+    """
+
+    started: str
+    finished: str
+    emulated: bool
+    host: RunHost
+    format: str = ""
+    indices: tuple[object, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckFinding:
+    """What a check found: its outcome, and what it measured."""
+
+    outcome: str
+    data: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TestLists:
+    """What a test result says in short."""
+
+    result: str
+    passed: tuple[str, ...] = named("passedTests")
+    skipped: tuple[str, ...] = named("warnedTests")
+    failed: tuple[str, ...] = named("failedTests")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TestResult:
+    """A statement with a test result: `subjects` are digests (`sha256:…`) by what they are of.
+
+    `checks` are the findings in full, by the checks' names, in order.
+    """
+
+    subjects: Mapping[str, str]
+    lists: TestLists
+    run: RunFacts
+    checks: tuple[tuple[str, CheckFinding], ...]
+
+
+def result_of(statement: Mapping[str, object]) -> TestResult:
+    """Read a test result; raises `LookupError`, `TypeError` or `ValueError` if it is malformed."""
+    predicate = member(statement, "predicate")
+    run, *checks = member(predicate, "configuration")
+    return TestResult(
+        subjects=subjects_of(statement),
+        lists=read(TestLists, predicate),
+        run=read(RunFacts, run["annotations"]),
+        checks=tuple((str(one["name"]), read(CheckFinding, one["annotations"])) for one in checks),
+    )
+
+
+def subjects_of(statement: Mapping[str, object]) -> dict[str, str]:
+    """Return the digests of what a statement is about, by their names."""
+    return {
+        str(one["name"]): f"sha256:{one['digest']['sha256']}"
+        for one in member(statement, "subject")
+    }

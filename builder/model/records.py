@@ -8,14 +8,14 @@ kept in its field `unknown()`. A field may be a text, a number, a record, None, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-Read = Callable[[object, str], Any]  # a value and where it stands, `artifacts.oci.size`
+Read = Callable[[object, str], object]  # a value and where it stands, `artifacts.oci.size`
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
     str: ("a text", (str,)),
     int: ("a whole number", (int,)),
@@ -44,8 +44,7 @@ def read(kind: Callable[..., T], value: object, where: str = "") -> T:
 
     Raises `ValueError` that says which key is missing, or of another kind than its field.
     """
-    record: T = _reader(kind)(value, where)
-    return record
+    return cast("T", _reader(kind)(value, where))
 
 
 def write(record: object) -> dict[str, object]:
@@ -71,24 +70,7 @@ def plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def in_order(value: object) -> object:
-    """Return JSON with the keys of all objects sorted."""
-    if isinstance(value, dict):
-        return {key: in_order(value[key]) for key in sorted(value)}
-    return [in_order(part) for part in value] if isinstance(value, list) else value
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A field of a record: its key, how it is read, whether it has to be there."""
-
-    name: str
-    key: str
-    read: Read
-    is_required: bool
-
-
-def _key(one: Field[Any]) -> str:
+def _key(one: Field[object]) -> str:
     return str(one.metadata.get("key", one.name))
 
 
@@ -109,7 +91,7 @@ def _plain_reader(kind: Any) -> Read:
     if kind is object:
         return lambda value, _: value
     if kind is Path:
-        return lambda value, where: Path(_plain_reader(str)(value, where))
+        return lambda value, where: Path(str(_plain_reader(str)(value, where)))
     title, kinds = _KINDS[kind]
 
     def read_plain(value: object, where: str) -> object:
@@ -141,30 +123,28 @@ def _mapping_reader(inner: Read) -> Read:
 def _record_reader(kind: Any) -> Read:
     hints = get_type_hints(kind)
     rest = next((one.name for one in fields(kind) if "unknown" in one.metadata), "")
-    known = {
-        _key(one): _Known(
-            name=one.name,
-            key=_key(one),
-            read=_reader(hints[one.name]),
-            is_required=one.default is MISSING and one.default_factory is MISSING,
-        )
-        for one in fields(kind)
-        if one.name != rest
+    readers = {
+        _key(one): (one.name, _reader(hints[one.name])) for one in fields(kind) if one.name != rest
     }
+    required = [
+        _key(one)
+        for one in fields(kind)
+        if one.default is MISSING and one.default_factory is MISSING
+    ]
 
     def read_record(value: object, where: str) -> object:
         if not isinstance(value, dict):
             raise _wrong(where, "an object", value)
-        for one in known.values():
-            if one.is_required and one.key not in value:
-                raise ValueError(f"{_below(where, one.key)}: missing")
+        for key in required:
+            if key not in value:
+                raise ValueError(f"{_below(where, key)}: missing")
         found = {
-            one.name: one.read(value[key], _below(where, key))
-            for key, one in known.items()
+            name: reader(value[key], _below(where, key))
+            for key, (name, reader) in readers.items()
             if key in value
         }
         if rest:
-            found[rest] = {key: part for key, part in value.items() if key not in known}
+            found[rest] = {key: part for key, part in value.items() if key not in readers}
         return kind(**found)
 
     return read_record

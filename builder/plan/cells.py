@@ -1,4 +1,4 @@
-"""Which cells there are, and which of them patterns match."""
+"""The cells of the matrix, and the patterns that select some of them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _product(
     globs: Sequence[str],
 ) -> Iterator[Cell]:
     def values(axis: str, known: Iterable[str]) -> list[str]:
-        some = patterns.get(axis)
-        return [one for one in known if not some or any(matches(axis, p, one) for p in some)]
+        only = patterns.get(axis)
+        return [value for value in known if not only or any(matches(axis, p, value) for p in only)]
 
     axes, recipes = project.matrix.axes, project.recipes
     by_depth = sorted(recipes, key=lambda name: (len(project.chain(name)), name))
@@ -81,12 +81,12 @@ def _product(
 
 
 def _begins(start: str, heads: Iterable[str]) -> bool:
-    """Whether what begins with `start` may begin with one of `heads`."""
+    """True if a text that begins with `start` may begin with one of `heads`."""
     return any(head.startswith(start) or start.startswith(head) for head in heads)
 
 
 def any_matches(axis: str, patterns: tuple[str, ...], cell: Cell) -> bool:
-    """Whether one of `patterns` matches the cell's value of an axis, or its recipe."""
+    """True if one of `patterns` matches the cell's value of an axis, or its recipe."""
     return _any_matches(axis, patterns, cell.axis(axis))
 
 
@@ -96,5 +96,5 @@ def _any_matches(axis: str, patterns: tuple[str, ...], value: str) -> bool:
 
 
 def fits(cell: Cell, patterns: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether a cell has, on each axis that is named, a value that a pattern matches."""
-    return all(any_matches(axis, some, cell) for axis, some in patterns.items() if some)
+    """True if a cell has, on each axis that is named, a value that a pattern matches."""
+    return all(any_matches(axis, values, cell) for axis, values in patterns.items() if values)

@@ -1,4 +1,4 @@
-"""What speaks against a cell, in three layers: the world, the base image, the maintainer."""
+"""Reasons against a cell, in three layers: the world, the base image, the maintainer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from builder.model import (
     Reason,
     Recipe,
 )
+from builder.model.exact_json import part
 from builder.plan import toolkits
 from builder.plan.cells import any_matches, fits
 from builder.plan.routes import (
@@ -56,7 +57,7 @@ class Constraints:
         self._chain = functools.cache(project.chain)
 
     def examine(self, cell: Cell) -> Verdict:
-        """Which toolkits a cell has, and why it cannot or shall not be built."""
+        """Return the toolkits of a cell, and the reasons why it cannot or shall not be built."""
         uses = [use for use in self._uses(cell.recipe) if fits(cell, use.when)]
         cuda = self._cuda(cell.base, cell.cuda, cell.arch, _sdk(uses))
         mpi = self._mpi(cell.base, cell.mpi, self._routes(uses), _release(uses))
@@ -69,7 +70,7 @@ class Constraints:
             *self._wishes(cell, uses, cuda.chosen),
             *self._maintainer_reasons(cell, uses),
         )
-        in_order = sorted(reasons, key=lambda one: (WORLD, BASE, MAINTAINER).index(one.layer))
+        in_order = sorted(reasons, key=lambda reason: (WORLD, BASE, MAINTAINER).index(reason.layer))
         return Verdict(cuda=cuda.chosen, mpi=mpi.chosen, reasons=tuple(in_order))
 
     def _choose_cuda(self, base: str, version: str, arch: str, sdk: str) -> Choice[PlannedCuda]:
@@ -96,8 +97,9 @@ class Constraints:
         """The routes to an MPI that a recipe takes, in the site's order."""
         for use in uses:
             if use.name == toolkits.MPI:
-                allowed = use.arguments.get("routes", self._project.site.mpi_routes)
-                return tuple(one for one in self._project.site.mpi_routes if one in allowed)
+                routes = self._project.site.mpi_routes
+                allowed = part(use.arguments, "routes") or routes
+                return tuple(route for route in routes if route in allowed)
         return ("package",)
 
     def _base_reasons(self, cell: Cell) -> Iterator[Reason]:
@@ -109,7 +111,7 @@ class Constraints:
     def _wishes(
         self, cell: Cell, uses: list[BlockUse], cuda: PlannedCuda | None
     ) -> Iterator[Reason]:
-        """What a recipe wants of its toolkit, and the toolkit does not have."""
+        """Yield a reason for each feature that a recipe wants and its toolkit lacks."""
         release = self._project.facts.cuda.get(cell.cuda)
         has = cuda.capabilities if cuda else release.capabilities if release else ()
         for use in uses if has else ():
@@ -117,9 +119,9 @@ class Constraints:
                 continue
             for name in toolkits.missing_extras(use, cuda) if cuda else ():
                 yield Reason(layer=BASE, text=_no_extra(use, name, cell, cuda))
-            for one in use.arguments.get("capabilities", ()):
-                if str(one) not in has:
-                    text = self._no_capability(use, str(one), cell.cuda, has)
+            for capability in part(use.arguments, "capabilities") or ():
+                if str(capability) not in has:
+                    text = self._no_capability(use, str(capability), cell.cuda, has)
                     yield Reason(layer=WORLD, text=text)
 
     def _no_capability(
@@ -128,7 +130,7 @@ class Constraints:
         known = self._project.facts
         can = known.cuda_for(capability=capability)
         others = f"; CUDA {can[0]} to {can[-1]} do" if can else ""
-        shown = ", ".join(f"sm_{one}" for one in has)
+        shown = ", ".join(f"sm_{number}" for number in has)
         source = source_of(known.cuda[version], "CUDAArchitectures")
         return (
             f"CUDA {version} does not compile for sm_{capability}, which {_place(use)} wants: "
@@ -145,7 +147,7 @@ class Constraints:
 
     def _excludes(self, cell: Cell) -> Iterator[str]:
         for exclude in self._project.matrix.excludes:
-            if all(any_matches(axis, some, cell) for axis, some in exclude.when.items()):
+            if all(any_matches(axis, values, cell) for axis, values in exclude.when.items()):
                 yield f"{exclude.reason} ({exclude.where.file}:{exclude.where.line})"
 
 
@@ -153,7 +155,7 @@ def _release(uses: list[BlockUse]) -> str:
     """The release that a recipe builds its MPI from; empty if it leaves that to the cell."""
     for use in uses:
         if use.name == toolkits.MPI:
-            return str(use.arguments.get("source", {}).get("version", ""))
+            return str(part(use.arguments, "source", "version") or "")
     return ""
 
 
@@ -161,7 +163,7 @@ def _sdk(uses: list[BlockUse]) -> str:
     """The release of the HPC SDK that a recipe's first toolkit comes from; empty if from none."""
     for use in uses:
         if use.name == toolkits.CUDA:
-            return str(use.arguments.get("sdk", {}).get("version", ""))
+            return str(part(use.arguments, "sdk", "version") or "")
     return ""
 
 

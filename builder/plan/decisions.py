@@ -1,4 +1,4 @@
-"""What decided a cell's base, packages and flags, in the words that `explain` prints."""
+"""Reasons for a cell's base, packages and flags, in the words that `explain` prints."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def decided(base: BaseImage, cell: Cell, verdict: Verdict) -> tuple[str, ...]:
 
 
 def _lines(base: BaseImage, cell: Cell, verdict: Verdict) -> Iterator[str]:
-    made = base.bootstrap
-    origin = f"bootstrapped, suite {made.suite}" if made else base.references[cell.arch]
+    bootstrap = base.bootstrap
+    origin = f"bootstrapped, suite {bootstrap.suite}" if bootstrap else base.references[cell.arch]
     yield f"base: {base.about}, {origin} ({base.where.file})"
     yield f"base: hpccm takes it for {base.hpccm_distro}"
     if ended := base.end_of_life:
@@ -45,7 +45,7 @@ def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
     yield from (f"cuda: {note}" for note in cuda.notes)
     yield f"cuda: least driver {cuda.driver or 'not known'}"
-    yield f"cuda: code for {', '.join(f'sm_{one}' for one in cuda.capabilities)}"
+    yield f"cuda: code for {', '.join(f'sm_{capability}' for capability in cuda.capabilities)}"
     if compiler := cuda.gcc or cuda.packages.gcc:
         own = base.gcc[0] if base.gcc else "not known"
         yield f"cuda: nvcc compiles with gcc {compiler}; the base's own is {own}"

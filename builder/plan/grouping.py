@@ -17,33 +17,33 @@ Values = Mapping[str, tuple[str, ...]]
 def by_reason(left_out: Sequence[LeftOut]) -> Iterator[tuple[str, list[str]]]:
     """Each reason with lines that name its cells; an axis with all its values is not named."""
     cells: dict[str, list[Cell]] = {}
-    for one in left_out:
-        for reason in one.reasons:
-            cells.setdefault(str(reason), []).append(one.cell)
-    every = {axis: {one.cell.axis(axis) for one in left_out} for axis in _AXES}
-    for text, some in cells.items():
-        yield text, [_named(product, every) for product in _products(some)]
+    for excluded in left_out:
+        for reason in excluded.reasons:
+            cells.setdefault(str(reason), []).append(excluded.cell)
+    every = {axis: {excluded.cell.axis(axis) for excluded in left_out} for axis in _AXES}
+    for text, alike in cells.items():
+        yield text, [_named(product, every) for product in _products(alike)]
 
 
 def _products(cells: Iterable[Cell]) -> list[Values]:
     """Products of axis values that hold each of the cells once, and no other."""
-    found: list[Values] = [{axis: (cell.axis(axis),) for axis in _AXES} for cell in cells]
+    products: list[Values] = [{axis: (cell.axis(axis),) for axis in _AXES} for cell in cells]
     for axis in _MERGED:
         merged: dict[tuple[tuple[str, ...], ...], dict[str, tuple[str, ...]]] = {}
-        for values in found:
-            rest = tuple(some for name, some in values.items() if name != axis)
+        for values in products:
+            rest = tuple(texts for name, texts in values.items() if name != axis)
             known = merged.setdefault(rest, {**values, axis: ()})
             known[axis] += values[axis]
-        found = list(merged.values())
-    return found
+        products = list(merged.values())
+    return products
 
 
 def _named(values: Values, every: Mapping[str, set[str]]) -> str:
     cells = 1
-    for some in values.values():
-        cells *= len(some)
+    for texts in values.values():
+        cells *= len(texts)
     shown = [
-        f"{axis} {', '.join(some)}" for axis, some in values.items() if len(some) < len(every[axis])
+        f"{axis} {', '.join(few)}" for axis, few in values.items() if len(few) < len(every[axis])
     ]
     count = "1 cell" if cells == 1 else f"{cells} cells"
     return f"{count}: {'; '.join(shown)}" if shown else f"all {count}"

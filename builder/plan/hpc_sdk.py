@@ -7,7 +7,6 @@ An image may hold what is in the SDK's folder REDIST, and no more of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder import facts
 from builder.model import PackagedCuda, PackagedExtra
@@ -40,7 +39,7 @@ def toolkit(sdk: str, cuda: str, arch: str) -> PackagedCuda:
     )
 
 
-def block_arguments(given: Mapping[str, Any], cuda: str, arch: str) -> dict[str, Any]:
+def block_arguments(arguments: Mapping[str, object], cuda: str, arch: str) -> dict[str, object]:
     """The arguments of hpccm's block nvhpc: the archive with `cuda` as its default.
 
     Its repository would be Ubuntu's on Debian, and has no choice of CUDA. The MPIs in it stay out:
@@ -48,11 +47,11 @@ def block_arguments(given: Mapping[str, Any], cuda: str, arch: str) -> dict[str,
     libraries, so that each pattern names files.
     """
     libraries = [f"{place}/lib*.so*" for place in _libraries(cuda, arch)]
-    return {**given, "cuda": cuda, "tarball": True, "mpi": False, "redist": libraries}
+    return {**arguments, "cuda": cuda, "tarball": True, "mpi": False, "redist": libraries}
 
 
 def development_environment(sdk: str, cuda: str, arch: str) -> dict[str, str]:
-    """What compilers need to link with the SDK's libraries; hpccm's block sets the rest."""
+    """Return the variables to link with the SDK's libraries; hpccm's block sets the rest."""
     places = [f"{home(sdk, arch)}/{place}" for place in _libraries(cuda, arch)]
     return {"LIBRARY_PATH": ":".join([*places, "$LIBRARY_PATH"])}
 

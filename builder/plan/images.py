@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from builder import __version__
 from builder.model import (
@@ -40,11 +38,7 @@ class Images:
         self._compiler = compiler
         self._stages = Stages(project)
         self._memo = Memo()
-        self._names = functools.cache(self._base_names)
-        self._sources = functools.cache(project.lock.of_recipes)
-        self._run_checks = functools.cache(
-            lambda: _json(read_text(project.root / CHECKS_FOLDER / "run-checks"))
-        )
+        self._run_checks = _json(read_text(project.root / CHECKS_FOLDER / "run-checks"))
 
     def of(self, cell: Cell, verdict: Verdict, faults: list[Fault]) -> Iterator[PlannedImage]:
         """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
@@ -54,11 +48,11 @@ class Images:
             return
         base, cuda = self._project.bases[cell.base], verdict.cuda
         images = cuda.images if cuda else None
-        pinned, base_image, runtime_image = self._names(cell.base, cell.arch, images)
-        sources = self._sources(tuple(stage.name for stage in contents.stages))
+        pinned, base_image, runtime_image = self._base_names(cell.base, cell.arch, images)
+        sources = self._project.lock.of_recipes(tuple(stage.name for stage in contents.stages))
         prepare = (*(cuda.first if cuda else ()), *base.prepare)
-        about: list[Any] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
-        about += [cell.identifier, pinned, *([one.url, one.sha256] for one in sources)]
+        about: list[object] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
+        about += [cell.identifier, pinned, *([source.url, source.sha256] for source in sources)]
         image = PlannedImage(
             cell=cell,
             base=base,
@@ -88,11 +82,11 @@ class Images:
         development, runtime = (at_mirror(name, registries) for name in pinned)
         return pinned, development, runtime
 
-    def _content_key(self, about: list[Any], contents: Contents) -> str:
+    def _content_key(self, about: list[object], contents: Contents) -> str:
         stages = [self._stage_json(stage) for stage in contents.stages]
         checks = [self._memo.of(_check_json, check) for check in contents.checks]
         parts = [_json(KEY_FORMAT), _json(__version__), _json(about)]
-        parts += [_array(stages), _array(checks), self._run_checks()]
+        parts += [_array(stages), _array(checks), self._run_checks]
         return hashlib.sha256(_array(parts).encode()).hexdigest()
 
     def _stage_json(self, stage: StageRecipe) -> str:
@@ -113,10 +107,10 @@ def base_name(base: BaseImage, arch: str) -> str:
 
 def declared_key(base: BaseImage, arch: str) -> str:
     """A SHA-256 over what the base's file declares, the mirror left out."""
-    made = base.bootstrap
-    assert made is not None
-    declared = [base.name, arch, made.suite, made.components, made.pockets, made.packages]
-    return sha256_of_json([_BASE_FORMAT, *declared])
+    bootstrap = base.bootstrap
+    assert bootstrap is not None
+    packages = (bootstrap.suite, bootstrap.components, bootstrap.pockets, bootstrap.packages)
+    return sha256_of_json([_BASE_FORMAT, base.name, arch, *packages])
 
 
 def _use_json(use: BlockUse) -> str:
@@ -136,6 +130,6 @@ def _array(items: list[str]) -> str:
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def sha256_of_json(content: Any) -> str:
+def sha256_of_json(content: object) -> str:
     """The SHA-256 of a value, in hexadecimal: of its JSON with keys in order and without spaces."""
     return hashlib.sha256(_json(content).encode()).hexdigest()

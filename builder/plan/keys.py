@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from builder import __version__
 from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
@@ -55,14 +54,14 @@ class DeclaredStages:
         `engine` says which engine builds, its version and the options that matter; `native` is the
         digest of the native tools that steps are lent, empty for none.
         """
-        made: list[KeyedStage] = []
+        keyed: list[KeyedStage] = []
         here = {"base": base if self.made_here else self.base, "engine": engine}
         here["native"] = native
         for target, name, own in self.stages:
-            parts = {"before": made[-1].key if made else "", **here, **self.common, **own}
+            parts = {"before": keyed[-1].key if keyed else "", **here, **self.common, **own}
             key = sha256_of_json(parts)
-            made.append(KeyedStage(target=target, name=name, parts=parts, key=key))
-        return tuple(made)
+            keyed.append(KeyedStage(target=target, name=name, parts=parts, key=key))
+        return tuple(keyed)
 
 
 class StageKeys:
@@ -75,7 +74,13 @@ class StageKeys:
     def of(self, image: PlannedImage) -> DeclaredStages:
         """One stage a recipe of the chain, then the one that becomes the image."""
         cell, base, cuda = image.cell, image.base, image.cuda
-        about: list[Any] = [cell.arch, cell.cpu, base.hpccm_distro, base.distribution, base.version]
+        about: list[object] = [
+            cell.arch,
+            cell.cpu,
+            base.hpccm_distro,
+            base.distribution,
+            base.version,
+        ]
         about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
         about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks name its folder
         return DeclaredStages(
@@ -92,11 +97,12 @@ class StageKeys:
             cell = dataclasses.replace(
                 image.cell, recipe=stage.name, recipe_version=DEVELOPMENT, flavour=RUNTIME
             )
-            blocks: list[Any] = [stage.name, dict(stage.sources)]
+            blocks: list[object] = [stage.name, dict(stage.sources)]
             blocks += [self._memo.of(_block, use) for use in stage.development]
-            own = [one for one in image.checks if one.name in stage.checks]
-            checks = [self._memo.of(_check, one) for one in own]
-            sources = [[one.url, one.sha256] for one in image.sources if stage.name in one.recipes]
+            own = [check for check in image.checks if check.name in stage.checks]
+            checks = [self._memo.of(_check, check) for check in own]
+            locks = [source for source in image.sources if stage.name in source.recipes]
+            sources = [[source.url, source.sha256] for source in locks]
             parts = {"recipe": blocks, "checks": checks, "sources": sources}
             digests = {name: sha256_of_json(value) for name, value in parts.items()}
             yield f"{stage.name}-{DEVELOPMENT}", cell.identifier, digests

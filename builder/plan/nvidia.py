@@ -7,7 +7,6 @@ https://gitlab.com/nvidia/container-images/cuda, folder dist/.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease
@@ -39,7 +38,7 @@ _OLD_KEY = "7fa2af80"
 _JOINED = (10, 2)  # packages built for this release and later ones moved
 _JOINED_LATER = ("11.0", "11.1")  # but not those for ppc64le and aarch64
 # For these there is an archive, which NVIDIA's images unpack, and no package.
-_NO_PACKAGE = {("rhel7", "10.1", facts.NCCL), *(("rhel8", "10.1", one) for one in _LIBRARIES)}
+_NO_PACKAGE = {("rhel7", "10.1", facts.NCCL), *(("rhel8", "10.1", name) for name in _LIBRARIES)}
 
 _DEBIAN_LIKE = ("debian", "ubuntu")
 _RPM_DEVEL_SINCE = (11, 0)  # cuda-libraries-dev-10-2 and cuda-libraries-devel-11-0, as RPMs
@@ -58,7 +57,7 @@ def image_names(release: CudaRelease, base: BaseImage, arch: str) -> tuple[str, 
     return f"{tag}-devel-{base.cuda.image}", f"{tag}-runtime-{base.cuda.image}"
 
 
-def kept_in(image: str, site: Site) -> str:
+def mirror_of_namespace(image: str, site: Site) -> str:
     """The site's mirror that was set up for an image's own namespace; empty if there is none.
 
     A mirror of the whole registry passes on what is there, and says nothing of what was deleted.
@@ -86,7 +85,7 @@ def first_steps(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:
 
 
 def is_debian_like(base: BaseImage) -> bool:
-    """Whether the base installs Debian packages, not RPMs."""
+    """True if the base installs Debian packages, False if RPMs."""
     return base.distribution in _DEBIAN_LIKE
 
 
@@ -101,7 +100,9 @@ def repository(base: BaseImage, arch: str, kind: str = "cuda") -> str:
     return f"{_DOWNLOADS}/{kind}/repos/{base.cuda.repository}/{archs.get(arch, arch)}"
 
 
-def install_arguments(version: str, base: BaseImage, arch: str, *, libraries: bool) -> Any:
+def install_arguments(
+    version: str, base: BaseImage, arch: str, *, libraries: bool
+) -> Mapping[str, object]:
     """The arguments of hpccm's `packages` that add NVIDIA's repository, its signing key first.
 
     `libraries` says whether cuDNN or NCCL are among the packages.
@@ -132,17 +133,17 @@ def _apt_arguments(base: BaseImage, arch: str, *, old: bool) -> dict[str, list[s
 
 def _yum_arguments(version: str, base: BaseImage, arch: str, *, old: bool) -> dict[str, list[str]]:
     url = repository(base, arch)
-    found = {
+    arguments = {
         "yum_keys": [f"{url}/{_RPM_KEY}.pub"],
         "yum_repositories": [f"{url}/cuda-{base.cuda.repository}.repo"],
     }
     if old:
         libraries = repository(base, arch, _OLD_LIBRARIES)
-        found["yum_keys"].append(f"{libraries}/{_OLD_KEY}.pub")
-        found["yum_repositories"].append(libraries)
+        arguments["yum_keys"].append(f"{libraries}/{_OLD_KEY}.pub")
+        arguments["yum_repositories"].append(libraries)
     if version == _KEEPS_OBSOLETE:
-        found["extra_opts"] = ["--setopt=obsoletes=0"]
-    return found
+        arguments["extra_opts"] = ["--setopt=obsoletes=0"]
+    return arguments
 
 
 def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
@@ -187,7 +188,7 @@ def _set_up(release: CudaRelease) -> tuple[str, ...]:
 
 
 def toolkit_environment(release: CudaRelease) -> Mapping[str, str]:
-    """Where programs find a toolkit below /usr/local. The loader needs no variable for it."""
+    """Variables that lead programs to a toolkit below /usr/local; the loader needs none."""
     home = f"/usr/local/cuda-{release.version}"
     return {"CUDA_HOME": home, "PATH": f"{home}/bin:$PATH"}
 
@@ -199,17 +200,17 @@ def extras(
 
     NVIDIA's images have NCCL in them.
     """
-    found: dict[str, PackagedExtra] = {}
+    packages: dict[str, PackagedExtra] = {}
     for name in _LIBRARIES:
-        one = known.library(name, cuda=release.version, packaging=packaging(base), arch=arch)
-        if one and by_image and name == facts.NCCL:
-            found[name] = PackagedExtra(version=one.version, development=(), runtime=())
-        elif one and (base.cuda.repository, one.build, name) not in _NO_PACKAGE:
-            found[name] = _extra(one, packaging(base))
-    return found
+        library = known.library(name, cuda=release.version, packaging=packaging(base), arch=arch)
+        if library and by_image and name == facts.NCCL:
+            packages[name] = PackagedExtra(version=library.version, development=(), runtime=())
+        elif library and (base.cuda.repository, library.build, name) not in _NO_PACKAGE:
+            packages[name] = _extra(library, packaging(base))
+    return packages
 
 
-def _extra(one: LibraryRelease, kind: str) -> PackagedExtra:
-    runtime, development = one.packages(kind)
+def _extra(library: LibraryRelease, kind: str) -> PackagedExtra:
+    runtime, development = library.packages(kind)
     both = (runtime, development)
-    return PackagedExtra(version=one.version, development=both, runtime=(runtime,))
+    return PackagedExtra(version=library.version, development=both, runtime=(runtime,))

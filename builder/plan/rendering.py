@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from builder.load import templates
 from builder.model import Where
@@ -22,16 +22,15 @@ class Memo:
     """Results by the identity of what they were made from, which is kept alive for it."""
 
     def __init__(self) -> None:
-        self._results: dict[Hashable, tuple[Any, Any]] = {}
+        self._results: dict[Hashable, tuple[object, object]] = {}
 
-    def of(self, make: Callable[..., T], *sources: Any) -> T:
+    def of(self, make: Callable[..., T], *sources: object) -> T:
         """`make(*sources)`, made once for the same objects; `make` is a function of a module."""
         key = (make, *map(id, sources))
-        found = self._results.get(key)
-        if found is None:
-            found = self._results[key] = (make(*sources), sources)
-        result: T = found[0]
-        return result
+        entry = self._results.get(key)
+        if entry is None:
+            entry = self._results[key] = (make(*sources), sources)
+        return cast("T", entry[0])
 
 
 class Rendering:
@@ -39,9 +38,11 @@ class Rendering:
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[str, ...]] = {}
-        self._done: dict[Hashable, Any] = {}
+        self._done: dict[Hashable, object] = {}
 
-    def of(self, value: Any, context: Mapping[str, Any], where: Where, faults: list[Fault]) -> Any:
+    def of(
+        self, value: object, context: Mapping[str, object], where: Where, faults: list[Fault]
+    ) -> Any:
         """A value for one cell; itself, and a fault, when a template in it cannot be rendered."""
         names = self._names.get(id(value))
         if names is None:
@@ -59,7 +60,7 @@ class Rendering:
             return value
 
 
-def _words(value: Any) -> frozenset[str]:
+def _words(value: object) -> frozenset[str]:
     """Every word in the templates of a value: a name that one of them uses is among them."""
     if isinstance(value, str):
         return frozenset(_WORD.findall(value)) if "{" in value else frozenset()
@@ -70,11 +71,12 @@ def _words(value: Any) -> frozenset[str]:
     return frozenset()
 
 
-def _fault(error: Exception, context: Mapping[str, Any], where: Where) -> Fault:
+def _fault(error: Exception, context: Mapping[str, object], where: Where) -> Fault:
+    base = getattr(context["base"], "name", "")
     return Fault(
         file=where.file,
         line=where.line,
         key=where.key,
-        problem=f"the template fails for {context['base'].name} {context['arch']}: {error}",
+        problem=f"the template fails for {base} {context['arch']}: {error}",
         valid=f"names: {templates.VALID_NAMES}",
     )

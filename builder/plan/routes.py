@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice(Generic[T]):
-    """What was chosen, or every reason why nothing could be."""
+    """The chosen toolkit, or every reason why none can be chosen."""
 
     chosen: T | None = None
     reasons: tuple[Reason, ...] = ()
@@ -52,8 +52,8 @@ class _Way:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Wanted:
-    """What a route is asked for."""
+class _Request:
+    """The CUDA release that a route is to provide, and for which base and architecture."""
 
     project: Project
     release: CudaRelease
@@ -73,15 +73,15 @@ def choose_cuda(
     if release is None:
         text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
         return Choice(reasons=(Reason(layer=WORLD, text=text),))
-    wanted = _Wanted(project=project, release=release, base=base, arch=arch, sdk=sdk)
+    request = _Request(project=project, release=release, base=base, arch=arch, sdk=sdk)
     reasons = [*_world_reasons(release, arch, project.facts)]
-    way, route, missing = _first_way(wanted)
+    way, route, missing = _first_way(request)
     brings_gcc = way is not None and bool(way.packages.gcc)
     gcc = "" if brings_gcc else _host_compiler(release, base)
     if gcc is None:
         reasons.append(_too_new(release, base))
     if way is None:
-        reasons.append(_no_way(wanted, missing))
+        reasons.append(_no_way(request, missing))
     if reasons or way is None or gcc is None:
         return Choice(reasons=tuple(reasons))
     planned = _planned(release, route, way, gcc, missing)
@@ -89,32 +89,32 @@ def choose_cuda(
     return Choice(chosen=dataclasses.replace(planned, update="", sdk=sdk) if sdk else planned)
 
 
-def _no_way(wanted: _Wanted, missing: list[str]) -> Reason:
-    if wanted.sdk:
+def _no_way(request: _Request, missing: list[str]) -> Reason:
+    if request.sdk:
         return Reason(layer=WORLD, text="; ".join(missing))
-    base = wanted.base
-    text = f"{base.name} has no way to CUDA {wanted.release.version} for {wanted.arch}: "
+    base = request.base
+    text = f"{base.name} has no way to CUDA {request.release.version} for {request.arch}: "
     return Reason(layer=BASE, text=f"{text}{'; '.join(missing)} ({base.where.file}: cuda)")
 
 
-def _first_way(wanted: _Wanted) -> tuple[_Way | None, str, list[str]]:
-    """The first way that exists, its route, and why those before it do not."""
+def _first_way(request: _Request) -> tuple[_Way | None, str, list[str]]:
+    """Return the first way that exists, its route, and why those before it do not."""
     missing: list[str] = []
-    for route in _routes(wanted):
-        way = _WAYS[route](wanted)
+    for route in _routes(request):
+        way = _WAYS[route](request)
         if isinstance(way, _Way):
             return way, route, missing
         missing.append(way)
     return None, "", missing
 
 
-def _routes(wanted: _Wanted) -> tuple[str, ...]:
+def _routes(request: _Request) -> tuple[str, ...]:
     """The site's order of routes; by default, images that are to be deleted come last."""
-    if wanted.sdk:
+    if request.sdk:
         return (hpc_sdk.ROUTE,)
-    if ordered := wanted.project.site.cuda_routes:
+    if ordered := request.project.site.cuda_routes:
         return ordered
-    late = ("image",) if wanted.release.leaving else ()
+    late = ("image",) if request.release.leaving else ()
     return (*(route for route in CUDA_ROUTES if route not in late), *late)
 
 
@@ -159,12 +159,12 @@ def source_of(release: CudaRelease, *about: str) -> str:
 
     Its first source where none does; its place in the tables where it names no source.
     """
-    found = (url for part in about for url in release.sources if part in url)
-    return next(found, release.sources[0] if release.sources else str(release.where))
+    sources = (url for part in about for url in release.sources if part in url)
+    return next(sources, release.sources[0] if release.sources else str(release.where))
 
 
-def _by_image(wanted: _Wanted) -> _Way | str:
-    release, base, arch = wanted.release, wanted.base, wanted.arch
+def _by_image(request: _Request) -> _Way | str:
+    release, base, arch = request.release, request.base, request.arch
     exist = release.images.get(arch, ())
     if not base.cuda.image:
         return "its file names none of NVIDIA's images"
@@ -173,9 +173,9 @@ def _by_image(wanted: _Wanted) -> _Way | str:
         return f"NVIDIA made images of it for {arch} on {where}"
     images = nvidia.image_names(release, base, arch)
     notes: tuple[str, ...] = ()
-    if told := release.deleted_by(base.cuda.image):
-        text = f"NVIDIA deleted {images[0]} from the public registry ({told})"
-        mirror = nvidia.kept_in(images[0], wanted.project.site)
+    if deletion := release.deleted_by(base.cuda.image):
+        text = f"NVIDIA deleted {images[0]} from the public registry ({deletion})"
+        mirror = nvidia.mirror_of_namespace(images[0], request.project.site)
         if not mirror:
             return f"{text}, and site.yaml names no mirror that has kept it"
         notes = (f"{text}; it comes from {mirror} (site.yaml: registries)",)
@@ -185,7 +185,7 @@ def _by_image(wanted: _Wanted) -> _Way | str:
             development=(),  # the images have it, and libraries alone for run time
             runtime=(),
             environment={"CUDA_HOME": "/usr/local/cuda"},
-            extras=nvidia.extras(wanted.project.facts, release, base, arch, by_image=True),
+            extras=nvidia.extras(request.project.facts, release, base, arch, by_image=True),
         ),
         images=images,
         first=nvidia.first_steps(release, base),
@@ -193,44 +193,44 @@ def _by_image(wanted: _Wanted) -> _Way | str:
     )
 
 
-def _by_repository(wanted: _Wanted) -> _Way | str:
-    release, base, arch = wanted.release, wanted.base, wanted.arch
+def _by_repository(request: _Request) -> _Way | str:
+    release, base, arch = request.release, request.base, request.arch
     exist = release.repositories.get(arch, ())
     if not base.cuda.repository:
         return "its file names none of NVIDIA's repositories"
     if base.cuda.repository not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA has packages of it for {arch} on {where}"
-    known = nvidia.extras(wanted.project.facts, release, base, arch, by_image=False)
+    known = nvidia.extras(request.project.facts, release, base, arch, by_image=False)
     packages = nvidia.toolkit_packages(release, base)
     notes: tuple[str, ...] = ()
-    if release.leaving and not wanted.project.site.cuda_routes:
+    if release.leaving and not request.project.site.cuda_routes:
         notes = (
             f"NVIDIA deletes the images of old releases, and these go next ({release.leaving})",
         )
     return _Way(packages=dataclasses.replace(packages, extras=known), notes=notes)
 
 
-def _by_distribution(wanted: _Wanted) -> _Way | str:
-    base = wanted.base
+def _by_distribution(request: _Request) -> _Way | str:
+    base = request.base
     for packaged in base.cuda.distribution:
         archs = packaged.architectures or base.architectures
-        fits = matches("cuda", wanted.release.version, packaged.version)
-        if wanted.arch in archs and fits:
+        fits = matches("cuda", request.release.version, packaged.version)
+        if request.arch in archs and fits:
             return _Way(packages=packaged)
     own = ", ".join(packaged.version for packaged in base.cuda.distribution)
     return f"the distribution itself packages {'CUDA ' + own if own else 'no CUDA'}"
 
 
-def _by_sdk(wanted: _Wanted) -> _Way | str:
-    known = wanted.project.facts
-    sdk, cuda, arch = known.sdk(wanted.sdk), wanted.release.version, wanted.arch
+def _by_sdk(request: _Request) -> _Way | str:
+    known = request.project.facts
+    sdk, cuda, arch = known.sdk(request.sdk), request.release.version, request.arch
     if sdk is None:
-        names = ", ".join(one.version for one in known.sdks)
-        return f"HPC SDK {wanted.sdk} is in no table of releases ({names} are: nvhpc.yaml)"
+        names = ", ".join(release.version for release in known.sdks)
+        return f"HPC SDK {request.sdk} is in no table of releases ({names} are: nvhpc.yaml)"
     if cuda not in sdk.cuda.get(arch, ()):
         has = ", ".join(sdk.cuda.get(arch, ())) or "none"
-        others = [one.version for one in known.sdks if cuda in one.cuda.get(arch, ())]
+        others = [release.version for release in known.sdks if cuda in release.cuda.get(arch, ())]
         more = f"; HPC SDK {', '.join(others)} has it" if others else ""
         return f"HPC SDK {sdk.version} brings no CUDA {cuda} for {arch}, but {has}{more}"
     return _Way(packages=hpc_sdk.toolkit(sdk.version, cuda, arch))
@@ -248,7 +248,7 @@ def _host_compiler(release: CudaRelease, base: BaseImage) -> str | None:
     """The gcc for nvcc: empty for the base's own, None if each is too new for it."""
     if not release.gcc or not base.gcc:
         return ""
-    fitting = [one for one in base.gcc if version_order(one) <= version_order(release.gcc)]
+    fitting = [gcc for gcc in base.gcc if version_order(gcc) <= version_order(release.gcc)]
     if not fitting:
         return None
     return "" if fitting[0] == base.gcc[0] else fitting[0]
@@ -282,21 +282,21 @@ def choose_mpi(
 
 def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
-    found = packaged_mpi(base, mpi)
-    if found is None:
+    package = packaged_mpi(base, mpi)
+    if package is None:
         title = facts.MPI_FAMILIES[family].title
-        carried = [one.version for one in base.mpi if one.family == family]
+        carried = [packaged.version for packaged in base.mpi if packaged.family == family]
         has = f"{title} {', '.join(carried)}, not {version}" if carried else f"no {title}"
         return f"{base.name} packages {has} ({base.where.file}: mpi)"
     return PlannedMpi(
         family=family,
-        version=found.version,
+        version=package.version,
         route="package",
-        library=_library(project.facts, base, family, found.version),
-        pmix=found.pmix,
-        development=found.development,
-        runtime=found.runtime,
-        environment=found.environment,
+        library=_library(project.facts, base, family, package.version),
+        pmix=package.pmix,
+        development=package.development,
+        runtime=package.runtime,
+        environment=package.environment,
     )
 
 
@@ -327,11 +327,11 @@ def _from_source(project: Project, _: BaseImage, mpi: str, release: str) -> Plan
             f"to build {mpi} from source, the recipe (mpi.source.version) or the axis value has to "
             "name a release in full"
         )
-    made = release or version
-    series = project.facts.mpi_series(family, made)
+    full_version = release or version
+    series = project.facts.mpi_series(family, full_version)
     return PlannedMpi(
         family=family,
-        version=made,
+        version=full_version,
         route="source",
         library=series.soname if series else "",
         pmix=series.pmix if series else "",
@@ -344,7 +344,7 @@ def _from_host(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMp
     known = facts.MPI_FAMILIES[family]
     if not known.host_only:
         return ""  # it comes with the image: the other routes say why it cannot
-    twin = next((one for one in base.mpi if facts.MPI_FAMILIES[one.family].abi == known.abi), None)
+    twin = next((own for own in base.mpi if facts.MPI_FAMILIES[own.family].abi == known.abi), None)
     if twin is None:
         return f"{base.name} packages no MPI with the ABI of {known.title}"
     if base.distribution in _OWN_MPICH:

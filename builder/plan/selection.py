@@ -1,4 +1,4 @@
-"""What the user asked for, held against what there is."""
+"""Selectors, checked against the matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from builder.model.errors import EmptySelection
 from builder.plan.cells import all_cells
 from builder.plan.grouping import MANY, by_reason
 
-CPU_TARGETS = (GENERIC, *(name for some in TARGETS_BY_ARCH.values() for name in some))
+CPU_TARGETS = (GENERIC, *(name for names in TARGETS_BY_ARCH.values() for name in names))
 
 
 def check_selection(project: Project, selection: Selection) -> None:
@@ -35,7 +35,7 @@ def check_selection(project: Project, selection: Selection) -> None:
 
 
 def _unmatched_images(project: Project, selection: Selection) -> list[str]:
-    """What stands against each glob that matches no identifier; most are looked at only then."""
+    """Return a problem for each glob that matches no identifier."""
     globs = selection.images
     cells = all_cells(project, selection, images=globs) if globs else ()
     near = [cell.identifier for cell in cells]
@@ -57,7 +57,7 @@ def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySele
             lines += [f"  {text}", *(f"    {line}" for line in cells)]
     else:
         lines += [
-            f"  {one.cell.identifier}: {reason}" for one in left_out for reason in one.reasons
+            f"  {entry.cell.identifier}: {reason}" for entry in left_out for reason in entry.reasons
         ]
     lines += [f"  {axis}: {', '.join(axis_values(project, axis))}" for axis in SELECTABLE]
     return EmptySelection("\n".join(lines), hint="'build-images explain --all' shows every cell")

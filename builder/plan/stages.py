@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.load import templates
 from builder.load.templates import SourceNames
@@ -33,7 +31,7 @@ _NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """What an image is made of, and the faults of what cannot be rendered for its cell."""
+    """Stages and checks of an image, and the faults of templates that cannot be rendered."""
 
     stages: tuple[StageRecipe, ...]
     checks: tuple[StageCheck, ...]
@@ -47,8 +45,6 @@ class Stages:
         self._project = project
         self._memo = Memo()
         self._rendering = Rendering()
-        self._chain = functools.cache(self._chain_with_checks)
-        self._sources = functools.cache(self._source_names)
 
     def of(self, cell: Cell, verdict: Verdict) -> Contents:
         """The stages of the cell's recipe and its ancestors, and the checks of all of them."""
@@ -57,7 +53,7 @@ class Stages:
         faults: list[Fault] = []
         stages = tuple(
             self._stage(recipe, self._fitting(checks, cell), cell, verdict, names, faults)
-            for recipe, checks in self._chain(cell.recipe)
+            for recipe, checks in self._chain_with_checks(cell.recipe)
         )
         checks = tuple(
             self._check(self._project.checks[name], verdict, names, faults)
@@ -68,12 +64,12 @@ class Stages:
 
     def _chain_with_checks(self, name: str) -> list[tuple[Recipe, tuple[str, ...]]]:
         """The ancestors and the recipe, each with the checks that it adds."""
-        found: list[tuple[Recipe, tuple[str, ...]]] = []
+        chain: list[tuple[Recipe, tuple[str, ...]]] = []
         seen: set[str] = set()
         for recipe in self._project.chain(name):
-            found.append((recipe, tuple(c for c in dict.fromkeys(recipe.checks) if c not in seen)))
+            chain.append((recipe, tuple(c for c in dict.fromkeys(recipe.checks) if c not in seen)))
             seen.update(recipe.checks)
-        return found
+        return chain
 
     def _fitting(self, checks: tuple[str, ...], cell: Cell) -> tuple[str, ...]:
         """The checks that say something of a cell: without CUDA, an image is for no GPU."""
@@ -92,26 +88,26 @@ class Stages:
         checks: tuple[str, ...],
         cell: Cell,
         verdict: Verdict,
-        names: Mapping[str, Any],
+        names: Mapping[str, object],
         faults: list[Fault],
     ) -> StageRecipe:
-        context = {**names, "sources": self._sources(recipe.name)}
+        context = {**names, "sources": self._source_names(recipe.name)}
         expansions = [
             self._expanded(use, cell, verdict)
             for use in self._blocks(recipe.development, cell, context, faults)
         ]
         runtime = self._blocks(recipe.runtime, cell, context, faults)
         variables: dict[str, str] = {}
-        for one in expansions:
-            variables = merged_environment(variables, one.environment)
+        for expansion in expansions:
+            variables = merged_environment(variables, expansion.environment)
         own = self._rendering.of(recipe.environment, context, recipe.where, faults)
         variables = merged_environment(variables, own)
         return StageRecipe(
             name=recipe.name,
             version=recipe.version,
             about=recipe.about,
-            development=tuple(use for one in expansions for use in one.development),
-            runtime=(*(use for one in expansions for use in one.runtime), *runtime),
+            development=tuple(use for expansion in expansions for use in expansion.development),
+            runtime=(*(use for expansion in expansions for use in expansion.runtime), *runtime),
             environment={name: text for name, text in variables.items() if text},
             labels=self._rendering.of(recipe.labels, context, recipe.where, faults),
             checks=checks,
@@ -124,7 +120,7 @@ class Stages:
         self,
         uses: tuple[BlockUse, ...],
         cell: Cell,
-        context: Mapping[str, Any],
+        context: Mapping[str, object],
         faults: list[Fault],
     ) -> Iterator[BlockUse]:
         for use in uses:
@@ -133,7 +129,7 @@ class Stages:
                 yield self._memo.of(_with_arguments, use, arguments)
 
     def _expanded(self, use: BlockUse, cell: Cell, verdict: Verdict) -> toolkits.Expansion:
-        """What a block stands for: itself, or the blocks of a toolkit's route."""
+        """Return the expansion of a block: itself, or the blocks of a toolkit's route."""
         if use.name == toolkits.MPI:
             assert verdict.mpi is not None
             return self._memo.of(toolkits.expand_mpi, use, verdict.mpi)
@@ -144,7 +140,7 @@ class Stages:
         return self._memo.of(_itself, use)
 
     def _check(
-        self, check: Check, verdict: Verdict, names: Mapping[str, Any], faults: list[Fault]
+        self, check: Check, verdict: Verdict, names: Mapping[str, object], faults: list[Fault]
     ) -> StageCheck:
         run = self._rendering.of(check.run, names, check.where, faults)
         build = self._rendering.of(check.build, names, check.where, faults)
@@ -153,7 +149,7 @@ class Stages:
         return self._memo.of(_stage_check, check, run, build, self._project.root)
 
 
-def _with_arguments(use: BlockUse, arguments: Mapping[str, Any]) -> BlockUse:
+def _with_arguments(use: BlockUse, arguments: Mapping[str, object]) -> BlockUse:
     return BlockUse(
         name=use.name, arguments=arguments, where=use.where, lines=use.lines, files=use.files
     )
@@ -163,7 +159,7 @@ def _itself(use: BlockUse) -> toolkits.Expansion:
     return toolkits.Expansion(development=(use,))
 
 
-def _stage_check(check: Check, run: Any, build: Any, root: Path) -> StageCheck:
+def _stage_check(check: Check, run: object, build: Iterable[str], root: Path) -> StageCheck:
     return StageCheck(
         name=check.name,
         about=check.about,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder.facts.versions import version_order
 from builder.model import (
@@ -15,6 +14,7 @@ from builder.model import (
     PlannedCuda,
     PlannedMpi,
 )
+from builder.model.exact_json import part
 from builder.plan import hpc_sdk, nvidia
 
 CUDA, MPI = TOOLKITS
@@ -26,7 +26,7 @@ _COMPATIBLE_SINCE = (11, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expansion:
-    """What a toolkit's block stands for in both stages, and in the image's environment."""
+    """The blocks and variables of a toolkit, in both stages and in the image's environment."""
 
     development: tuple[BlockUse, ...] = ()
     runtime: tuple[BlockUse, ...] = ()
@@ -36,7 +36,7 @@ class Expansion:
 def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
     """The MPI's packages, or hpccm's block that builds it, or what its host's twin is made with."""
     if mpi.route == "source":
-        arguments = {"version": mpi.version, **use.arguments.get("source", {})}
+        arguments = {"version": mpi.version, **(part(use.arguments, "source") or {})}
         return Expansion(development=(_block(use, mpi.family, arguments),))
     return Expansion(
         development=(*_packages(use, mpi.development), *_variables(use, mpi.environment)),
@@ -49,7 +49,7 @@ def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     """The toolkit's packages with what has to come before and after them."""
     if cuda.sdk:
         return _expand_sdk(use, cuda, base, arch)
-    extras = [one for _, one in _extras(use, cuda)]
+    extras = [extra for _, extra in _extras(use, cuda)]
     development, runtime = (
         tuple(_stage(use, cuda, base, arch, names))
         for names in (
@@ -71,7 +71,7 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     release = cuda.sdk, cuda.version, arch
     linked = [hpc_sdk.nccl_link(*release)] if any(_extras(use, cuda)) else []
     settled = _block(use, "shell", {"commands": [*cuda.packages.clean, *linked]})
-    arguments = hpc_sdk.block_arguments(use.arguments["sdk"], cuda.version, arch)
+    arguments = hpc_sdk.block_arguments(part(use.arguments, "sdk"), cuda.version, arch)
     linking = hpc_sdk.development_environment(*release)
     variables = {**_development_environment(cuda, base), **linking}
     return Expansion(
@@ -87,9 +87,9 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
 
 
 def missing_extras(use: BlockUse, cuda: PlannedCuda) -> list[str]:
-    """Those that the recipe wants with its toolkit, and that the chosen route does not have."""
-    wanted = [name for name in ("cudnn", "nccl") if use.arguments.get(name) is True]
-    return [name for name in wanted if name not in cuda.packages.extras]
+    """Return the extras that the recipe wants and the chosen route does not have."""
+    requested = [name for name in ("cudnn", "nccl") if use.arguments.get(name) is True]
+    return [name for name in requested if name not in cuda.packages.extras]
 
 
 def _extras(use: BlockUse, cuda: PlannedCuda) -> Iterator[tuple[str, PackagedExtra]]:
@@ -110,7 +110,7 @@ def _stage(
     if packaged.prepare:
         yield _block(use, "shell", {"commands": list(packaged.prepare)})
     if names:
-        more: Mapping[str, Any] = {}
+        more: Mapping[str, object] = {}
         if cuda.route != "distribution":
             libraries = any(_extras(use, cuda))
             more = nvidia.install_arguments(cuda.version, base, arch, libraries=libraries)
@@ -128,7 +128,7 @@ def _compilers(cuda: PlannedCuda, base: BaseImage) -> tuple[str, ...]:
 
 
 def _development_environment(cuda: PlannedCuda, base: BaseImage) -> Mapping[str, str]:
-    """What later steps need to compile with nvcc; Red Hat keeps its other compilers below /opt."""
+    """Variables to compile with nvcc in later steps; Red Hat's other compilers are in /opt."""
     if not cuda.gcc:
         return cuda.packages.environment
     toolset = f"/opt/rh/gcc-toolset-{cuda.gcc}/root/usr/bin/g++"
@@ -137,7 +137,7 @@ def _development_environment(cuda: PlannedCuda, base: BaseImage) -> Mapping[str,
 
 
 def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
-    """What the container runtimes read: which devices and driver libraries to give, and the least.
+    """Variables for container runtimes: devices, driver libraries, and the least driver.
 
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     libnvidia-container compares versions number by number; the toolkit's own parser, for CDI,
@@ -155,7 +155,7 @@ def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
 
 
 def _packages(
-    use: BlockUse, names: tuple[str, ...], more: Mapping[str, Any] | None = None
+    use: BlockUse, names: tuple[str, ...], more: Mapping[str, object] | None = None
 ) -> Iterator[BlockUse]:
     if names:
         yield _block(use, "packages", {"ospackages": list(names), **(more or {})})
@@ -166,5 +166,5 @@ def _variables(use: BlockUse, variables: Mapping[str, str]) -> Iterator[BlockUse
         yield _block(use, "environment", {"variables": dict(variables)})
 
 
-def _block(use: BlockUse, name: str, arguments: Mapping[str, Any]) -> BlockUse:
+def _block(use: BlockUse, name: str, arguments: Mapping[str, object]) -> BlockUse:
     return BlockUse(name=name, arguments=arguments, where=use.where, lines=use.lines)

@@ -10,7 +10,6 @@ import socket
 import ssl
 import threading
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -18,7 +17,7 @@ import requests.adapters
 import requests.utils
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.poolmanager import pool_classes_by_scheme
+from urllib3.poolmanager import ProxyManager, pool_classes_by_scheme
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.model.errors import BadInput
@@ -51,23 +50,25 @@ class _Adapter(requests.adapters.HTTPAdapter):
     """Connections that write bodies in large pieces; `context` is for those with TLS."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self._more: dict[str, Any] = {"ssl_context": context} if context else {}
+        self._more: dict[str, object] = {"ssl_context": context} if context else {}
         super().__init__(pool_maxsize=_MOST_IDLE)
 
     def init_poolmanager(
-        self, connections: int, maxsize: int, block: bool = False, **more: Any
+        self, connections: int, maxsize: int, block: bool = False, **more: object
     ) -> None:
         more |= {**self._more, "blocksize": _CHUNK}
         super().init_poolmanager(connections, maxsize, block, **more)
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
-    def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
+    def proxy_manager_for(self, proxy: str, **more: object) -> ProxyManager:
         own = {**self._more, "proxy_ssl_context": self._more.get("ssl_context")}
-        manager = super().proxy_manager_for(proxy, **own, **more)
+        manager: ProxyManager = super().proxy_manager_for(proxy, **own, **more)
         manager.pool_classes_by_scheme = _POOLS
         return manager
 
-    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+    def cert_verify(
+        self, conn: HTTPSConnectionPool, url: str, verify: object, cert: object
+    ) -> None:
         """Leave trust to the context: requests would have it read for each connection."""
         del url, verify, cert
         conn.cert_reqs, conn.ca_certs, conn.ca_cert_dir = "CERT_REQUIRED", None, None
@@ -83,7 +84,7 @@ class _Encrypted(WatchedSending, HTTPSConnection):
     urllib3 reads that after a broken pipe, but not after what TLS makes of one.
     """
 
-    def send(self, data: Any) -> None:
+    def send(self, data: object) -> None:
         try:
             super().send(data)
         except ssl.SSLEOFError as error:

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.exact_json import part
 from builder.registry.references import DOCKER_HUB
 from builder.system.home import folder_of_user
 from builder.system.process import Processes
@@ -94,7 +94,7 @@ class Credentials:
         return None
 
     def _in_file(
-        self, file: Path, content: Mapping[str, Any], registry: str, repository: str
+        self, file: Path, content: Mapping[str, object], registry: str, repository: str
     ) -> Login | None:
         helpers, auths = _mapping(content.get("credHelpers")), _mapping(content.get("auths"))
         if helper := {_normal(name): value for name, value in helpers.items()}.get(registry):
@@ -138,13 +138,13 @@ class Credentials:
         if done.returncode and "credentials not found" in done.stdout + done.stderr:
             return None
         answer = _json(done.stdout)
-        secret = answer.get("Secret") if isinstance(answer, dict) else None
+        secret = part(answer, "Secret")
         if done.returncode or done.timed_out or not isinstance(secret, str):
             how = "it took too long" if done.timed_out else f"exit status {done.returncode}"
             raise MissingPrerequisite(
                 f"{program} gives no credentials for {registry}: {how}", hint=LOGIN_HINT
             )
-        user = str(answer.get("Username") or "")
+        user = str(part(answer, "Username") or "")
         if not user and not secret:
             return None  # so says docker-credential-pass of Debian 12 of what it does not have
         if user == _TOKEN_USER:
@@ -185,7 +185,7 @@ def _of_variables() -> Login | None:
     return Login(user=user, password=password)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, object]:
     try:
         text = file.read_text()
     except FileNotFoundError:
@@ -198,14 +198,14 @@ def _read(file: Path) -> dict[str, Any]:
     return document
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
@@ -228,7 +228,7 @@ def _normal(key: str) -> str:
     return f"{host}{slash}{path}"
 
 
-def _login_of(entry: Mapping[str, Any], file: Path, key: str) -> Login | None:
+def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None:
     """Return the login of an entry; None for an empty one, whose login a helper has.
 
     Others write a name and a password side by side, or base64 in lines.
@@ -239,7 +239,7 @@ def _login_of(entry: Mapping[str, Any], file: Path, key: str) -> Login | None:
         name, secret = entry.get("username"), entry.get("password")
         return Login(user=str(name), password=str(secret)) if name and secret else None
     try:
-        packed = "".join(packed.split())
+        packed = "".join(str(packed).split())
         user, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
     except (ValueError, TypeError, AttributeError):
         colon = ""

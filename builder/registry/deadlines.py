@@ -12,12 +12,16 @@ import contextlib
 import http.client
 import io
 import math
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 LEAST_RATE = 1 << 10  # bytes a second, in each minute
 MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
@@ -76,7 +80,7 @@ class Watch:
     _is_reported: bool = False
     _head_until: float = 0.0
 
-    def send(self, sock: Any, data: bytes | bytearray) -> None:
+    def send(self, sock: socket.socket, data: bytes | bytearray) -> None:
         """Send all of some bytes; raises `TimeoutError` when that takes too long."""
         self.check()  # to connect has taken its time
         sock.settimeout(_POLL_S)
@@ -84,7 +88,7 @@ class Watch:
         while remaining:
             remaining = remaining[self._wait(partial(sock.send, remaining)) :]
 
-    def receive(self, sock: Any, buffer: Any) -> int:
+    def receive(self, sock: socket.socket, buffer: WriteableBuffer) -> int:
         """Read some bytes, 0 at the end; raises `TimeoutError` when that takes too long."""
         size = self._wait(partial(sock.recv_into, buffer))
         self._received += size
@@ -157,8 +161,14 @@ def watched(watch: Watch) -> Iterator[None]:
 class WatchedResponse(http.client.HTTPResponse):
     """A response that is read under the watch of its request."""
 
-    def __init__(self, sock: Any, *args: Any, **more: Any) -> None:
-        super().__init__(sock, *args, **more)
+    def __init__(
+        self,
+        sock: socket.socket,
+        debuglevel: int = 0,
+        method: str | None = None,
+        url: str | None = None,
+    ) -> None:
+        super().__init__(sock, debuglevel, method, url)
         self._watch = _CURRENT.get()
         if self._watch:
             self._watch.begin_head()
@@ -176,10 +186,10 @@ class WatchedResponse(http.client.HTTPResponse):
 class WatchedSending:
     """Mixin for connections of `http.client`: they send under the watch of a request."""
 
-    response_class: Any = WatchedResponse
-    sock: Any
+    response_class: type[http.client.HTTPResponse] = WatchedResponse
+    sock: socket.socket | None
 
-    def send(self, data: Any) -> None:
+    def send(self, data: object) -> None:
         """Send bytes, and connect first if needed; `http.client` sends anything else."""
         watch = _CURRENT.get()
         if watch is None or not isinstance(data, bytes | bytearray):
@@ -187,13 +197,14 @@ class WatchedSending:
             return
         if self.sock is None:
             self.connect()  # type: ignore[attr-defined]
+        assert self.sock is not None
         watch.send(self.sock, data)
 
 
 class _Raw(io.RawIOBase):
     """The bytes of a socket; `raw` is its file, which holds it open until it is closed."""
 
-    def __init__(self, sock: Any, raw: io.RawIOBase, watch: Watch) -> None:
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase, watch: Watch) -> None:
         super().__init__()
         self._sock, self._raw, self._watch = sock, raw, watch
         self._timeout_s = sock.gettimeout()
@@ -202,7 +213,7 @@ class _Raw(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         return self._watch.receive(self._sock, buffer)
 
     def close(self) -> None:

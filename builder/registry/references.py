@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
@@ -168,9 +167,9 @@ class Descriptor:
         """Return media type, digest and size alone, as a `subject` is written."""
         return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the JSON of manifests and indexes."""
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             "mediaType": self.media_type,
             "digest": self.digest,
             "size": self.size,

@@ -13,9 +13,9 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from builder.model.digests import digest_of
+from builder.model.exact_json import part
 from builder.registry.authorization import DELETE, Scope
 from builder.registry.failures import NotThere, RegistryFailed, Transient, WrongContent
 from builder.registry.kinds import INDEX, as_bytes
@@ -89,8 +89,8 @@ def detach(registry: Repository, digest: str, digests: Collection[str]) -> None:
     """
     with _our_list(registry, digest), contextlib.suppress(RegistryFailed, Transient):
         index = _fallback(registry, digest)
-        listed = (index or {}).get("manifests") or []
-        remaining = [entry for entry in listed if entry.get("digest") not in digests]
+        listed = part(index, "manifests") or []
+        remaining = [entry for entry in listed if part(entry, "digest") not in digests]
         if index is not None and len(remaining) < len(listed):
             content = as_bytes({**index, "manifests": remaining})
             registry.write_manifest(content, INDEX, fallback_tag(digest))
@@ -121,7 +121,7 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
         if digests <= listed:
             return
         new = {entry.digest: entry.as_json() for entry in entries if entry.digest not in listed}
-        index["manifests"] = [*(index.get("manifests") or []), *new.values()]
+        index["manifests"] = [*(part(index, "manifests") or []), *new.values()]
         registry.write_manifest(as_bytes(index), INDEX, fallback_tag(subject))
         now = _fallback(registry, subject) or {}
         if digests <= {entry.digest for entry in _entries(registry, subject, now)}:
@@ -130,7 +130,7 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
         retries.wait(Transient(RegistryFailed(lost, hint="run the same command again")))
 
 
-def _fallback(registry: Repository, digest: str) -> dict[str, Any] | None:
+def _fallback(registry: Repository, digest: str) -> dict[str, object] | None:
     """Return the fallback tag's index, an empty one if there is none; None for anything else.
 
     GitLab's registry takes such a tag for the digest, and gives what is referred to
@@ -143,7 +143,7 @@ def _fallback(registry: Repository, digest: str) -> dict[str, Any] | None:
     return index if descriptor.media_type == INDEX and descriptor.digest != digest else None
 
 
-def _entries(registry: Repository, digest: str, page: dict[str, Any]) -> list[Descriptor]:
+def _entries(registry: Repository, digest: str, page: dict[str, object]) -> list[Descriptor]:
     entries = page.get("manifests") or []
     if not isinstance(entries, list):
         raise WrongContent(f"{registry.name}: the list of what refers to {digest} is none")

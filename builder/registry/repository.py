@@ -14,6 +14,7 @@ import requests
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
+from builder.model.exact_json import part
 from builder.registry.answers import length_of, read_limited
 from builder.registry.authorization import DELETE, PULL, PUSH, Scope
 from builder.registry.deadlines import BodyLimits
@@ -115,7 +116,7 @@ class Repository(Source):
     def tags(self) -> list[str]:
         """Return all tags; none of a repository that does not exist."""
         try:
-            pages = [page.get("tags") or [] for page in self.pages("tags/list", "tags/list")]
+            pages = [part(page, "tags") or [] for page in self.pages("tags/list", "tags/list")]
         except NotThere:
             return []
         if not all(isinstance(page, list) for page in pages):
@@ -158,7 +159,9 @@ class Repository(Source):
 
     # Requests
 
-    def request(self, method: str, path: str, **more: Any) -> Any:
+    def request(
+        self, method: str, path: str, **more: Any
+    ) -> contextlib.AbstractContextManager[requests.Response]:
         """Return a response as a context; see `Transport.request`."""
         return self.transport.request(**self._request_arguments(method, path, **more))
 
@@ -175,7 +178,9 @@ class Repository(Source):
         resource = f"{self.repository}: {printable(label)}"
         return {"method": method, "path": own, "scope": scope, "resource": resource, **more}
 
-    def pages(self, path: str, resource: str, *, media_type: str = "") -> Iterator[dict[str, Any]]:
+    def pages(
+        self, path: str, resource: str, *, media_type: str = ""
+    ) -> Iterator[dict[str, object]]:
         """Yield the JSON objects of a list that may come in pages.
 
         With a `media_type`, the list is one that a registry need not keep: raises `NotThere`

@@ -85,7 +85,7 @@ class Source(ABC):
 
 def json_object(
     content: bytes, where: str, kind: str = "manifest", most: int | None = MOST_VALUES
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return an untrusted JSON object; raises `WrongContent` for anything else."""
     try:
         value = exact_json.parsed(content, most=most)
@@ -96,7 +96,7 @@ def json_object(
     return value
 
 
-def descriptors(manifest: Mapping[str, Any], key: str, where: str) -> list[Descriptor]:
+def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[Descriptor]:
     """Return the descriptors that a manifest lists under a key: none without such a list."""
     entries = manifest.get(key) or []
     if not isinstance(entries, list):
@@ -104,7 +104,7 @@ def descriptors(manifest: Mapping[str, Any], key: str, where: str) -> list[Descr
     return [Descriptor.read(entry, where) for entry in entries]
 
 
-def blobs_of(manifest: Mapping[str, Any], where: str) -> list[Descriptor]:
+def blobs_of(manifest: Mapping[str, object], where: str) -> list[Descriptor]:
     """Return the blobs that a manifest names, its configuration first; none of an index."""
     config = [Descriptor.read(manifest["config"], where)] if "config" in manifest else []
     return [*config, *descriptors(manifest, "layers", where)]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import requests
@@ -42,7 +42,8 @@ _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
 _UNKNOWN = (400, 404, 405, 406)
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
-Body = Callable[[], Any]  # makes what is sent: bytes, or a file at the place to go on from
+# Makes what is sent: bytes, a form, or a file at the place to go on from.
+Body = Callable[[], bytes | IO[bytes] | dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

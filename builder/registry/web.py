@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email.utils
-import functools
 import math
 import re
 import time
@@ -103,7 +102,6 @@ def next_page(link: str) -> str:
     return next(addresses, "")
 
 
-@functools.lru_cache(maxsize=256)  # each request's is looked at several times
 def origin(url: str) -> tuple[str, str, int]:
     """Return scheme, host and port: the credentials for a registry go to its origin alone.
 

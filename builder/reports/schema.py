@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from builder.compile.spec import catalogue, kinds
 from builder.compile.spec.registered import registered_names
@@ -49,9 +48,9 @@ _OF_HOSTS: Mapping[str, Callable[[Node, Faults], object]] = {
 KINDS = (*schemas.KINDS, *_OF_HOSTS)
 RESULTS = ("evidence",)
 _TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of value
-_TEXT = {"type": "string"}
+_TEXT: dict[str, object] = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
-_BY_KIND: Mapping[str, dict[str, Any]] = {
+_BY_KIND: Mapping[str, dict[str, object]] = {
     kinds.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
     kinds.TEXT: _TEXT,
     kinds.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
@@ -77,8 +76,8 @@ _BY_KIND: Mapping[str, dict[str, Any]] = {
     },
 }
 # The arguments of the blocks that are not hpccm's; builder.load.toolkits says them in words.
-_WITH_EXTRA = {"enum": [True, False, OPTIONAL]}
-_TOOLKITS: Mapping[str, dict[str, Any]] = {
+_WITH_EXTRA: dict[str, object] = {"enum": [True, False, OPTIONAL]}
+_TOOLKITS: Mapping[str, dict[str, object]] = {
     "capabilities": {
         "type": "array",
         "minItems": 1,
@@ -97,7 +96,7 @@ _TOOLKITS: Mapping[str, dict[str, Any]] = {
 }
 
 
-def schema(kind: str) -> dict[str, Any]:
+def schema(kind: str) -> dict[str, object]:
     """The JSON Schema of one of `KINDS` or `RESULTS`."""
     if kind == "evidence":
         from builder.verify.evidence_schema import evidence_schema  # noqa: PLC0415 - for it alone
@@ -116,7 +115,7 @@ def text(kind: str) -> str:
     return json.dumps(schema(kind), indent=1, ensure_ascii=False) + "\n"
 
 
-def _block() -> dict[str, Any]:
+def _block() -> dict[str, object]:
     """One block with its arguments, and perhaps for which cells it is."""
     key, condition = when_schema()
     blocks = {name: _toolkit(name) for name in ARGUMENTS}
@@ -131,7 +130,7 @@ def _block() -> dict[str, Any]:
     }
 
 
-def _toolkit(name: str) -> dict[str, Any]:
+def _toolkit(name: str) -> dict[str, object]:
     return {
         "type": ["object", "null"],
         "properties": {
@@ -142,7 +141,7 @@ def _toolkit(name: str) -> dict[str, Any]:
     }
 
 
-def _arguments(name: str) -> dict[str, Any]:
+def _arguments(name: str) -> dict[str, object]:
     block = catalogue.block(name)
     assert block is not None
     features = {"^(enable|disable|with|without)_": _reference(kinds.FLAG)}
@@ -154,7 +153,7 @@ def _arguments(name: str) -> dict[str, Any]:
     }
 
 
-def _reference(kind: str) -> dict[str, Any]:
+def _reference(kind: str) -> dict[str, object]:
     return {"$ref": f"#/definitions/{_name(kind)}"}
 
 

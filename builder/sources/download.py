@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import requests
@@ -209,9 +208,10 @@ def _response(session: requests.Session, url: str, headers: Mapping[str, str]) -
 def _request(session: requests.Session, url: str, headers: Mapping[str, str]) -> requests.Response:
     if urlsplit(url).scheme not in {"http", "https"}:
         raise NotFetched(f"{urlsplit(url).scheme}: is not fetched; name a mirror with https")
-    options: dict[str, Any] = {"stream": True, "allow_redirects": False, "timeout": TIMEOUT_S}
     try:
-        return session.get(url, headers=dict(headers), **options)
+        return session.get(
+            url, headers=dict(headers), stream=True, allow_redirects=False, timeout=TIMEOUT_S
+        )
     except requests.exceptions.SSLError as error:
         raise NotFetched(f"{server_of(url)}: TLS fails: {innermost(error)}") from error
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:

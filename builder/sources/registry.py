@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder import facts
 from builder.model import exact_json
@@ -129,7 +128,7 @@ def _of_architecture(reference: str, arch: str, oci: str, manifests: object) -> 
     raise _no_such(reference, arch, names)
 
 
-def _platform(entry: object, reference: str) -> dict[str, Any]:
+def _platform(entry: object, reference: str) -> dict[str, object]:
     """Return the platform of an index's entry, which need not have one."""
     platform = (entry.get("platform") or {}) if isinstance(entry, dict) else None
     if not isinstance(platform, dict):

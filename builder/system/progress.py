@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from builder.system.terminal import is_capable, printable, printable_lines
 
@@ -94,7 +94,6 @@ class LiveProgress(Progress):
 
         self._console = Console(stderr=True)
         self._rows: dict[str, tuple[str, str, float, float | None]] = {}
-        self._live: Any = None
 
     @contextlib.contextmanager
     def running(self, identifiers: list[str]) -> Iterator[None]:
@@ -102,12 +101,8 @@ class LiveProgress(Progress):
 
         now = time.monotonic()
         self._rows = dict.fromkeys(identifiers, ("waiting", "", now, None))
-        with Live(get_renderable=self._table, console=self._console, refresh_per_second=4) as live:
-            self._live = live
-            try:
-                yield
-            finally:
-                self._live = None
+        with Live(get_renderable=self._table, console=self._console, refresh_per_second=4):
+            yield
 
     def step(self, identifier: str, text: str) -> None:
         self._row(identifier, text, "")

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 from builder.model.errors import BuildImagesError, Interrupted, Refused
 
@@ -40,7 +40,7 @@ class _Worker:
         self._tell(words)
         self.owes = True
 
-    def answer(self, check: Callable[[], object]) -> dict[str, Any]:
+    def answer(self, check: Callable[[], object]) -> dict[str, object]:
         while not _is_ready(self.answers.fileno(), _POLL_S):
             check()
         found = json.loads(self.answers.readline())
@@ -87,7 +87,7 @@ class Workers:
             raise Interrupted("the work has ended")
         if worker is None:
             return False
-        answer: dict[str, Any] = {}
+        answer: dict[str, object] = {}
         try:
             if worker.owes:
                 worker.answer(check)
@@ -102,8 +102,8 @@ class Workers:
             self._idle.put(worker)
         if self._ended:
             raise Interrupted("the work has ended")
-        if refused := answer.get("refused"):
-            raise Refused(refused[0], hint=refused[1])
+        if isinstance(refused := answer.get("refused"), list):
+            raise Refused(str(refused[0]), hint=str(refused[1]))
         return "done" in answer
 
     def _lose(self, worker: _Worker) -> None:

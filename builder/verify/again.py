@@ -29,6 +29,7 @@ from builder.facts.versions import split_mpi
 from builder.model import FAILED, Artifact
 from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
+from builder.model.records import write
 from builder.sources.package_indices import states_in
 from builder.system.atomic import irregular
 from builder.verify import RUNNERS, Target
@@ -42,10 +43,15 @@ Found = TypeVar("Found", bound=ProvenImage)
 class OpenImage:
     """A finished image whose artifacts lie where the ordinary user can read them."""
 
-    manifest: Manifest
+    record: Manifest
     artifacts: Mapping[str, Artifact]
     target: Target
     work: Path
+
+    @property
+    def manifest(self) -> dict[str, object]:
+        """The manifest as `manifest.json` has it, for the tests of sites (docs/verification.md)."""
+        return write(self.record)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +91,8 @@ def prove_again(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
     proven = proven_part(image.target.identifier, run, proof)
-    statements = read_statements(folder, image.manifest)
-    updated = dataclasses.replace(merged(image.manifest, proven, statements), verified=started)
+    statements = read_statements(folder, image.record)
+    updated = dataclasses.replace(merged(image.record, proven, statements), verified=started)
     manifest = write_manifest(folder, updated, proof.evidence)
     return Verified(found=manifest, runs=tuple(proof.outcomes), untried=proof.untried)
 
@@ -112,7 +118,7 @@ def opened(folder: Path, tools: Tools, expected: Target | None = None) -> Iterat
             for artifact_format, artifact in manifest.artifacts.items()
         }
         target = _target(manifest, artifacts["oci"].path, expected)
-        yield OpenImage(manifest=manifest, artifacts=artifacts, target=target, work=work)
+        yield OpenImage(record=manifest, artifacts=artifacts, target=target, work=work)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
@@ -103,7 +102,7 @@ class Setting:
     indices: tuple[IndexState, ...] = ()
 
     @property
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "format": self.format,
             "runner": {"name": self.runner, "version": self.runner_version},
@@ -170,7 +169,7 @@ def statement(
     outcomes: Sequence[Outcome],
     scripts: Mapping[str, str],
     setting: Setting,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The statement of one run. Its subjects are all artifacts of the cell and their common tree.
 
     A skipped check is listed among the warnings, never among the passed ones, and the result is
@@ -199,8 +198,8 @@ def _write(path: Path, data: bytes) -> Path:
     return partial.replace(path)
 
 
-def _subjects(identifier: str, artifacts: Sequence[Artifact]) -> list[dict[str, Any]]:
-    subjects = [
+def _subjects(identifier: str, artifacts: Sequence[Artifact]) -> list[dict[str, object]]:
+    subjects: list[dict[str, object]] = [
         {"name": f"{identifier}/{one.format}", "digest": _digest(one.digest)} for one in artifacts
     ]
     trees = {one.tree_digest for one in artifacts if one.tree_digest}
@@ -224,7 +223,7 @@ def _result(outcomes: Sequence[Outcome]) -> str:
     return "WARNED" if any(one.outcome == SKIPPED for one in outcomes) else "PASSED"
 
 
-def _check(outcome: Outcome, scripts: Mapping[str, str]) -> dict[str, Any]:
+def _check(outcome: Outcome, scripts: Mapping[str, str]) -> dict[str, object]:
     """What was run, a ResourceDescriptor: the script's digest, or the harness's own check."""
     script = scripts.get(outcome.check)
     return {

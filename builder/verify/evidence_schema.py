@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from builder.model import FAILED, FORMATS, PASSED, SKIPPED
 from builder.model.predicates import STATEMENT, TEST_RESULT
 from builder.verify.evidence import IMAGES_OWN
@@ -29,7 +27,7 @@ _TIME = {
 }
 
 
-def evidence_schema() -> dict[str, Any]:
+def evidence_schema() -> dict[str, object]:
     """Of `evidence/*.json`: an in-toto Statement v1 with the predicate test-result v0.1."""
     return _object(
         {
@@ -46,7 +44,7 @@ def evidence_schema() -> dict[str, Any]:
     )
 
 
-def _predicate() -> dict[str, Any]:
+def _predicate() -> dict[str, object]:
     shape = _object(
         {
             "result": {"enum": ["PASSED", "WARNED", "FAILED"]},
@@ -72,7 +70,7 @@ def _predicate() -> dict[str, Any]:
     }
 
 
-def _run() -> dict[str, Any]:
+def _run() -> dict[str, object]:
     about = _object(
         {
             "format": {"enum": list(FORMATS)},
@@ -120,7 +118,7 @@ def _run() -> dict[str, Any]:
     )
 
 
-def _index() -> dict[str, Any]:
+def _index() -> dict[str, object]:
     return _object(
         {
             "archive": {**_SAID, "description": "the last part of its address: debian-security"},
@@ -140,7 +138,7 @@ def _index() -> dict[str, Any]:
     )
 
 
-def _launcher() -> dict[str, Any]:
+def _launcher() -> dict[str, object]:
     count = {"type": "integer", "minimum": 0}
     shape = _object(
         {
@@ -178,7 +176,7 @@ def _launcher() -> dict[str, Any]:
     }
 
 
-def _host(**more: dict[str, Any]) -> dict[str, Any]:
+def _host(**more: dict[str, object]) -> dict[str, object]:
     return _object(
         {
             **more,
@@ -196,7 +194,7 @@ def _host(**more: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _check() -> dict[str, Any]:
+def _check() -> dict[str, object]:
     finding = _object(
         {
             "outcome": {"enum": [PASSED, FAILED, SKIPPED]},
@@ -220,7 +218,7 @@ def _check() -> dict[str, Any]:
     }
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _object(properties: dict[str, object]) -> dict[str, object]:
     """An object that has exactly these keys."""
     return {
         "type": "object",
@@ -230,7 +228,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _when(key: str, value: object, then: dict[str, Any]) -> dict[str, Any]:
+def _when(key: str, value: object, then: dict[str, object]) -> dict[str, object]:
     return {
         "if": {"properties": {key: {"const": value}}, "required": [key]},
         "then": {"properties": then},

@@ -133,11 +133,11 @@ class Cell:
             assert work is not None
             with self._logged():
                 indices = tuple(self._stages.indices(image))
-                programs = work.remember("programs", dict)
+                programs: dict[str, str] = work.remember("programs", dict)
                 specs = {**spec_digests(self._spec), **programs}
                 target = target_of(image, {}, specs=specs, indices=indices)
                 proof = _proof(self._run, target, self._artifacts, work, self.timer, self._folder)
-            bill = work.remember("sbom", dict)
+            bill: dict[str, list[object]] = work.remember("sbom", dict)
             write_atomically(self._folder / SBOM, _json(bill))
             _hand_over(work, self._artifacts.values(), self._folder)
             built = self._manifest(len(bill["components"]), programs)

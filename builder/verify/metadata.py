@@ -12,7 +12,6 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder import facts
 from builder.artifacts import sif
@@ -21,6 +20,7 @@ from builder.artifacts.oci import Layout, read_layout
 from builder.build.engines import charliecloud, sif_environment
 from builder.facts.sif_scripts import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, Outcome, contract, scripts
+from builder.model.exact_json import part
 from builder.verify.trees import FormatTree, equality
 from builder.verify.wording import LONGEST, one_line
 
@@ -95,9 +95,9 @@ def _layout(image: Described) -> Layout | None:
 def _oci_faults(image: Described, layout: Layout | None) -> Iterator[str]:
     arch = facts.ARCHITECTURES.get(image.arch)
     yield from layout_faults(image.files["oci"], arch.oci if arch else image.arch)
-    settings = (layout.config.get("config") or {}) if layout else {}
+    settings = part(layout.config, "config") if layout else None
     for key in _DOCKERS:
-        if settings.get(key):
+        if part(settings, key):
             yield f"its configuration has {key}, which is Docker's alone: other formats have none"
 
 
@@ -133,7 +133,10 @@ def _contract_faults(image: Described, name: str, layout: Layout | None) -> Iter
 def _labels(image: Described, name: str, layout: Layout | None) -> Mapping[str, str] | None:
     if name == "oci" and layout:
         return labels_of(layout)
-    return _json(image.kept["sif"].get(".singularity.d/labels.json")) if name == "sif" else None
+    if name != "sif":
+        return None
+    labels = _json(image.kept["sif"].get(".singularity.d/labels.json"))
+    return {key: str(text) for key, text in labels.items()}
 
 
 # ---- The SIF ----
@@ -161,8 +164,12 @@ def _runscripts(layout: Layout | None) -> list[str]:
     """The run scripts that a SIF of this image may have."""
     if layout is None:
         return [scripts.RUNSCRIPT, scripts.OWN_RUNSCRIPT]
-    settings = layout.config.get("config") or {}
-    runs_own = settings.get("Entrypoint") or settings.get("Cmd") not in (None, [], ["/bin/bash"])
+    settings = part(layout.config, "config")
+    runs_own = part(settings, "Entrypoint") or part(settings, "Cmd") not in (
+        None,
+        [],
+        ["/bin/bash"],
+    )
     return [scripts.OWN_RUNSCRIPT if runs_own else scripts.RUNSCRIPT]
 
 
@@ -211,7 +218,7 @@ def _label_faults(kept: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
 
 def _configuration_faults(objects: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
     """Apptainer keeps a copy of the configuration that it packed."""
-    copy, settings = _json(objects.get("oci-config.json")), layout.config.get("config") or {}
+    copy, settings = _json(objects.get("oci-config.json")), part(layout.config, "config") or {}
     for key in (*_STARTED, "Labels") if copy else ():
         if (copy.get(key) or None) != (settings.get(key) or None):
             yield f"its {key} is {copy.get(key)!r}, and the OCI layout's {settings.get(key)!r}"
@@ -219,7 +226,7 @@ def _configuration_faults(objects: Mapping[str, bytes], layout: Layout) -> Itera
 
 def _inspected_faults(kept: Mapping[str, bytes], objects: Mapping[str, bytes]) -> Iterator[str]:
     """What `apptainer inspect` prints is beside the file system, and has to be what is in it."""
-    attributes = _json(objects.get("inspect-metadata.json")).get("data", {}).get("attributes", {})
+    attributes = part(_json(objects.get("inspect-metadata.json")), "data", "attributes") or {}
     inside = {name: kept.get(f".singularity.d/{name}") for name in ("runscript", "test")}
     inside |= {path: kept.get(path.lstrip("/")) for path in attributes.get("environment", {})}
     shown = {**attributes, **attributes.get("environment", {})}
@@ -237,7 +244,7 @@ def _lines(script: bytes | None) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
-def _json(data: bytes | None) -> dict[str, Any]:
+def _json(data: bytes | None) -> dict[str, object]:
     try:
         value = json.loads(data or b"{}")
     except ValueError:

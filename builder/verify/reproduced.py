@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
@@ -30,6 +29,7 @@ from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Artifact, Spec
 from builder.model.errors import BadInput
+from builder.model.exact_json import part
 from builder.model.manifest import SBOM, Manifest
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
@@ -196,7 +196,7 @@ def _scratch(
 
 def _built(
     run: Run, options: BuildSettings, spec: Spec, bases: Sequence[StoredBase]
-) -> tuple[dict[str, Artifact], Mapping[str, Any]]:
+) -> tuple[dict[str, Artifact], Mapping[str, object]]:
     """The artifacts of a build without any cache, and their bill of materials.
 
     `bases` are those that are here: the one that was made, or those of registries.
@@ -231,14 +231,14 @@ def _differences(
         return [tarball_difference(one, other)]
 
 
-def _changed_packages(folder: Path, bill: Mapping[str, Any]) -> list[str]:
+def _changed_packages(folder: Path, bill: Mapping[str, object]) -> list[str]:
     """Packages of other versions than the image's, as `name version, not version`."""
     try:
         old = json.loads((folder / SBOM).read_text())
     except (OSError, ValueError):
         return []
     one, other = (
-        {part["name"]: part["version"] for part in some.get("components", [])}
+        {one["name"]: one["version"] for one in part(some, "components") or []}
         for some in (old, bill)
     )
     names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from builder.model import exact_json
 
@@ -45,13 +44,13 @@ def is_rubbish(line: str) -> bool:
     return _REPLACEMENT in line
 
 
-def data_of(text: str) -> dict[str, Any]:
+def data_of(text: str) -> dict[str, object]:
     """The measured values of the last line `data: {JSON}`; none if that is no JSON object."""
     lines = _data_lines(text)
     return (_values(lines[-1]) or {}) if lines else {}
 
 
-def all_data_of(text: str) -> list[dict[str, Any]]:
+def all_data_of(text: str) -> list[dict[str, object]]:
     """The values of all lines `data: {JSON}`, of which there is one for each group of ranks."""
     found = map(_values, _data_lines(text))
     return [one for one in found if one is not None]
@@ -61,7 +60,7 @@ def _data_lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.startswith(_DATA)]
 
 
-def _values(line: str) -> dict[str, Any] | None:
+def _values(line: str) -> dict[str, object] | None:
     if len(line) > _DATA_LETTERS:
         return None
     try:

@@ -142,7 +142,7 @@ def test_a_token_that_is_refused_while_a_blob_is_sent_is_renewed(
 
     def begun(upload: uploads._Upload) -> None:
         begin(upload)
-        known = upload.registry.transport.learned.authorizations
+        known = upload.registry.transport.state.authorizations
         spoilt.update(known)
         known.update(dict.fromkeys(known, "Bearer over"))
 

@@ -39,7 +39,7 @@ MANIFESTS, BLOBS = r"/manifests/", r"/blobs/"
 def assert_whole(site: Site) -> None:
     receipt = read_receipt(site.place / "out")
     assert receipt is not None
-    assert tree_on_disk(site.place / "out/rootfs") == receipt["on_disk"]
+    assert tree_on_disk(site.place / "out/rootfs") == receipt.on_disk
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -227,7 +227,7 @@ def test_a_tag_that_moves_meanwhile_changes_nothing(site: Site, proxy: Proxy) ->
     assert done.status == 0, done.stderr
     receipt = read_receipt(site.place / "out")
     assert receipt is not None
-    assert receipt["image"]["digest"] == first.image
+    assert receipt.image.digest == first.image
     assert len([one for one in proxy.requests if one.endswith("/manifests/1.0")]) == 1
     moved = site.repository().resolve("1.0").digest
     assert moved != first.index

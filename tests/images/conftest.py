@@ -57,8 +57,8 @@ def _found(config: pytest.Config) -> tuple[list[object], list[object]]:
         manifest = finished(folder)
     except BadInput as error:
         raise pytest.UsageError(str(error)) from error
-    named = config.getoption("--runner") or [DEFAULTS[name] for name in manifest["artifacts"]]
-    return list(named), [one["name"] for one in manifest["in_image_checks"]]
+    named = config.getoption("--runner") or [DEFAULTS[name] for name in manifest.artifacts]
+    return list(named), [one.name for one in manifest.in_image_checks]
 
 
 @dataclass(frozen=True, kw_only=True)

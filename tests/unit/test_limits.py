@@ -6,8 +6,10 @@ from dataclasses import asdict
 
 import pytest
 
+from builder.distribute.pull import proving
 from builder.distribute.pull.limits import LIMITS
 from builder.model.errors import Refused
+from builder.trust.policy.gathered import PULLED
 from builder.trust.proof import boxes, certified, values
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -18,6 +20,7 @@ def test_what_is_read_of_proof() -> None:
     assert values.MAX_MANIFEST == 4 * MIB
     assert values.MAX_PAYLOAD == 32 * MIB
     assert (values.MAX_LAYERS, values.MAX_ATTACHMENTS, values.MAX_CLAIMS) == (200, 1000, 2000)
+    assert (proving._BYTES, proving._ONE, proving._MOST) == (128 * MIB, 32 * MIB, 1000)
     assert (boxes._MAX_MEMORY, boxes._MAX_ROUNDS) == (512 * MIB, 16)
     assert certified._MAX_CERTIFICATE <= 64 * KIB
 
@@ -37,6 +40,16 @@ def test_what_is_read_of_an_image() -> None:
     LIMITS.check_entries(2_000_000)
     with pytest.raises(Refused, match="more than 2,000,000 entries"):
         LIMITS.check_entries(2_000_001)
+
+
+def test_whose_checks_speak_for_what_is_pulled() -> None:
+    """A folder is started by ch-run, as what comes out of a tarball is."""
+    assert PULLED == {
+        "oci": ("oci",),
+        "sif": ("sif",),
+        "charliecloud": ("charliecloud",),
+        "directory": ("charliecloud", "oci"),
+    }
 
 
 def test_reasons_have_names_for_programs() -> None:

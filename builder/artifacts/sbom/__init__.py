@@ -50,7 +50,7 @@ def bill_of_materials(
         components += list(rpm.packages(nodes, release or distribution))
     except ValueError:
         whole = False
-    unique = {one["bom-ref"]: one for one in components}
+    unique = {str(one["bom-ref"]): one for one in components}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -97,7 +97,7 @@ def _assignments(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _system(release: Mapping[str, str]) -> list[dict[str, Any]]:
+def _system(release: Mapping[str, str]) -> list[dict[str, object]]:
     if not release.get("ID"):
         return []
     return [

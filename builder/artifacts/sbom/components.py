@@ -6,7 +6,6 @@ https://github.com/package-url/purl-spec/blob/main/PURL-SPECIFICATION.rst
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import quote
 
 CHECKSUM, CHECKSUM_OF = "build-images:checksum", "build-images:checksum-of"
@@ -41,17 +40,17 @@ def component(
     where: str,
     *,
     reference: str = "",
-    licences: Sequence[Mapping[str, Any]] = (),
+    licences: Sequence[Mapping[str, object]] = (),
     checksum: str = "",
     checksum_of: str = "",
-    **more: Any,
-) -> dict[str, Any]:
+    **more: object,
+) -> dict[str, object]:
     """A library in CycloneDX. `where` is its package URL, `reference` what else tells it apart.
 
     `checksum` is `sha256:…` of what `checksum_of` says: distributions do not ship a checksum of the
     package file with what they install.
     """
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "type": "library",
         "bom-ref": reference or where,
         "name": name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from builder.artifacts.flatten import Node
 from builder.artifacts.sbom.components import component, purl
@@ -19,7 +18,7 @@ _DOC = "usr/share/doc/"
 
 def packages(
     nodes: Mapping[str, Node], distribution: str, release: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """The packages that are installed. `release` is such as `debian-13`, or empty."""
     for path in [_STATUS, *(name for name in nodes if name.startswith(_FOLDER))]:
         for paragraph in text_of(nodes, path).split("\n\n"):
@@ -44,7 +43,7 @@ def _fields(paragraph: str) -> Iterator[tuple[str, str]]:
 
 def _package(
     nodes: Mapping[str, Node], fields: Mapping[str, str], distribution: str, release: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     name, version = fields["Package"], fields.get("Version", "")
     arch = fields.get("Architecture", "")
     where = purl(
@@ -75,7 +74,7 @@ def _copyright(nodes: Mapping[str, Node], name: str) -> str:
     return text_of(nodes, f"{folder}/copyright")
 
 
-def _supplier(maintainer: str) -> dict[str, Any]:
+def _supplier(maintainer: str) -> dict[str, object]:
     return {"name": maintainer.partition("<")[0].strip()} if maintainer else {}
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 _MOST = 40  # of one component: some of Debian's packages name hundreds of variants
 _LONGEST = 200
@@ -65,13 +64,13 @@ _FIELD = re.compile(r"^License:(.*)$", re.MULTILINE)
 _ALTERNATIVES = re.compile(r"\s+(?:and|or|and/or)\s+|,\s*|\s*\|\s*", re.IGNORECASE)
 
 
-def licence(name: str) -> dict[str, Any]:
+def licence(name: str) -> dict[str, object]:
     """One licence: by its SPDX identifier if the name, as Debian writes it, has one."""
     known = _spdx(name)
     return {"license": {"id": known} if known else {"name": name[:_LONGEST]}}
 
 
-def licences(names: Iterable[str]) -> list[dict[str, Any]]:
+def licences(names: Iterable[str]) -> list[dict[str, object]]:
     """Licences in order, each once."""
     found = {str(one): one for name in names if name.strip() and (one := licence(name.strip()))}
     return [found[key] for key in sorted(found)][:_MOST]
@@ -90,7 +89,7 @@ def _spdx(name: str) -> str:
     return f"{kind}-{version}-{'or-later' if gnu[4] else 'only'}"
 
 
-def of_copyright(text: str) -> list[dict[str, Any]]:
+def of_copyright(text: str) -> list[dict[str, object]]:
     """What a Debian copyright file names: its `License` fields, or else the common licences."""
     names: list[str] = []
     if text.startswith("Format:"):  # elsewhere, lines that begin so go on in prose
@@ -104,7 +103,7 @@ def _without_dots(names: Sequence[str]) -> Iterator[str]:
     return (name.rstrip(".-") for name in names)
 
 
-def expression(text: str) -> list[dict[str, Any]]:
+def expression(text: str) -> list[dict[str, object]]:
     """A licence as RPM and Python packages state it: in one line, which may be an expression."""
     words = " ".join(text.split())
     if not words or words.upper() == "UNKNOWN":

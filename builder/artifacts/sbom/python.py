@@ -10,7 +10,6 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from email.message import Message
-from typing import Any
 
 from builder.artifacts.flatten import Node
 from builder.artifacts.sbom.components import component, purl
@@ -22,7 +21,7 @@ _CLASSIFIER = "License :: OSI Approved :: "
 _SHORT = 60  # characters; longer ones are the text of a licence, not its name
 
 
-def packages(nodes: Mapping[str, Node]) -> Iterator[dict[str, Any]]:
+def packages(nodes: Mapping[str, Node]) -> Iterator[dict[str, object]]:
     """The packages that have metadata, those of the distribution too."""
     for path, node in nodes.items():
         if node.source is None or not _METADATA.search(path):
@@ -35,7 +34,7 @@ def packages(nodes: Mapping[str, Node]) -> Iterator[dict[str, Any]]:
 
 def _package(
     nodes: Mapping[str, Node], path: str, headers: Message, name: str, version: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     where = purl("pypi", re.sub(r"[-_.]+", "-", name).lower(), version)
     record = nodes.get(posixpath.join(posixpath.dirname(path), "RECORD"))
     listed = record if record and record.source is not None else None
@@ -50,7 +49,7 @@ def _package(
     )
 
 
-def _licences(headers: Message) -> list[dict[str, Any]]:
+def _licences(headers: Message) -> list[dict[str, object]]:
     """The newest field that is there: the expression, then the name, then the classifiers."""
     for field in ("License-Expression", "License"):
         stated = str(headers.get(field) or "")

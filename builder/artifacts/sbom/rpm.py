@@ -12,7 +12,6 @@ import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.flatten import Node
 from builder.artifacts.sbom import berkeley
@@ -34,7 +33,7 @@ def is_there(nodes: Mapping[str, Node]) -> bool:
     return any(folder + name in nodes for folder in FOLDERS for name in names)
 
 
-def packages(nodes: Mapping[str, Node], release: str) -> Iterator[dict[str, Any]]:
+def packages(nodes: Mapping[str, Node], release: str) -> Iterator[dict[str, object]]:
     """The packages of the database; `release` is such as `rhel-9.4`.
 
     Raises `ValueError` where a database is there and cannot be read.
@@ -75,14 +74,14 @@ def _of_sqlite(node: Node, log: Node | None) -> Iterator[bytes]:
         yield bytes(blob)
 
 
-def _tags(blob: bytes) -> dict[int, Any]:
+def _tags(blob: bytes) -> dict[int, object]:
     """The tags of a header that are used here: the first string or number of each."""
     try:
         count, length = struct.unpack_from(">II", blob)
         if count > _MOST_ENTRIES or 8 + 16 * count + length > len(blob):
             raise ValueError("a header in RPM's database breaks off")
         store = memoryview(blob)[8 + 16 * count :]
-        found: dict[int, Any] = {}
+        found: dict[int, object] = {}
         for at in range(count):
             tag, kind, offset, _ = struct.unpack_from(">IIII", blob, 8 + 16 * at)
             if kind in _TEXTS:
@@ -95,7 +94,7 @@ def _tags(blob: bytes) -> dict[int, Any]:
     return found
 
 
-def _package(tags: Mapping[int, Any], release: str) -> dict[str, Any]:
+def _package(tags: Mapping[int, object], release: str) -> dict[str, object]:
     name, version = str(tags.get(_NAME, "")), f"{tags.get(_VERSION, '')}-{tags.get(_RELEASE, '')}"
     if not name:
         raise ValueError("a package without a name in RPM's database")

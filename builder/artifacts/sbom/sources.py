@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from builder.artifacts.sbom.components import component, purl
@@ -17,7 +16,7 @@ _ENDINGS = re.compile(
 _NAMED = re.compile(r"(?P<name>.+?)[-_]v?(?P<version>\d[\w.+~-]*)")
 
 
-def packages(sources: Iterable[LockedSource]) -> Iterator[dict[str, Any]]:
+def packages(sources: Iterable[LockedSource]) -> Iterator[dict[str, object]]:
     """A component for each file that the image's steps are given, in whichever stage."""
     for source in sources:
         name, version = _named(source)

@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.build.engines.drivers import VFS
+from builder.model.exact_json import part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,11 +84,13 @@ def read_storage(folder: Path, driver: str) -> Storage:
     images: dict[str, StoredImage] = {}
     layers: dict[str, tuple[str, int]] = {}
     for one in _list(folder / f"{driver}-images/images.json"):
-        names = tuple(one.get("names") or ())
+        names = tuple(part(one, "names") or ())
         created, layer = str(one.get("created", "")), str(one.get("layer", ""))
-        images[one["id"]] = StoredImage(id=one["id"], names=names, layer=layer, created=created)
+        number = str(one["id"])
+        images[number] = StoredImage(id=number, names=names, layer=layer, created=created)
     for one in _list(folder / f"{driver}-layers/layers.json"):
-        layers[one["id"]] = (str(one.get("parent", "")), int(one.get("diff-size") or 0))
+        size = int(str(one.get("diff-size") or 0))
+        layers[str(one["id"])] = (str(one.get("parent", "")), size)
     return Storage(images=images, layers=layers, copied=driver == VFS)
 
 
@@ -101,7 +103,7 @@ def left_by_vfs(folder: Path, driver: str) -> list[Path]:
     return [path for path in folders if path.is_dir()] if driver != VFS else []
 
 
-def _list(path: Path) -> list[dict[str, Any]]:
+def _list(path: Path) -> list[dict[str, object]]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from builder.compile.lint.findings import Problem
 from builder.model import Spec
@@ -29,7 +28,7 @@ class Cache:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._entries = self._read()
-        self._new: dict[str, Any] = {}
+        self._new: dict[str, object] = {}
 
     def problems(self, key: str) -> list[Problem] | None:
         """What was found for a key, or nothing if it is not known or not whole."""
@@ -55,7 +54,7 @@ class Cache:
             kept = dict(list(entries.items())[-MOST:])
             write_atomically(self._folder / "lint.json", json.dumps(kept, separators=(",", ":")))
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, object]:
         if self._folder is None:
             return {}
         try:

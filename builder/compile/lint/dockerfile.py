@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from builder.compile.lint.commands import (
     COPY,
@@ -104,7 +103,6 @@ class Dockerfile:
         return (one for one in self.instructions if one.name in names)
 
 
-@lru_cache(maxsize=1 << 14)
 def _pairs(value: str) -> tuple[tuple[str, str], ...]:
     from dockerfile_parse.util import extract_key_values  # noqa: PLC0415 - see read_dockerfile
 

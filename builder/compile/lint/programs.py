@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.compile.lint.findings import ERROR, WARNING
 from builder.compile.lint.pieces import HADOLINT, SHELLCHECK, Piece
@@ -132,7 +131,7 @@ def _run(
         raise StepFailed(f"{linter} ended with status {done.returncode}", tail=tail)
     found: dict[Piece, list[Remark]] = {piece: [] for piece in pieces}
     for one in _entries(linter, done.stdout):
-        found[pieces[int(one["file"])]].append(_remark(one))
+        found[pieces[int(str(one["file"]))]].append(_remark(one))
     return found
 
 
@@ -149,7 +148,7 @@ def _shellcheck(path: str, dialect: str, _folder: Path) -> list[str]:
     return [path, "--norc", f"--shell={dialect}", f"--exclude={excluded}", "--format=json1"]
 
 
-def _entries(linter: str, said: str) -> list[dict[str, Any]]:
+def _entries(linter: str, said: str) -> list[dict[str, object]]:
     try:
         found = json.loads(said)
     except ValueError as error:
@@ -157,10 +156,10 @@ def _entries(linter: str, said: str) -> list[dict[str, Any]]:
     return list(found["comments"] if isinstance(found, dict) else found)
 
 
-def _remark(one: Mapping[str, Any]) -> Remark:
+def _remark(one: Mapping[str, object]) -> Remark:
     code = one["code"]
     return Remark(
-        line=int(one["line"]),
+        line=int(str(one["line"])),
         level=ERROR if one["level"] == "error" else WARNING,
         rule=code if isinstance(code, str) else f"SC{code}",
         text=" ".join(str(one["message"]).split()),

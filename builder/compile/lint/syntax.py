@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from builder.compile.lint.commands import logical_lines
@@ -116,7 +115,6 @@ def _spython_stages(text: str) -> dict[str, frozenset[str]]:
         logger.level = level
 
 
-@cache
 def _spython() -> tuple[Any, Any]:
     """spython's parser, without its refusal of any base that is not in a registry."""
     from spython.logger import bot  # noqa: PLC0415 - only a spec that is not cached needs it

@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hpccm.building_blocks
 
@@ -65,7 +64,6 @@ _BY_BLOCK = {
 }
 
 
-@functools.cache
 def read_block(cls: type) -> Block:
     """All that recipes' uses of a block are checked against."""
     taken = sorted(names(cls) | documented(cls).keys())
@@ -78,13 +76,11 @@ def read_block(cls: type) -> Block:
     )
 
 
-@functools.cache
 def names(cls: type) -> frozenset[str]:
     """The names of the arguments that a block takes."""
     return frozenset(_read(cls)[0] - _INTERNAL)
 
 
-@functools.cache
 def documented(cls: type) -> dict[str, str]:
     """The arguments in a block's own documentation, each with its first words.
 
@@ -102,7 +98,6 @@ def is_feature(cls: type, argument: str) -> bool:
     )
 
 
-@functools.cache
 def kind(cls: type, argument: str) -> str:
     """What an argument must be, in words; `TEXT` where nothing says more."""
     special = _BY_BLOCK.get((cls.__name__, argument))
@@ -128,7 +123,6 @@ def _kind_elsewhere(cls: type, argument: str) -> str:
     return TEXT
 
 
-@functools.cache
 def default(cls: type, argument: str) -> str | None:
     """The text that a block takes when an argument is left out, by its source; None without."""
     for node in ast.walk(_tree(cls)):
@@ -183,7 +177,7 @@ def _module_tree(module: str) -> ast.Module:
 def _looked_up(tree: ast.AST) -> Iterator[str]:
     """The literal keys in `kwargs.get(...)`, `kwargs.pop(...)`, `... in kwargs`."""
     for node in ast.walk(tree):
-        key: Any = None
+        key: object = None
         if isinstance(node, ast.Call):
             key = _key_of(node)
         elif isinstance(node, ast.Compare) and _is_kwargs(node.comparators[0]):
@@ -192,7 +186,7 @@ def _looked_up(tree: ast.AST) -> Iterator[str]:
             yield key
 
 
-def _key_of(node: ast.Call) -> Any:
+def _key_of(node: ast.Call) -> object:
     """The literal that a call of `kwargs.get` or `kwargs.pop` asks for."""
     if (
         isinstance(node.func, ast.Attribute)

@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from builder.compile.spec.kinds import Block
 from builder.compile.spec.registered import registered_block
@@ -33,7 +32,6 @@ def hpccm_version() -> str:
     raise ModuleNotFoundError("hpccm is not installed, or has no version", name="hpccm")
 
 
-@functools.cache
 def names() -> tuple[str, ...]:
     """The names of hpccm's blocks and primitives, sorted; a site's own are not among them."""
     if kept := _kept():
@@ -47,7 +45,7 @@ def block(name: str) -> Block | None:
     """What a block takes: hpccm's, or one that an installed package registers; None if neither."""
     kept = _kept()
     if name in kept:
-        return Block(**kept[name])
+        return kept[name]
     if kept and registered_block(name) is None:
         return None
     from builder.compile.spec.arguments import read_block  # noqa: PLC0415 - imports hpccm
@@ -70,8 +68,9 @@ def text() -> str:
 
 
 @functools.cache
-def _kept() -> Mapping[str, Mapping[str, Any]]:
+def _kept() -> Mapping[str, Block]:
     """The blocks in the file, by name; none where it is of another hpccm than the installed."""
     found = json.loads(KEPT.read_bytes())
-    blocks: Mapping[str, Mapping[str, Any]] = found["blocks"]
-    return blocks if found["hpccm"] == hpccm_version() else {}
+    if found["hpccm"] != hpccm_version():
+        return {}
+    return {name: Block(**about) for name, about in found["blocks"].items()}

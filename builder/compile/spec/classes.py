@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 
 import hpccm.building_blocks
@@ -15,7 +14,6 @@ from builder.compile.spec.registered import registered_block
 PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
 
 
-@functools.cache
 def block_classes() -> dict[str, type]:
     """The blocks and primitives that every recipe can name."""
     blocks = {

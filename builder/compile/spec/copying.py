@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from typing import Any
+from collections.abc import Mapping
 
 import hpccm.config
 import hpccm.primitives
@@ -32,14 +32,17 @@ class copy(hpccm.primitives.copy):  # type: ignore[misc]  # noqa: N801 - hpccm h
     """
 
 
-def from_development(given: dict[str, Any], image: PlannedImage) -> Any:
+def from_development(
+    given: Mapping[str, object], image: PlannedImage
+) -> hpccm.primitives.shell | hpccm.primitives.copy:
     """The object of hpccm's that copies paths of the development stage into the last one."""
-    sources = given["src"] if isinstance(given["src"], list) else [given["src"]]
+    src, dest = given["src"], given["dest"]
     if image.cell.flavour == DEVELOPMENT:  # the stages are one
-        return shell(commands=[_copied(given["dest"], sources)])
+        sources = [str(one) for one in src] if isinstance(src, list) else [str(src)]
+        return shell(commands=[_copied(str(dest), sources)])
     is_docker = hpccm.config.get_format() == "docker"
     stage = f"{image.stages[-1].name}-{DEVELOPMENT}" if is_docker else DEVELOPMENT
-    return hpccm.primitives.copy(_from=stage, src=given["src"], dest=given["dest"])
+    return hpccm.primitives.copy(_from=stage, src=src, dest=dest)
 
 
 def _copied(dest: str, sources: list[str]) -> str:

@@ -12,9 +12,9 @@ import posixpath
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import hpccm.templates
+from hpccm.building_blocks.base import bb_base
 from hpccm.primitives import copy, shell
 
 from builder.compile.spec.quirks import WORK_FOLDER
@@ -81,8 +81,8 @@ def record() -> Downloads:
 
 
 def with_sources(
-    use: BlockUse, image: PlannedImage, recipe: StageRecipe, make: Callable[[BlockUse], Any]
-) -> list[Any]:
+    use: BlockUse, image: PlannedImage, recipe: StageRecipe, make: Callable[[BlockUse], bb_base]
+) -> list[object]:
     """The layers of a block: its locked files copied in, then the block that `make` gives.
 
     What a block copies by itself, of the project's files, it is given the place of.
@@ -173,7 +173,7 @@ def _instead(step: _Step) -> Iterator[None]:
     clone = hpccm.templates.git.clone_step
 
     def download_step(
-        self: Any,
+        self: object,
         outfile: str | None = None,
         referer: str | None = None,
         url: str | None = None,
@@ -184,14 +184,14 @@ def _instead(step: _Step) -> Iterator[None]:
         if source is None:
             text = _ORIGINAL(self, outfile, referer, url, directory, no_check_certificate)
             return str(text)
-        if callable(getattr(self, "add_annotation", None)):
-            self.add_annotation("url", url)
+        if callable(annotate := getattr(self, "add_annotation", None)):
+            annotate("url", url)
         target = outfile or posixpath.join(directory, posixpath.basename(url or ""))
         place = step.place(source)
         folder = posixpath.dirname(target)
         return f"mkdir -p {folder} && {_verify(source, place)} && mv {place} {target}"
 
-    def clone_step(self: Any, **given: Any) -> str:
+    def clone_step(self: object, **given: object) -> str:
         repository, commit = str(given.get("repository") or ""), str(given.get("commit") or "")
         step.record.clones[(step.recipe.name, repository, commit)] = None
         return str(clone(self, **given))

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import hpccm
 import hpccm.config
@@ -56,7 +55,7 @@ def dockerfile(image: PlannedImage) -> str:
     """The Dockerfile: one stage a recipe of the chain, then the run-time stage."""
     with _state("docker", image):
         source = image.base_image
-        stages: list[Any] = []
+        stages: list[hpccm.Stage] = []
         for recipe in image.stages:
             name = f"{recipe.name}-{DEVELOPMENT}"
             stage = _stage(image, source, name, is_stage=bool(stages))
@@ -106,7 +105,7 @@ def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
         raise refused(image, "; ".join(said.messages))
 
 
-def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> Any:
+def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> hpccm.Stage:
     """A stage that starts from an image, its repositories prepared, or from an earlier stage."""
     stage = hpccm.Stage(name=name)
     stage += baseimage(
@@ -121,7 +120,7 @@ def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = Fals
     return stage
 
 
-def _develop(stage: Any, image: PlannedImage, recipe: StageRecipe) -> None:
+def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> None:
     stage += comment(f"{recipe.name} {recipe.version}: {recipe.about}", reformat=False)
     if needed := prerequisites(image, recipe):
         stage += needed
@@ -133,14 +132,14 @@ def _develop(stage: Any, image: PlannedImage, recipe: StageRecipe) -> None:
         stage += shell(commands=commands)
 
 
-def _add_check_scripts(stage: Any, image: PlannedImage) -> None:
+def _add_check_scripts(stage: hpccm.Stage, image: PlannedImage) -> None:
     if image.checks:
         scripts = [f"files/checks/{name}" for name in script_names(image)]
         stage += copy_files(src=scripts, dest=f"{SCRIPTS}/")
         stage += copy_files(src="files/run-checks", dest=RUN_CHECKS)
 
 
-def _final(image: PlannedImage, development: list[Any], source: str) -> Any:
+def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> hpccm.Stage:
     """The stage that becomes the image: of what runs, or of all that was developed, too."""
     if image.cell.flavour == DEVELOPMENT:
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
@@ -154,7 +153,7 @@ def _final(image: PlannedImage, development: list[Any], source: str) -> Any:
     return final
 
 
-def _finish(final: Any, image: PlannedImage, built: str) -> None:
+def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
     """What the recipes add at run time, the environment, the checks and the labels."""
     for recipe in image.stages:
         for use in recipe.runtime:
@@ -229,7 +228,7 @@ def _quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False) if set(value) & _SPECIAL else value
 
 
-def _text(image: PlannedImage, *stages: Any) -> str:
+def _text(image: PlannedImage, *stages: hpccm.Stage) -> str:
     base = image.base_image
     header = [
         f"# {image.identifier}: {image.stages[-1].about}",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from builder.facts.versions import version_order
 from builder.model import BlockUse
@@ -16,7 +15,7 @@ from builder.model.errors import Fault
 X86_64, PPC64LE, AARCH64 = "x86_64", "ppc64le", "aarch64"
 DEBIAN, RED_HAT = "Debian and Ubuntu", "Red Hat's family"
 
-Arguments = Mapping[str, Any]
+Arguments = Mapping[str, object]
 
 
 def _always(_: Arguments) -> bool:

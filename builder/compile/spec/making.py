@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from hpccm.building_blocks import packages
+from hpccm.building_blocks.base import bb_base
 from hpccm.toolchain import toolchain
 
 from builder.compile.spec.blocks import rendered_faults
@@ -24,7 +24,7 @@ FILES = "files/project"  # where a spec's folder has the project's own files
 CERTIFICATES = "ca-certificates"
 
 
-def made(use: BlockUse, image: PlannedImage) -> Any:
+def made(use: BlockUse, image: PlannedImage) -> bb_base:
     """The object of hpccm's for a block, or of a site's own.
 
     It gets its own copy of everything: hpccm's `ucx` adds to the flags of the toolchain that it
@@ -55,7 +55,7 @@ def refused(image: PlannedImage, problem: object) -> BadInput:
     return BadInput(f"{image.identifier}: hpccm cannot compile it: {problem}")
 
 
-def prerequisites(image: PlannedImage, recipe: StageRecipe) -> Any | None:
+def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
     """The packages that a recipe's downloads need first; None where the base has them.
 
     hpccm installs wget with each block but the generic ones, and the certificates with few of them;
@@ -67,7 +67,7 @@ def prerequisites(image: PlannedImage, recipe: StageRecipe) -> Any | None:
     return _installed(_needed(recipe.development, image) - have)
 
 
-def runtime_prerequisites(image: PlannedImage, text: str) -> Any | None:
+def runtime_prerequisites(image: PlannedImage, text: str) -> bb_base | None:
     """The same for the run-time stage, of which `text` is what the development blocks leave."""
     needed: set[str] = set().union(*(_needed(recipe.runtime, image) for recipe in image.stages))
     if (certificates := _certificates(image)) and fetches(text):
@@ -102,7 +102,7 @@ def _complaints_about(use: BlockUse, image: PlannedImage) -> Iterator[Fault]:
         yield fault(use, f"hpccm warns: {message}")
 
 
-def _toolchain(use: BlockUse, value: Any, image: PlannedImage) -> Any:
+def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
     """A toolchain from the variables in the recipe, or that of a block before this one.
 
     That block is made anew for it, so that nobody else has the same object.
@@ -125,7 +125,7 @@ def _before(use: BlockUse, image: PlannedImage) -> Iterator[BlockUse]:
             yield one
 
 
-def _with_paths(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _with_paths(name: str, given: dict[str, object]) -> dict[str, object]:
     """Names of the project's files as paths in the spec's folder."""
     for key in FILE_ARGUMENTS.get(name, ()):
         value = given.get(key)
@@ -157,8 +157,9 @@ def _is_generic_download(use: BlockUse) -> bool:
 
 
 def _fetches_keys(use: BlockUse) -> bool:
-    values = [use.arguments.get(key) or () for key in _KEYS.get(use.name, ())]
-    return any(str(text).startswith("https:") for value in values for text in value)
+    values = [use.arguments.get(key) for key in _KEYS.get(use.name, ())]
+    lists = [value for value in values if isinstance(value, list | tuple)]
+    return any(str(text).startswith("https:") for texts in lists for text in texts)
 
 
 _KEYS = {"packages": ("apt_keys", "apt_repositories"), "apt_get": ("keys", "repositories")}
@@ -170,5 +171,5 @@ def _certificates(image: PlannedImage) -> set[str]:
     return set() if has or target_of(image).family != DEBIAN else {CERTIFICATES}
 
 
-def _installed(names: set[str]) -> Any | None:
+def _installed(names: set[str]) -> bb_base | None:
     return packages(ospackages=sorted(names)) if names else None

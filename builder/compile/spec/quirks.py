@@ -7,18 +7,17 @@ https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from builder.compile.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
 from builder.facts import ARCHITECTURES
 from builder.facts.versions import version_order
 from builder.model import EPOCH, PlannedCuda, PlannedImage
+from builder.model.exact_json import part
 
-Arguments = dict[str, Any]
+Arguments = dict[str, object]
 _NVIDIAS_CUDA, _OF_DISTRIBUTION_CUDA = "/usr/local/cuda", "/usr"
 
 
@@ -55,7 +54,13 @@ def target_of(image: PlannedImage) -> Target:
     """The target of an image."""
     base = image.base
     cuda_home = _toolkit_home(image.cuda) if image.cuda else ""
-    return _target(image.cell.arch, base.hpccm_distro, base.distribution, base.version, cuda_home)
+    return Target(
+        arch=image.cell.arch,
+        family=family(base.hpccm_distro),
+        distribution=base.distribution,
+        release=(*version_order(base.version), 0)[0],
+        cuda_home=cuda_home,
+    )
 
 
 def _toolkit_home(cuda: PlannedCuda) -> str:
@@ -65,20 +70,7 @@ def _toolkit_home(cuda: PlannedCuda) -> str:
     return cuda.packages.environment["CUDA_HOME"] if cuda.sdk else _NVIDIAS_CUDA
 
 
-@functools.lru_cache(maxsize=256)
-def _target(
-    arch: str, hpccm_distro: str, distribution: str, version: str, cuda_home: str
-) -> Target:
-    return Target(
-        arch=arch,
-        family=family(hpccm_distro),
-        distribution=distribution,
-        release=(*version_order(version), 0)[0],
-        cuda_home=cuda_home,
-    )
-
-
-def adjusted(name: str, arguments: Mapping[str, Any], target: Target) -> Arguments:
+def adjusted(name: str, arguments: Mapping[str, object], target: Target) -> Arguments:
     """A block's arguments with what hpccm's defaults get wrong for this target."""
     given = dict(arguments)
     for default, value in _HTTPS.get(name, {}).items():
@@ -99,7 +91,7 @@ def corrected(text: str, target: Target) -> str:
     return text
 
 
-def downloads(name: str, arguments: Mapping[str, Any]) -> bool:
+def downloads(name: str, arguments: Mapping[str, object]) -> bool:
     """Whether a block fetches something by HTTPS, and so needs the certificates to do it."""
     if name in _NEVER_FETCH:
         return False
@@ -118,7 +110,7 @@ _FROM_DISTRIBUTION = frozenset(
 )
 
 
-def _names_a_source(value: Any) -> bool:
+def _names_a_source(value: object) -> bool:
     """Whether an argument names a URL or a PPA, or asks for what has one."""
     if isinstance(value, Mapping):
         asked = any(value.get(key) is True for key in ("extra_repository", "source", "upstream"))
@@ -162,11 +154,12 @@ def _fftw(given: Arguments, target: Target) -> None:
     scalar = any(given.get(name) for name in _NO_VECTORS)
     if given.get("configure_opts") or (target.arch == X86_64 and not scalar):
         return
-    given["configure_opts"] = ["--enable-shared", "--enable-openmp", "--enable-threads"]
+    options = ["--enable-shared", "--enable-openmp", "--enable-threads"]
     option, since = _VECTORS.get(target.arch, ("", ""))
     version = str(given.get("version") or since)
     if option and not scalar and version_order(version) >= version_order(since):
-        given["configure_opts"].append(option)
+        options.append(option)
+    given["configure_opts"] = options
 
 
 # OpenBLAS takes the cores of the building machine for the most threads that it will ever start,
@@ -210,7 +203,7 @@ def _cuda_path(given: Arguments, target: Target) -> None:
         given["cuda"] = target.cuda_home
 
 
-def _cuda_home_of(given: Arguments) -> Any:
+def _cuda_home_of(given: Arguments) -> object:
     toolchain = given.get("toolchain")
     return isinstance(toolchain, Mapping) and toolchain.get("CUDA_HOME")
 
@@ -248,7 +241,8 @@ _UCX_OPTIONS = (
 
 def _ucx_options(given: Arguments, target: Target) -> None:
     """UCX's configure finds the stubs of NVIDIA's toolkit below its folder, and no others."""
-    options = list(given.setdefault("configure_opts", list(_UCX_OPTIONS)))
+    given.setdefault("configure_opts", [*_UCX_OPTIONS])
+    options = part(given, "configure_opts")
     if given["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
         given["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 GROUP = "build_images.blocks"
 
 
-@functools.cache
 def registered_block(name: str) -> type | None:
     """The class that is registered under a name, or None. Raises `BadInput` for what is no block.
 

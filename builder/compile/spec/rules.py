@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from builder.compile.spec.kinds import (
     BOOLEAN,
@@ -204,7 +203,7 @@ def _copy_from_faults(use: BlockUse) -> Iterator[Fault]:
             yield fault(use, f'"{source}" is no absolute path in that stage', argument="src")
 
 
-def _toolchain_problem(value: Any) -> str:
+def _toolchain_problem(value: object) -> str:
     if isinstance(value, str):
         return "" if value in (*TOOLCHAINS, "mpi") else f'no block "{value}" has a toolchain'
     if not isinstance(value, Mapping):
@@ -216,7 +215,7 @@ def _toolchain_problem(value: Any) -> str:
     return f"expected text for {', '.join(wrong)}" if wrong else ""
 
 
-def _mismatch(kind: str, value: Any) -> str:
+def _mismatch(kind: str, value: object) -> str:
     """What is wrong with a value; empty where nothing is."""
     if kind == TOOLCHAIN:
         return _toolchain_problem(value)
@@ -232,7 +231,7 @@ def _mismatch(kind: str, value: Any) -> str:
     return ""
 
 
-def _fits_mapping_value(value: Any) -> bool:
+def _fits_mapping_value(value: object) -> bool:
     """Whole numbers and truth values read the same in any spelling; 1.10 does not."""
     return isinstance(value, (str, int))
 
@@ -248,7 +247,7 @@ _FITS = {
 }
 
 
-def _valid(kind: str, value: Any) -> str:
+def _valid(kind: str, value: object) -> str:
     if kind == TOOLCHAIN:
         return _TOOLCHAIN
     if kind == LIST and isinstance(value, str):
@@ -260,7 +259,7 @@ def _valid(kind: str, value: Any) -> str:
     return f"valid: {kind}"
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """A value in the words of an error message."""
     if value is None:
         return "nothing"
@@ -284,11 +283,11 @@ def fault(use: BlockUse, problem: str, valid: str = "", argument: str = "") -> F
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_template(value: Any) -> bool:
+def _is_template(value: object) -> bool:
     return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from builder import facts
 from builder.build.bases.store import staging
@@ -23,6 +22,7 @@ from builder.distribute.bundle.inputs import TAG
 from builder.distribute.bundle.layout import Bundle, Repository
 from builder.model.digests import sha256_of_file
 from builder.model.errors import MissingPrerequisite
+from builder.model.exact_json import part
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.kinds import (
     BASE,
@@ -49,7 +49,7 @@ class Input:
     """One artifact: its kind, its document, and its files by title."""
 
     kind: str
-    about: Mapping[str, Any]
+    about: Mapping[str, object]
     files: Mapping[str, Descriptor]
 
 
@@ -227,7 +227,7 @@ def _packages(repository: Repository, one: Input, home: Home, done: Filled) -> N
 
 
 def _given(one: Input) -> Iterator[ServedFile]:
-    for entry in one.about.get("given") or []:
+    for entry in part(one.about, "given") or []:
         try:
             given = ServedFile(url=entry["url"], file=entry["file"], kind=entry["kind"])
         except (LookupError, TypeError) as error:

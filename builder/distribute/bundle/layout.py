@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.distribute.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
 from builder.model.errors import BadInput
@@ -244,7 +243,7 @@ def _check_size(archive: Archive, digest: str, size: int) -> None:
         raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
 
 
-def json_of(archive: Archive, name: str) -> dict[str, Any]:
+def json_of(archive: Archive, name: str) -> dict[str, object]:
     """One of the two files of a layout that are no blobs."""
     content = archive.file(name, _LARGEST_INDEX)
     return json_object(content, f"{archive.path}: {name}", "JSON object", _MOST_VALUES)

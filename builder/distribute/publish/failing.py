@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.distribute.publish.attaching import Attached, attach
-from builder.distribute.publish.releases import digests_in, finished, has_failed, is_test_result
+from builder.distribute.publish.releases import finished, has_failed, is_test_result
 from builder.model import PlannedImage
 from builder.model.manifest import Manifest
+from builder.model.predicates import result_of
 from builder.registry import Descriptor, NotThere, Registry
 
 # Makes statements about an image into what is attached to it; the last is a time, ISO 8601.
@@ -60,9 +61,12 @@ def _failed(file: Path, image: PlannedImage, digest: str) -> bytes:
         content = file.read_bytes()
         statement = json.loads(content)
         finished(content)
-        if not is_test_result(statement) or not has_failed(statement["predicate"]):
+        if not is_test_result(statement):
             return b""
-        return content if digests_in(statement).get(f"{image.identifier}/oci") == digest else b""
+        result = result_of(statement)
+        if not has_failed(result.lists):
+            return b""
+        return content if result.subjects.get(f"{image.identifier}/oci") == digest else b""
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return b""  # that it cannot be read is a reason of its own
 

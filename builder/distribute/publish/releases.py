@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from builder import facts
 from builder.artifacts.agreement import faults_of, read_statements, required_checks
@@ -19,7 +18,7 @@ from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest, required_runs
-from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
 from builder.registry.kinds import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.bound_files import artifact_path, read_bound
@@ -216,12 +215,12 @@ def _proven(
     return reasons
 
 
-def _failures(statement: Mapping[str, Any]) -> list[str]:
+def _failures(statement: Mapping[str, object]) -> list[str]:
     """What one statement says against its image."""
-    predicate = statement["predicate"]
-    if has_failed(predicate):
-        return [f"{predicate['result']}: {', '.join(predicate['failedTests'])}"]
-    return [] if predicate["passedTests"] else ["no check passed"]
+    lists = result_of(statement).lists
+    if has_failed(lists):
+        return [f"{lists.result}: {', '.join(lists.failed)}"]
+    return [] if lists.passed else ["no check passed"]
 
 
 def is_optional(file: str, manifest: Manifest) -> bool:
@@ -229,7 +228,7 @@ def is_optional(file: str, manifest: Manifest) -> bool:
     return Path(file).stem not in required_runs(manifest.checks)
 
 
-def speaks_for(statement: Mapping[str, Any]) -> bool:
+def speaks_for(statement: Mapping[str, object]) -> bool:
     """Whether a check passed in a run, and none failed.
 
     Of an optional run, nothing else is published: by what failed on one machine, or could not be
@@ -238,23 +237,18 @@ def speaks_for(statement: Mapping[str, Any]) -> bool:
     """
     try:
         return not _failures(statement)
-    except (LookupError, TypeError):
+    except (LookupError, TypeError, ValueError):
         return False
 
 
-def is_test_result(statement: Mapping[str, Any]) -> bool:
+def is_test_result(statement: Mapping[str, object]) -> bool:
     """Whether a statement is evidence of a run of checks."""
     return (statement["_type"], statement["predicateType"]) == (STATEMENT, TEST_RESULT)
 
 
-def has_failed(predicate: Mapping[str, Any]) -> bool:
+def has_failed(lists: TestLists) -> bool:
     """Whether a test result says that a check failed."""
-    return predicate["result"] not in _NOT_FAILED or bool(predicate["failedTests"])
-
-
-def digests_in(statement: Mapping[str, Any]) -> dict[str, str]:
-    """What a statement is about, by its names."""
-    return {one["name"]: f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+    return lists.result not in _NOT_FAILED or bool(lists.failed)
 
 
 def finished(statement: bytes) -> str:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 
 from builder import __version__
 from builder.artifacts.tars import users_attributes
@@ -160,7 +160,7 @@ def _until_last(file: IO[bytes], last: list[bytes]) -> Iterator[bytes]:
 
 def _header(digest: str, limits: Limits, *, hashed: bool) -> bytes:
     """What a note begins with; one that was made by other rules is made anew."""
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "schema": SCHEMA,
         "build-images": __version__,
         "layer": digest,

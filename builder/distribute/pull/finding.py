@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder import facts
 from builder.distribute.pull.limits import LIMITS
@@ -85,7 +84,7 @@ def _found(
     where: str,
 ) -> Found:
     try:
-        said: Any = exact_json.parsed(config)
+        said = exact_json.parsed(config)
         inner = said.get("config") or {}
         labels = {str(key): str(text) for key, text in (inner.get("Labels") or {}).items()}
         environment = tuple(str(one) for one in inner.get("Env") or [])
@@ -118,7 +117,7 @@ def _found(
     )
 
 
-def _diff_ids(rootfs: Mapping[str, Any], layers: Sequence[Descriptor]) -> dict[str, str]:
+def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dict[str, str]:
     """What a configuration says that each layer unpacks to; raises `ValueError` if it does not."""
     named = rootfs["diff_ids"] if rootfs else []
     if not isinstance(named, list) or len(named) != len(layers) or not all(map(is_digest, named)):
@@ -129,7 +128,7 @@ def _diff_ids(rootfs: Mapping[str, Any], layers: Sequence[Descriptor]) -> dict[s
     return found
 
 
-def _of_architecture(index: Mapping[str, Any], arch: str, where: str) -> Descriptor:
+def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Descriptor:
     """The one image for an architecture in an index."""
     listed = index.get("manifests")
     if not isinstance(listed, list) or len(listed) > LIMITS.layers:

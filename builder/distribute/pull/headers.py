@@ -1,19 +1,16 @@
 """Headers of tars: each is read here, in a time and a memory in proportion to its length.
 
-What is read is what `tarfile` makes of it; what no sound layer has is refused. `tarfile` itself
-takes six times as long for usual headers, of which a layer has tens of thousands. For an extended
-one it may take a time that grows with the square of its length, and it keeps a chain of them in
-memory: https://github.com/python/cpython/issues/121285
+What is read is what `tarfile` makes of it; what no sound layer has is refused. For an extended
+header `tarfile` itself may take a time that grows with the square of its length, and it keeps a
+chain of them in memory: https://github.com/python/cpython/issues/121285
 https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html#tag_20_92_13_06
 """
 
 from __future__ import annotations
 
 import math
-import struct
 import tarfile
-import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from builder.artifacts.tars import PAX, as_headers
@@ -24,14 +21,10 @@ from builder.model.errors import Refused
 _PAX = frozenset([tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE])
 _GNU = {tarfile.GNUTYPE_LONGNAME: b"path", tarfile.GNUTYPE_LONGLINK: b"linkpath"}
 _EXTENDED = _PAX | _GNU.keys() | {tarfile.XGLTYPE}
-# name, mode, uid, gid, size, mtime, checksum, kind, link, magic to group, device's numbers, prefix
-_HEADER = struct.Struct("100s8s8s8s12s12s8sc100s72s16s155s12x")
-_USUAL = frozenset([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
-_KNOWN = (
-    _USUAL
-    | {tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE}
-    | {tarfile.FIFOTYPE}
-)
+_KNOWN = {
+    *(tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE),
+    *(tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE),
+}
 _ENCODING, _ERRORS = "utf-8", "surrogateescape"
 _NUMBERS = {b"size": "size", b"uid": "uid", b"gid": "gid"}
 _READ = frozenset([b"path", b"linkpath", b"mtime", *_NUMBERS])  # of what pax says of a member
@@ -56,15 +49,11 @@ class Headers:
         """
         extended = _Extended()
         while header := self._stream.peek(tarfile.BLOCKSIZE):
-            if member := usual(header):
-                self._stream.some(tarfile.BLOCKSIZE)
-                self._is_first = False
-                return extended.applied(member) if extended.kinds else member
             if header == _END:
                 self._check_end()
                 self._is_first = False
                 break
-            member = _unusual(header, is_first=self._is_first)
+            member = _member(header, is_first=self._is_first)
             self._stream.some(tarfile.BLOCKSIZE)
             self._is_first = False
             if member.type not in _EXTENDED:
@@ -181,8 +170,8 @@ def blocks(size: int) -> int:
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
-def _unusual(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
-    """What `tarfile` makes of a header that is not a usual one: of a device, a large file."""
+def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
+    """What `tarfile` makes of a header; raises `Refused` for what no sound layer has."""
     try:
         member = tarfile.TarInfo.frombuf(header, _ENCODING, _ERRORS)
     except tarfile.HeaderError as error:
@@ -193,36 +182,9 @@ def _unusual(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
         raise _sparse()
     if member.type not in _KNOWN | _EXTENDED:
         raise Refused("a member of a kind that is not read here")
+    if member.isdir():
+        member.name = member.name.rstrip("/")  # as `tarfile` itself does after `frombuf`
     return member
-
-
-def usual(header: bytes, kinds: Collection[bytes] = _USUAL) -> tarfile.TarInfo | None:
-    """What `tarfile` makes of a header with a short name and octal numbers.
-
-    None for any other. Names of users and numbers of devices are left out: nobody asks for those.
-    """
-    if len(header) < tarfile.BLOCKSIZE:
-        return None
-    name, mode, uid, gid, size, mtime, checksum, kind, link, _, device, prefix = _HEADER.unpack(
-        header
-    )
-    if kind not in kinds or not (_is_zero(device[:8]) and _is_zero(device[8:])):
-        return None
-    made = tarfile.TarInfo.__new__(tarfile.TarInfo)
-    try:
-        made.mode, made.uid, made.gid = _octal(mode), _octal(uid), _octal(gid)
-        made.size, made.mtime, made.chksum = _octal(size), _octal(mtime), _octal(checksum)
-    except ValueError:  # numbers that are written in another way
-        return None
-    if made.chksum != _sum(header) - _sum(checksum) + 8 * ord(" "):
-        return None
-    made.type, made.pax_headers = kind, {}
-    made.name, made.linkname = _text(name), _text(link)
-    if prefix[0]:
-        made.name = f"{_text(prefix)}/{made.name}"
-    if kind == tarfile.DIRTYPE:
-        made.name = made.name.rstrip("/")
-    return made
 
 
 def as_member(
@@ -232,31 +194,11 @@ def as_member(
 
     `attributes` are names of extended attributes, each with its value after it.
     """
-    made = tarfile.TarInfo.__new__(tarfile.TarInfo)
-    made.name, made.type, made.mode, made.size, made.linkname = path, kind, mode, size, target
-    made.uid = made.gid = made.mtime = 0
+    member = tarfile.TarInfo(path)
+    member.type, member.mode, member.size, member.linkname = kind, mode, size, target
     pairs = zip(attributes[::2], attributes[1::2], strict=True)
-    made.pax_headers = as_headers(tuple(pairs))
-    return made
-
-
-def _is_zero(field: bytes) -> bool:
-    """Whether a number is none, or is zero."""
-    return not field.rstrip(b"\0 ").strip(b"0")
-
-
-def _octal(field: bytes) -> int:
-    """A number of digits that null bytes or spaces may follow."""
-    return int(field.rstrip(b"\0 "), 8)
-
-
-def _text(field: bytes) -> str:
-    return field.partition(b"\0")[0].decode(_ENCODING, _ERRORS)
-
-
-def _sum(some: bytes) -> int:
-    """The sum of at most 512 bytes: 127 times as many are less than Adler's modulus."""
-    return (zlib.adler32(some) & 0xFFFF) - 1 if some.isascii() else sum(some)
+    member.pax_headers = as_headers(tuple(pairs))
+    return member
 
 
 def _sparse() -> Refused:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from builder import __version__
 from builder.distribute.pull.finding import Found, find, published
@@ -14,10 +13,19 @@ from builder.distribute.pull.fitting import contract_of, pulled_for
 from builder.distribute.pull.packing import Kept, Packed, Packer, environment_of
 from builder.distribute.pull.placing import made_whole
 from builder.distribute.pull.proving import proofs_of
-from builder.distribute.pull.receipts import NAME, SCHEMA, Last, write_json
+from builder.distribute.pull.receipts import (
+    NAME,
+    Changes,
+    Last,
+    ProgramSettings,
+    PulledImage,
+    PullReceipt,
+    write_json,
+)
 from builder.distribute.pull.there import Expected, already_there
 from builder.host.record import Host
 from builder.model.errors import Refused
+from builder.model.records import write
 from builder.registry import Descriptor, Reference, Source
 from builder.registry.kinds import ARTIFACT_TYPES
 from builder.trust.policy.cases import as_case
@@ -82,7 +90,7 @@ class Pulled:
     """
 
     path: Path
-    receipt: dict[str, Any]
+    receipt: PullReceipt
     rulings: tuple[Ruling, ...]
     fresh: bool
 
@@ -162,7 +170,7 @@ def pull(
             if ruling.result == "refused":
                 raise NotProven(str(wanted.reference), rulings)
             receipt = _receipt(wanted, judged, packed, rulings)
-            write_json(folder / NAME, receipt)
+            write_json(folder / NAME, write(receipt))
             (folder / NAME).chmod(0o644)  # whatever the umask: nobody else writes it
     if folder is None:
         done = _already_there(wanted, judged, output)
@@ -183,38 +191,36 @@ def _tree_ruling(judged: Judged, packed: Packed) -> Ruling:
 
 def _receipt(
     wanted: Wanted, judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]
-) -> dict[str, Any]:
+) -> PullReceipt:
     unpacked = packed.unpacked
     changes = (
         {
-            what: {"count": unpacked.counts[what], "paths": list(paths)}
+            what: Changes(count=unpacked.counts[what], paths=tuple(paths))
             for what, paths in unpacked.changes.items()
         }
         if unpacked
         else {}
     )
     image = judged.found.image
-    return {
-        "schema": SCHEMA,
-        "build-images": __version__,
-        "reference": str(wanted.reference),
-        "name": wanted.identifier,
-        "pulled": wanted.now.isoformat(timespec="seconds"),
-        "format": wanted.format,
-        "path": packed.name,
-        "digest": packed.digest,
-        "image": {"digest": image.digest, "index": image.index, "architecture": wanted.arch},
-        "tree": unpacked.tree if unpacked else "",
-        "on_disk": unpacked.on_disk if unpacked else "",
-        "run": {
-            "environment": list(judged.found.environment),
-            "directory": judged.found.directory,
-        },
-        "evidence": list(judged.judgement.evidence),
-        "rules": [asdict(one) for one in rulings],
-        "changes": changes,
-        "case": as_case(judged.gathered, judged.judgement.rulings),
-    }
+    return PullReceipt(
+        version=__version__,
+        reference=str(wanted.reference),
+        name=wanted.identifier,
+        pulled=wanted.now.isoformat(timespec="seconds"),
+        format=wanted.format,
+        path=packed.name,
+        digest=packed.digest,
+        image=PulledImage(digest=image.digest, index=image.index, architecture=wanted.arch),
+        tree=unpacked.tree if unpacked else "",
+        on_disk=unpacked.on_disk if unpacked else "",
+        run=ProgramSettings(
+            environment=tuple(judged.found.environment), directory=judged.found.directory
+        ),
+        evidence=tuple(judged.judgement.evidence),
+        rules=rulings,
+        changes=changes,
+        case=as_case(judged.gathered, judged.judgement.rulings),
+    )
 
 
 def _already_there(wanted: Wanted, judged: Judged, output: Path) -> Pulled:

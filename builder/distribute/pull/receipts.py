@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from builder.distribute.pull.owning import check_own, make_own
 from builder.model.errors import Refused
+from builder.model.exact_json import part
+from builder.model.records import named, read, unknown
 from builder.system.atomic import read_regular, write_whole
 from builder.system.locks import locked
 from builder.trust.policy.gathered import Gathered, Previous
-from builder.trust.policy.outcomes import REFUSED
+from builder.trust.policy.outcomes import REFUSED, Ruling
 from builder.trust.policy.rollback import rollback, times_of
 from builder.trust.policy.statements import time_of
 from builder.trust.policy.values import Policy
@@ -22,6 +23,58 @@ from builder.trust.policy.values import Policy
 NAME = "receipt.json"
 SCHEMA = "build-images/receipt/v1"
 _MOST_OF_LAST, _MOST_OF_RECEIPT = 64 << 10, 64 << 20  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PulledImage:
+    """The image that was pulled; `index` is the digest of the index that it was found in."""
+
+    digest: str = ""
+    index: str = ""
+    architecture: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramSettings:
+    """What programs of the image are run with: variables as `NAME=VALUE`, a working directory."""
+
+    environment: tuple[str, ...]
+    directory: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """How many paths were unpacked otherwise than the image has them, and the first of them."""
+
+    count: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PullReceipt:
+    """`receipt.json`: what was pulled in which format, and what the policy's rules said to it.
+
+    `tree` is the digest of the tree in the artifact, `on_disk` that of the unpacked folder. `case`
+    is all that was judged, as `policy test` takes it.
+    """
+
+    schema: str = SCHEMA
+    version: str = named("build-images", default="")
+    reference: str = ""
+    name: str = ""
+    pulled: str = ""
+    format: str = ""
+    path: str = ""
+    digest: str = ""
+    image: PulledImage = field(default_factory=PulledImage)
+    tree: str = ""
+    on_disk: str = ""
+    run: ProgramSettings | None = None
+    evidence: tuple[str, ...] = ()
+    rules: tuple[Ruling, ...] = ()
+    changes: Mapping[str, Changes] = field(default_factory=dict)
+    case: Mapping[str, object] = field(default_factory=dict)
+    more: Mapping[str, object] = unknown()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,15 +127,18 @@ class Last:
         return self.folder / f"{name}.json"
 
 
-def write_json(file: Path, document: Mapping[str, Any]) -> None:
+def write_json(file: Path, document: Mapping[str, object]) -> None:
     """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
     write_whole(file, json.dumps(document, indent=1) + "\n")
 
 
-def read_receipt(folder: Path) -> dict[str, Any] | None:
-    """The receipt in a folder; None if there is none that can be read."""
+def read_receipt(folder: Path) -> PullReceipt | None:
+    """The receipt in a folder; None if there is none. Raises `ValueError` for a malformed one."""
     try:
         found = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+    if part(found, "schema") != SCHEMA:
+        return None
+    # What is no format is told by what it is.
+    return read(PullReceipt, {**found, "format": str(found.get("format", ""))})

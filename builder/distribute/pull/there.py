@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.artifacts.oci import read_layout
 from builder.distribute.pull.disk import tree_on_disk
 from builder.distribute.pull.owning import is_own
 from builder.distribute.pull.packing import ENVIRONMENT, NAMES
-from builder.distribute.pull.receipts import NAME, read_receipt
+from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.distribute.pull.unpacking import unpack
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
@@ -37,25 +35,29 @@ class Expected:
     environment: bytes
 
 
-def already_there(output: Path, expected: Expected) -> tuple[Path, dict[str, Any]]:
+def already_there(output: Path, expected: Expected) -> tuple[Path, PullReceipt]:
     """What is at the output, with its receipt, if that is what is expected, and is whole.
 
     To the folder, the receipt and the artifact nobody else may write; of a layout, to nothing in
     it. The receipt is believed only for the tree of a folder on disk, whose modes differ from the
     image's. Raises `BadInput` for what is something else, `Refused` for what was changed.
     """
-    receipt = read_receipt(output)
+    try:
+        receipt = read_receipt(output)
+    except ValueError:
+        receipt = None
     if receipt is None:
         raise BadInput(f"{output} is there already, and is not what a pull left", hint=_ELSEWHERE)
     for one in (output, output / NAME):
         _ours(one)
     for what, wanted, found in (
-        ("the format", expected.format, _text(receipt.get("format"))),
-        ("the image", expected.image, _text(receipt.get("image"), "digest")),
-        (f"the {expected.format}", expected.digest, _text(receipt.get("digest"))),
+        ("the format", expected.format, receipt.format),
+        ("the image", expected.image, receipt.image.digest),
+        (f"the {expected.format}", expected.digest, receipt.digest),
     ):
         if found != wanted:
-            problem = f"{output} is there already: {what} is {found or 'not known'}, not {wanted}"
+            shown = found if found and found.isprintable() else "not known"
+            problem = f"{output} is there already: {what} is {shown}, not {wanted}"
             raise BadInput(problem, hint=_ELSEWHERE)
     path = output / NAMES[expected.format]
     _ours(path)
@@ -71,13 +73,6 @@ def already_there(output: Path, expected: Expected) -> tuple[Path, dict[str, Any
             hint="move it away, and pull it again",
         )
     return path, receipt
-
-
-def _text(value: object, key: str = "") -> str:
-    """A text of a receipt, or of a mapping in it, that can be shown; empty if it is none."""
-    if key:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, str) and value.isprintable() else ""
 
 
 def _ours(path: Path) -> None:
@@ -100,19 +95,19 @@ def _ours(path: Path) -> None:
     raise Refused(f"{path} {problem}", hint=_ELSEWHERE)
 
 
-def _is_whole(path: Path, expected: Expected, receipt: Mapping[str, Any]) -> bool:
+def _is_whole(path: Path, expected: Expected, receipt: PullReceipt) -> bool:
     if expected.format == "oci":
         layout = read_layout(path)
         layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]
         return (layout.digest, unpack(layers, None).tree) == (expected.digest, expected.tree)
     if expected.format != "directory":
-        proven = expected.format == "sif" or receipt["tree"] == expected.tree
+        proven = expected.format == "sif" or receipt.tree == expected.tree
         return proven and f"sha256:{sha256_of_file(path)}" == expected.digest
     file = path / ENVIRONMENT
     return (
-        receipt["tree"] == expected.tree
+        receipt.tree == expected.tree
         and file.parent.is_dir()
         and not file.parent.is_symlink()
         and read_regular(file, len(expected.environment)) == expected.environment
-        and tree_on_disk(path) == receipt["on_disk"]
+        and tree_on_disk(path) == receipt.on_disk
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from builder.build.run import Run
 from builder.build.workspace import FILES
 from builder.compile.spec.checks import SCRIPTS
-from builder.distribute.pull.receipts import NAME, read_receipt
+from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
 from builder.model.manifest import ProvenImage
@@ -41,31 +41,36 @@ def receipt_in(folder: Path) -> Receipt | None:
 
     Raises `BadInput` for one that does not say enough, and for a format whose tree is spread out.
     """
-    found = read_receipt(folder)
-    if found is None:
-        return None
-    form = str(found.get("format"))
-    if form not in FILES:
-        raise BadInput(
-            f"{folder}: an image that was pulled as a {form} is not verified as one",
-            hint=f"pull it as one of {', '.join(FILES)}; or ch-run --set-env "
-            f"{folder}/rootfs -- /opt/build-images/run-checks",
-        )
     try:
-        run, image = found["run"], found["image"]
-        return Receipt(
-            identifier=str(found["name"]),
-            arch=str(image["architecture"]),
-            format=form,
-            digest=str(found["digest"]),
-            environment=dict(one.split("=", 1) for one in run["environment"]),
-            directory=str(run["directory"]),
-        )
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        found = read_receipt(folder)
+        if found is None:
+            return None
+        if found.format not in FILES:
+            raise BadInput(
+                f"{folder}: an image that was pulled as a {found.format} is not verified as one",
+                hint=f"pull it as one of {', '.join(FILES)}; or ch-run --set-env "
+                f"{folder}/rootfs -- /opt/build-images/run-checks",
+            )
+        return _needed(found)
+    except ValueError as error:
         raise BadInput(
             f"{folder / NAME}: it does not say what to verify ({error!r})",
             hint="move the folder away, and pull the image again with this version",
         ) from error
+
+
+def _needed(found: PullReceipt) -> Receipt:
+    """Raises `ValueError` for a receipt without what is needed."""
+    if found.run is None or not (found.name and found.digest and found.image.architecture):
+        raise ValueError("name, digest, architecture or run is missing")
+    return Receipt(
+        identifier=found.name,
+        arch=found.image.architecture,
+        format=found.format,
+        digest=found.digest,
+        environment=dict(one.split("=", 1) for one in found.run.environment),
+        directory=found.run.directory,
+    )
 
 
 def verify_pulled(

@@ -85,7 +85,7 @@ def require(
         needs += [*_PACK.get(one, (one,)), *_RUN.get(one, ())]
     lacking = [_told(item) for item in _missing(diagnosis.items, needs)]
     places = [(home, "BUILD_IMAGES_HOME")] if diagnosis.items[HOME].ok else []
-    need = int(diagnosis.items[STORE].data["needed_bytes"])
+    need = int(str(diagnosis.items[STORE].data["needed_bytes"]))
     lacking += _unusable([*places, (out, "--output")], need * images)
     if lacking:
         count = "1 thing" if len(lacking) == 1 else f"{len(lacking)} things"

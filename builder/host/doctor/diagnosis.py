@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 USER, GPU, DISK = "user and kernel", "GPU", "disk"  # groups of items
 
@@ -40,7 +39,7 @@ class Item:
     text: str
     remedy: str = ""
     optional: bool = False
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from builder.facts import MPI_FAMILIES
 from builder.facts.mpi import launcher_family
@@ -172,7 +171,7 @@ def with_twins(items: Mapping[str, Item]) -> list[Item]:
     for program in PROGRAMS:
         item, twin = found[program.name], found.get(program.twin)
         if item.ok and twin and twin.ok:
-            version = twin.data["version"]
+            version = str(twin.data["version"])
             data = {**item.data, "version": version}
             found[program.name] = replace(item, text=version, data=data)
     return list(found.values())
@@ -235,7 +234,7 @@ def _without_apptainer(program: Program, search_path: str) -> Item:
     return _item(program, ok=False, text=f"not found{also}", path="")
 
 
-def _item(program: Program, *, ok: bool, text: str, path: str, **data: Any) -> Item:
+def _item(program: Program, *, ok: bool, text: str, path: str, **data: object) -> Item:
     return Item(
         key=program.name,
         group=program.group,

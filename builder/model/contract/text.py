@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from builder.model.contract.values import SCHEMA, HostContract
 
@@ -14,7 +13,7 @@ IN_IMAGE = "/opt/build-images/host-contract.json"
 LABEL = "build-images.host."
 
 
-def as_document(contract: HostContract) -> dict[str, Any]:
+def as_document(contract: HostContract) -> dict[str, object]:
     """The contract as JSON values; what is empty is left out."""
     return {"schema": SCHEMA, **_without_empty(asdict(contract))}
 
@@ -29,12 +28,12 @@ def as_labels(contract: HostContract) -> dict[str, str]:
     return labels_of_document(as_document(contract))
 
 
-def labels_of_document(document: Mapping[str, Any]) -> dict[str, str]:
+def labels_of_document(document: Mapping[str, object]) -> dict[str, str]:
     """The labels of a contract as JSON values."""
     return {f"{LABEL}{key}": value for key, value in _flat(document)}
 
 
-def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(values: Mapping[str, object]) -> dict[str, object]:
     found = {
         key: _without_empty(value) if isinstance(value, dict) else value
         for key, value in values.items()
@@ -42,9 +41,9 @@ def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _flat(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from ((f"{key}.{inner}", text) for inner, text in _flat(value))
         else:
-            yield key, value if isinstance(value, str) else " ".join(value)
+            yield key, " ".join(value) if isinstance(value, list | tuple) else str(value)

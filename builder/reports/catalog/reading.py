@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from builder import facts
 from builder.host.contracts import contract_from_file
 from builder.model import FAILED
 from builder.model.contract import FILE, HostContract
 from builder.model.errors import BadInput
+from builder.model.exact_json import part
 from builder.model.manifest import Manifest
 from builder.reports.report.matrix import BUILT, VERIFIED
 from builder.reports.report.units import human_moment, human_size
@@ -161,29 +161,26 @@ def _proofs(folder: Path, digests: Mapping[str, str]) -> Iterator[Proof]:
 
 def _proof(
     name: str,
-    statement: Mapping[str, Any],
-    predicate: Mapping[str, Any],
+    statement: Mapping[str, object],
+    predicate: Mapping[str, object],
     digests: Mapping[str, str],
 ) -> Proof:
     run = next(
         (one for one in _dicts(predicate.get("configuration")) if one.get("name") == "run"), {}
     )
-    setting = _dict(run.get("annotations"))
-    host, runner = _dict(setting.get("host")), _dict(setting.get("runner"))
-    told = {
-        f"{kind}:{digest}"
-        for subject in _dicts(statement.get("subject"))
-        for kind, digest in _dict(subject.get("digest")).items()
-    }
+    setting = part(run, "annotations")
+    host, runner = part(setting, "host"), part(setting, "runner")
+    subjects = _dicts(statement.get("subject"))
+    told = {f"sha256:{part(one, 'digest', 'sha256')}" for one in subjects}
     return Proof(
         name=name,
         result=str(predicate.get("result", "")),
         fits=set(digests.values()) <= told,
-        when=human_moment(str(setting.get("finished", ""))),
-        runner=f"{runner.get('name', '')} {runner.get('version', '')}".strip(),
-        machine=" · ".join(str(host[key]) for key in ("arch", "cpu", "os") if host.get(key)),
-        gpus=", ".join(map(str, _list(host.get("gpus")))),
-        emulated=bool(setting.get("emulated")),
+        when=human_moment(str(part(setting, "finished") or "")),
+        runner=f"{part(runner, 'name') or ''} {part(runner, 'version') or ''}".strip(),
+        machine=" · ".join(str(one) for key in ("arch", "cpu", "os") if (one := part(host, key))),
+        gpus=", ".join(map(str, _list(part(host, "gpus")))),
+        emulated=bool(part(setting, "emulated")),
         passed=_names(predicate.get("passedTests")),
         skipped=_names(predicate.get("warnedTests")),
         failed=_names(predicate.get("failedTests")),
@@ -196,15 +193,15 @@ def _sbom(path: Path, digest: str) -> tuple[tuple[Component, ...], str, bool]:
     if not document:
         return (), "", False
     parts = [one.get("aggregate") for one in _dicts(document.get("compositions"))]
-    subject = _dict(_dict(document.get("metadata")).get("component"))
-    hashes = {f"sha256:{one.get('content')}" for one in _dicts(subject.get("hashes"))}
+    subject = _dicts(part(document, "metadata", "component", "hashes"))
+    hashes = {f"sha256:{one.get('content')}" for one in subject}
     fault = "" if digest in hashes else "the SBOM is of another image"
     found = [_component(one) for one in _dicts(document.get("components"))]
     ordered = sorted(found, key=lambda one: (one.name.lower(), one.version))
     return tuple(ordered), fault, "incomplete" not in parts
 
 
-def _component(one: Mapping[str, Any]) -> Component:
+def _component(one: Mapping[str, object]) -> Component:
     purl = str(one.get("purl", ""))
     kind = purl.removeprefix("pkg:").partition("/")[0] if purl.startswith("pkg:") else ""
     return Component(
@@ -215,11 +212,14 @@ def _component(one: Mapping[str, Any]) -> Component:
     )
 
 
-def _licences(one: Mapping[str, Any]) -> Iterator[str]:
+def _licences(one: Mapping[str, object]) -> Iterator[str]:
     """https://cyclonedx.org/docs/1.5/json/#components_items_licenses"""
     for choice in _dicts(one.get("licenses")):
-        licence = _dict(choice.get("license"))
-        if text := choice.get("expression") or licence.get("id") or licence.get("name"):
+        names = (
+            choice.get("expression"),
+            *(part(choice, "license", key) for key in ("id", "name")),
+        )
+        if text := next(filter(None, names), None):
             yield str(text)
 
 
@@ -240,7 +240,7 @@ def _files(folder: Path) -> Iterator[str]:
                 yield file.relative_to(folder).as_posix()
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, object]:
     try:
         found = json.loads(_bytes(path))
     except (OSError, ValueError, RecursionError):
@@ -253,15 +253,11 @@ def _bytes(path: Path) -> bytes:
         return file.read(_MOST)
 
 
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
+def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _dicts(value: object) -> list[dict[str, Any]]:
+def _dicts(value: object) -> list[dict[str, object]]:
     return [one for one in _list(value) if isinstance(one, dict)]
 
 

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 import jinja2
@@ -103,7 +102,7 @@ def _links(one: Entry) -> tuple[Link, ...]:
     return tuple(Link(text=name, href=f"./{quote(one.image)}/{quote(name)}") for name in one.files)
 
 
-def _as_json(one: Entry, registry: str) -> dict[str, Any]:
+def _as_json(one: Entry, registry: str) -> dict[str, object]:
     reference = f"{registry}/{one.cell['recipe']}@{one.digest}" if registry else ""
     return {
         "image": one.image,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, as_yaml
 
@@ -52,11 +51,11 @@ def github(pipeline: Pipeline) -> str:
     return text
 
 
-def _checkout() -> dict[str, Any]:
+def _checkout() -> dict[str, object]:
     return {"uses": _CHECKOUT, "with": {"persist-credentials": False}}
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: Job) -> dict[str, object]:
     folder = f"out/{job.image}"
     build = {
         "name": "Build and verify",
@@ -84,7 +83,7 @@ def _job(job: Job) -> dict[str, Any]:
     }
 
 
-def _publication(one: Publication, pipeline: Pipeline) -> dict[str, Any]:
+def _publication(one: Publication, pipeline: Pipeline) -> dict[str, object]:
     secrets = _LOGIN if pipeline.is_keyless else (*_LOGIN, *_KEY)
     # The token by which GitHub tells Sigstore's authority which workflow of which repository it is.
     rights = {"contents": "read", "id-token": "write"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, as_yaml
 
@@ -39,10 +38,10 @@ def gitlab(pipeline: Pipeline) -> str:
     }
     jobs = {job.image: _job(job) for job in pipeline.jobs}
     jobs |= {f"publish {one.name}": _publication(one, pipeline) for one in pipeline.publications}
-    return as_yaml(pipeline, document | jobs)
+    return as_yaml(pipeline, {**document, **jobs})
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: Job) -> dict[str, object]:
     folder = f"out/{job.image}"
     return {
         "stage": "build",
@@ -66,7 +65,7 @@ def _job(job: Job) -> dict[str, Any]:
     }
 
 
-def _publication(one: Publication, pipeline: Pipeline) -> dict[str, Any]:
+def _publication(one: Publication, pipeline: Pipeline) -> dict[str, object]:
     # https://docs.gitlab.com/ci/yaml/signing_examples/: cosign finds the token by that name
     token = {"SIGSTORE_ID_TOKEN": {"aud": "sigstore"}}
     return {

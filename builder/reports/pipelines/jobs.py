@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
@@ -173,7 +172,7 @@ HEADER = """\
 class _Dumper(yaml.SafeDumper):
     """Without anchors and aliases, and with lists indented."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         del data
         return True
 
@@ -190,7 +189,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def as_yaml(pipeline: Pipeline, document: dict[str, Any]) -> str:
+def as_yaml(pipeline: Pipeline, document: Mapping[str, object]) -> str:
     """The text of a pipeline, with a head that says where it comes from."""
     body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
     return HEADER.format(command=pipeline.command) + body

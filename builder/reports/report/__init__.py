@@ -4,19 +4,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
 from builder.model import Cell, LeftOut, Reason
-from builder.model.manifest import Manifest, manifest_from
-from builder.model.records import in_order, write
-from builder.reports.report.view import Report, report_of
+from builder.model.manifest import Manifest, manifest_text
+from builder.model.records import read, write
+from builder.reports.report.view import BuildRun, Report, report_of
 from builder.system.atomic import write_atomically
 
 SCHEMA = "build-images/report/v1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOutImage:
+    """A cell that was left out; its reasons are `LAYER: TEXT`."""
+
+    image: str
+    cell: Cell
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, one: LeftOut) -> LeftOutImage:
+        return cls(image=one.cell.identifier, cell=one.cell, reasons=tuple(map(str, one.reasons)))
+
+    def left_out(self) -> LeftOut:
+        """The cell with its reasons taken apart again."""
+        pairs = (text.partition(": ") for text in self.reasons)
+        reasons = tuple(Reason(layer=layer, text=text) for layer, _, text in pairs)
+        return LeftOut(cell=self.cell, reasons=reasons)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportDocument:
+    """`report.json`. `failures` and `compiled` are texts by image, as in `write_report`."""
+
+    schema: str = SCHEMA
+    outcome: str
+    totals: Mapping[str, int]
+    build: BuildRun
+    images: tuple[Manifest, ...]
+    failures: Mapping[str, str]
+    left_out: tuple[LeftOutImage, ...]
+    compiled: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_report(
@@ -25,20 +57,29 @@ def write_report(
     failures: Mapping[str, str],
     *,
     out: Path,
-    build: Mapping[str, Any],
+    build: BuildRun,
     compiled: Mapping[str, str] | None = None,
 ) -> None:
     """Write `out/report.json` and `out/report.html`; each replaces an older one at once.
 
-    `manifests` are those of all images; `failures` maps the identifier
-    of an image whose build failed to the error, `compiled` that of one that is only compiled to
-    what this machine lacks; `build` says who ran what, where, for how long.
+    `manifests` are those of all images; `failures` maps the identifier of an image whose build
+    failed to the error, `compiled` that of one that is only compiled to what this machine lacks.
     """
     lacking = compiled or {}
     folder = out.resolve().name
     report = report_of(manifests, left_out, failures, lacking, folder=folder, build=build)
-    document = _document(report, manifests, left_out, failures, build)
-    document["compiled"] = lacking
+    document = write(
+        ReportDocument(
+            outcome=report.outcome,
+            totals=report.totals,
+            build=build,
+            images=tuple(manifests),
+            failures=failures,
+            left_out=tuple(map(LeftOutImage.of, left_out)),
+            compiled=lacking,
+        )
+    )
+    document["images"] = [json.loads(manifest_text(one)) for one in manifests]  # keys in order
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     write_atomically(out / "report.json", text, errors="replace")
@@ -51,55 +92,21 @@ def refresh(out: Path, manifest: Manifest) -> bool:
     Everything else stays as the run left it that wrote the report.
     """
     try:
-        document = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        document = read(ReportDocument, json.loads((out / "report.json").read_text("utf-8")))
     except (OSError, ValueError):
         return False
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        return False
-    known = map(manifest_from, document["images"])
-    images = [manifest if one.image == manifest.image else one for one in known]
-    if manifest not in images:
+    images = [manifest if one.image == manifest.image else one for one in document.images]
+    if document.schema != SCHEMA or manifest not in images:
         return False
     write_report(
         images,
-        [_left_out(one) for one in document["left_out"]],
-        document["failures"],
+        [one.left_out() for one in document.left_out],
+        document.failures,
         out=out,
-        build=document["build"],
-        compiled=document.get("compiled", {}),
+        build=document.build,
+        compiled=document.compiled,
     )
     return True
-
-
-def _left_out(entry: Mapping[str, Any]) -> LeftOut:
-    pairs = (text.partition(": ") for text in entry["reasons"])
-    reasons = tuple(Reason(layer=layer, text=text) for layer, _, text in pairs)
-    return LeftOut(cell=Cell(**entry["cell"]), reasons=reasons)
-
-
-def _document(
-    report: Report,
-    manifests: Sequence[Manifest],
-    left_out: Sequence[LeftOut],
-    failures: Mapping[str, str],
-    build: Mapping[str, Any],
-) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "outcome": report.outcome,
-        "totals": report.totals,
-        "build": build,
-        "images": [in_order(write(one)) for one in manifests],
-        "failures": failures,
-        "left_out": [
-            {
-                "image": one.cell.identifier,
-                "cell": asdict(one.cell),
-                "reasons": [str(reason) for reason in one.reasons],
-            }
-            for one in left_out
-        ],
-    }
 
 
 def _html(report: Report) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from builder import __version__
 from builder.artifacts.agreement import as_judged, faults_of, read_statements
@@ -14,6 +14,7 @@ from builder.artifacts.manifests import read_manifest
 from builder.model import Plan
 from builder.model.manifest import Manifest
 from builder.reports.report import write_report
+from builder.reports.report.view import BuildRun
 
 
 def report_folder(
@@ -21,7 +22,7 @@ def report_folder(
     plan: Plan,
     failures: Mapping[str, str],
     compiled: Mapping[str, str],
-    run: Mapping[str, Any],
+    run: BuildRun,
 ) -> None:
     """Write the report over an output folder: what is in it, and what is not, with the reasons.
 
@@ -29,7 +30,7 @@ def report_folder(
     host.
     """
     command = shlex.join(["build-images", *sys.argv[1:]])
-    build = {"tool_version": __version__, "command": command, **run}
+    build = replace(run, tool_version=__version__, command=command)
     write_report(_manifests(out), plan.left_out, failures, out=out, build=build, compiled=compiled)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 from builder import facts
 from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
@@ -74,14 +73,8 @@ def _built(manifest: Manifest) -> Tile:
     notes.append("emulated" if manifest.emulated else "native")
     if manifest.proven_on_gpu is False:
         notes.append("not proven on a GPU")
-    return Tile(
-        **_place(manifest.image, asdict(manifest.cell)),
-        state=state,
-        mark=mark,
-        word=word,
-        notes=tuple(notes),
-        hover=manifest.image,
-    )
+    tile = _tile(manifest.image, asdict(manifest.cell), state, mark, word, hover=manifest.image)
+    return replace(tile, notes=tuple(notes))
 
 
 def standing(manifest: Manifest) -> tuple[str, str, str]:
@@ -101,13 +94,12 @@ def _failed_word(manifest: Manifest) -> str:
 
 
 def _broken(image: str, text: str) -> Tile:
-    place = _place(image, axes_of(image))
-    return Tile(**place, state="broken", mark="✗", word="build failed", hover=first_line(text))
+    return _tile(image, axes_of(image), "broken", "✗", "build failed", hover=first_line(text))
 
 
 def _compiled(image: str, text: str) -> Tile:
-    place, word = _place(image, axes_of(image)), "compiled, not built here"
-    return Tile(**place, state=COMPILED, mark="◇", word=word, hover=first_line(text))
+    word = "compiled, not built here"
+    return _tile(image, axes_of(image), COMPILED, "◇", word, hover=first_line(text))
 
 
 def first_line(text: str) -> str:
@@ -116,24 +108,29 @@ def first_line(text: str) -> str:
 
 
 def _absent(one: LeftOut) -> Tile:
-    place = _place(one.cell.identifier, asdict(one.cell))
-    hover = "; ".join(map(str, one.reasons))
-    return Tile(**place, state="left-out", mark="⊘", word="left out", hover=hover)
+    hover, cell = "; ".join(map(str, one.reasons)), asdict(one.cell)
+    return _tile(one.cell.identifier, cell, "left-out", "⊘", "left out", hover=hover)
 
 
-def _place(image: str, cell: Mapping[str, str]) -> dict[str, Any]:
+def _tile(
+    image: str, cell: Mapping[str, str], state: str, mark: str, word: str, *, hover: str
+) -> Tile:
     arch = cell.get("arch", "")
     axes = [cell.get("base", ""), _unless_none(cell.get("mpi", NONE))]
     cuda = _unless_none(cell.get("cuda", NONE))
     axes.append(f"CUDA {cuda}" if cuda else "")
     axes += [cell[name] for name, usual in _VARIANTS.items() if cell.get(name, usual) != usual]
-    return {
-        "image": image,
-        "row": image.removesuffix(f"-{arch}"),
-        "recipe": f"{cell.get('recipe', image)} {cell.get('recipe_version', '')}".rstrip(),
-        "axes": tuple(axis for axis in axes if axis),
-        "arch": arch,
-    }
+    return Tile(
+        image=image,
+        row=image.removesuffix(f"-{arch}"),
+        recipe=f"{cell.get('recipe', image)} {cell.get('recipe_version', '')}".rstrip(),
+        axes=tuple(axis for axis in axes if axis),
+        arch=arch,
+        state=state,
+        mark=mark,
+        word=word,
+        hover=hover,
+    )
 
 
 def _unless_none(value: str) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from builder.model import FAILED
+from builder.model import FAILED, Outcome
+from builder.model.records import read
+from builder.system.host_facts import HostFacts
 from builder.verify.measure.text import as_cells
-from builder.verify.measure.values import BARE
+from builder.verify.measure.values import BARE, Completion, PlaceFacts, Row, Spread
 
 WIDTH, LEFT, RIGHT = 860, 330, 24
 _TOP, _LANE, _GAP, _BOTTOM = 34, 13, 14, 34
@@ -78,15 +79,32 @@ class Plot:
     about: str
 
 
-def plot_of(measured: Mapping[str, Any] | None) -> Plot | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptMeasurement:
+    """What a manifest keeps of a measurement, as far as it is shown (`Measured.as_json`)."""
+
+    host: HostFacts
+    emulator: str
+    bare: str
+    started: str
+    repeats: int
+    floor: float
+    places: tuple[PlaceFacts, ...]
+    rows: tuple[Row, ...]
+    outcomes: Mapping[str, Outcome]
+    completions: tuple[Completion, ...] = ()
+
+
+def plot_of(kept: Mapping[str, object] | None) -> Plot | None:
     """The plot of what a manifest keeps of a measurement; None if there is none."""
-    if not measured:
+    if not kept:
         return None
-    places = [one["name"] for one in measured["places"] if one["name"] != BARE]
-    rows: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in measured["rows"]:
-        rows.setdefault(row["quantity"]["name"], {})[row["place"]] = row
-    axis = _Axis(most=_most(measured["rows"]))
+    measured = read(KeptMeasurement, kept, "measured")
+    places = [one.name for one in measured.places if one.name != BARE]
+    rows: dict[str, dict[str, Row]] = {}
+    for row in measured.rows:
+        rows.setdefault(row.quantity.name, {})[row.place] = row
+    axis = _Axis(most=_most(measured.rows))
     lanes = tuple(_lane(index, found, places, axis) for index, found in enumerate(rows.values()))
     height = _TOP + len(lanes) * _lane_height(places) + _BOTTOM
     ticks = [number * _TICK for number in range(int(axis.most / _TICK) + 1)]
@@ -96,18 +114,15 @@ def plot_of(measured: Mapping[str, Any] | None) -> Plot | None:
         left=LEFT,
         top=_TOP,
         one=axis.x(1.0),
-        floor=axis.x(measured["floor"]),
+        floor=axis.x(measured.floor),
         ticks=tuple(Tick(x=axis.x(one), text=f"{one:g}") for one in ticks),
         lanes=lanes,
         places=tuple(zip(places, MARKS, strict=False)),
         verdicts=tuple(
-            Verdict(place=name, outcome=one["outcome"], reason=one["reason"])
-            for name, one in measured["outcomes"].items()
+            Verdict(place=name, outcome=one.outcome, reason=one.reason)
+            for name, one in measured.outcomes.items()
         ),
-        completions=tuple(
-            (one["program"], one["place"], *as_cells(one))
-            for one in measured.get("completions", ())
-        ),
+        completions=tuple((one.program, one.place, *as_cells(one)) for one in measured.completions),
         caption=_caption(measured),
         about=_about(measured, places),
     )
@@ -122,9 +137,9 @@ class _Axis:
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
 
-def _most(rows: Sequence[Mapping[str, Any]]) -> float:
+def _most(rows: Sequence[Row]) -> float:
     """The end of the axis: a whole tick that shows every line, within bounds."""
-    highest = max((row["ratio"]["highest"] for row in rows if row["ratio"]), default=_LEAST)
+    highest = max((row.ratio.highest for row in rows if row.ratio), default=_LEAST)
     ticks = int(min(max(highest, _LEAST), _MOST) / _TICK + 0.999)
     return ticks * _TICK
 
@@ -133,45 +148,43 @@ def _lane_height(places: Sequence[str]) -> int:
     return _LANE * len(places) + _GAP
 
 
-def _lane(
-    index: int, found: Mapping[str, Mapping[str, Any]], places: Sequence[str], axis: _Axis
-) -> Lane:
+def _lane(index: int, found: Mapping[str, Row], places: Sequence[str], axis: _Axis) -> Lane:
     top = _TOP + index * _lane_height(places) + _GAP / 2
     bare = found[BARE]
-    unit, values = bare["quantity"]["unit"], bare["values"]
+    quantity, values = bare.quantity, bare.values
     marks = []
     for number, (place, shape) in enumerate(zip(places, MARKS, strict=False)):
-        ratio = found[place]["ratio"]
-        if ratio and not found[place]["problem"]:
+        ratio = found[place].ratio
+        if ratio and not found[place].problem:
             y = top + (number + 0.5) * _LANE
-            marks.append(_mark(f"{bare['quantity']['title']}, {place}", shape, ratio, y, axis))
+            marks.append(_mark(f"{quantity.title}, {place}", shape, ratio, y, axis))
     return Lane(
-        label=bare["quantity"]["title"],
-        bare=f"{_figures(values['median'])} {unit}" if values else "no result",
+        label=quantity.title,
+        bare=f"{_figures(values.median)} {quantity.unit}" if values else "no result",
         y=top + _LANE * len(places) / 2,
         marks=tuple(marks),
         cells=tuple(_cell(found[place]) for place in places),
     )
 
 
-def _mark(name: str, shape: str, ratio: Mapping[str, float], y: float, axis: _Axis) -> Mark:
+def _mark(name: str, shape: str, ratio: Spread, y: float, axis: _Axis) -> Mark:
     return Mark(
         shape=shape,
-        x=axis.x(ratio["median"]),
-        low=axis.x(ratio["lowest"]),
-        high=axis.x(ratio["highest"]),
+        x=axis.x(ratio.median),
+        low=axis.x(ratio.lowest),
+        high=axis.x(ratio.highest),
         y=y,
-        is_beyond=ratio["highest"] > axis.most,
+        is_beyond=ratio.highest > axis.most,
         text=f"{name}: {_ratio(ratio)}",
     )
 
 
-def _cell(row: Mapping[str, Any]) -> str:
-    return row["problem"] or _ratio(row["ratio"])
+def _cell(row: Row) -> str:
+    return row.problem or (_ratio(row.ratio) if row.ratio else "")
 
 
-def _ratio(ratio: Mapping[str, float]) -> str:
-    return f"{ratio['median']:.2f} ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
+def _ratio(ratio: Spread) -> str:
+    return f"{ratio.median:.2f} ({ratio.lowest:.2f} to {ratio.highest:.2f})"
 
 
 def _figures(value: float) -> str:
@@ -179,17 +192,17 @@ def _figures(value: float) -> str:
     return f"{value:.0f}" if value >= whole else f"{value:#.3g}"
 
 
-def _caption(measured: Mapping[str, Any]) -> str:
-    host = measured["host"]
-    ran = f"emulated by {measured['emulator']}, bare as well" if measured["emulator"] else "native"
+def _caption(measured: KeptMeasurement) -> str:
+    host = measured.host
+    ran = f"emulated by {measured.emulator}, bare as well" if measured.emulator else "native"
     return (
-        f"{measured['repeats']} rounds by turns, {ran}, {measured['started'][:10]}; {host['cpu']}, "
-        f"{host['cores']} cores, {host['os']}, {host['kernel']}. Bare: {measured['bare']}."
+        f"{measured.repeats} rounds by turns, {ran}, {measured.started[:10]}; {host.cpu}, "
+        f"{host.cores} cores, {host.os}, {host.kernel}. Bare: {measured.bare}."
     )
 
 
-def _about(measured: Mapping[str, Any], places: Sequence[str]) -> str:
-    failed = [name for name, one in measured["outcomes"].items() if one["outcome"] == FAILED]
+def _about(measured: KeptMeasurement, places: Sequence[str]) -> str:
+    failed = [name for name, one in measured.outcomes.items() if one.outcome == FAILED]
     verdict = f"collapsed: {', '.join(failed)}" if failed else "none collapsed"
     return (
         f"Speed in {', '.join(places)} as a share of bare's, for each quantity the median and the "

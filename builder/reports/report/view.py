@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
 from builder import facts
@@ -111,6 +110,17 @@ class Card:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRun:
+    """The run that a report is of: when, for how long, by what, and on which `host`."""
+
+    tool_version: str = ""
+    command: str = ""
+    started: str = ""
+    duration_s: float = 0.0
+    host: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Absence:
     """Cells that are left out, or compiled and not built, for the same reasons."""
 
@@ -145,7 +155,7 @@ def report_of(
     compiled: Mapping[str, str],
     *,
     folder: str,
-    build: Mapping[str, Any],
+    build: BuildRun,
 ) -> Report:
     """Everything on the page. An image that failed to build hides an older manifest of it."""
     current = [one for one in manifests if one.image not in failures]
@@ -155,10 +165,10 @@ def report_of(
         outcome=_outcome(totals),
         headline=_headline(totals),
         totals=totals,
-        started=human_moment(str(build.get("started", ""))),
-        duration=human_time(float(build.get("duration_s", 0))),
-        command=str(build.get("command", "")),
-        tool_version=str(build.get("tool_version", "")),
+        started=human_moment(build.started),
+        duration=human_time(build.duration_s),
+        command=build.command,
+        tool_version=build.tool_version,
         facts=_machine(build, totals),
         folder=folder,
         architectures=_architectures(tiles),
@@ -202,8 +212,8 @@ def _headline(totals: Mapping[str, int]) -> str:
     return f"{verified} of {images} {'image' if images == 1 else 'images'} verified"
 
 
-def _machine(build: Mapping[str, Any], totals: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    host: Mapping[str, Any] = build.get("host", {})
+def _machine(build: BuildRun, totals: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    host = build.host
     runs = [f"{totals[kind]} {kind}" for kind in ("native", "emulated") if totals[kind]]
     pairs = [
         ("machine", " · ".join(str(host[key]) for key in ("arch", "cpu") if host.get(key))),

@@ -11,7 +11,7 @@ from builder.system.nvml.library import Failed, call, pci_address, told
 from builder.system.nvml.values import EccErrors, Gpu, RemappedRows, RetiredPages
 
 
-def read_gpu(index: int) -> tuple[Gpu, Any]:
+def read_gpu(index: int) -> tuple[Gpu, object]:
     """A GPU and its handle; None for a handle that was not given."""
     try:
         handle = call("nvmlDeviceGetHandleByIndex", index)
@@ -27,7 +27,7 @@ def read_gpu(index: int) -> tuple[Gpu, Any]:
     return Gpu(index=index, fault=fault, **answers), handle
 
 
-def read_use(gpu: Any) -> dict[str, float | None]:
+def read_use(gpu: object) -> dict[str, float | None]:
     """What a GPU does: three questions, by its handle. Raises `Failed` with the first fault."""
     percent = _utilization(gpu)
     return {
@@ -37,7 +37,7 @@ def read_use(gpu: Any) -> dict[str, float | None]:
     }
 
 
-def _questions(gpu: Any) -> dict[str, Callable[[], Any]]:
+def _questions(gpu: object) -> dict[str, Callable[[], object]]:
     """What is asked of a GPU, by the field of `Gpu` that takes the answer."""
 
     def number(name: str, *arguments: int) -> Callable[[], int | None]:
@@ -93,33 +93,33 @@ def _thousandth(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 
-def _mode(name: str, gpu: Any) -> bool | None:
+def _mode(name: str, gpu: object) -> bool | None:
     """Whether a mode is on: the first of two numbers, before what comes with the next reset."""
     modes = told(name, gpu)
     return bool(modes[0]) if modes else None
 
 
-def _capability(gpu: Any) -> str:
+def _capability(gpu: object) -> str:
     return ".".join(map(str, told("nvmlDeviceGetCudaComputeCapability", gpu) or ()))
 
 
-def _memory(gpu: Any, field: str) -> int | None:
+def _memory(gpu: object, field: str) -> int | None:
     memory = told("nvmlDeviceGetMemoryInfo", gpu)
     return int(getattr(memory, field)) if memory else None
 
 
-def _throttling(gpu: Any) -> int | None:
+def _throttling(gpu: object) -> int | None:
     """The bits of why clocks are low; the call got a new name with driver 535."""
     bits: int | None = told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
     return told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu) if bits is None else bits
 
 
-def _utilization(gpu: Any) -> int | None:
+def _utilization(gpu: object) -> int | None:
     rates = told("nvmlDeviceGetUtilizationRates", gpu)
     return int(rates.gpu) if rates else None
 
 
-def _ecc(gpu: Any) -> EccErrors:
+def _ecc(gpu: object) -> EccErrors:
     def count(kind: int, counter: int) -> int | None:
         errors: int | None = told("nvmlDeviceGetTotalEccErrors", gpu, kind, counter)
         return errors
@@ -134,7 +134,7 @@ def _ecc(gpu: Any) -> EccErrors:
     )
 
 
-def _retired(gpu: Any) -> RetiredPages | None:
+def _retired(gpu: object) -> RetiredPages | None:
     pending = told("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
     single, double = (
         told("nvmlDeviceGetRetiredPages", gpu, cause)
@@ -148,7 +148,7 @@ def _retired(gpu: Any) -> RetiredPages | None:
     return RetiredPages(single_bit=len(single), double_bit=len(double), pending=bool(pending))
 
 
-def _remapped(gpu: Any) -> RemappedRows | None:
+def _remapped(gpu: object) -> RemappedRows | None:
     rows = told("nvmlDeviceGetRemappedRows", gpu)
     if rows is None:
         return None
@@ -161,7 +161,7 @@ def _remapped(gpu: Any) -> RemappedRows | None:
     )
 
 
-def _mig_devices(gpu: Any) -> int | None:
+def _mig_devices(gpu: object) -> int | None:
     """How many devices a GPU in MIG mode was divided into: without any, CUDA finds none."""
     if not _mode("nvmlDeviceGetMigMode", gpu):
         return None
@@ -175,7 +175,7 @@ def _mig_devices(gpu: Any) -> int | None:
     return devices
 
 
-def _link_states(gpu: Any) -> Iterator[bool]:
+def _link_states(gpu: object) -> Iterator[bool]:
     """Whether each of the NVLinks that the GPU has is up."""
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:

@@ -43,7 +43,7 @@ def load(library: str) -> None:
     pynvml.nvmlLib = ctypes.CDLL(library)
 
 
-def call(name: str, *arguments: Any) -> Any:
+def call(name: str, *arguments: object) -> Any:
     """Call a function; what it answers. Raises `Failed`."""
     try:
         return getattr(pynvml, name)(*arguments)
@@ -51,7 +51,7 @@ def call(name: str, *arguments: Any) -> Any:
         raise Failed(_fault(_IN_LIBRARY.get(name, name), error.value)) from None
 
 
-def told(name: str, *arguments: Any) -> Any:
+def told(name: str, *arguments: object) -> Any:
     """Call a function; None if it cannot be asked. Raises `Failed` for a fault."""
     try:
         return call(name, *arguments)
@@ -70,6 +70,6 @@ def _fault(name: str, number: int) -> NvmlFault:
     return NvmlFault(call=name, number=number, name=error, text=text)
 
 
-def pci_address(info: Any) -> str:
+def pci_address(info: pynvml.nvmlPciInfo_t) -> str:
     """An address on the PCI bus as /sys writes it: 0000:3b:00.0; empty if it is not told."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0" if info else ""

@@ -10,14 +10,20 @@ import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pynvml
 
 from builder.system.nvml.gpu import read_gpu
 from builder.system.nvml.kernel import kernel_driver, loaded_library, pci_gpus
 from builder.system.nvml.library import Failed, call, load, pci_address, told
-from builder.system.nvml.values import LIBRARY, LIBRARY_NOT_FOUND, GpuLink, NvmlFault, NvmlReading
+from builder.system.nvml.values import (
+    LIBRARY,
+    LIBRARY_NOT_FOUND,
+    Gpu,
+    GpuLink,
+    NvmlFault,
+    NvmlReading,
+)
 
 # nvmlGpuTopologyLevel_t, as `nvidia-smi topo -m` writes it
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -72,7 +78,7 @@ def _cuda() -> str:
     return ""
 
 
-def _links(gpus: Sequence[tuple[Any, Any]]) -> Iterator[GpuLink]:
+def _links(gpus: Sequence[tuple[Gpu, object]]) -> Iterator[GpuLink]:
     """A link for each two GPUs that answer, from the GPUs with their handles."""
     sound = [(gpu, handle) for gpu, handle in gpus if handle is not None and not gpu.fault]
     for position, (a, handle) in enumerate(sound):
@@ -86,13 +92,13 @@ def _links(gpus: Sequence[tuple[Any, Any]]) -> Iterator[GpuLink]:
             )
 
 
-def _level(gpu: Any, other: Any) -> str:
+def _level(gpu: object, other: object) -> str:
     with contextlib.suppress(Failed):
         return _LEVELS.get(told("nvmlDeviceGetTopologyCommonAncestor", gpu, other), "")
     return ""
 
 
-def _peers(gpu: Any) -> list[str]:
+def _peers(gpu: object) -> list[str]:
     """The PCI addresses at the other ends of a GPU's NVLinks: GPUs, switches, or a POWER9."""
     peers = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):

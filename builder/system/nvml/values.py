@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from builder.model.records import read
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_NOT_FOUND = "NVML_ERROR_LIBRARY_NOT_FOUND"
@@ -142,32 +142,7 @@ class NvmlReading:
 
 def reading_of(text: str) -> NvmlReading:
     """The reading that `NvmlReading.as_json` wrote; raises ValueError for anything else."""
-    try:
-        found = json.loads(text)
-        return NvmlReading(
-            **{
-                **found,
-                "gpus": tuple(_gpu(one) for one in found["gpus"]),
-                "links": tuple(GpuLink(**one) for one in found["links"]),
-                "pci_gpus": tuple(found["pci_gpus"]),
-                "fault": _maybe(NvmlFault, found["fault"]),
-            }
-        )
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"no reading of NVML: {error}") from error
-
-
-def _gpu(found: Mapping[str, Any]) -> Gpu:
-    return Gpu(
-        **{
-            **found,
-            "ecc": EccErrors(**found["ecc"]),
-            "retired_pages": _maybe(RetiredPages, found["retired_pages"]),
-            "remapped_rows": _maybe(RemappedRows, found["remapped_rows"]),
-            "fault": _maybe(NvmlFault, found["fault"]),
-        }
-    )
-
-
-def _maybe(kind: Any, found: Mapping[str, Any] | None) -> Any:
-    return None if found is None else kind(**found)
+    found = json.loads(text)
+    if not found:
+        raise ValueError("no reading of NVML")
+    return read(NvmlReading, found, "reading")

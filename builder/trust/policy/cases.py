@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from builder.host.readers import capability, count, exactly, truth
 from builder.load.document import Node, note, parse
@@ -21,6 +20,7 @@ from builder.load.readers import (
     text,
 )
 from builder.model.errors import BadInput
+from builder.model.exact_json import member
 from builder.model.names import FAILED, FORMATS, PASSED, SKIPPED
 from builder.trust.policy.gathered import (
     KINDS,
@@ -303,10 +303,12 @@ def _time(node: Node, faults: Faults) -> dt.datetime:
         return _NEVER
 
 
-def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, Any]:
+def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:
     """What was gathered and decided, as a case that can be tried again."""
-    document = _plain(asdict(gathered))
-    for proof in document["proofs"]:
+    document = {
+        name: _plain(one, name) for name, one in asdict(gathered).items() if one is not None
+    }
+    for proof in member(document, "proofs"):
         content = proof.pop("content", None)
         if content is not None:
             proof[proof["kind"]] = content
@@ -317,7 +319,7 @@ def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any, key: str = "") -> Any:
+def _plain(value: object, key: str = "") -> object:
     """JSON values; what is not known is left out, and capabilities are written 7.0."""
     if isinstance(value, dict):
         return {name: _plain(one, name) for name, one in value.items() if one is not None}
@@ -325,4 +327,8 @@ def _plain(value: Any, key: str = "") -> Any:
         return [_plain(one, key) for one in value]
     if isinstance(value, dt.datetime):
         return value.isoformat()
-    return "{}.{}".format(*divmod(value, 10)) if key == "capabilities" else value
+    return (
+        "{}.{}".format(*divmod(value, 10))
+        if key == "capabilities" and isinstance(value, int)
+        else value
+    )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from builder.artifacts.agreement import outcomes_of, run_faults
 from builder.facts.gpus import capability_of
 from builder.model.cells import Cell
+from builder.model.exact_json import member, part
 from builder.model.names import FAILED, FORMATS, NONE
-from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
+from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT, TestResult, result_of
 from builder.sources.package_indices import state_from
 from builder.trust.policy.gathered import (
     BILL,
@@ -35,7 +35,7 @@ TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: 
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program
 
 
-def proof_of(statement: Mapping[str, Any], *, key: str, digest: str) -> Proof:
+def proof_of(statement: Mapping[str, object], *, key: str, digest: str) -> Proof:
     """A statement that somebody signed: `key` is the policy's name for that key."""
     kind = TYPES.get(str(statement.get("predicateType")).split("/v1.")[0], OTHER)
     try:
@@ -47,20 +47,21 @@ def proof_of(statement: Mapping[str, Any], *, key: str, digest: str) -> Proof:
     return Proof(kind=kind, subjects=subjects, key=key, content=content, digest=digest)
 
 
-def _content(kind: str, statement: Mapping[str, Any]) -> Content | None:
+def _content(kind: str, statement: Mapping[str, object]) -> Content | None:
     if kind == EVIDENCE:
         return evidence_of(statement)
     if kind == PROVENANCE:
-        return provenance_of(statement["predicate"])
-    return bill_of(statement["predicate"]) if kind == BILL else None
+        return provenance_of(member(statement, "predicate"))
+    return bill_of(member(statement, "predicate")) if kind == BILL else None
 
 
-def evidence_of(statement: Mapping[str, Any]) -> Evidence:
+def evidence_of(statement: Mapping[str, object]) -> Evidence:
     """A test result of `build-images verify`; raises `KeyError` and its like if it is none."""
-    predicate = statement["predicate"]
-    run = predicate["configuration"][0]["annotations"]
+    predicate = member(statement, "predicate")
+    run = member(predicate, "configuration", 0, "annotations")
     host = run["host"]
-    if faults := run_faults(statement):
+    result = result_of(statement)
+    if faults := run_faults(result):
         raise ValueError("; ".join(faults))
     gpus = host["gpus"] if run["gpu"]["handed_over"] else []
     capabilities = {capability_of(str(model)) for model in gpus} - {None}
@@ -72,7 +73,7 @@ def evidence_of(statement: Mapping[str, Any]) -> Evidence:
         launcher=str(run["launcher"]["name"]),
         emulated=_truth(run["emulated"]),
         architecture=str(host["arch"]),
-        outcomes=_outcomes(predicate),
+        outcomes=_outcomes(result),
         driver=str(host["driver"]) if gpus else "",
         capabilities=tuple(sorted(one for one in capabilities if one is not None)),
         tree=_tree(statement),
@@ -91,17 +92,17 @@ def _packages(said: Iterable[object]) -> PackageIndices | None:
     return PackageIndices(date=max(oldest.values()), behind_days=behind) if oldest else None
 
 
-def _outcomes(predicate: Mapping[str, Any]) -> dict[str, str]:
+def _outcomes(result: TestResult) -> dict[str, str]:
     """Each check's outcome: the worst that a list or its details say."""
-    found = outcomes_of(predicate)
-    if predicate["result"] not in {"PASSED", "WARNED", "FAILED"}:
-        raise ValueError(f"result {predicate['result']}")
-    if predicate["result"] == "FAILED" and FAILED not in found.values():
+    found, said = outcomes_of(result), result.lists.result
+    if said not in {"PASSED", "WARNED", "FAILED"}:
+        raise ValueError(f"result {said}")
+    if said == "FAILED" and FAILED not in found.values():
         raise ValueError("it failed, and names no check that did")
     return found
 
 
-def _tree(statement: Mapping[str, Any]) -> str:
+def _tree(statement: Mapping[str, object]) -> str:
     """The tree digest that all formats have; empty if they differ."""
     trees = [
         digests["sha256"]
@@ -111,12 +112,12 @@ def _tree(statement: Mapping[str, Any]) -> str:
     return f"sha256:{trees[0]}" if len(trees) == 1 else ""
 
 
-def provenance_of(predicate: Mapping[str, Any]) -> Provenance:
+def provenance_of(predicate: Mapping[str, object]) -> Provenance:
     """SLSA provenance v1. The sources are all that the build is said to have been given.
 
     A material that has no URI is named, and once more with its digest: `matrix.yaml@sha256:...`.
     """
-    definition, details = predicate["buildDefinition"], predicate["runDetails"]
+    definition, details = member(predicate, "buildDefinition"), member(predicate, "runDetails")
     given = definition["externalParameters"]
     sources = list(_texts(given))
     cell = _cell(given.get("cell"))
@@ -148,12 +149,12 @@ def _cell(said: object) -> Cell | None:
     return Cell(**values)
 
 
-def bill_of(predicate: Mapping[str, Any]) -> Bill:
+def bill_of(predicate: Mapping[str, object]) -> Bill:
     """A bill of materials by CycloneDX. Components may hold components.
 
     It says itself where it is incomplete: https://cyclonedx.org/docs/1.5/json/#compositions.
     """
-    parts = [str(one["aggregate"]) for one in predicate.get("compositions") or []]
+    parts = [str(one["aggregate"]) for one in part(predicate, "compositions") or []]
     return Bill(
         complete=not any(one.startswith("incomplete") for one in parts),
         packages=tuple(
@@ -167,19 +168,19 @@ def bill_of(predicate: Mapping[str, Any]) -> Bill:
     )
 
 
-def _components(predicate: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    left = [iter(predicate.get("components") or [])]
+def _components(predicate: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    left = [iter(part(predicate, "components") or [])]
     while left:
         for one in left[-1]:
             yield one
-            left.append(iter(one.get("components") or []))
+            left.append(iter(part(one, "components") or []))
             break
         else:
             left.pop()
 
 
-def _licences(component: Mapping[str, Any]) -> Iterator[str]:
-    for one in component.get("licenses") or []:
+def _licences(component: Mapping[str, object]) -> Iterator[str]:
+    for one in part(component, "licenses") or []:
         if "expression" in one:
             words = str(one["expression"]).replace("(", " ").replace(")", " ").split()
             yield from (word for word in words if word not in {"AND", "OR", "WITH"})
@@ -198,8 +199,8 @@ def time_of(text: object) -> dt.datetime:
         raise ValueError(f"the time {text} is before the year 1 or after 9999") from error
 
 
-def _subjects(statement: Mapping[str, Any]) -> list[tuple[str, Mapping[str, str]]]:
-    return [(str(one.get("name", "")), one["digest"]) for one in statement["subject"]]
+def _subjects(statement: Mapping[str, object]) -> list[tuple[str, Mapping[str, str]]]:
+    return [(str(one.get("name", "")), one["digest"]) for one in member(statement, "subject")]
 
 
 def _texts(value: object) -> Iterator[str]:

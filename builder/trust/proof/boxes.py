@@ -14,7 +14,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.model.errors import BadInput, MissingPrerequisite
 
@@ -42,18 +42,18 @@ def opened(pem: bytes, password: bytes, *, name: str) -> bytes:
     """The PKCS#8 DER in a cosign key. Raises `BadInput` where it is not one, or not decrypted."""
     secret_box, refused = _nacl()
     try:
-        parts = _parts(pem)
-        memory = 128 * parts["N"] * parts["r"]
-        if memory > _MAX_MEMORY or not 1 <= parts["p"] <= _MAX_ROUNDS:
+        params, salt, nonce, text = _parts(pem)
+        memory = 128 * params["N"] * params["r"]
+        if memory > _MAX_MEMORY or not 1 <= params["p"] <= _MAX_ROUNDS:
             raise BadInput(
                 f"{name}: decrypting this key would take {memory >> 20} MiB of memory, "
-                f"{parts['p']} times over; at most {_MAX_MEMORY >> 20} MiB, {_MAX_ROUNDS} times"
+                f"{params['p']} times over; at most {_MAX_MEMORY >> 20} MiB, {_MAX_ROUNDS} times"
             )
-        key = _derived(password, parts["salt"], N=parts["N"], r=parts["r"], p=parts["p"])
+        key = _derived(password, salt, **params)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{name}: not a whole key of cosign's") from error
     try:
-        found = secret_box(key).decrypt(parts["text"], parts["nonce"])
+        found = secret_box(key).decrypt(text, nonce)
     except (refused, ValueError) as error:
         raise BadInput(f"{name}: the key cannot be decrypted with this password") from error
     return bytes(found)
@@ -74,7 +74,8 @@ def closed(der: bytes, password: bytes) -> bytes:
     return "\n".join([f"-----BEGIN {LABEL}-----", *lines, f"-----END {LABEL}-----", ""]).encode()
 
 
-def _parts(pem: bytes) -> dict[str, Any]:
+def _parts(pem: bytes) -> tuple[dict[str, int], bytes, bytes, bytes]:
+    """The parameters of scrypt, its salt, the nonce and the encrypted text."""
     block = _BLOCK.search(pem)
     if block is None:
         raise ValueError("no PEM block")
@@ -82,15 +83,11 @@ def _parts(pem: bytes) -> dict[str, Any]:
     kdf, cipher = content["kdf"], content["cipher"]
     if (kdf["name"], cipher["name"]) != ("scrypt", "nacl/secretbox"):
         raise ValueError("another kind of encryption")
-    return {
-        **{name: _whole_number(kdf["params"], name) for name in _SCRYPT},
-        "salt": _bytes(kdf["salt"]),
-        "nonce": _bytes(cipher["nonce"]),
-        "text": _bytes(content["ciphertext"]),
-    }
+    params = {name: _whole_number(kdf["params"], name) for name in _SCRYPT}
+    return params, _bytes(kdf["salt"]), _bytes(cipher["nonce"]), _bytes(content["ciphertext"])
 
 
-def _whole_number(params: Mapping[str, Any], name: str) -> int:
+def _whole_number(params: Mapping[str, object], name: str) -> int:
     value = params[name]
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(name)

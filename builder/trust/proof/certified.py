@@ -11,12 +11,12 @@ import datetime as dt
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from builder.model.exact_json import part
 from builder.trust.proof import strict
 from builder.trust.proof.chains import check_authority, check_issued, signer_of
 from builder.trust.proof.logged import Signed, logged
@@ -65,7 +65,7 @@ class Signer:
 
 
 def certified(
-    bundle: Mapping[str, Any],
+    bundle: Mapping[str, object],
     data: bytes,
     signature: bytes,
     roots: Roots,
@@ -88,7 +88,7 @@ def certified(
 
 
 def _signer(
-    bundle: Mapping[str, Any],
+    bundle: Mapping[str, object],
     data: bytes,
     signature: bytes,
     roots: Roots,
@@ -117,21 +117,19 @@ def _signer(
 
 
 def _times(
-    bundle: Mapping[str, Any], signed: Signed, roots: Roots, allowance: Allowance
+    bundle: Mapping[str, object], signed: Signed, roots: Roots, allowance: Allowance
 ) -> list[dt.datetime]:
     """All the times at which somebody whom the roots name saw the signature; at least one."""
-    material = bundle["verificationMaterial"]
-    stamps = _some(
-        strict.part(material, "timestampVerificationData", "rfc3161Timestamps"), _MOST_STAMPS
-    )
+    material = part(bundle, "verificationMaterial")
+    stamps = _some(part(material, "timestampVerificationData", "rfc3161Timestamps"), _MOST_STAMPS)
     contents = [
-        strict.base64_bytes(strict.part({"": one}, "", "signedTimestamp"), "a time stamp")
+        strict.base64_bytes(part({"": one}, "", "signedTimestamp"), "a time stamp")
         for one in stamps
     ]
     times, errors = list[dt.datetime](), list[Unusable]()
     if contents and roots.stampers:
         times, errors = _stamped(contents, signed, roots, allowance)
-    entries = _some(material.get("tlogEntries"), _MOST_ENTRIES)
+    entries = _some(part(material, "tlogEntries"), _MOST_ENTRIES)
     found = [one for entry in entries if (one := logged(entry, signed, roots.logs))]
     if roots.logs and not found:
         raise Unusable(WRONG_KEY, "the signature is in no log that the roots name")
@@ -162,7 +160,7 @@ def _stamped(
     return times, errors
 
 
-def _some(value: object, most: int) -> list[Any]:
+def _some(value: object, most: int) -> list[object]:
     if value is None:
         return []
     if not isinstance(value, list):
@@ -172,15 +170,15 @@ def _some(value: object, most: int) -> list[Any]:
     return value
 
 
-def _certificates(bundle: Mapping[str, Any]) -> Iterator[x509.Certificate]:
+def _certificates(bundle: Mapping[str, object]) -> Iterator[x509.Certificate]:
     """The signer's, and those that stand behind it, each read only when it is asked for."""
-    material = bundle["verificationMaterial"]
-    chain = strict.part(material, "x509CertificateChain", "certificates")
-    several = chain if isinstance(chain, list) else [material.get("certificate")]
+    material = part(bundle, "verificationMaterial")
+    chain = part(material, "x509CertificateChain", "certificates")
+    several = chain if isinstance(chain, list) else [part(material, "certificate")]
     if not 1 <= len(several) <= _MOST_ENTRIES:
         raise Unusable(MALFORMED, "a bundle without a certificate, or with too many")
     for one in several:
-        raw = strict.base64_bytes(strict.part({"": one}, "", "rawBytes"), "a certificate")
+        raw = strict.base64_bytes(part({"": one}, "", "rawBytes"), "a certificate")
         if len(raw) > _MAX_CERTIFICATE:
             raise Unusable(TOO_LARGE, f"a certificate of more than {_MAX_CERTIFICATE} bytes")
         yield x509.load_der_x509_certificate(raw)

@@ -9,8 +9,8 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from builder.model.exact_json import part
 from builder.model.predicates import STATEMENT
 from builder.trust.proof import strict
 from builder.trust.proof.keys import PublicKey, Signer
@@ -43,7 +43,7 @@ class Envelope:
         return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(self.payload), self.payload)
 
     @property
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "payload": base64.b64encode(self.payload).decode(),
             "payloadType": self.payload_type,
@@ -57,7 +57,7 @@ def sealed(payload: bytes, signer: Signer) -> Envelope:
     return Envelope(payload=payload, signatures=(signer.sign(unsigned.signed),))
 
 
-def envelope_of(value: Mapping[str, Any]) -> Envelope:
+def envelope_of(value: Mapping[str, object]) -> Envelope:
     """An envelope out of its JSON; raises `Unusable`. No signature is checked yet."""
     if value.get("payloadType") != IN_TOTO:
         kind = ascii(value.get("payloadType"))[:100]
@@ -68,7 +68,7 @@ def envelope_of(value: Mapping[str, Any]) -> Envelope:
     return Envelope(
         payload=strict.base64_bytes(value.get("payload"), "the payload"),
         signatures=tuple(
-            strict.base64_bytes(strict.part({"": one}, "", "sig"), "the signature") for one in given
+            strict.base64_bytes(part({"": one}, "", "sig"), "the signature") for one in given
         ),
     )
 
@@ -80,7 +80,7 @@ def signed_by(envelope: Envelope, keys: Sequence[PublicKey]) -> tuple[PublicKey,
 
 
 def statement(
-    *, name: str, digest: str, predicate_type: str, predicate: Mapping[str, Any]
+    *, name: str, digest: str, predicate_type: str, predicate: Mapping[str, object]
 ) -> bytes:
     """A statement about an image, `sha256:…`, as it is signed. `name` says what the image is."""
     subject = {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
@@ -102,12 +102,12 @@ def signature_statement(digest: str) -> bytes:
     )
 
 
-def as_bytes(value: Mapping[str, Any]) -> bytes:
+def as_bytes(value: Mapping[str, object]) -> bytes:
     """JSON without spaces, in the order given."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-def statement_of(payload: bytes, digest: str) -> dict[str, Any]:
+def statement_of(payload: bytes, digest: str) -> dict[str, object]:
     """A signed statement about an image, `sha256:…`; raises `Unusable` where it is about others."""
     found = strict.json_object(payload, "the statement", limit=MAX_PAYLOAD, most=None)
     if found.get("_type") not in (STATEMENT, STATEMENT_V0):
@@ -119,7 +119,7 @@ def statement_of(payload: bytes, digest: str) -> dict[str, Any]:
     subjects = found.get("subject")
     if not isinstance(subjects, list):
         raise Unusable(MALFORMED, "the statement has no subject")
-    named = [strict.part({"": one}, "", "digest", "sha256") for one in subjects]
+    named = [part({"": one}, "", "digest", "sha256") for one in subjects]
     if digest.removeprefix("sha256:") not in named:
         raise Unusable(OTHER_SUBJECT, f"the statement is about another image than {digest}")
     return found

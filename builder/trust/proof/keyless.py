@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.exact_json import part
 from builder.system.process import Processes
 from builder.trust.proof import envelopes, strict
 from builder.trust.proof.making import about, bundle, predicate_type_of
@@ -89,7 +90,7 @@ def _checked(content: bytes, payload: bytes) -> bytes:
     """The bundle, if it holds the statement that was to be signed."""
     try:
         value = strict.json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
-        envelope = envelopes.envelope_of(strict.part(value, "dsseEnvelope") or {})
+        envelope = envelopes.envelope_of(part(value, "dsseEnvelope") or {})
     except Unusable as error:
         raise StepFailed(f"cosign attest-blob: {error.reason}") from error
     if value.get("mediaType") != BUNDLE or envelope.payload != payload:

@@ -16,11 +16,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
+from builder.model.exact_json import part
 from builder.trust.proof import strict
 from builder.trust.proof.roots import Log
 from builder.trust.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
@@ -56,7 +56,7 @@ def logged(entry: object, signed: Signed, logs: tuple[Log, ...]) -> Entry | None
     """
     if not isinstance(entry, dict):
         raise Unusable(MALFORMED, "a log's entry that is none")
-    identifier = strict.base64_bytes(strict.part(entry, "logId", "keyId"), "a log's identifier")
+    identifier = strict.base64_bytes(part(entry, "logId", "keyId"), "a log's identifier")
     known = [one for one in logs if one.identifier == identifier]
     if not known:
         return None
@@ -90,9 +90,9 @@ class Entry:
         return any(one.span.covers(time) for one in self.logs)
 
 
-def _check_inclusion(entry: Mapping[str, Any], body: bytes, log: Log) -> None:
+def _check_inclusion(entry: Mapping[str, object], body: bytes, log: Log) -> None:
     """The entry is a leaf of a tree whose root the log signed: RFC 9162, 2.1.3."""
-    proof = strict.part(entry, "inclusionProof")
+    proof = part(entry, "inclusionProof")
     if not isinstance(proof, dict):
         raise Unusable(MALFORMED, "a log's entry without the proof that it is there")
     # What is 0 may be left out, as in all JSON of protocol buffers.
@@ -104,7 +104,7 @@ def _check_inclusion(entry: Mapping[str, Any], body: bytes, log: Log) -> None:
     path = [strict.base64_bytes(one, "a hash of a log's tree") for one in given]
     if not hmac.compare_digest(_root(body, index, size, path), root):
         raise Unusable(WRONG_KEY, "the entry is not in the log's tree")
-    _check_checkpoint(strict.part(proof, "checkpoint", "envelope"), size, root, log)
+    _check_checkpoint(part(proof, "checkpoint", "envelope"), size, root, log)
 
 
 def _root(body: bytes, index: int, size: int, path: list[bytes]) -> bytes:
@@ -150,11 +150,11 @@ def _signatures(text: str, log: Log) -> Iterator[bytes]:
                 yield content[_HINT:]
 
 
-def _promised(entry: Mapping[str, Any], body: bytes, log: Log) -> dt.datetime | None:
+def _promised(entry: Mapping[str, object], body: bytes, log: Log) -> dt.datetime | None:
     """When the log says that it took the entry; None where it does not say so."""
     if entry.get("inclusionPromise") is None:
         return None
-    promise = strict.part(entry, "inclusionPromise", "signedEntryTimestamp")
+    promise = part(entry, "inclusionPromise", "signedEntryTimestamp")
     seconds = _number(entry.get("integratedTime"))
     said = {
         "body": base64.b64encode(body).decode(),
@@ -174,79 +174,78 @@ def _promised(entry: Mapping[str, Any], body: bytes, log: Log) -> dt.datetime | 
     return time
 
 
-def _check_about(entry: Mapping[str, Any], body: bytes, signed: Signed) -> None:
+def _check_about(entry: Mapping[str, object], body: bytes, signed: Signed) -> None:
     """What the entry says is what was signed, byte for byte; raises `Unusable`."""
     said = strict.json_object(body, "a log's entry", limit=MAX_BODY)
     kind = f"{said.get('kind')}/{said.get('apiVersion')}"
-    named = strict.part(entry, "kindVersion") or {}
-    if kind != f"{strict.part(named, 'kind')}/{strict.part(named, 'version')}":
+    named = part(entry, "kindVersion") or {}
+    if kind != f"{part(named, 'kind')}/{part(named, 'version')}":
         raise Unusable(MALFORMED, "a log's entry of another kind than it says")
     about = _ABOUT.get(kind)
     if about is None:
         raise Unusable(MALFORMED, f"a log's entry of the kind {ascii(kind)[:60]}, unknown here")
-    if not about(said.get("spec") or {}, signed):
+    if not about(part(said, "spec") or {}, signed):
         raise Unusable(WRONG_KEY, "the log's entry is about another signature")
 
 
-def _is_hashedrekord(spec: Mapping[str, Any], signed: Signed) -> bool:
+def _is_hashedrekord(spec: Mapping[str, object], signed: Signed) -> bool:
     return (
-        strict.part(spec, "data", "hash", "algorithm") == signed.hashed.name
-        and strict.part(spec, "data", "hash", "value") == _digest(signed).hex()
-        and _is(strict.part(spec, "signature", "content"), signed.signature)
-        and _is_pem(strict.part(spec, "signature", "publicKey", "content"), signed)
+        part(spec, "data", "hash", "algorithm") == signed.hashed.name
+        and part(spec, "data", "hash", "value") == _digest(signed).hex()
+        and _is(part(spec, "signature", "content"), signed.signature)
+        and _is_pem(part(spec, "signature", "publicKey", "content"), signed)
     )
 
 
-def _is_hashedrekord_2(spec: Mapping[str, Any], signed: Signed) -> bool:
+def _is_hashedrekord_2(spec: Mapping[str, object], signed: Signed) -> bool:
     known = "hashedRekordV002"
-    return _is_hash(
-        strict.part(spec, known, "data"), signed.hashed, _digest(signed)
-    ) and _is_signature_2(strict.part(spec, known, "signature"), signed)
+    return _is_hash(part(spec, known, "data"), signed.hashed, _digest(signed)) and _is_signature_2(
+        part(spec, known, "signature"), signed
+    )
 
 
-def _is_dsse(spec: Mapping[str, Any], signed: Signed) -> bool:
+def _is_dsse(spec: Mapping[str, object], signed: Signed) -> bool:
     if signed.payload is None:
         return False
-    signatures = strict.part(spec, "signatures")
+    signatures = part(spec, "signatures")
     if not isinstance(signatures, list) or len(signatures) != 1:
         return False
     [one] = signatures
     return (
-        strict.part(spec, "payloadHash", "algorithm") == "sha256"
-        and strict.part(spec, "payloadHash", "value") == hashlib.sha256(signed.payload).hexdigest()
-        and _is(strict.part({"": one}, "", "signature"), signed.signature)
-        and _is_pem(strict.part({"": one}, "", "verifier"), signed)
+        part(spec, "payloadHash", "algorithm") == "sha256"
+        and part(spec, "payloadHash", "value") == hashlib.sha256(signed.payload).hexdigest()
+        and _is(part({"": one}, "", "signature"), signed.signature)
+        and _is_pem(part({"": one}, "", "verifier"), signed)
     )
 
 
-def _is_dsse_2(spec: Mapping[str, Any], signed: Signed) -> bool:
+def _is_dsse_2(spec: Mapping[str, object], signed: Signed) -> bool:
     if signed.payload is None:
         return False
-    signatures = strict.part(spec, "dsseV002", "signatures")
+    signatures = part(spec, "dsseV002", "signatures")
     if not isinstance(signatures, list) or len(signatures) != 1:
         return False
     digest = hashlib.sha256(signed.payload).digest()
     return _is_hash(
-        strict.part(spec, "dsseV002", "payloadHash"), hashes.SHA256(), digest
+        part(spec, "dsseV002", "payloadHash"), hashes.SHA256(), digest
     ) and _is_signature_2(signatures[0], signed)
 
 
-def _is_intoto(spec: Mapping[str, Any], signed: Signed) -> bool:
+def _is_intoto(spec: Mapping[str, object], signed: Signed) -> bool:
     """What cosign 2 logged; the signature is in Base64 twice."""
     if signed.payload is None:
         return False
-    content = strict.part(spec, "content") or {}
-    signatures = strict.part(content, "envelope", "signatures")
+    content = part(spec, "content") or {}
+    signatures = part(content, "envelope", "signatures")
     if not isinstance(signatures, list) or len(signatures) != 1:
         return False
-    once = strict.base64_bytes(strict.part({"": signatures[0]}, "", "sig"), "a log's signature")
+    once = strict.base64_bytes(part({"": signatures[0]}, "", "sig"), "a log's signature")
     return (
-        strict.part(content, "payloadHash", "algorithm") == "sha256"
-        and strict.part(content, "payloadHash", "value")
-        == hashlib.sha256(signed.payload).hexdigest()
+        part(content, "payloadHash", "algorithm") == "sha256"
+        and part(content, "payloadHash", "value") == hashlib.sha256(signed.payload).hexdigest()
         and once.isascii()
         and _is(once.decode(), signed.signature)
-        and _is_pem(strict.part({"": signatures[0]}, "", "publicKey"), signed)
+        and _is_pem(part({"": signatures[0]}, "", "publicKey"), signed)
     )
 
 
@@ -261,14 +260,14 @@ _NAMES_2 = {"sha256": "SHA2_256", "sha384": "SHA2_384", "sha512": "SHA2_512"}
 
 
 def _is_hash(given: object, hashed: hashes.HashAlgorithm, digest: bytes) -> bool:
-    algorithm, value = (strict.part({"": given}, "", key) for key in ("algorithm", "digest"))
+    algorithm, value = (part({"": given}, "", key) for key in ("algorithm", "digest"))
     return algorithm == _NAMES_2.get(hashed.name) and _is(value, digest)
 
 
 def _is_signature_2(given: object, signed: Signed) -> bool:
     known = {"": given}
-    raw = strict.part(known, "", "verifier", "x509Certificate", "rawBytes")
-    return _is(strict.part(known, "", "content"), signed.signature) and _is(raw, _der(signed))
+    raw = part(known, "", "verifier", "x509Certificate", "rawBytes")
+    return _is(part(known, "", "content"), signed.signature) and _is(raw, _der(signed))
 
 
 def _is_pem(given: object, signed: Signed) -> bool:

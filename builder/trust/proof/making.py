@@ -18,7 +18,6 @@ import base64
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, Refused
@@ -306,5 +305,5 @@ def _layer(media_type: str, content: bytes, notes: Mapping[str, str]) -> Descrip
     )
 
 
-def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
+def _descriptor(media_type: str, content: bytes) -> dict[str, object]:
     return {"mediaType": media_type, "digest": digest_of(content), "size": len(content)}

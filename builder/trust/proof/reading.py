@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from builder.model.digests import digest_of
+from builder.model.exact_json import member, part
 from builder.trust.proof import strict
 from builder.trust.proof.values import (
     BUNDLE,
@@ -47,11 +48,11 @@ def layers_of(manifest: bytes) -> tuple[Descriptor, ...]:
 
     Empty for the manifest of something else, whatever its size.
     """
-    layers = manifest_of(manifest)["layers"]
+    layers = member(manifest_of(manifest), "layers")
     return tuple(
         strict.descriptor(one, "a layer", limit=MAX_PAYLOAD)
         for one in layers
-        if strict.part({"": one}, "", "mediaType") in _PROOF
+        if part({"": one}, "", "mediaType") in _PROOF
     )
 
 
@@ -61,8 +62,8 @@ def embedded(manifest: bytes) -> dict[str, bytes]:
     https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content
     """
     found = {}
-    for one in manifest_of(manifest)["layers"]:
-        if data := strict.part({"": one}, "", "data"):
+    for one in member(manifest_of(manifest), "layers"):
+        if data := part({"": one}, "", "data"):
             with contextlib.suppress(Unusable):
                 content = strict.base64_bytes(data, "the content")
                 digest = digest_of(content)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from builder.model.errors import BadInput
+from builder.model.exact_json import part
 from builder.trust.proof import strict
 from builder.trust.proof.values import Unusable
 
@@ -130,48 +131,46 @@ def signed_by(key: object, signature: bytes, data: bytes, hashed: hashes.HashAlg
     return True
 
 
-def _all(value: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> tuple[T, ...]:
+def _all(value: Mapping[str, object], key: str, read: Callable[[object], T]) -> tuple[T, ...]:
     found = value.get(key, [])
     if not isinstance(found, list):
         raise ValueError(f"{key} is no list")  # noqa: TRY004
     return tuple(read(one) for one in found)
 
 
-def _authority(value: Any) -> Authority:
-    certificates = strict.part({"": value}, "", "certChain", "certificates")
+def _authority(value: object) -> Authority:
+    certificates = part({"": value}, "", "certChain", "certificates")
     if not isinstance(certificates, list) or not certificates:
         raise ValueError("an authority without certificates")
     chain = tuple(x509.load_der_x509_certificate(_raw({"": one}, "")) for one in certificates)
-    return Authority(chain=chain, span=_span(strict.part({"": value}, "", "validFor")))
+    return Authority(chain=chain, span=_span(part({"": value}, "", "validFor")))
 
 
-def _log(value: Any) -> Log:
+def _log(value: object) -> Log:
     known = {"": value}
     raw = _raw(known, "", "publicKey")
     key = serialization.load_der_public_key(raw)
     if not isinstance(key, LogKey):
         raise ValueError("a log's key is of a kind that is not used")  # noqa: TRY004
     return Log(
-        identifier=strict.base64_bytes(
-            strict.part(known, "", "logId", "keyId"), "a log's identifier"
-        ),
+        identifier=strict.base64_bytes(part(known, "", "logId", "keyId"), "a log's identifier"),
         key=key,
-        span=_span(strict.part(known, "", "publicKey", "validFor")),
+        span=_span(part(known, "", "publicKey", "validFor")),
     )
 
 
-def _raw(value: Mapping[str, Any], *keys: str) -> bytes:
-    return strict.base64_bytes(strict.part(value, *keys, "rawBytes"), "a key or certificate")
+def _raw(value: Mapping[str, object], *keys: str) -> bytes:
+    return strict.base64_bytes(part(value, *keys, "rawBytes"), "a key or certificate")
 
 
-def _span(value: Any) -> Span:
-    start, end = (strict.part({"": value}, "", key) for key in ("start", "end"))
+def _span(value: object) -> Span:
+    start, end = (part({"": value}, "", key) for key in ("start", "end"))
     if start is None:
         raise ValueError("something that is believed from no day on")
     return Span(start=_time(start), end=None if end is None else _time(end))
 
 
-def _time(value: Any) -> dt.datetime:
+def _time(value: object) -> dt.datetime:
     """A time of RFC 3339 in UTC."""
     found = _UTC.fullmatch(value) if isinstance(value, str) else None
     if not found:

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
+from builder.model.exact_json import part
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
@@ -143,7 +144,7 @@ class CosignSigner:
             content = self._run(Path(scratch), data)
         try:
             bundle = strict.json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
-            text = strict.part(bundle, "messageSignature", "signature")
+            text = part(bundle, "messageSignature", "signature")
             signature = strict.base64_bytes(text, "the signature in it")
         except Unusable as error:
             raise StepFailed(f"cosign sign-blob: {error.reason}") from error

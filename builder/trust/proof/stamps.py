@@ -10,13 +10,13 @@ import datetime as dt
 import hashlib
 import hmac
 import re
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from pyasn1.codec.der import decoder, encoder
 from pyasn1.error import PyAsn1Error
+from pyasn1.type.base import Asn1Item
 from pyasn1_modules import rfc3161, rfc5035, rfc5652
 
 from builder.trust.proof.chains import is_chain
@@ -71,7 +71,7 @@ def check_size(stamp: bytes) -> None:
         raise Unusable(TOO_LARGE, f"a time stamp has {len(stamp)} bytes; at most {MAX_STAMP}")
 
 
-def _parts(stamp: bytes) -> tuple[bytes, Any]:
+def _parts(stamp: bytes) -> tuple[bytes, rfc5652.SignerInfo]:
     """What was stamped (TSTInfo in DER), and the one SignerInfo."""
     response = _decoded(stamp, rfc3161.TimeStampResp())
     if int(response["status"]["status"]) not in _GRANTED:
@@ -86,7 +86,7 @@ def _parts(stamp: bytes) -> tuple[bytes, Any]:
     return bytes(held["eContent"]), signed["signerInfos"][0]
 
 
-def _check_attributes(content: bytes, signer: Any) -> None:
+def _check_attributes(content: bytes, signer: rfc5652.SignerInfo) -> None:
     """The signed attributes are about this content; raises `Unusable`."""
     kind = _attribute(signer, rfc5652.id_contentType)
     digest = _attribute(signer, rfc5652.id_messageDigest)
@@ -97,7 +97,7 @@ def _check_attributes(content: bytes, signer: Any) -> None:
         raise Unusable(WRONG_KEY, "a time stamp that was changed")
 
 
-def _is_by(authority: Authority, signer: Any, time: dt.datetime) -> bool:
+def _is_by(authority: Authority, signer: rfc5652.SignerInfo, time: dt.datetime) -> bool:
     """Whether an authority's first certificate signed, and was good for that."""
     certificate = authority.chain[0]
     attributes = rfc5652.SignedAttributes()
@@ -116,7 +116,7 @@ def _is_by(authority: Authority, signer: Any, time: dt.datetime) -> bool:
     )
 
 
-def _names(signer: Any, certificate: x509.Certificate) -> bool:
+def _names(signer: rfc5652.SignerInfo, certificate: x509.Certificate) -> bool:
     """Whether the signed attributes name this certificate (RFC 5816)."""
     raw = _attribute(signer, rfc5035.id_aa_signingCertificateV2, optional=True)
     der = certificate.public_bytes(serialization.Encoding.DER)
@@ -141,7 +141,7 @@ def _stamps(certificate: x509.Certificate) -> bool:
     return usage.critical and list(usage.value) == [ExtendedKeyUsageOID.TIME_STAMPING]
 
 
-def _attribute(signer: Any, kind: object, *, optional: bool = False) -> bytes:
+def _attribute(signer: rfc5652.SignerInfo, kind: object, *, optional: bool = False) -> bytes:
     found = [one["attrValues"] for one in signer["signedAttrs"] if one["attrType"] == kind]
     if not found and optional:
         return b""
@@ -150,14 +150,14 @@ def _attribute(signer: Any, kind: object, *, optional: bool = False) -> bytes:
     return bytes(found[0][0])
 
 
-def _decoded(der: bytes, kind: Any) -> Any:
+def _decoded(der: bytes, kind: Asn1Item) -> Asn1Item:
     found, rest = decoder.decode(der, asn1Spec=kind)
     if rest:
         raise Unusable(MALFORMED, "a time stamp with something behind it")
     return found
 
 
-def _hash(algorithm: Any) -> hashes.HashAlgorithm:
+def _hash(algorithm: rfc5652.AlgorithmIdentifier) -> hashes.HashAlgorithm:
     return _HASHES[str(algorithm["algorithm"])]
 
 

@@ -12,8 +12,8 @@ import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from builder.model.exact_json import member, part
 from builder.model.predicates import BUNDLE_NOTE, TEST_RESULT
 from builder.trust.proof import strict
 from builder.trust.proof.envelopes import SIGN, as_bytes, envelope_of
@@ -84,7 +84,9 @@ class Standing:
         """The manifests of bundles whose evidence statements replace, by digest."""
         found = {one.source for one in self._replaced(statements) if one.format == BUNDLED}
         mine = [one for one in self.attached if one.digest in found]
-        alone = {one.digest for one in mine if len(manifest_of(one.manifest)["layers"]) == 1}
+        alone = {
+            one.digest for one in mine if len(member(manifest_of(one.manifest), "layers")) == 1
+        }
         return tuple(sorted(alone))
 
     def needed(self, made: Sequence[Attachment]) -> list[Attachment]:
@@ -127,10 +129,10 @@ def _said(content: bytes) -> tuple[str, str]:
         return _text([kind, subjects, predicate]), ""
 
 
-def _of_a_run(predicate: Mapping[str, Any]) -> tuple[list[Any], str]:
+def _of_a_run(predicate: Mapping[str, object]) -> tuple[list[object], str]:
     """What decides whether evidence counts, and as what; and when its run ended."""
-    run = predicate["configuration"][0]["annotations"]
-    names = [sorted(predicate[f"{one}Tests"]) for one in ("passed", "warned", "failed")]
+    run = member(predicate, "configuration", 0, "annotations")
+    names = [sorted(member(predicate, f"{one}Tests")) for one in ("passed", "warned", "failed")]
     host, launcher = run["host"], run["launcher"]
     machines = [[one[key] for key in _OF_A_HOST] for one in launcher["machines"]]
     setting = [
@@ -154,7 +156,7 @@ def _without(there: Attachment, payloads: set[bytes]) -> Attachment:
         for one in layers_of(there.manifest)
         if one.media_type == DSSE and _payload(there, one) in payloads
     }
-    layers = [one for one in manifest["layers"] if one["digest"] not in gone]
+    layers = [one for one in member(manifest, "layers") if one["digest"] not in gone]
     made = as_bytes({**manifest, "layers": layers})
     return replace(there, manifest=made, drops=frozenset(gone))
 
@@ -169,5 +171,4 @@ def _payload(there: Attachment, layer: Descriptor) -> bytes:
 
 
 def _is_signature(made: Attachment) -> bool:
-    notes = manifest_of(made.manifest).get("annotations") or {}
-    return bool(notes.get(BUNDLE_NOTE) == SIGN)
+    return bool(part(manifest_of(made.manifest), "annotations", BUNDLE_NOTE) == SIGN)

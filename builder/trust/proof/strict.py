@@ -6,8 +6,6 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from builder.model import exact_json
 from builder.trust.proof.values import MALFORMED, TOO_LARGE, Descriptor, Unusable
@@ -18,7 +16,7 @@ SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 
 def json_object(
     data: bytes, what: str, *, limit: int, most: int | None = MOST_VALUES
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A JSON object in UTF-8; raises `Unusable`, which names `what` it was to be.
 
     It has at most `limit` bytes and `most` values; None is for what a trusted key has signed.
@@ -73,11 +71,3 @@ def texts(value: object, what: str) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
         raise Unusable(MALFORMED, f"the annotations of {what} are not texts")
     return value
-
-
-def part(value: Mapping[str, Any], *keys: str) -> Any:
-    """What lies below some keys; None where something else is on the way."""
-    found: Any = value
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found

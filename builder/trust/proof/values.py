@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder.model.digests import digest_of
+from builder.model.exact_json import member
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -44,8 +44,8 @@ class Descriptor:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+    def as_json(self) -> dict[str, object]:
+        found: dict[str, object] = {
             "mediaType": self.media_type,
             "digest": self.digest,
             "size": self.size,
@@ -119,7 +119,7 @@ class Attestation:
     `payload` is what was signed, byte for byte.
     """
 
-    statement: Mapping[str, Any]
+    statement: Mapping[str, object]
     payload: bytes
     keys: tuple[str, ...]
     source: str
@@ -130,8 +130,8 @@ class Attestation:
         return str(self.statement["predicateType"])
 
     @property
-    def predicate(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.statement["predicate"]
+    def predicate(self) -> Mapping[str, object]:
+        found: Mapping[str, object] = member(self.statement, "predicate")
         return found
 
 

@@ -10,8 +10,9 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from builder.model.exact_json import part
 from builder.trust.proof import envelopes, reading, strict
 from builder.trust.proof.envelopes import SIGN, Envelope
 from builder.trust.proof.keys import PublicKey
@@ -166,12 +167,12 @@ class _Gathered:
         signature = strict.base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
         keys = self._vouching(lambda key: key.verifies(signature, payload))
         claim = strict.json_object(payload, "the payload", limit=MAX_PAYLOAD)
-        if strict.part(claim, "critical", "type") != CONTAINER_SIGNATURE:
+        if part(claim, "critical", "type") != CONTAINER_SIGNATURE:
             raise Unusable(WRONG_TYPE, f"the payload is not a {CONTAINER_SIGNATURE}")
-        about = strict.part(claim, "critical", "image", "docker-manifest-digest")
+        about = part(claim, "critical", "image", "docker-manifest-digest")
         if about != self._digest:
             raise Unusable(OTHER_SUBJECT, f"the signature is of {ascii(about)[:80]}")
-        reference = strict.part(claim, "critical", "identity", "docker-reference")
+        reference = part(claim, "critical", "identity", "docker-reference")
         if not isinstance(reference, str):
             raise Unusable(MALFORMED, "the payload names no image")
         self._signatures.append(
@@ -226,7 +227,7 @@ class _Gathered:
         return self._still(signers)
 
     def _certified(
-        self, bundle: Mapping[str, Any], envelope: Envelope
+        self, bundle: Mapping[str, object], envelope: Envelope
     ) -> tuple[str, tuple[str, ...]]:
         """Who signed, and as which of the trusted identities; raises `Unusable` if as none."""
         if not self._identities:
@@ -273,7 +274,7 @@ class _Gathered:
         return tuple(one.name for one in valid)
 
 
-def _is_certified(bundle: Mapping[str, Any]) -> bool:
+def _is_certified(bundle: Mapping[str, object]) -> bool:
     """Whether a bundle is signed by a certificate, and not by a key."""
     material = bundle.get("verificationMaterial")
     return isinstance(material, dict) and bool(
@@ -281,7 +282,7 @@ def _is_certified(bundle: Mapping[str, Any]) -> bool:
     )
 
 
-def _enveloped(value: Mapping[str, Any]) -> dict[str, Any]:
+def _enveloped(value: Mapping[str, object]) -> dict[str, object]:
     """The DSSE envelope of a bundle; raises `Unusable`."""
     envelope = value.get("dsseEnvelope")
     if not isinstance(envelope, dict):

@@ -65,7 +65,7 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
             f"--bench: the image has no {BARE_FORMAT} tarball, of which bare is made",
             hint="build it with --format charliecloud",
         )
-    started, launch = now(), _launcher(image.manifest.cell.mpi)
+    started, launch = now(), _launcher(image.record.cell.mpi)
     emulator = emulator_of(run, image.target.arch)
     sizes = EMULATED if emulator else Sizes()
     with contextlib.ExitStack() as held:
@@ -74,14 +74,14 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
         programs = programs_in(bare.runner, PROGRAMS, mpi=bool(launch))
         if not programs:
             raise BadInput(
-                f"--bench: {image.manifest.image} holds none of the programs that measure",
+                f"--bench: {image.record.image} holds none of the programs that measure",
                 hint=f"they are {', '.join(one.name for one in PROGRAMS)}; recipe hpc-bench",
             )
         everywhere = [bare, *places]
         rounds = _rounds(run, image, everywhere, programs, sizes, launch, repeats)
     known = tuple(one.facts for one in everywhere)
     return Measured(
-        image=image.manifest.image,
+        image=image.record.image,
         arch=image.target.arch,
         host=run.host,
         emulator=emulator,
@@ -172,7 +172,7 @@ def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Mani
         if place.name != BARE and measured.collapse_in(place.name).outcome != SKIPPED
     ]
     files = [file.relative_to(folder).as_posix() for file in evidence]
-    return write_manifest(folder, with_measurement(image.manifest, measured, files), files)
+    return write_manifest(folder, with_measurement(image.record, measured, files), files)
 
 
 def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[str]) -> Manifest:
@@ -195,7 +195,7 @@ def _evidence(
         folder / "evidence",
         f"{place.name}{BENCH}",
         identifier=measured.image,
-        artifacts=subjects(image.manifest, image.artifacts[ran]),
+        artifacts=subjects(image.record, image.artifacts[ran]),
         outcomes=[measured.collapse_in(place.name)],
         scripts={},
         setting=Setting(
@@ -208,6 +208,6 @@ def _evidence(
             emulator=measured.emulator,
             no_gpu="no program that is measured uses one",
             tools=run.versions,
-            indices=states_in(image.manifest.inputs),
+            indices=states_in(image.record.inputs),
         ),
     )

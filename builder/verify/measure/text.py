@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
 from builder.model.errors import counted
-from builder.verify.measure.values import BARE, Measured, Row
+from builder.verify.measure.values import BARE, Completion, Measured, Row
 
 
 def as_text(measured: Measured) -> str:
@@ -81,19 +79,17 @@ def figures(value: float) -> str:
 def _uses(measured: Measured) -> list[str]:
     """Medians over the rounds of one program in one place."""
     table = [["run to completion", "time", "cores busy", "memory", "GPUs busy"]]
-    table += [
-        [f"{one.program}, {one.place}", *as_cells(asdict(one))] for one in measured.completions
-    ]
+    table += [[f"{one.program}, {one.place}", *as_cells(one)] for one in measured.completions]
     return _aligned(table)
 
 
-def as_cells(completion: Mapping[str, Any]) -> tuple[str, str, str, str]:
+def as_cells(completion: Completion) -> tuple[str, str, str, str]:
     """Time, cores, memory and GPUs of a `Completion`, as they are shown."""
-    gpus = completion["gpus"]
+    gpus = completion.gpus
     return (
-        f"{completion['seconds']:.1f} s",
-        f"{completion['cpu']:.0%}",
-        f"{completion['memory_bytes'] / 1e9:.1f} GB",
+        f"{completion.seconds:.1f} s",
+        f"{completion.cpu:.0%}",
+        f"{completion.memory_bytes / 1e9:.1f} GB",
         "-" if gpus is None else f"{gpus:.0%}",
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.records import plain, write
 from builder.verify import HostFacts
 
 BARE = "bare"
@@ -237,13 +237,12 @@ class Measured:
         """Whether the check failed in one of the formats."""
         return any(one.outcome == FAILED for one in self.outcomes.values())
 
-    def as_json(self, *, with_runs: bool = True) -> dict[str, Any]:
+    def as_json(self, *, with_runs: bool = True) -> dict[str, object]:
         """As data; without the runs, what a manifest keeps."""
-        found = {**asdict(self), "no_gpus": self.no_gpus}
-        found["completions"] = [asdict(one) for one in self.completions]
+        found = {**write(self), "no_gpus": self.no_gpus}
+        found |= {"completions": plain(self.completions), "outcomes": plain(self.outcomes)}
         if not with_runs:
             del found["runs"]
-        found["outcomes"] = {name: asdict(one) for name, one in self.outcomes.items()}
         return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.system.process import Completed
@@ -107,7 +106,7 @@ def _not_well(start: Start, launcher: Launcher, done: Completed) -> str:
     return ""
 
 
-def _not_whole(start: Start, found: list[dict[str, Any]]) -> str:
+def _not_whole(start: Start, found: list[dict[str, object]]) -> str:
     """Whether it was one run of all ranks, on as many nodes as were asked for."""
     if len(found) != 1:
         return f"{len(found)} groups of ranks reported, expected 1"
@@ -119,7 +118,7 @@ def _not_whole(start: Start, found: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _not_the_hosts(library: HostMpi | None, data: Mapping[str, Any]) -> str:
+def _not_the_hosts(library: HostMpi | None, data: Mapping[str, object]) -> str:
     """By /proc/self/maps of rank 0: the file's path and its number on its file system."""
     if library is None:
         return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
+from builder.model.exact_json import part
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import CONDA, FAILED, Trial, failed, not_tried, passed
 
@@ -19,7 +19,7 @@ _PIN = re.compile(r"(?P<name>[\w.-]+)=(?P<version>[\w.]+)(?:=.*)?")
 _WITH_VALUE = frozenset({"-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"})
 
 # A channel's repodata.json for a subdir; a text that says why it cannot be read.
-ReadChannel = Callable[[str, str], Mapping[str, Any] | str]
+ReadChannel = Callable[[str, str], Mapping[str, object] | str]
 
 
 class CondaTrials:
@@ -79,9 +79,9 @@ def _pins(step: Step) -> Iterator[re.Match[str]]:
             yield found
 
 
-def _versions(index: Mapping[str, Any], name: str) -> Iterator[str]:
+def _versions(index: Mapping[str, object], name: str) -> Iterator[str]:
     for table in ("packages", "packages.conda"):
-        for row in index.get(table, {}).values():
+        for row in (part(index, table) or {}).values():
             if row.get("name") == name:
                 yield str(row["version"])
 

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+
+from builder.model.exact_json import part
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,12 +48,12 @@ def read_source(name: str, version: str, archive: bytes) -> SourceDistribution:
     """What an archive (.tar.gz or .zip) says; an empty requirement is what it does not say."""
     files = dict(_told(archive))
     project = _toml(files.get("pyproject.toml", ""))
-    build = project.get("build-system", {}).get("requires", list(LEGACY_BUILD))
+    build = part(project, "build-system", "requires")
     return SourceDistribution(
         name=name,
         version=version,
         requires=tuple(_requires(files, project)),
-        build_requires=tuple(map(str, build)),
+        build_requires=tuple(map(str, LEGACY_BUILD if build is None else build)),
         is_legacy="pyproject.toml" not in files,
     )
 
@@ -103,20 +104,20 @@ def _interesting(path: str) -> str:
     return name if name in _NAMES and len(parts) == 2 else ""  # noqa: PLR2004 - NAME-VERSION/file
 
 
-def _toml(text: str) -> dict[str, Any]:
+def _toml(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except ValueError:
         return {}
 
 
-def _requires(files: dict[str, str], project: dict[str, Any]) -> Iterator[str]:
+def _requires(files: dict[str, str], project: dict[str, object]) -> Iterator[str]:
     """What it needs to run: by its metadata, else by what setuptools wrote beside it."""
     told = HeaderParser().parsestr(files.get("PKG-INFO", "")).get_all("Requires-Dist")
     if told:
         yield from map(str, told)
-    elif "dependencies" in project.get("project", {}):
-        yield from map(str, project["project"]["dependencies"])
+    elif (dependencies := part(project, "project", "dependencies")) is not None:
+        yield from map(str, dependencies)
     else:
         yield from _of_egg_info(files.get("requires.txt", ""))
 

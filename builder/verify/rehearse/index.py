@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import requests
 from packaging.requirements import Requirement
@@ -23,6 +22,7 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
+from builder.model.exact_json import part
 from builder.registry.web import innermost, server_of
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -53,7 +53,7 @@ class IndexFile:
 
 
 # A page of an index as JSON, by project; None where the index has no such project.
-ReadPage = Callable[[str], dict[str, Any] | None]
+ReadPage = Callable[[str], dict[str, object] | None]
 ReadFile = Callable[[str], bytes]
 
 
@@ -84,13 +84,13 @@ def remote_index(url: str) -> Index:
     """The index at a URL (`https://index.example/simple`)."""
     session = requests.Session()
 
-    def read_page(project: str) -> dict[str, Any] | None:
+    def read_page(project: str) -> dict[str, object] | None:
         answer = _get(session, f"{url.rstrip('/')}/{project}/", {"Accept": _JSON})
         if answer.status_code == _NOT_FOUND:
             return None
         try:
             answer.raise_for_status()
-            page: dict[str, Any] = answer.json()
+            page: dict[str, object] = answer.json()
         except (requests.RequestException, ValueError) as error:
             raise OutOfReach(f"{server_of(url)} gives no JSON page of {project}") from error
         return page
@@ -117,12 +117,12 @@ def _get(
         raise OutOfReach(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
 
 
-def _files(page: dict[str, Any] | None) -> tuple[IndexFile, ...]:
-    rows = (page or {}).get("files", ())
+def _files(page: dict[str, object] | None) -> tuple[IndexFile, ...]:
+    rows = part(page, "files") or ()
     return tuple(file for row in rows if (file := _file(row)))
 
 
-def _file(row: dict[str, Any]) -> IndexFile | None:
+def _file(row: dict[str, object]) -> IndexFile | None:
     """A row of a page as a file; None for eggs, installers and what has no valid name."""
     name = str(row["filename"])
     try:
@@ -141,7 +141,7 @@ def _file(row: dict[str, Any]) -> IndexFile | None:
         tags=tags,
         requires_python=str(row.get("requires-python") or ""),
         is_yanked=bool(row.get("yanked")),
-        size=int(row.get("size") or 0),
+        size=int(str(row.get("size") or 0)),
     )
 
 

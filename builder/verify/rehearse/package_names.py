@@ -6,7 +6,7 @@ import difflib
 import fnmatch
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from builder.model import PlannedImage
 from builder.verify.rehearse.steps import Step
@@ -125,7 +125,7 @@ def _place(image: PlannedImage, name: str) -> str:
     return f" ({image.base.where.file}: mpi)" if of_base else ""
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value.partition("=")[0]
     elif isinstance(value, (list, tuple)):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import requests
 
@@ -84,7 +83,7 @@ def _stored(store: Store, source: LockedSource) -> Path | None:
     return path if path.exists() else None
 
 
-def _size_of(index: Index) -> Any:
+def _size_of(index: Index) -> Callable[[str], int]:
     """How large a file of the index is, by its URL; 0 where the index does not say."""
 
     def size(url: str) -> int:
@@ -104,13 +103,13 @@ def package_archives(project: Path) -> Archives:
     return Archives(named=read_site(project, Faults()).packages, debian=debian, ubuntu=ubuntu)
 
 
-def _read_channel(channel: str, subdir: str) -> Mapping[str, Any] | str:
+def _read_channel(channel: str, subdir: str) -> Mapping[str, object] | str:
     """A channel's index; its name alone stands for one of Anaconda's."""
     url = channel if "://" in channel else f"https://conda.anaconda.org/{channel}"
     try:
         answer = requests.get(f"{url.rstrip('/')}/{subdir}/repodata.json", timeout=_TIMEOUT_S)
         answer.raise_for_status()
-        found: Mapping[str, Any] = answer.json()
+        found: Mapping[str, object] = answer.json()
     except (requests.RequestException, ValueError) as error:
         return f"{server_of(url)} cannot be asked: {innermost(error)}"
     return found

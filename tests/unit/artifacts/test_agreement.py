@@ -19,6 +19,7 @@ from builder.distribute.publish import NotReady, ready
 from builder.model import PlannedImage
 from builder.model.manifest import manifest_from
 from builder.reports.report.folder import report_folder
+from builder.reports.report.view import BuildRun
 from builder.verify.proven import proven_state
 
 Json = dict[str, Any]
@@ -196,7 +197,7 @@ def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
     manifest, _ = loaded(folder)
     with pytest.raises(NotReady, match="failed in its details"):
         ready(image, folder, manifest_from(manifest))
-    report_folder(out, images_plan(project), {}, {}, {})
+    report_folder(out, images_plan(project), {}, {}, BuildRun())
     told = json.loads((out / "report.json").read_text())
     [found] = [one for one in told["images"] if one["image"] == image.identifier]
     assert found["outcome"] == "failed"

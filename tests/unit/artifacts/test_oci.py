@@ -8,8 +8,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from samples import a_file, a_folder, tar_bytes
+from samples import a_file, a_folder, compare_with_golden, tar_bytes
 
+from builder.artifacts import oci
 from builder.artifacts.flatten import entries_of_layout
 from builder.artifacts.oci import Layout, blob_path, read_layout, write_archive
 from builder.model.errors import StepFailed
@@ -132,6 +133,18 @@ def test_a_layout_holds_one_image(count: int, layout: Path) -> None:
     (layout / "index.json").write_text(json.dumps(index))
     with pytest.raises(StepFailed, match=f"{count} images in the OCI layout, expected 1"):
         read_layout(layout)
+
+
+def test_a_layout_as_others_read_it(tmp_path: Path) -> None:
+    """Its JSON, byte for byte: of the same image, it has the same digest for ever."""
+    layout = tmp_path / "layout"
+    oci.start_layout(layout)
+    layer = oci.Layer(diff_id=f"sha256:{'1' * 64}", digest=f"sha256:{'2' * 64}", size=3)
+    config = {"architecture": "amd64", "os": "linux", "config": {"Env": ["A=1"]}}
+    oci.finish_layout(layout, config, [layer], annotations={"title": "x"})
+    files = [path for path in sorted(layout.rglob("*")) if path.is_file()]
+    lines = [f"{path.relative_to(layout)}\n{path.read_text()}" for path in files]
+    compare_with_golden("\n".join([*lines, ""]), "layout.txt")
 
 
 def test_an_image_that_sets_nothing() -> None:

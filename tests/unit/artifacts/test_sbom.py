@@ -20,9 +20,10 @@ from samples import ROOT, a_file, a_folder, a_link, blob, tar_bytes
 
 from builder.artifacts.flatten import Node, flattened
 from builder.artifacts.oci import Layout
-from builder.artifacts.sbom import berkeley, bill_of_materials
-from builder.artifacts.sbom.licences import of_copyright
+from builder.artifacts.sbom import berkeley, bill_of_materials, components
+from builder.artifacts.sbom.licences import licence, of_copyright
 from builder.model import LockedSource
+from builder.model.exact_json import part
 
 SCHEMAS = ("bom-1.5.schema.json", "spdx.schema.json", "jsf-0.82.schema.json")
 STATUS = """\
@@ -192,7 +193,7 @@ def test_what_dpkg_knows_of_a_package(tmp_path: Path) -> None:
 )
 def test_licences_of_debian(text: str, expected: list[str]) -> None:
     read = of_copyright(text.replace("Files:", "Format: https://x\n\nFiles:"))
-    found = [one["license"].get("id") or one["license"]["name"] for one in read]
+    found = [part(one, "license", "id") or part(one, "license", "name") for one in read]
     assert found == expected
 
 
@@ -328,3 +329,63 @@ def test_the_schema_is_not_content_with_anything(tmp_path: Path) -> None:
     found["components"][0]["licenses"] = [{"license": {"id": "no such licence"}}]
     with pytest.raises(jsonschema.ValidationError):
         validator().validate(found)
+
+
+SPDX = {  # https://spdx.org/licenses, and the names of Debian's copyright format 1.0
+    "Expat": "MIT",
+    "MIT": "MIT",
+    "ISC": "ISC",
+    "X11": "X11",
+    "NTP": "NTP",
+    "0BSD": "0BSD",
+    **{f"BSD-{count}-clause": f"BSD-{count}-Clause" for count in (2, 3, 4)},
+    "Apache-2.0": "Apache-2.0",
+    "Apache-2": "Apache-2.0",
+    "Artistic": "Artistic-1.0",
+    "Artistic-2.0": "Artistic-2.0",
+    "zlib": "Zlib",
+    "Zlib/libpng": "zlib-acknowledgement",
+    "curl": "curl",
+    "Vim": "Vim",
+    "Python-2.0": "Python-2.0",
+    "PSF-2": "PSF-2.0",
+    "Unicode": "Unicode-DFS-2016",
+    "CC0": "CC0-1.0",
+    "CC0-1.0": "CC0-1.0",
+    **{f"CC-BY-{version}": f"CC-BY-{version}" for version in ("3.0", "4.0")},
+    **{f"CC-BY-SA-{version}": f"CC-BY-SA-{version}" for version in ("3.0", "4.0")},
+    "MPL-1.1": "MPL-1.1",
+    "MPL-2.0": "MPL-2.0",
+    "OpenSSL": "OpenSSL",
+    "Unlicense": "Unlicense",
+    "BSL-1.0": "BSL-1.0",
+    "Boost-1.0": "BSL-1.0",
+    "FSFAP": "FSFAP",
+    "FSFUL": "FSFUL",
+    "FSFULLR": "FSFULLR",
+    "OFL-1.1": "OFL-1.1",
+    "GPL-1": "GPL-1.0-only",
+    "GPL-2+": "GPL-2.0-or-later",
+    "gpl-3.0": "GPL-3.0-only",
+    "LGPL-2": "LGPL-2.0-only",
+    "LGPL-2.1+": "LGPL-2.1-or-later",
+    "LGPL-3": "LGPL-3.0-only",
+    "AGPL-1": "AGPL-1.0-only",
+    "AGPL-3+": "AGPL-3.0-or-later",
+    **{f"GFDL-1.{minor}": f"GFDL-1.{minor}-only" for minor in (1, 2, 3)},
+}
+
+
+@pytest.mark.parametrize("name", SPDX)
+def test_the_identifier_of_a_licence(name: str) -> None:
+    assert licence(name) == {"license": {"id": SPDX[name]}}
+
+
+@pytest.mark.parametrize("name", ["GPL-4", "LGPL-1", "AGPL-2", "GFDL-1.4", "public-domain", "GPL"])
+def test_a_licence_without_an_identifier_has_its_name(name: str) -> None:
+    assert licence(name) == {"license": {"name": name}}
+
+
+def test_the_properties_that_the_documentation_names() -> None:
+    assert components.CHECKSUM == "build-images:checksum"
+    assert components.CHECKSUM_OF == "build-images:checksum-of"

@@ -12,7 +12,7 @@ import pytest
 from samples import ROOT
 
 from builder.cli import main, plan
-from builder.cli.os_errors import told
+from builder.cli.os_errors import describe
 from builder.system.terminal import in_colour, printable, printable_lines
 
 PROJECT = f"--project={ROOT}"
@@ -125,7 +125,7 @@ def test_a_home_that_cannot_be_written_to_is_what_the_machine_lacks(
     home = tmp_path / "none/home"
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(home))
     for place, code in ((home / "work", 4), (tmp_path / "none", 4), (tmp_path / "out", 2)):
-        assert told(OSError(number, os.strerror(number), str(place)))[1] == code
+        assert describe(OSError(number, os.strerror(number), str(place)))[1] == code
 
 
 def test_what_needs_more_memory_than_there_is(

@@ -95,7 +95,6 @@ def test_the_catalogue_says_what_the_classes_say(
     """With another hpccm than the catalogue's, its classes are read."""
     kept = catalogue.names(), catalogue.block(name)
     monkeypatch.setattr(catalogue, "_kept", dict)
-    catalogue.names.cache_clear()
     assert (catalogue.names(), catalogue.block(name)) == kept
     assert catalogue.block("no_such_block") is None
 

@@ -10,7 +10,7 @@ import pytest
 from samples import block, image, recipe
 
 from builder.compile.spec import block_faults, compile_spec, registered
-from builder.compile.spec.registered import registered_block, registered_names
+from builder.compile.spec.registered import registered_names
 from builder.model.errors import BadInput
 
 MODULE = '''
@@ -72,7 +72,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     registered._entry_points.cache_clear()
-    registered_block.cache_clear()
 
 
 def test_a_registered_block_is_used_like_any_other(site: Path) -> None:

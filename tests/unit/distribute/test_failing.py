@@ -103,7 +103,7 @@ def classic_layers(manifests: dict[tuple[str, str], tuple[bytes, str]], digest: 
 
 
 def results(verdict: Verdict) -> list[str]:
-    return sorted(one.predicate["result"] for one in verdict.of_type(TEST_RESULT))
+    return sorted(str(one.predicate["result"]) for one in verdict.of_type(TEST_RESULT))
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -11,8 +11,9 @@ import pytest
 
 from builder.cli import main
 from builder.distribute.pull import several
-from builder.distribute.pull.pulling import Judged, Wanted
+from builder.distribute.pull.pulling import Judged, NotProven, Wanted
 from builder.model.errors import BadInput
+from builder.trust.policy.outcomes import not_asked, passed, refused
 from builder.trust.proof.keys import generated
 
 
@@ -86,6 +87,21 @@ def test_a_reader_that_goes_away_ends_all_of_it(
     images = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "2")]
     assert main(["pull", *images, "--format", "sif", "--policy", str(policy)]) == 141
     assert capsys.readouterr().err == ""
+
+
+def test_what_a_policy_refuses_is_told_and_nothing_else() -> None:
+    rulings = (
+        passed("identity", "it is tools 1.0"),
+        refused("age", "proven 100 days ago", "ask for it to be verified again"),
+        not_asked("rollback", "nothing was pulled before"),
+    )
+    error = NotProven("registry.example/tools:1.0", rulings)
+    assert str(error).splitlines() == [
+        "registry.example/tools:1.0: refused",
+        "  ✗ refused    age  proven 100 days ago",
+        "                   fix: ask for it to be verified again",
+    ]
+    assert (error.exit_code, error.rulings) == (5, rulings)
 
 
 PEM = generated().public.pem

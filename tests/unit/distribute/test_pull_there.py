@@ -68,7 +68,7 @@ def test_what_is_whole_is_taken(tmp_path: Path, form: str) -> None:
     expected = pulled(tmp_path / "out", form)
     path, receipt = already_there(tmp_path / "out", expected)
     assert path.exists()
-    assert receipt["digest"] == expected.digest
+    assert receipt.digest == expected.digest
 
 
 def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:

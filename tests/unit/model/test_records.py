@@ -13,10 +13,13 @@ from samples import ROOT
 
 from builder.artifacts.agreement import faults_of, read_statements
 from builder.artifacts.manifests import read_manifest, write_manifest
+from builder.build.records import read_record, write_record
+from builder.distribute.pull.receipts import read_receipt, write_json
 from builder.model.manifest import manifest_from, manifest_text
-from builder.model.records import in_order, named, optional, read, unknown, write
+from builder.model.records import named, optional, read, unknown, write
 
-REAL = ROOT / "tests/data/records/hpc-base-1.0-debian13-openmpi5.0-ppc64le"
+RECORDS = ROOT / "tests/data/records"
+REAL = RECORDS / "hpc-base-1.0-debian13-openmpi5.0-ppc64le"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +91,6 @@ def test_what_is_wrong_is_named_by_its_key(change: dict[str, object], fault: str
         read(Image, {**IMAGE, **change}, "in.json")
 
 
-def test_keys_in_order() -> None:
-    found = in_order({"b": [{"d": 1, "c": 2}], "a": 0})
-    assert json.dumps(found) == '{"a": 0, "b": [{"c": 2, "d": 1}]}'
-
-
 def test_a_manifest_of_the_main_job_is_read_and_written_byte_for_byte(tmp_path: Path) -> None:
     manifest = read_manifest(REAL)
     assert manifest is not None
@@ -103,6 +101,19 @@ def test_a_manifest_of_the_main_job_is_read_and_written_byte_for_byte(tmp_path: 
     assert manifest.inputs.recipes[0].name == "hpc-base"
     assert {one.outcome for found in manifest.checks.values() for one in found} == {"passed"}
     assert faults_of(manifest, read_statements(REAL, manifest)) == []
+
+
+def test_a_stage_record_and_a_receipt_are_read_and_written_byte_for_byte(tmp_path: Path) -> None:
+    stage = read_record(RECORDS / "stage.json")
+    assert stage is not None
+    assert stage.indices[0].suite == "trixie"
+    write_record(tmp_path / "stage.json", stage)
+    receipt = read_receipt(RECORDS)
+    assert receipt is not None
+    assert receipt.format == "directory"
+    write_json(tmp_path / "receipt.json", write(receipt))
+    for name in ("stage.json", "receipt.json"):
+        assert (tmp_path / name).read_text() == (RECORDS / name).read_text()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from builder.model import LeftOut, Plan, PlannedImage, Project, Selection, Site
 from builder.model.contract import contract_of
 from builder.model.inputs import at_mirror
 from builder.plan import make_plan
-from builder.plan.nvidia import kept_in
+from builder.plan.nvidia import mirror_of_namespace
 
 FOLDER = GOLDEN / "explain"
 MIRROR = {"docker.io": "mirror.example/hub", "registry.access.redhat.com": "mirror.example/redhat"}
@@ -282,10 +282,10 @@ def test_a_mirror_of_nvidias_own_images_does() -> None:
 def test_the_longest_part_that_a_site_mirrors_is_told_and_taken() -> None:
     own = {"docker.io/nvidia": "site.example/nvidia", "docker.io/nvidia/cuda": "site.example/cuda"}
     site = Site(registries={**MIRROR, **own})
-    assert kept_in("docker.io/nvidia/cuda/a:1", site) == "site.example/cuda"
+    assert mirror_of_namespace("docker.io/nvidia/cuda/a:1", site) == "site.example/cuda"
     assert at_mirror("docker.io/nvidia/cuda/a:1", site.registries) == "site.example/cuda/a:1"
     assert at_mirror("docker.io/nvidia/cuda:1", site.registries) == "site.example/nvidia/cuda:1"
-    assert kept_in("docker.io/nvidiax/cuda:1", site) == ""
+    assert mirror_of_namespace("docker.io/nvidiax/cuda:1", site) == ""
 
 
 def test_the_order_of_routes_is_the_sites() -> None:

@@ -26,6 +26,8 @@ from builder.registry import (
     connect,
     uploads,
 )
+from builder.registry.failures import Transient
+from builder.registry.retries import Retries
 
 CONTENT = bytes(range(256)) * 4000
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
@@ -401,3 +403,48 @@ def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPa
 def test_a_descriptor_of_another_shape_is_refused(entry: object) -> None:
     with pytest.raises(WrongContent, match="here"):
         Descriptor.read(entry, "here")
+
+
+@pytest.mark.parametrize(
+    ("code", "times", "waits"),
+    [
+        ("DIGEST_INVALID", 2, 2),
+        ("MANIFEST_BLOB_UNKNOWN", 2, 2),
+        ("BLOB_UNKNOWN", 4, 4),
+        ("BLOB_UNKNOWN", 5, None),
+        ("MANIFEST_INVALID", 1, None),
+    ],
+)
+def test_blobs_that_another_client_writes_are_waited_for(
+    code: str, times: int, waits: int | None, fake: Fake
+) -> None:
+    """A registry refuses a manifest whose blobs it is only about to have."""
+    body = json.dumps({"errors": [{"code": code, "message": "not yet"}]}).encode()
+    fake.faults = [Fault(pattern="PUT .*/manifests/", status=400, body=body, times=times)]
+    waited: list[float] = []
+    registry = client(fake, waited)
+    if waits is None:
+        with pytest.raises(RegistryFailed, match="not yet"):
+            registry.write_manifest(b"{}", MANIFEST, "1.0")
+        return
+    registry.write_manifest(b"{}", MANIFEST, "1.0")
+    assert len(waited) == waits
+    assert fake.tags("site/a") == {"1.0"}
+
+
+def test_waits_grow_and_have_an_end() -> None:
+    """Each is twice the one before; what a server asks for is waited for, up to two minutes."""
+    waited: list[float] = []
+    retries = Retries(waited.append)
+    for _ in range(4):
+        retries.wait(Transient(RegistryFailed("busy")))
+    assert [round(wait / waited[0], 1) for wait in waited] == [1, 2, 4, 8]
+    with pytest.raises(RegistryFailed, match="busy"):
+        retries.wait(Transient(RegistryFailed("busy")))
+    gaining = Retries(waited.append)
+    for _ in range(39):
+        gaining.reset()
+        gaining.wait(Transient(RegistryFailed("busy")))
+    gaining.reset()
+    with pytest.raises(RegistryFailed, match="busy"):
+        gaining.wait(Transient(RegistryFailed("busy")))

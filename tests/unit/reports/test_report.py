@@ -14,11 +14,11 @@ from manifest_samples import record
 from samples import compare_page_with_golden
 
 from builder.model import Cell, LeftOut, Reason
-from builder.model.records import write
+from builder.model.records import read, write
 from builder.reports.report import write_report
 from builder.reports.report.matrix import axes_of
 from builder.reports.report.units import human_moment, human_size, human_time
-from builder.reports.report.view import card_of
+from builder.reports.report.view import BuildRun, card_of
 
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -137,7 +137,12 @@ def render(
 ) -> Page:
     out = tmp_path / "out"
     write_report(
-        [*map(record, manifests)], left_out, failures or {}, out=out, build=BUILD, compiled=compiled
+        [*map(record, manifests)],
+        left_out,
+        failures or {},
+        out=out,
+        build=read(BuildRun, BUILD),
+        compiled=compiled,
     )
     return Page((out / "report.html").read_text(encoding="utf-8"))
 
@@ -385,6 +390,7 @@ def test_report_json_holds_all_that_was_given(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
     assert found["schema"] == "build-images/report/v1"
     assert found["images"] == [write(record(one))]
+    assert list(found["images"][0]) == sorted(found["images"][0]), "as in manifest.json"
     assert found["failures"] == failures
     assert found["build"] == BUILD
     assert found["outcome"] == "failed"
@@ -406,7 +412,7 @@ def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) ->
     before = (tmp_path / "out/report.html").read_bytes()
     one = dataclasses.replace(record(manifest(cell())), about=cast("str", object()))
     with pytest.raises(TypeError):
-        write_report([one], (), {}, out=tmp_path / "out", build=BUILD)
+        write_report([one], (), {}, out=tmp_path / "out", build=read(BuildRun, BUILD))
     assert (tmp_path / "out/report.html").read_bytes() == before
 
 

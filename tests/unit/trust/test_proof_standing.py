@@ -8,6 +8,7 @@ from typing import Any
 
 from proof_samples import CREATED, IMAGE, REFERENCE, evidence, judged, other_key, our_key, trusted
 
+from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof import Attachment, PrivateKey, Standing, proofs
 from builder.trust.proof.envelopes import statement
@@ -75,8 +76,10 @@ class Place:
     def evidence(self) -> list[tuple[str, str]]:
         """What is found by who looks: when, and with which result."""
         some = judged([*self.there.values()], trusted(), trusted(other_key())).of_type(TEST_RESULT)
-        runs = [(one.predicate["configuration"][0]["annotations"], one.predicate) for one in some]
-        return sorted((run["finished"][8:10], predicate["result"]) for run, predicate in runs)
+        found = [one.predicate for one in some]
+        runs = [member(one, "configuration", 0, "annotations", "finished") for one in found]
+        results = [str(one["result"]) for one in found]
+        return sorted(zip((run[8:10] for run in runs), results, strict=True))
 
 
 def test_a_hundred_nights_that_find_the_same_are_one() -> None:

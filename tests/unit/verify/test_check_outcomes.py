@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
-from builder.system.process import Completed
+from builder.system.home import Home
+from builder.system.host_facts import HostFacts
+from builder.system.process import Completed, Processes
 from builder.verify import RUNNERS, InImageCheck, Target
-from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed
+from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
 from builder.verify.environment import environment_outcome
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
@@ -360,3 +363,24 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
         )
         assert outcome.outcome == FAILED
         assert "MODE depends on the program that is started: " in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("needs", "driver", "why"),
+    [
+        ((), "550.1", "no check of the image needs one"),
+        (("gpu",), "", "no driver of NVIDIA's is loaded here"),
+        (("gpu",), "550.1", "there is no toolkit"),
+    ],
+)
+def test_why_gpus_are_not_handed_over(
+    needs: tuple[str, ...], driver: str, why: str, tmp_path: Path
+) -> None:
+    target = Target(identifier="x", arch="x86_64", environment={}, checks=(a_check(needs=needs),))
+    kind = dataclasses.replace(RUNNERS["docker"], no_gpu=lambda _: "there is no toolkit")
+    host = HostFacts(arch="x86_64", kernel="6", cpu="c", cores=1, os="o", driver=driver)
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    assert why_no_gpu(target, kind, host=host, tools=tools) == why
+    able = dataclasses.replace(kind, no_gpu=lambda _: "")
+    found = why_no_gpu(target, able, host=host, tools=tools)
+    assert found == ("" if why == "there is no toolkit" else why)

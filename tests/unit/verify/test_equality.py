@@ -56,6 +56,12 @@ def test_trees_that_differ_are_failed_with_the_first_paths() -> None:
     assert len(outcome.output.splitlines()) == 7
 
 
+@pytest.mark.parametrize(("count", "end"), [(5, "second"), (6, "; and 1 more")])
+def test_as_many_paths_as_are_shown_are_not_cut_short(count: int, end: str) -> None:
+    other = a_tree(None, **{f"f{n}": "" for n in range(count)})
+    assert equality({"oci": a_tree(), "sif": other}).reason.endswith(end)
+
+
 def test_a_format_that_cannot_be_read_is_not_equal() -> None:
     outcome = equality({"oci": a_tree(a="1")}, {"sif": "image.sif: not a SIF"})
     assert (outcome.outcome, outcome.reason) == (FAILED, "sif: image.sif: not a SIF")

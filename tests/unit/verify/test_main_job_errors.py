@@ -14,7 +14,7 @@ from builder.build.engines import Tools
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify import main_job
+from builder.verify import main_job, tasks
 
 RUN = cast("Any", SimpleNamespace(tools=Tools(processes=Processes(), home=Home(path=Path("/h")))))
 FULL = (
@@ -85,3 +85,29 @@ def manifest(outcome: str, *, proven_on_gpu: bool | None = None) -> dict[str, An
 )
 def test_the_last_line_of_an_image(found: dict[str, Any], text: str) -> None:
     assert main_job._closing(record(found), 12.3) == text
+
+
+# How much goes on at once.
+
+
+def test_memory_that_is_free_is_read_of_the_kernel(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    assert tasks._free_memory(meminfo) == 0
+    meminfo.write_text("MemTotal:       99999 kB\nMemFree:  7 kB\nMemAvailable:   2048 kB\n")
+    assert tasks._free_memory(meminfo) == 2048 * 1024
+    meminfo.write_text("MemTotal:       99999 kB\n")
+    assert tasks._free_memory(meminfo) == 0
+
+
+@pytest.mark.parametrize(
+    ("jobs", "at_once", "emulated", "groups"),
+    [(1, 1, 1, 8), (2, 3, 2, 8), (3, 4, 3, 12), (8, 12, 4, 32)],
+)
+def test_half_as_many_tasks_again_pack_and_verify_meanwhile(
+    jobs: int, at_once: int, emulated: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(tasks, "_free_memory", lambda: 1000)
+    limits = tasks.limits_of(jobs)
+    assert (limits.tasks, limits.builds, limits.emulated) == (at_once, jobs, emulated)
+    assert (limits.groups, limits.memory) == (groups, 900)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -256,6 +257,10 @@ def test_programs_are_those_that_the_image_holds() -> None:
     assert [one.name for one in programs_in(runner, PROGRAMS, mpi=True)] == ["hpcc", "fio"]
     assert [one.name for one in programs_in(runner, PROGRAMS, mpi=False)] == ["fio"]
     assert "hpcc" not in runner.asked[1]
+    looked = subprocess.run(
+        [*runner.asked[0][:4], "no-such-program", "sh"], capture_output=True, text=True, check=True
+    )
+    assert looked.stdout == "sh\n"
 
 
 @pytest.mark.parametrize(

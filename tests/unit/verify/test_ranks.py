@@ -16,6 +16,7 @@ import pytest
 from builder import facts
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.errors import StepFailed
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
@@ -23,7 +24,7 @@ from builder.verify.evidence import StartedBy
 from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, saying, verify_ranks
 from builder.verify.ranks.launchers import Launcher, Unfit
 from builder.verify.ranks.machines import machines, said
-from builder.verify.ranks.running import PROGRAM
+from builder.verify.ranks.running import PROGRAM, _not_unpacked
 from builder.verify.runners import RUNNERS, Around, Container
 
 OPEN_MPI = ImageMpi(
@@ -774,3 +775,21 @@ def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
     [found] = machines(alone, tools, job="j")
     assert found.facts == dataclasses.replace(host_facts(), cores=found.cores)
     assert found.name == platform.node()
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"), [((), "tar: exit status 2"), (("x", "tar: no room"), "tar: no room")]
+)
+def test_a_container_that_is_not_unpacked_fails_its_ranks(tail: tuple[str, ...], said: str) -> None:
+    start = Start(launcher="mpirun", ranks=2, timeout_s=9)
+    ranks = Ranks(
+        arch="x86_64",
+        kind=RUNNERS["charliecloud"],
+        artifact=Path("image.tar.gz"),
+        mpi=None,
+        has_program=True,
+        start=start,
+    )
+    outcome = _not_unpacked(ranks, StepFailed("tar: exit status 2", tail=tail))
+    assert (outcome.check, outcome.outcome) == ("mpi-hybrid-mpirun", "failed")
+    assert outcome.reason == f"the container could not be unpacked: {said}"

@@ -25,6 +25,7 @@ from builder.cli.show import explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection
+from builder.model.exact_json import member
 from builder.model.manifest import SCHEMA
 from builder.plan import make_plan
 from builder.system.home import Home
@@ -456,7 +457,7 @@ def test_results_as_text() -> None:
 
 
 def test_results_as_json() -> None:
-    [cell] = as_json([CELL])["cells"]
+    [cell] = member(as_json([CELL]), "cells")
     assert cell["image"] == "a-1.0-x86_64"
     assert cell["trials"][1] == {
         "kind": "python",

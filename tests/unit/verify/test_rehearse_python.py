@@ -16,6 +16,7 @@ from rehearse_samples import (
     step,
 )
 
+from builder.verify.rehearse import python_pins
 from builder.verify.rehearse.distributions import read_source
 from builder.verify.rehearse.index import Index, OutOfReach
 from builder.verify.rehearse.pip_commands import pip_installs
@@ -101,6 +102,29 @@ def test_an_environment_has_no_setuptools_since_python_3_12(python: str, outcome
     assert trial.outcome == outcome
     [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
     assert trial.outcome == PASSED  # the distribution's own Python has it
+
+
+@pytest.mark.parametrize(
+    ("marker", "applies"),
+    [
+        ('python_version == "3.6"', True),
+        ('python_version < "3.6"', False),
+        ('python_full_version == "3.6.9"', True),
+        ('platform_machine == "ppc64le"', True),
+        ('platform_machine == "x86_64"', False),
+        ('platform_python_implementation == "CPython"', True),
+        ('platform_python_implementation == "PyPy"', False),
+        ('sys_platform == "linux"', True),
+        ('sys_platform == "win32"', False),
+        ('platform_system == "Linux"', True),
+        ('platform_system == "Windows"', False),
+        ('extra == "docs"', False),
+        ('extra == ""', True),
+    ],
+)
+def test_what_is_for_another_machine_is_not_asked_for(marker: str, applies: bool) -> None:
+    assert python_pins._applies(Requirement(f"cython ; {marker}"), BIONIC) == applies
+    assert python_pins._applies(Requirement("cython"), BIONIC)
 
 
 def test_what_the_index_lacks_is_a_failure() -> None:

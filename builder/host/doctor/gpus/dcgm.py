@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 from builder.facts import HOST
 from builder.host.doctor.gpus.findings import SICK, SOUND, THE_HOST, UNKNOWN, WATCH, Finding
@@ -54,7 +53,7 @@ def read_diagnosis(stdout: str, stderr: str = "") -> list[Finding]:
     return wrong or [_finding(THE_HOST, SOUND, f"its quick diagnosis passed, {passed} results", "")]
 
 
-def _document(text: str) -> dict[str, Any]:
+def _document(text: str) -> dict[str, object]:
     """The JSON object in what was printed: lines of a log may stand before it."""
     begin = text.find("{")
     try:
@@ -64,19 +63,19 @@ def _document(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _results(categories: Any) -> Iterator[Finding]:
+def _results(categories: object) -> Iterator[Finding]:
     for category in _objects(categories):
         for test in _objects(category.get("tests")):
             for result in _objects(test.get("results")):
                 yield _of_result(str(test.get("name", "a test")), result)
 
 
-def _objects(values: Any) -> list[dict[str, Any]]:
+def _objects(values: object) -> list[dict[str, object]]:
     """The objects in a list; DCGM 3 leaves `null` among them."""
     return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
 
 
-def _of_result(name: str, result: dict[str, Any]) -> Finding:
+def _of_result(name: str, result: dict[str, object]) -> Finding:
     verdict = _VERDICTS.get(str(result.get("status", "")).lower(), UNKNOWN)
     warnings = result.get("warnings") or result.get("info") or []
     listed = warnings if isinstance(warnings, list) else [warnings]
@@ -88,7 +87,7 @@ def _of_result(name: str, result: dict[str, Any]) -> Finding:
     return _finding(_subject(result), verdict, f"{name}: {said}", _REMEDY)
 
 
-def _subject(result: dict[str, Any]) -> str:
+def _subject(result: dict[str, object]) -> str:
     number = result.get("entity_id") if result.get("entity_group") == "GPU" else None
     named = str(number if number is not None else result.get("gpu_ids", ""))
     return f"GPU {named}" if named else THE_HOST
