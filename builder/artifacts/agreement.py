@@ -54,7 +54,7 @@ def wrong_numbers(data: Mapping[str, object]) -> list[int]:
 
 
 def run_faults(result: TestResult, *, arch: str = "") -> list[str]:
-    """Where a test result contradicts itself on when and where it ran.
+    """Return where a test result contradicts itself on when and where it ran.
 
     `arch` is the image's architecture, where known. Raises `ValueError` for times that are none.
     """
@@ -79,7 +79,7 @@ def faults_of(
     required: Collection[str] = (),
     harness: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Where manifest and evidence contradict each other, or lack what has to be there.
+    """Return where manifest and evidence contradict each other, or lack what has to be there.
 
     `statements` are by the names that the manifest has for their files, None where one cannot be
     read. `required` are checks that are declared beside those that the manifest lists. `harness`
@@ -200,7 +200,7 @@ def _time(text: object) -> dt.datetime:
 
 
 def _wrong_summary(manifest: Manifest) -> Iterator[str]:
-    """Where the manifest contradicts itself."""
+    """Return where the manifest contradicts itself."""
     if manifest.outcome != "verified":
         return
     for name in formats_not_run(manifest):

@@ -187,7 +187,7 @@ def _whiteout(path: str, epoch: int) -> Change:
 
 
 def _is_same(change: Change, node: Node, epoch: int) -> bool:
-    """Whether a path is what it was."""
+    """Return whether a path is what it was."""
     old = settled.settled(node.member, change.member.name, epoch)
     if _header(change.member) != _header(old):
         return False

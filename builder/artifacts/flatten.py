@@ -46,7 +46,7 @@ class Node:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a regular file."""
+        """True if it is a regular file."""
         return self.member.isreg()
 
     @contextlib.contextmanager

@@ -102,7 +102,7 @@ def _document(layout: Path, digest: str) -> Any:
 
 
 def blob_path(layout: Path, digest: str) -> Path:
-    """Where a layout keeps a blob."""
+    """Return where a layout keeps a blob."""
     algorithm, _, value = digest.partition(":")
     return layout / "blobs" / algorithm / value
 
@@ -140,12 +140,12 @@ def opened_layer(blob: Path, diff_id: str = "") -> Iterator[IO[bytes]]:
 
 
 def is_gzipped(blob: Path) -> bool:
-    """Whether a file begins as gzip files do."""
+    """Return whether a file begins as gzip files do."""
     return _begins(blob, GZIP_MAGIC)
 
 
 def is_packed(blob: Path) -> bool:
-    """Whether a layer's blob has to be inflated."""
+    """Return whether a layer's blob has to be inflated."""
     return is_gzipped(blob) or _begins(blob, ZSTD_MAGIC)
 
 

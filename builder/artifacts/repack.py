@@ -231,7 +231,7 @@ def _config(config: Mapping[str, object], diff_ids: Sequence[str], epoch: int) -
 
 
 def _of_build(step: Mapping[str, object]) -> bool:
-    """Whether a step says only which native tools the steps after it were lent."""
+    """Return whether a step says only which native tools the steps after it were lent."""
     return bool(step.get("empty_layer")) and f" LABEL {NATIVE_LABEL}=" in str(
         step.get("created_by")
     )

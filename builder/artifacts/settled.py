@@ -107,7 +107,7 @@ def settled(member: tarfile.TarInfo, path: str, epoch: int) -> tarfile.TarInfo:
 
 
 def is_rewritten(path: str) -> bool:
-    """Whether a file's content goes through `rewritten`."""
+    """Return whether a file's content goes through `rewritten`."""
     return path.endswith((".pyc", ".pyo")) or path in {_SHADOW, _MACHINE_ID}
 
 

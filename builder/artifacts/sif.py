@@ -44,7 +44,7 @@ class SifObject:
 
 
 def is_sif(path: Path) -> bool:
-    """Whether a file begins as SIF files do."""
+    """Return whether a file begins as SIF files do."""
     with path.open("rb") as file:
         file.seek(_MAGIC_AT)
         return file.read(len(_MAGIC)) == _MAGIC

@@ -89,7 +89,7 @@ def clean(name: str) -> str:
 
 
 def is_allowed(path: str) -> bool:
-    """Whether a path is on the allow-list, or below one that is."""
+    """Return whether a path is on the allow-list, or below one that is."""
     return path in _ALLOWED_PATHS or _is_within_allowed(path.rpartition("/")[0])
 
 
@@ -99,7 +99,7 @@ def _is_within_allowed(folder: str) -> bool:
 
 
 def describes(path: str) -> bool:
-    """Whether a file says of an image what its files do not: variables, labels, scripts."""
+    """Return whether a file says of an image what its files do not: variables, labels, scripts."""
     return path in _DESCRIBING or path.startswith(".singularity.d/")
 
 

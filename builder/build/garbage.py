@@ -222,7 +222,7 @@ def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether something is a folder itself, and no link to one."""
+    """Return whether something is a folder itself, and no link to one."""
     return path.is_dir() and not path.is_symlink()
 
 

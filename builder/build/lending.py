@@ -74,7 +74,7 @@ def downloading(
 
 
 def _most_behind(days: int | None) -> dt.timedelta:
-    """How much older an index may be that is taken in another one's place."""
+    """Return how much older an index may be that is taken in another one's place."""
     if days is not None:
         return dt.timedelta(days=days)
     said = os.environ.get(MAX_INDEX_AGE)
@@ -112,7 +112,7 @@ def told(
 
 
 def uses_pip(image: PlannedImage) -> bool:
-    """Whether a recipe of the chain has the block `pip`."""
+    """Return whether a recipe of the chain has the block `pip`."""
     blocks = (use for stage in image.stages for use in (*stage.development, *stage.runtime))
     return any(use.name == "pip" for use in blocks)
 

@@ -23,7 +23,7 @@ class OutOfReach:
     specs: tuple[Spec, ...] = ()
 
     def reasons(self) -> Mapping[str, str]:
-        """Which registry each image waits for, by identifier."""
+        """Return which registry each image waits for, by identifier."""
         return {
             spec.image.identifier: "; ".join(
                 str(one) for one in self.registries if one.registry in _registries(spec)

@@ -169,7 +169,7 @@ def _state(
 
 
 def _is_lent(image: DeclaredStages) -> bool:
-    """Whether the kernel would start native tools in the place of an image's programs."""
+    """Return whether the kernel would start native tools in the place of an image's programs."""
     arch = image.native.rpartition("-")[2]
     return bool(arch) and platform.machine() == "x86_64" and binfmt.is_open(arch)
 

@@ -77,7 +77,7 @@ class Schedule:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing runs and nothing is left."""
+        """True if nothing runs and nothing is left."""
         return not self._ready and not self._running
 
     def start(self, *, free_disk: int = 0) -> list[Task]:

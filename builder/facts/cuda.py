@@ -88,7 +88,7 @@ class LibraryRelease:
     where: Where
 
     def pairs_with(self, cuda: str) -> bool:
-        """Whether it works with a CUDA release."""
+        """Return whether it works with a CUDA release."""
         return self.build in {cuda, cuda.partition(".")[0]}
 
     def packages(self, packaging: str) -> tuple[str, str]:

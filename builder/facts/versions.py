@@ -74,7 +74,7 @@ def split_specifier(pattern: str) -> tuple[str, str] | None:
 
 
 def is_version(text: str) -> bool:
-    """Whether `text` is a PEP 440 version."""
+    """Return whether `text` is a PEP 440 version."""
     try:
         Version(text)
     except ValueError:  # InvalidVersion is one; int() refuses thousands of digits with another
@@ -83,7 +83,7 @@ def is_version(text: str) -> bool:
 
 
 def is_specifier(text: str) -> bool:
-    """Whether `text` is a PEP 440 version specifier, or several separated by commas."""
+    """Return whether `text` is a PEP 440 version specifier, or several separated by commas."""
     try:
         SpecifierSet(text)
     except InvalidSpecifier:

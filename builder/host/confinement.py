@@ -19,7 +19,7 @@ _GLOBS = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 
 
 def restricted_namespaces(roots: Roots) -> bool:
-    """Whether AppArmor lets only programs with a profile make user namespaces."""
+    """Return whether AppArmor lets only programs with a profile make user namespaces."""
     try:
         return (roots.proc / _RESTRICTION).read_text().strip() == "1"
     except OSError:
@@ -27,7 +27,7 @@ def restricted_namespaces(roots: Roots) -> bool:
 
 
 def has_profile(roots: Roots, program: Path) -> bool | None:
-    """Whether a profile lets a program make user namespaces; None if it cannot be read.
+    """Return whether a profile lets a program make user namespaces; None if it cannot be read.
 
     https://gitlab.com/apparmor/apparmor/-/wikis/unprivileged_userns_restriction
     """

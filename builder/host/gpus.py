@@ -131,7 +131,7 @@ def _older_cuda(case: Case, found: str) -> str:
 
 
 def _runs(case: Case, release: CudaRelease, found: str | None) -> bool:
-    """Whether a driver runs a release; one that is not known may."""
+    """Return whether a driver runs a release; one that is not known may."""
     return (
         bool(release.driver)
         and case.contract.architecture in release.architectures
@@ -140,7 +140,7 @@ def _runs(case: Case, release: CudaRelease, found: str | None) -> bool:
 
 
 def _has_code(release: CudaRelease, capability: int | None) -> bool:
-    """Whether nvcc of a release compiles for a GPU; for one that is not known it may."""
+    """Return whether nvcc of a release compiles for a GPU; for one that is not known it may."""
     codes = [int(one) for one in release.capabilities]
     return capability is None or not codes or code_for(capability, codes) is not None
 
@@ -189,7 +189,7 @@ def _partitions(found: tuple[HostGpu, ...]) -> Finding:
 
 
 def _is_seen(gpu: HostGpu) -> bool | None:
-    """Whether programs see a GPU, or a part of it; None if that is not known."""
+    """Return whether programs see a GPU, or a part of it; None if that is not known."""
     if gpu.mig:
         return None if gpu.mig_instances is None else gpu.mig_instances > 0
     capability = capability_in(gpu)
@@ -285,7 +285,7 @@ def _by_ptx(case: Case, cuda: NeededCuda, capability: int, shown: str) -> Findin
 
 
 def _with_code_for(case: Case, capability: int) -> str:
-    """Which CUDA releases have code for a GPU, and run on the host's driver."""
+    """Return which CUDA releases have code for a GPU, and run on the host's driver."""
     fitting = [
         version
         for version, one in case.facts.cuda.items()

@@ -118,7 +118,7 @@ def _device(gpu: nvml.Gpu) -> HostGpu:
 
 
 def _on_bus(sys: Path) -> int | None:
-    """How many GPUs of NVIDIA's are on the PCI bus; None where it is not to be seen."""
+    """Return how many GPUs of NVIDIA's are on the PCI bus; None where it is not to be seen."""
     return len(nvml.pci_gpus(sys)) if (sys / "bus/pci/devices").is_dir() else None
 
 
@@ -137,7 +137,7 @@ def _computes(device: Path) -> bool:
 
 
 def _is_open(device: Path) -> bool:
-    """Whether ordinary users may read and write a device."""
+    """Return whether ordinary users may read and write a device."""
     try:
         return device.stat().st_mode & _BOTH == _BOTH
     except OSError:

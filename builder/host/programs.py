@@ -127,7 +127,7 @@ def _in_folders(folders: list[Path]) -> list[Path]:
 
 
 def _is_of(library: Path, family: str) -> bool:
-    """Whether a library is of a family: Open MPI's asks for its own helpers by name."""
+    """Return whether a library is of a family: Open MPI's asks for its own helpers by name."""
     try:
         is_open_mpi = OPEN_MPI_SYMBOL in library.read_bytes()
     except OSError:
@@ -188,7 +188,7 @@ def runtimes(programs: Programs, roots: Roots) -> dict[str, HostRuntime]:
 
 
 def _profile(roots: Roots, program: Path | str | None) -> bool | None:
-    """Whether AppArmor lets a program make user namespaces; None where none is asked."""
+    """Return whether AppArmor lets a program make user namespaces; None where none is asked."""
     if program is None or not restricted_namespaces(roots):
         return None
     return has_profile(roots, Path(program))

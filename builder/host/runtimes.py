@@ -173,7 +173,7 @@ def _gpu(case: Case, runtime: Runtime, found: HostRuntime) -> Finding | None:
 
 
 def _ways(runtime: Runtime, found: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:
-    """How a runtime can be told to bring the driver in, and whether that works here."""
+    """Return how a runtime can be told to bring the driver in, and whether that works here."""
     if runtime.name == "charliecloud":
         return {runtime.gpu: gpu.toolkit, "ch-run --cdi": _both(found.cdi, gpu.cdi)}
     if runtime.name == "crio":

@@ -38,7 +38,7 @@ class Case:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the image is known to be of another architecture than the host."""
+        """True if the image is known to be of another architecture than the host."""
         return self.host.architecture not in (None, self.contract.architecture)
 
 

@@ -96,7 +96,7 @@ class Contradictions:
 
 
 def _replaced(one: LibraryRelease, pairs: Sequence[CudaRelease]) -> bool:
-    """Whether a project's own row of a CUDA stands where the library's table has another."""
+    """Return whether a project's own row of a CUDA stands where the library's table has another."""
     return any(cuda.where.file.count("/") < one.where.file.count("/") for cuda in pairs)
 
 

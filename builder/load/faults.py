@@ -25,7 +25,7 @@ class Faults:
 
 
 def is_near(word: str, names: Iterable[str]) -> bool:
-    """Whether a word is one of some names but for a slip of the pen."""
+    """Return whether a word is one of some names but for a slip of the pen."""
     import difflib  # noqa: PLC0415 - as below
 
     alike = [one for one in names if abs(len(one) - len(word)) <= _OTHER_LETTERS]

@@ -98,7 +98,7 @@ def _selects(axis: str, pattern: str, values: Sequence[str]) -> bool:
 
 
 def _is_elsewhere(axis: str, pattern: str, known: Known) -> bool:
-    """Whether a pattern that selects nothing here is none that was misspelt."""
+    """Return whether a pattern that selects nothing here is none that was misspelt."""
     if axis == "arch":
         return facts.architecture(pattern) is not None
     if axis == "base":

@@ -139,7 +139,7 @@ def version(node: Node, faults: Faults) -> str:
 
 
 def is_version(value: str) -> bool:
-    """Whether `value` is a PEP 440 version that can stand in an image identifier."""
+    """Return whether `value` is a PEP 440 version that can stand in an image identifier."""
     return versions.is_version(value) and _IDENTIFIER.fullmatch(value) is not None
 
 

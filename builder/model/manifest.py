@@ -157,7 +157,7 @@ class Manifest(ProvenImage):
 
     @property
     def was_built_emulated(self) -> bool:
-        """Whether its build was emulated; earlier versions said one thing of build and checks."""
+        """True if its build was emulated; earlier versions said one thing of build and checks."""
         return self.emulated if self.emulated_build is None else self.emulated_build
 
     @property

@@ -144,7 +144,7 @@ class PlannedImage:
 
     @property
     def is_bootstrapped(self) -> bool:
-        """Whether the base is made here, and not fetched from a registry."""
+        """True if the base is made here, and not fetched from a registry."""
         return self.base.bootstrap is not None and not (self.cuda and self.cuda.images)
 
     @property

@@ -43,5 +43,5 @@ class Outcome:
 
     @property
     def applies(self) -> bool:
-        """Whether the image promises what the check is for; one that was skipped may deny it."""
+        """True if the image promises what the check is for; one that was skipped may deny it."""
         return self.outcome != SKIPPED or self.data.get("applies") is not False

@@ -61,60 +61,61 @@ def broken(error: Exception, at: str) -> Transient:
     return Transient(Unreachable(f"{at}: broke off: {reason}", reason=reason))
 
 
-def failure(answer: requests.Response, at: str) -> RegistryFailed | Transient:
+def failure(response: requests.Response, at: str) -> RegistryFailed | Transient:
     """Return the failure for a status; its message holds the registry's own error text."""
-    code, text = _error_of(answer)
-    message = f"{at}: {server_of(answer.url)} answers {answer.status_code}"
-    message += f" {printable(answer.reason or '')}"
-    result = _by_status(answer, f"{message.rstrip()}: {text}" if text else message.rstrip())
+    code, text = _error_of(response)
+    message = f"{at}: {server_of(response.url)} answers {response.status_code}"
+    message += f" {printable(response.reason or '')}"
+    result = _by_status(response, f"{message.rstrip()}: {text}" if text else message.rstrip())
     (result.failure if isinstance(result, Transient) else result).code = code
     return result
 
 
-def no_token(answer: requests.Response, at: str) -> Denied | Transient:
+def no_token(response: requests.Response, at: str) -> Denied | Transient:
     """Return the failure for a missing token: never `NotThere`, which is for images."""
-    error = failure(answer, at)
+    error = failure(response, at)
     return error if isinstance(error, Transient) else Denied(str(error.args[0]), hint=LOGIN_HINT)
 
 
-def length_of(answer: requests.Response) -> int:
+def length_of(response: requests.Response) -> int:
     """Return Content-Length in bytes, -1 without one; raises `ValueError` for an invalid one."""
-    stated = answer.headers.get("Content-Length", "-1")[:_LONGEST_CODE]
+    stated = response.headers.get("Content-Length", "-1")[:_LONGEST_CODE]
     length, *others = {part.strip() for part in stated.split(",")}  # the same one twice is one
     if others or (length != "-1" and not _NUMBER.fullmatch(length)):
         raise ValueError("a length that is no number, or several")
     return int(length)
 
 
-def read_limited(answer: requests.Response, limit: int) -> bytes:
+def read_limited(response: requests.Response, limit: int) -> bytes:
     """Return the body of a response, cut after `limit` + 1 bytes.
 
     Raises urllib3's errors, and `ConnectionError` when it is shorter than its Content-Length.
     """
-    content: bytes = answer.raw.read(limit + 1, decode_content=False)
-    if len(content) < min(length_of(answer), limit):
-        raise ConnectionError(f"{len(content)} of {length_of(answer)} bytes came")
+    content: bytes = response.raw.read(limit + 1, decode_content=False)
+    if len(content) < min(length_of(response), limit):
+        raise ConnectionError(f"{len(content)} of {length_of(response)} bytes came")
     return content
 
 
-def _by_status(answer: requests.Response, text: str) -> RegistryFailed | Transient:
-    status = answer.status_code
+def _by_status(response: requests.Response, text: str) -> RegistryFailed | Transient:
+    status = response.status_code
     if status == requests.codes.unauthorized:
-        lacks = "insufficient_scope" in answer.headers.get("WWW-Authenticate", "")  # RFC 6750, 3.1
+        challenge = response.headers.get("WWW-Authenticate", "")
+        lacks = "insufficient_scope" in challenge  # RFC 6750, 3.1
         return Denied(text, hint=f"{_RIGHTS_HINT}; {LOGIN_HINT}" if lacks else LOGIN_HINT)
     if status == requests.codes.forbidden:
         return Denied(text, hint=_RIGHTS_HINT)
     if status == requests.codes.not_found:
         return NotThere(text)
     if status in TRANSIENT:
-        return Transient(RegistryFailed(text), wait_s=retry_after(answer.headers))
+        return Transient(RegistryFailed(text), wait_s=retry_after(response.headers))
     return RegistryFailed(text)
 
 
-def _error_of(answer: requests.Response) -> tuple[str, str]:
+def _error_of(response: requests.Response) -> tuple[str, str]:
     """Return code and message, in one line, of the first of a body's `errors`; empty without."""
     try:
-        content = answer.raw.read(_LONGEST_ERROR, decode_content=False)
+        content = response.raw.read(_LONGEST_ERROR, decode_content=False)
         error = json.loads(content)["errors"][0]
         code = str(error.get("code", ""))[:_LONGEST_CODE]
         text = f"{code}: {error.get('message', '')}".strip(": ")

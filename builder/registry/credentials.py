@@ -153,7 +153,7 @@ class Credentials:
 
 
 def auth_files() -> tuple[Path, ...]:
-    """The files that hold credentials, the first choice first; one that is named is alone."""
+    """Return the files of credentials by precedence; a named file replaces all others."""
     environment = os.environ
     if named := environment.get("REGISTRY_AUTH_FILE"):
         return (Path(named),)
@@ -172,7 +172,7 @@ def auth_files() -> tuple[Path, ...]:
 
 
 def variables_host() -> str:
-    """The host of BUILD_IMAGES_REGISTRY, which may go on with a namespace; empty without it."""
+    """Return the host of BUILD_IMAGES_REGISTRY, without its namespace; empty without one."""
     return os.environ.get(NAMED, "").partition("/")[0]
 
 
@@ -210,7 +210,7 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def _names(registry: str, repository: str) -> Iterator[str]:
-    """The names that an entry may have, the narrowest first (containers-auth.json(5))."""
+    """Yield the possible names of an entry, the narrowest first (containers-auth.json(5))."""
     name = f"{registry}/{repository}"
     while name:
         yield name
@@ -218,7 +218,7 @@ def _names(registry: str, repository: str) -> Iterator[str]:
 
 
 def _normal(key: str) -> str:
-    """A key of `auths` as host and path; Docker writes docker.io as a URL of another host."""
+    """Return a key of `auths` as host and path; Docker writes docker.io as another URL."""
     name = (key.partition("://")[2] or key).rstrip("/")
     host, slash, path = name.partition("/")
     if host in {"index.docker.io", "registry-1.docker.io"}:
@@ -229,7 +229,7 @@ def _normal(key: str) -> str:
 
 
 def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None:
-    """An entry as `docker login` writes it; None for an empty one, whose login a helper has.
+    """Return the login of an entry; None for an empty one, whose login a helper has.
 
     Others write a name and a password side by side, or base64 in lines.
     """

@@ -61,15 +61,15 @@ def _append(
     headers = {"Range": f"bytes={offset}-"} if offset else {}
     good = (200, 206, 416) if offset else (200,)
     path = f"blobs/{blob.digest}"
-    with registry.request_once("GET", path, headers=headers, good=good, limits=limits) as answer:
-        if answer.status_code == requests.codes.requested_range_not_satisfiable:
+    with registry.request_once("GET", path, headers=headers, good=good, limits=limits) as response:
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
             raise registry.wrong(blob.digest, f"it ends after {offset} of {blob.size} bytes")
-        if answer.status_code == requests.codes.ok:
+        if response.status_code == requests.codes.ok:
             file.empty()
-        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
             raise registry.wrong(blob.digest, "the registry sends another part than asked for")
         try:
-            while chunk := answer.raw.read(_CHUNK, decode_content=False):
+            while chunk := response.raw.read(_CHUNK, decode_content=False):
                 if file.size + len(chunk) > blob.size:
                     raise registry.wrong(blob.digest, f"it has more than {blob.size} bytes")
                 file.append(chunk)
@@ -82,10 +82,7 @@ def _append(
 
 
 class HashingFile:
-    """A file that is appended to, and its digest; the bytes in it are read first.
-
-    A file of more than `limit` bytes is emptied.
-    """
+    """A file to append to, and its digest; one of more than `limit` bytes is emptied first."""
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
         self._file = file

@@ -109,9 +109,9 @@ class Repository(Source):
             headers={"Content-Type": descriptor.media_type},
             body=lambda: content,
             good=(201, 202, 200),
-        ) as answer:
-            stored = answer.headers.get("Docker-Content-Digest", descriptor.digest)
-            return stored, "OCI-Subject" in answer.headers
+        ) as response:
+            stored = response.headers.get("Docker-Content-Digest", descriptor.digest)
+            return stored, "OCI-Subject" in response.headers
 
     def tags(self) -> list[str]:
         """Return all tags; none of a repository that does not exist."""
@@ -148,10 +148,10 @@ class Repository(Source):
         scope = Scope(repository=self.repository, actions=PUSH, also=(repository,))
         session = ""
         with contextlib.suppress(RegistryFailed, Transient):  # uploading it will raise the error
-            with self.request("POST", path, good=(201, 202), scope=scope) as answer:
-                if answer.status_code == requests.codes.created:
+            with self.request("POST", path, good=(201, 202), scope=scope) as response:
+                if response.status_code == requests.codes.created:
                     return True
-                session = answer.headers.get("Location", "")
+                session = response.headers.get("Location", "")
             if session:
                 deletion = Scope(repository=self.repository, actions=DELETE)
                 self.request_once("DELETE", session, good=(204, 202, 200), scope=deletion).close()
@@ -212,19 +212,19 @@ class Repository(Source):
             try:
                 with self.request_once(
                     "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
-                ) as answer:
-                    return self._read_limited(answer, resource, limit), answer.headers
+                ) as response:
+                    return self._read_limited(response, resource, limit), response.headers
             except Transient as transient:
                 retries.wait(transient)
 
-    def _read_limited(self, answer: requests.Response, resource: str, limit: int) -> bytes:
+    def _read_limited(self, response: requests.Response, resource: str, limit: int) -> bytes:
         """Return the body of a response; refuse one of more than `limit` bytes."""
         with self.transport.reading(f"{self.repository}: {resource}"):
-            length = length_of(answer)
+            length = length_of(response)
         if length > limit:
             raise self.wrong(resource, f"it has {length} bytes, at most {limit} are read")
         with self.transport.reading(f"{self.repository}: {resource}"):
-            content = read_limited(answer, limit)
+            content = read_limited(response, limit)
         if len(content) > limit:
             raise self.wrong(resource, f"it has more than {limit} bytes")
         return content

@@ -38,8 +38,8 @@ TIMEOUT_S = (10.0, 60.0)  # to connect, and between two bytes
 _REDIRECTS = 5
 _SMALL = 1 << 16
 _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
-# The status of requests that a registry does not know; some redirect to a web site instead.
-_UNSUPPORTED = (400, 404, 405, 406)
+# The status of requests that a registry does not know; others redirect to a web site.
+_UNKNOWN = (400, 404, 405, 406)
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
 # Makes what is sent: bytes, a form, or a file at the place to go on from.
@@ -119,13 +119,13 @@ class Transport:
         retries = self.retries()
         while True:
             try:
-                answer = self.request_once(**request)
+                response = self.request_once(**request)
             except Transient as transient:
                 retries.wait(transient)
             else:
                 break
-        with answer:
-            yield answer
+        with response:
+            yield response
 
     def request_once(
         self,
@@ -152,15 +152,15 @@ class Transport:
         sent = headers or {}
         call = _Call(method=method, headers=sent, body=body, resource=resource, limits=limits)
         with self.reading(resource):
-            answer = self._answer(call, path, scope)
-        if answer.status_code in good:
+            response = self._answer(call, path, scope)
+        if response.status_code in good:
             if method != "GET":
-                _drain(answer)
-            return answer
-        with answer, self.reading(resource):
-            if optional and (answer.status_code in _UNSUPPORTED or not self._is_home(answer.url)):
+                _drain(response)
+            return response
+        with response, self.reading(resource):
+            if optional and (response.status_code in _UNKNOWN or not self._is_home(response.url)):
                 raise NotThere(f"{self._at(resource)}: the registry does not know this request")
-            raise failure(answer, self._at(resource))
+            raise failure(response, self._at(resource))
 
     def _answer(self, call: _Call, path: str, scope: Scope) -> requests.Response:
         """Return the response, whatever its status; a 401 is followed by an authorized request."""
@@ -169,19 +169,20 @@ class Transport:
             at = self._at(call.resource)
             raise RegistryFailed(f"{at}: the registry names an address without TLS")
         known = self._authorization.known(scope)
-        answer = self._follow(call, url, known)
+        response = self._follow(call, url, known)
         # A token that another thread got meanwhile may have expired, too; one of our own has not.
         for _ in range(2 if self._authorization.known(scope) != known else 1):
-            if answer.status_code != requests.codes.unauthorized or not self._is_home(answer.url):
+            is_challenge = response.status_code == requests.codes.unauthorized
+            if not (is_challenge and self._is_home(response.url)):
                 break
-            challenge = answer.headers.get("WWW-Authenticate", "")
+            challenge = response.headers.get("WWW-Authenticate", "")
             known = self._authorization.answer(challenge, scope, stale=known)
             if not known:
                 break
-            with answer:
-                _drain(answer)
-            answer = self._follow(call, url, known)
-        return answer
+            with response:
+                _drain(response)
+            response = self._follow(call, url, known)
+        return response
 
     def unreachable_reason(self) -> str:
         """Return why the registry does not answer, empty if it does: a refusal is an answer."""
@@ -212,9 +213,9 @@ class Transport:
         """Return whether a local registry speaks TLS: servers answer 400 to plain HTTP then."""
         try:
             call = _Call(method="GET", resource="v2")
-            with self._request(call, f"http://{host}/v2/", {}) as answer:
-                _drain(answer)
-                return answer.status_code == requests.codes.bad_request
+            with self._request(call, f"http://{host}/v2/", {}) as response:
+                _drain(response)
+                return response.status_code == requests.codes.bad_request
         except requests.exceptions.RequestException as error:
             refused = isinstance(cause_of(error), ConnectionRefusedError)
             return not refused and speaks_tls(host)
@@ -240,12 +241,12 @@ class Transport:
         """Follow the redirects of GET and HEAD; only the registry's host gets `authorization`."""
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
-            answer = self._send(call, url, {"Authorization": authorization} if known else {})
-            if not answer.is_redirect or call.method not in {"GET", "HEAD"}:
-                return answer
-            with answer:
-                target = self._joined(url, answer.headers["location"], call.resource)
-                _drain(answer)
+            response = self._send(call, url, {"Authorization": authorization} if known else {})
+            if not response.is_redirect or call.method not in {"GET", "HEAD"}:
+                return response
+            with response:
+                target = self._joined(url, response.headers["location"], call.resource)
+                _drain(response)
             if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
                 raise RegistryFailed(f"{self._at(call.resource)}: a redirect leads away from https")
             url = target
@@ -298,10 +299,7 @@ class Transport:
 
     @contextlib.contextmanager
     def reading(self, resource: str) -> Iterator[None]:
-        """Turn the errors that libraries raise for a response's bytes into failures.
-
-        Raises `Transient` for a body that broke off, `RegistryFailed` for an invalid one.
-        """
+        """Raise `Transient` for a response that broke off, `RegistryFailed` for an invalid one."""
         try:
             yield
         except (ValueError, OverflowError, RecursionError) as error:
@@ -328,12 +326,12 @@ class Transport:
         while True:
             try:
                 with (
-                    self._redirected(method, url, headers, sent, name) as answer,
+                    self._redirected(method, url, headers, sent, name) as response,
                     self.reading(name),
                 ):
-                    if answer.status_code != requests.codes.ok:
-                        raise no_token(answer, f"{self.registry}: its server of tokens")
-                    content: bytes = answer.raw.read(_LARGEST_TOKEN, decode_content=False)
+                    if response.status_code != requests.codes.ok:
+                        raise no_token(response, f"{self.registry}: its server of tokens")
+                    content: bytes = response.raw.read(_LARGEST_TOKEN, decode_content=False)
                     return content
             except Transient as transient:
                 retries.wait(transient)
@@ -345,17 +343,17 @@ class Transport:
         call = _Call(
             method=method, headers=headers, body=(lambda: sent) if sent else None, resource=name
         )
-        answer = self._send(call, url)
+        response = self._send(call, url)
         for _ in range(_REDIRECTS):
-            target = (
-                self._joined(url, answer.headers["location"], name) if answer.is_redirect else ""
-            )
-            if method != "GET" or not target or origin(target) != origin(url):
+            if not response.is_redirect:
                 break
-            with answer:
-                _drain(answer)
-            answer = self._send(call, target)
-        return answer
+            target = self._joined(url, response.headers["location"], name)
+            if method != "GET" or origin(target) != origin(url):
+                break
+            with response:
+                _drain(response)
+            response = self._send(call, target)
+        return response
 
     def _allows_clear(self, url: str) -> bool:
         """Return whether a token server may get a login without TLS, as the registry may."""
@@ -370,10 +368,10 @@ class Transport:
             self.sent_bytes += size
 
 
-def _drain(answer: requests.Response) -> None:
+def _drain(response: requests.Response) -> None:
     """Read the unused rest of a response: else its connection cannot be used again."""
     with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
-        answer.raw.read(_SMALL)
+        response.raw.read(_SMALL)
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -106,8 +106,8 @@ def _upload(upload: _Upload) -> None:
 
 
 def _begin(upload: _Upload) -> None:
-    with upload.registry.request("POST", "blobs/uploads/", good=(202,)) as answer:
-        upload.location, upload.offset = _location(upload, answer), 0
+    with upload.registry.request("POST", "blobs/uploads/", good=(202,)) as response:
+        upload.location, upload.offset = _location(upload, response), 0
 
 
 def _send(upload: _Upload) -> None:
@@ -120,8 +120,8 @@ def _send(upload: _Upload) -> None:
 
 
 def _send_chunk(upload: _Upload, end: int) -> None:
-    answer = _request(upload, "PATCH", end, good=(202, 204))
-    upload.location, upload.offset = _location(upload, answer), end
+    response = _request(upload, "PATCH", end, good=(202, 204))
+    upload.location, upload.offset = _location(upload, response), end
 
 
 def _request(upload: _Upload, method: str, end: int, good: tuple[int, ...]) -> requests.Response:
@@ -131,7 +131,7 @@ def _request(upload: _Upload, method: str, end: int, good: tuple[int, ...]) -> r
         headers["Content-Range"] = f"{upload.offset}-{end - 1}"
     else:
         location += f"{'&' if '?' in location else '?'}digest={upload.blob.digest}"
-    answer = upload.registry.request_once(
+    response = upload.registry.request_once(
         method,
         location,
         headers=headers,
@@ -139,8 +139,8 @@ def _request(upload: _Upload, method: str, end: int, good: tuple[int, ...]) -> r
         good=(*good, requests.codes.request_entity_too_large),
         limits=upload.limits,
     )
-    with answer:
-        if answer.status_code == requests.codes.request_entity_too_large:
+    with response:
+        if response.status_code == requests.codes.request_entity_too_large:
             raise _TooLarge(
                 RegistryFailed(
                     f"{upload.registry.name}: {upload.blob.digest}: the registry takes no "
@@ -148,7 +148,7 @@ def _request(upload: _Upload, method: str, end: int, good: tuple[int, ...]) -> r
                 )
             )
     upload.registry.transport.count(size)
-    return answer
+    return response
 
 
 def _find_offset(upload: _Upload) -> None:
@@ -158,18 +158,18 @@ def _find_offset(upload: _Upload) -> None:
     if not location:
         return
     try:
-        with upload.registry.request_once("GET", location, good=(204, 200)) as answer:
-            match = _RANGE.fullmatch(answer.headers.get("Range", ""))
+        with upload.registry.request_once("GET", location, good=(204, 200)) as response:
+            match = _RANGE.fullmatch(response.headers.get("Range", ""))
             last = int(match[1]) if match else 0
             # Registries send `0-0` for no byte, and for one.
             if offset <= last + 1 and 0 < last < upload.blob.size:
-                upload.location, upload.offset = _location(upload, answer, location), last + 1
+                upload.location, upload.offset = _location(upload, response, location), last + 1
     except (RegistryFailed, Transient):
         return
 
 
-def _location(upload: _Upload, answer: requests.Response, absent: str = "") -> str:
-    location: str = answer.headers.get("Location", absent)
+def _location(upload: _Upload, response: requests.Response, absent: str = "") -> str:
+    location: str = response.headers.get("Location", absent)
     if not location:
         raise RegistryFailed(f"{upload.registry.name}: it does not say where uploads go")
     return location

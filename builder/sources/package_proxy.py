@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         address = self._url if self.cache.offline else self.cache.suites.address(self._url)
         try:
             # To an index alone, whose login no build step knows: others get what the step sent.
-            answer = upstream.request(
+            response = upstream.request(
                 self.command,
                 address,
                 headers,
@@ -222,8 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
             status = HTTPStatus.NOT_FOUND if self.cache.offline else HTTPStatus.BAD_GATEWAY
             self.send_error(status, f"{type(error).__name__} at the server")
             return
-        with answer:
-            self._copy(answer, place, address)
+        with response:
+            self._copy(response, place, address)
 
     def _note_index(self, address: str, content: bytes) -> None:
         """Note the state of a suite if this is its Release file."""
@@ -246,15 +246,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         return Body(self.rfile, int(length))
 
-    def _copy(self, answer: requests.Response, place: Path | None, address: str) -> None:
-        is_ok = answer.status_code == HTTPStatus.OK
-        if is_ok and self._is_via and _is_page(answer) and self.command == "GET":
-            self._copy_page(answer)
+    def _copy(self, response: requests.Response, place: Path | None, address: str) -> None:
+        is_ok = response.status_code == HTTPStatus.OK
+        if is_ok and self._is_via and _is_page(response) and self.command == "GET":
+            self._copy_page(response)
             return
-        length = answer.headers.get("Content-Length", "")
-        has_body = self.command != "HEAD" and answer.status_code not in {204, 304}
-        self.send_response(answer.status_code, answer.reason)
-        for name, value in answer.headers.items():
+        length = response.headers.get("Content-Length", "")
+        has_body = self.command != "HEAD" and response.status_code not in {204, 304}
+        self.send_response(response.status_code, response.reason)
+        for name, value in response.headers.items():
             if name.lower() not in _HOP_BY_HOP | {"date", "server"}:
                 self.send_header(name, value)
         if has_body and not length:
@@ -264,14 +264,14 @@ class _Handler(BaseHTTPRequestHandler):
         if not has_body:
             return
         has_size = is_ok and length.isdecimal()
-        kind = answer.headers.get("Content-Type", "")
-        place = None if _is_page(answer) else place
+        kind = response.headers.get("Content-Type", "")
+        place = None if _is_page(response) else place
         release = bytearray() if is_ok and is_release(self._url) else None
         # The last chunk is sent after the answer is noted: a client that has all of it may end.
         last = b""
         try:
             with self._cached_copy(place, int(length) if has_size else -1, kind) as copy:
-                for chunk in answer.raw.stream(_CHUNK, decode_content=False):
+                for chunk in response.raw.stream(_CHUNK, decode_content=False):
                     self.wfile.write(last)
                     last = chunk
                     if copy:
@@ -283,13 +283,13 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             self.wfile.write(last)
 
-    def _copy_page(self, answer: requests.Response) -> None:
+    def _copy_page(self, response: requests.Response) -> None:
         """Answer with an index's page, whose links lead through this proxy."""
-        theirs = page_of(answer)
+        theirs = page_of(response)
         if theirs is None:
             self.send_error(HTTPStatus.BAD_GATEWAY, "the server's page is too long")
             return
-        page = pip_index.rewrite_links(theirs, answer.url)
+        page = pip_index.rewrite_links(theirs, response.url)
         with self._cached_copy(None, len(page), "text/html") as copy:
             if copy:
                 copy.write(page)
@@ -342,8 +342,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: clients report errors."""
 
 
-def _is_page(answer: requests.Response) -> bool:
-    return answer.headers.get("Content-Type", "").startswith("text/html")
+def _is_page(response: requests.Response) -> bool:
+    return response.headers.get("Content-Type", "").startswith("text/html")
 
 
 class _BestEffortFile:

@@ -65,10 +65,10 @@ def _line(file: io.BufferedIOBase) -> bytes:
     return line.strip()
 
 
-def page_of(answer: requests.Response) -> bytes | None:
+def page_of(response: requests.Response) -> bytes | None:
     """Return a page, unpacked; None for one of more than 64 MiB."""
     page = bytearray()
-    for chunk in answer.iter_content(_CHUNK):
+    for chunk in response.iter_content(_CHUNK):
         page += chunk
         if len(page) > _MOST_PAGE:
             return None

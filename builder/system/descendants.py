@@ -134,5 +134,5 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and not only waits for its parent to notice its end."""
+    """Return whether a process is there, and not only waits for its parent to notice its end."""
     return _state(Path(f"/proc/{pid}")) not in {"", "Z", "X"}

@@ -41,7 +41,7 @@ def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostF
 
 
 def lost_gpus(before: HostFacts, after: HostFacts) -> str:
-    """Which GPUs were there before and are not any more, in words; empty if all are."""
+    """Return which GPUs were there before and are not any more, in words; empty if all are."""
     if len(after.gpus) >= len(before.gpus):
         return ""
     left = ", ".join(after.gpus) or "none"

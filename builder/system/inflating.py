@@ -60,7 +60,7 @@ class GzipStream:
 
     @property
     def eof(self) -> bool:
-        """Whether the last member that began has ended."""
+        """True if the last member that began has ended."""
         return self._inflater is not None and self._inflater.eof
 
     def decompress(self, data: bytes) -> bytes:

@@ -16,7 +16,7 @@ _TARGET = 4
 
 
 def mounted_below(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> list[Path]:
-    """Where something is mounted at `folder` or below it, the last one mounted first.
+    """Return where something is mounted at `folder` or below it, the last one mounted first.
 
     `folder` is a real path, without links; `mounts` is in the format of `/proc/PID/mountinfo`.
     """

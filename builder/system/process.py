@@ -206,7 +206,7 @@ class Processes:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._stopping.is_set()
 
     def stop(self) -> None:

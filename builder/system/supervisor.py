@@ -69,7 +69,7 @@ def _become(user: str, command: list[str]) -> NoReturn:
 
 
 def _status_of(child: int) -> int:
-    """How the command ended; orphans that end before it are buried, too."""
+    """Return how the command ended; orphans that end before it are buried, too."""
     while True:
         pid, status = os.wait()
         if pid == child:

@@ -30,7 +30,7 @@ def in_colour() -> bool:
 
 
 def is_capable() -> bool:
-    """Whether the terminal can do more than print one line below the other."""
+    """Return whether the terminal can do more than print one line below the other."""
     return os.environ.get("TERM", "dumb") != "dumb"
 
 

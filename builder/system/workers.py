@@ -213,7 +213,7 @@ def _serve(work: Work, asked: int, answered: int) -> None:
 
 
 def _is_ready(file: int, seconds: float) -> bool:
-    """Whether there is something to read, or nothing will be any more."""
+    """Return whether there is something to read, or nothing will be any more."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(seconds * 1000))

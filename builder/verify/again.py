@@ -69,7 +69,7 @@ class Verified(Generic[Found]):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a check of these runs failed."""
+        """True if a check of these runs failed."""
         outcomes = (one for name in self.runs for one in self.found.checks[name])
         return any(one.outcome == FAILED for one in outcomes)
 

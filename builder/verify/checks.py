@@ -52,7 +52,7 @@ class Target:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether one of its checks does."""
+        """True if one of its checks does."""
         return any(check.needs_gpu for check in self.checks)
 
 

@@ -39,7 +39,7 @@ def environment_outcome(
     own: Sequence[str],
     gpu: bool = False,
 ) -> Outcome:
-    """Whether a container has the image's variables and working directory, and nothing else.
+    """Return whether a container has the image's variables and working directory, and nothing else.
 
     `own` are patterns of the variables that the runner sets by itself. Since each format is
     compared with the image's configuration, all formats are equal if none fails.

@@ -84,7 +84,7 @@ class Cell:
             self._began, self._started = time.monotonic(), now()
 
     def seconds(self) -> float:
-        """How long it is since the first thing was done for it."""
+        """Return how long it is since the first thing was done for it."""
         return time.monotonic() - (self._began or time.monotonic())
 
     def close(self) -> None:

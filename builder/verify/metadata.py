@@ -73,7 +73,7 @@ def compared(
     arch: str,
     has_checks: bool,
 ) -> Outcome:
-    """Whether all formats hold the same tree, and say the same of the image.
+    """Return whether all formats hold the same tree, and say the same of the image.
 
     `broken` are those that could not be read, and why.
     """

@@ -115,7 +115,7 @@ def _takes_security(image: PlannedImage) -> bool:
 
 
 def _needs_base(options: BuildSettings, home: Home, image: PlannedImage) -> bool:
-    """Whether the base of an image may have to be made here."""
+    """Return whether the base of an image may have to be made here."""
     if not image.is_bootstrapped:
         return False
     return not (options.offline and kept_base(image.base_image, store=home.bases))

@@ -52,7 +52,7 @@ def _changed(folder: Path, manifest: Manifest) -> str:
 
 
 def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
-    """Which of some files are not those that a manifest names by their digests."""
+    """Return which of some files are not those that a manifest names by their digests."""
     faults = []
     for name in names:
         try:

@@ -13,15 +13,12 @@ from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.errors import MissingPrerequisite, StepFailed
-from builder.model.manifest import ProvenImage, required_runs
+from builder.model.manifest import InImageCheck, ProvenImage, required_runs
 from builder.verify import (
     DEFAULTS,
     RUNNERS,
     FormatTree,
-    InImageCheck,
-    Kind,
     Setting,
-    Target,
     host_facts,
     images_own,
     lost_gpus,
@@ -29,12 +26,21 @@ from builder.verify import (
     write_evidence,
 )
 from builder.verify.carried import lacking_mpi, with_carried
-from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
-from builder.verify.control import WITHHELD_CHECK, withheld
+from builder.verify.checks import (
+    Target,
+    after_a_loss,
+    all_failed,
+    not_started,
+    outcome_of,
+    outcomes_in,
+    passed,
+    why_no_gpu,
+)
 from builder.verify.harness import altered_harness, carried_harness
 from builder.verify.metadata import compared
-from builder.verify.runners import Container, Runner
+from builder.verify.runners import Container, Kind, Runner
 from builder.verify.untried import machines_fault, not_tried
+from builder.verify.wording import LONGEST
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
 
@@ -276,7 +282,7 @@ def proven_part(image: str, run: Run, proof: Proof) -> ProvenImage:
 def proven_on_gpu(
     gpu: Collection[str], formats: Iterable[str], found: Mapping[str, Iterable[Outcome]]
 ) -> bool | None:
-    """Whether the checks `gpu` passed in some run of each format, and failed in none.
+    """Return whether the checks `gpu` passed in some run of each format, and failed in none.
 
     `found` are outcomes by the names of runs. None if the image has no such check. The negative
     control is none of the image's checks: if it failed, the others prove nothing.
@@ -298,3 +304,37 @@ def in_folder(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
     return {
         name: dataclasses.replace(one, path=Path(one.path.name)) for name, one in artifacts.items()
     }
+
+
+WITHHELD_CHECK = "gpu-withheld"
+_CONTROL = "gpu-control"
+_FOUND = "gpu-found"  # passes where the driver gives a GPU
+_SCRIPT = "/opt/build-images/src/gpu-control.sh"
+
+
+def withheld(target: Target, kind: Kind, container: Container) -> tuple[Outcome, ...]:
+    """The outcome of the program in a second container, without the GPUs that `container` has.
+
+    None where that has no GPUs either, so that `gpu-control` saw what there is to see, and for an
+    image without that check. Skipped where the GPUs are there although nobody handed them over:
+    Docker with NVIDIA's runtime as its own gives them to all images that ask by their variables.
+    """
+    checks = {check.name: check for check in target.checks}
+    if not container.gpu or _CONTROL not in checks:
+        return ()
+    script = InImageCheck(
+        name=WITHHELD_CHECK, script=_SCRIPT, needs=(), timeout_s=checks[_CONTROL].timeout_s
+    )
+    try:
+        with kind.open(dataclasses.replace(container, gpu=False)) as runner:
+            there = outcome_of(checks[_FOUND], runner) if _FOUND in checks else None
+            if there and there.outcome == PASSED:
+                return (_not_withheld(there),)
+            return (outcome_of(script, runner, ["sh", _SCRIPT, "start"]),)
+    except StepFailed as error:
+        return all_failed([WITHHELD_CHECK], "a container without GPUs could not be started", error)
+
+
+def _not_withheld(there: Outcome) -> Outcome:
+    reason = f"not judged: GPUs are there though none was handed over: {there.reason}"
+    return Outcome(check=WITHHELD_CHECK, outcome=SKIPPED, reason=reason[:LONGEST])

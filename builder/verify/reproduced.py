@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether every artifact is the same, byte for byte."""
+        """True if every artifact is the same, byte for byte."""
         return self.before == self.after
 
 

@@ -210,7 +210,7 @@ class _Again:
 
 
 def limits_of(jobs: int) -> Limits:
-    """How much goes on at once, for so many builds.
+    """Return how much goes on at once, for so many builds.
 
     Half as many tasks again may pack and verify meanwhile: builds wait for the network and the
     disk. More emulated builds than there are cores only take each other's time.

@@ -151,7 +151,7 @@ def digest_of_file(
 
 
 def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None = None) -> Outcome:
-    """Whether all formats hold the same tree; if not, the first paths that differ.
+    """Return whether all formats hold the same tree; if not, the first paths that differ.
 
     `broken` are the formats that could not be read, and why. Owners are compared between the
     formats that keep them.

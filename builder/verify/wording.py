@@ -40,7 +40,7 @@ def last_line(text: str) -> str:
 
 
 def is_rubbish(line: str) -> bool:
-    """Whether a line of `last_line` holds what is no text."""
+    """Return whether a line of `last_line` holds what is no text."""
     return _REPLACEMENT in line
 
 

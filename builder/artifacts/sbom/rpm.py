@@ -28,7 +28,7 @@ _KEY = "gpg-pubkey"  # a signing key, which RPM keeps as if it were a package
 
 
 def is_there(nodes: Mapping[str, Node]) -> bool:
-    """Whether an image has a database of RPM, of whatever kind."""
+    """Return whether an image has a database of RPM, of whatever kind."""
     names = (_SQLITE, _BERKELEY, "Packages.db")
     return any(folder + name in nodes for folder in FOLDERS for name in names)
 

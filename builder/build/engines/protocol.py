@@ -44,7 +44,7 @@ class Tools:
         return shutil.which(name, path=self.home.search_path())
 
     def has(self, name: str) -> bool:
-        """Whether a program is on this machine."""
+        """Return whether a program is on this machine."""
         return self.which(name) is not None
 
     def program(self, name: str) -> str:
@@ -155,7 +155,7 @@ class Engine(Protocol):
         """The engine's version."""
 
     def has(self, name: str) -> bool:
-        """Whether it has an image of that name."""
+        """Return whether it has an image of that name."""
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         """Make a base known under its names."""

@@ -79,7 +79,7 @@ def compilers_for(base: BaseImage) -> tuple[str, ...]:
 
 
 def _packages_cuda(base: BaseImage) -> bool:
-    """Whether the base's distribution packages a CUDA toolkit."""
+    """Return whether the base's distribution packages a CUDA toolkit."""
     return base.cuda is not None and bool(base.cuda.distribution)
 
 

@@ -69,7 +69,7 @@ def cache_left(reading: Reading) -> Iterator[Hit]:
 
 
 def _cleared(last: Command, commands: list[Command], clears: re.Pattern[str]) -> bool:
-    """Whether the last command that fills a cache, or one after it, clears it."""
+    """Return whether the last command that fills a cache, or one after it, clears it."""
     return any(clears.search(one.text) for one in commands[commands.index(last) :])
 
 

@@ -107,7 +107,7 @@ def unverified_download(reading: Reading) -> Iterator[Hit]:
 
 
 def _verified(command: Command, url: str, following: list[Command]) -> bool:
-    """Whether a later command of the layer checks what a download left."""
+    """Return whether a later command of the layer checks what a download left."""
     saved = _SAVED_AS.search(command.text)
     names = {url.rstrip("/").rsplit("/", 1)[-1].split("?")[0]}
     if saved:

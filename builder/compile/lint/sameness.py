@@ -91,7 +91,7 @@ def _docker_items(reading: Reading) -> Items:
 
 
 def _stage_of(flags: str, stages: Iterable[str]) -> str:
-    """Which image a COPY takes from: another stage of this file is like any other."""
+    """Return which image a COPY takes from: another stage of this file is like any other."""
     for flag in flags.split():
         if flag.startswith("--from="):
             name = flag.removeprefix("--from=")

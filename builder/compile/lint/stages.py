@@ -83,7 +83,7 @@ def _of_pip(words: list[str]) -> str:
 
 
 def _is_copied(place: str, copied: list[str]) -> bool:
-    """Whether a COPY takes the place, what holds it, or a part of it."""
+    """Return whether a COPY takes the place, what holds it, or a part of it."""
     return any(
         f"{place}/".startswith(f"{source.rstrip('/')}/")
         or source.startswith(f"{place.rstrip('/')}/")

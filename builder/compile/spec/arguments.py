@@ -92,7 +92,7 @@ def documented(cls: type) -> dict[str, str]:
 
 
 def is_feature(cls: type, argument: str) -> bool:
-    """Whether it is an option of `configure`: blocks that run it take `enable_ANYTHING`."""
+    """Return whether it is an option of `configure`: blocks that run it take `enable_ANYTHING`."""
     return argument.startswith(OPEN_PREFIXES) and any(
         one.__name__ == "ConfigureMake" for one in _read(cls)[1]
     )

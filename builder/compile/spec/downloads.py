@@ -76,7 +76,7 @@ def recorded(*, locking: bool = False) -> Iterator[Downloads]:
 
 
 def record() -> Downloads:
-    """Where downloads are noted now; nowhere that lasts outside of `recorded`."""
+    """Return where downloads are noted now; nowhere that lasts outside of `recorded`."""
     return _RECORD.get() or Downloads()
 
 
@@ -137,7 +137,7 @@ class _Step:
         return found
 
     def copied_by_block(self, url: str) -> str:
-        """Where the spec's folder has a file that the block copies itself."""
+        """Return where the spec's folder has a file that the block copies itself."""
         found = self.ask(self.alternatives(url))
         if found is None:  # it is about to be locked
             return f"files/sources/{posixpath.basename(url)}"

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import hpccm
 import hpccm.config
@@ -26,10 +27,11 @@ from builder.compile.spec.checks import (
     stage_sources,
 )
 from builder.compile.spec.complaints import complaints
-from builder.compile.spec.layers import layer
-from builder.compile.spec.making import check, prerequisites, refused, runtime_prerequisites
+from builder.compile.spec.downloads import Downloads, record, recorded, with_sources
+from builder.compile.spec.making import check, made, prerequisites, refused, runtime_prerequisites
 from builder.compile.spec.names import base_archive
-from builder.compile.spec.quirks import corrected, step_by_step, target_of
+from builder.compile.spec.quirks import corrected, repeatable, step_by_step, target_of
+from builder.compile.spec.rules import PRIMITIVES
 from builder.compile.spec.running import IN_SPEC as RUN_IN_SPEC
 from builder.compile.spec.running import RUN, docker_lines, has_run_script
 from builder.model import (
@@ -37,6 +39,7 @@ from builder.model import (
     GENERIC,
     NONE,
     RUNTIME,
+    BlockUse,
     PlannedImage,
     StageRecipe,
     merged_environment,
@@ -241,3 +244,51 @@ def _text(image: PlannedImage, *stages: hpccm.Stage) -> str:
 
 def _where(image: PlannedImage) -> str:
     return f", an OCI archive: {base_archive(image)}" if image.is_bootstrapped else ""
+
+
+_SEPARATOR = "\n\n"  # of hpccm's stages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """A block as hpccm writes it into a stage; it can stand in one in the block's place.
+
+    `left` is what it leaves for the run-time stage, copied from the stage named `stage`.
+    """
+
+    text: str
+    left: str
+    stage: str
+    downloads: Downloads
+
+    def __str__(self) -> str:
+        return self.text
+
+    def runtime(self, _from: str) -> str:
+        assert _from == self.stage, f"made for the stage {self.stage}, not {_from}"
+        return self.left
+
+
+def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> Layer:
+    """A block of a recipe as text, in the stage of that name; hpccm's state is the image's.
+
+    Raises `BadInput` for what hpccm refuses, or warns of.
+    """
+    noted = record()
+    with complaints() as warnings, recorded(locking=noted.locking) as downloads:
+        objects = with_sources(use, image, recipe, lambda use: made(use, image))
+        text = _SEPARATOR.join(map(str, objects))
+        left = _SEPARATOR.join(filter(None, (_left(one, stage) for one in objects)))
+    if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
+        text = repeatable(text)
+    if warnings.messages:
+        raise refused(image, "; ".join(warnings.messages))
+    noted.add(downloads)
+    return Layer(text=text, left=left, stage=stage, downloads=downloads)
+
+
+def _left(one: object, stage: str) -> str:
+    """What an object leaves for run time; hpccm's blocks return None where that is nothing."""
+    runtime = getattr(one, "runtime", None)
+    found = runtime(_from=stage) if stage and callable(runtime) else None
+    return str(found) if found else ""

@@ -28,7 +28,7 @@ class Block:
     features: bool
 
     def takes(self, argument: str) -> bool:
-        """Whether it takes an argument of that name."""
+        """Return whether it takes an argument of that name."""
         feature = self.features and argument.startswith(OPEN_PREFIXES)
         return feature or argument in self.kinds
 

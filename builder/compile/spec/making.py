@@ -152,7 +152,7 @@ def _needed(uses: Iterable[BlockUse], image: PlannedImage) -> set[str]:
 
 
 def _is_generic_download(use: BlockUse) -> bool:
-    """Whether a block runs wget that installs none: each of the others of hpccm's does."""
+    """Return whether a block runs wget that installs none: each of the others of hpccm's does."""
     return use.name.startswith("generic_") and bool(use.arguments.get("url"))
 
 

@@ -92,14 +92,14 @@ def corrected(text: str, target: Target) -> str:
 
 
 def downloads(name: str, arguments: Mapping[str, object]) -> bool:
-    """Whether a block fetches something by HTTPS, and so needs the certificates to do it."""
+    """Return whether a block fetches something by HTTPS, and so needs the certificates to do it."""
     if name in _NEVER_FETCH:
         return False
     return name not in _FROM_DISTRIBUTION or _names_a_source(arguments)
 
 
 def fetches(text: str) -> bool:
-    """Whether commands of a spec fetch something by HTTPS."""
+    """Return whether commands of a spec fetch something by HTTPS."""
     return any(command in text for command in ("wget -", "curl ", "git clone ", "bin/pip "))
 
 
@@ -111,7 +111,7 @@ _FROM_DISTRIBUTION = frozenset(
 
 
 def _names_a_source(value: object) -> bool:
-    """Whether an argument names a URL or a PPA, or asks for what has one."""
+    """Return whether an argument names a URL or a PPA, or asks for what has one."""
     if isinstance(value, Mapping):
         asked = any(value.get(key) is True for key in ("extra_repository", "source", "upstream"))
         return asked or any(map(_names_a_source, value.values()))

@@ -119,7 +119,7 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 
 def _names_more_than_its_version(use: BlockUse) -> bool:
-    """Whether what a block downloads is called by more than its version, as it is named."""
+    """Return whether what a block downloads is called by more than its version, as it is named."""
     since, version = _VERSIONS_TOO_SINCE.get(use.name), use.arguments.get("version")
     if since is None or not isinstance(version, str) or _is_template(version):
         return True

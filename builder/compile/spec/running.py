@@ -18,7 +18,7 @@ _SHELL = ("/bin/bash",)
 
 
 def has_run_script(image: PlannedImage) -> bool:
-    """Whether a recipe says what the image runs."""
+    """Return whether a recipe says what the image runs."""
     return bool(image.command or image.entrypoint)
 
 

@@ -74,7 +74,7 @@ def _handler(entry: Path) -> Handler:
 def runs(
     arch: facts.Architecture, *, host: str, roots: Roots, processes: Processes, search_path: str
 ) -> Item:
-    """How this machine runs programs of an architecture, or why it does not."""
+    """Return how this machine runs programs of an architecture, or why it does not."""
     if arch.name == host:
         return _item(arch, ok=True, text="native", how="native")
     folder = roots.proc / "sys/fs/binfmt_misc"
@@ -95,7 +95,7 @@ def runs(
 
 
 def lends(arch: facts.Architecture, *, host: str, roots: Roots) -> list[Item]:
-    """Whether build steps of an architecture run native tools; nothing where they cannot."""
+    """Return whether build steps of an architecture run native tools; nothing where they cannot."""
     if arch.name == host or host != native.HOST:
         return []
     ok = binfmt.is_open(arch.name, roots.proc / "sys/fs/binfmt_misc")

@@ -89,7 +89,7 @@ def _scratch(place: Path) -> Iterator[Path]:
 
 
 def _not_started(scratch: Path, trial: Trial) -> str:
-    """Whether programs that lie there are started: a file system may be mounted `noexec`."""
+    """Return whether programs that lie there are started: a file system may be mounted `noexec`."""
     program = scratch / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -154,7 +154,7 @@ def _not_entered(place: Path, trial: Trial) -> Path | None:
 
 
 def _elsewhere(home: Path) -> str:
-    """How to have another home; the one at hand may be that of the environment."""
+    """Return how to have another home; the one at hand may be that of the environment."""
     own = folder_of_user()
     is_own = own is not None and home.is_relative_to(own)
     return "set BUILD_IMAGES_HOME to a folder " + ("on a larger disk" if is_own else "of your own")

@@ -64,7 +64,7 @@ def _told(ability: Ability, paint: Paint) -> list[str]:
 
 
 def _remedies(diagnosis: Diagnosis, paint: Paint) -> list[str]:
-    """How to get what is not there: what is needed first."""
+    """Return how to get what is not there: what is needed first."""
     missing = [item for item in diagnosis.items.values() if not item.ok]
     if not missing:
         return []

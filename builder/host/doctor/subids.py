@@ -31,7 +31,7 @@ class IdRange:
         return self.first + self.count - 1
 
     def overlaps(self, other: IdRange) -> bool:
-        """Whether an id is in both."""
+        """Return whether an id is in both."""
         return self.first <= other.last and other.first <= self.last
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class IdRange:
 
 
 def id_items(user: str, roots: Roots) -> list[Item]:
-    """Whether a user has ranges, and whether users of this host share ids by theirs."""
+    """Return whether a user has ranges, and whether users of this host share ids by theirs."""
     return [*(_range_item(name, user, roots) for name in FILES), _overlap_item(user, roots)]
 
 

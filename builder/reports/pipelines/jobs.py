@@ -74,7 +74,7 @@ class Pipeline:
 
     @property
     def is_keyless(self) -> bool:
-        """Whether the identity of the job that publishes signs, by cosign."""
+        """True if the identity of the job that publishes signs, by cosign."""
         return self.key == KEYLESS
 
     @property

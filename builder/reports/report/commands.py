@@ -29,7 +29,7 @@ class Recipe:
 
 
 def recipes_of(manifest: Manifest, *, folder: str) -> tuple[Recipe, ...]:
-    """How to run each artifact that the image has, from the folder that holds `folder`."""
+    """Return how to run each artifact that the image has, from the folder that holds `folder`."""
     image, mpi = manifest.image, manifest.cell.mpi
     launch = {} if mpi == NONE else {"launch": "mpiexec -n 4" if "mpich" in mpi else "mpirun -np 4"}
     makers = {"sif": _apptainer, "charliecloud": _charliecloud, "oci": _podman}

@@ -136,12 +136,12 @@ class SiteImage:
 
     @property
     def binds_mpi(self) -> bool:
-        """Whether its MPI is the host's, and comes from there."""
+        """True if its MPI is the host's, and comes from there."""
         return self.contract.mpi is not None and self.contract.mpi.route == "host"
 
     @property
     def binds_cray(self) -> bool:
-        """Whether that is Cray MPICH, which lies in many folders."""
+        """True if that is Cray MPICH, which lies in many folders."""
         return self.contract.mpi is not None and self.contract.mpi.family == "craympich"
 
     @property

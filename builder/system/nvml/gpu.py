@@ -162,7 +162,7 @@ def _remapped(gpu: object) -> RemappedRows | None:
 
 
 def _mig_devices(gpu: object) -> int | None:
-    """How many devices a GPU in MIG mode was divided into: without any, CUDA finds none."""
+    """Return how many devices a GPU in MIG mode was divided into: without any, CUDA finds none."""
     if not _mode("nvmlDeviceGetMigMode", gpu):
         return None
     devices = 0
@@ -176,7 +176,7 @@ def _mig_devices(gpu: object) -> int | None:
 
 
 def _link_states(gpu: object) -> Iterator[bool]:
-    """Whether each of the NVLinks that the GPU has is up."""
+    """Return whether each of the NVLinks that the GPU has is up."""
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             state = told("nvmlDeviceGetNvLinkState", gpu, link)

@@ -37,7 +37,7 @@ class Chosen:
 
     @property
     def only_emulated(self) -> bool:
-        """Whether some would count, were it not emulated."""
+        """True if some would count, were it not emulated."""
         return not self.proofs and _EMULATED in self.left_out
 
 
@@ -50,7 +50,7 @@ class Finding:
 
 
 def counted_reasons(reasons: Mapping[str, int]) -> str:
-    """How many proofs do not count for each reason; of many reasons, the first ones.
+    """Return how many proofs do not count for each reason; of many reasons, the first ones.
 
     Whoever may push can have a thousand reasons of a line each.
     """
@@ -185,7 +185,7 @@ def _other_start(run: Evidence, wanted: WantedHosts) -> str:
 
 
 def _fits(driver: str, wanted: str, here: str | None) -> bool:
-    """Whether a driver meets a specifier, or is of the branch of the one that is here."""
+    """Return whether a driver meets a specifier, or is of the branch of the one that is here."""
     if wanted == SAME:
         return bool(driver and here) and driver.partition(".")[0] == str(here).partition(".")[0]
     return meets(driver, wanted)

@@ -34,7 +34,7 @@ _MAX_ROUNDS = 16  # of `p`, each of which costs the time of one
 
 
 def is_box(pem: bytes) -> bool:
-    """Whether a file holds a private key as cosign encrypts it."""
+    """Return whether a file holds a private key as cosign encrypts it."""
     return any(f"-----BEGIN {label}-----".encode() in pem for label in _LABELS)
 
 

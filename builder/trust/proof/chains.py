@@ -116,7 +116,7 @@ def _is_of(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _is_authority(certificate: x509.Certificate, purpose: ObjectIdentifier, *, below: int) -> bool:
-    """Whether a certificate may issue others, with some authorities between it and the last.
+    """Return whether a certificate may issue others, with some authorities between it and the last.
 
     One that is limited in a way that is not known here, or to some names, may not.
     """
@@ -174,7 +174,7 @@ def _utf8(der: bytes) -> bytes:
 
 
 def _is_logged(certificate: x509.Certificate, issuer: x509.Certificate, roots: Roots) -> bool:
-    """Whether a log of certificates promised to hold this one (RFC 6962, 3.2)."""
+    """Return whether a log of certificates promised to hold this one (RFC 6962, 3.2)."""
     held = _extension(certificate, x509.PrecertificateSignedCertificateTimestamps)
     promises = list(held)
     if len(promises) > _MOST_TIMESTAMPS:

@@ -57,7 +57,7 @@ class PublicKey:
         )
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        """Whether a signature is this key's over the data."""
+        """Return whether a signature is this key's over the data."""
         try:
             if isinstance(self.key, ed25519.Ed25519PublicKey):
                 self.key.verify(signature, data)

@@ -86,7 +86,7 @@ class Entry:
     time: dt.datetime | None
 
     def is_believed(self, time: dt.datetime) -> bool:
-        """Whether the log is believed of a time."""
+        """Return whether the log is believed of a time."""
         return any(one.span.covers(time) for one in self.logs)
 
 
@@ -271,7 +271,7 @@ def _is_signature_2(given: object, signed: Signed) -> bool:
 
 
 def _is_pem(given: object, signed: Signed) -> bool:
-    """Whether this is the signer's certificate: PEM in Base64."""
+    """Return whether this is the signer's certificate: PEM in Base64."""
     pem = strict.base64_bytes(given, "a log's certificate")
     try:
         return x509.load_pem_x509_certificate(pem) == signed.certificate

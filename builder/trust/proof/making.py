@@ -46,12 +46,12 @@ CREATED = "org.opencontainers.image.created"
 
 
 def signature_tag(digest: str) -> str:
-    """Where the classic format keeps the signatures of an image, `sha256:…`."""
+    """Return where the classic format keeps the signatures of an image, `sha256:…`."""
     return f"{digest.replace(':', '-')}.sig"
 
 
 def attestation_tag(digest: str) -> str:
-    """Where the classic format keeps the attestations of an image."""
+    """Return where the classic format keeps the attestations of an image."""
     return f"{digest.replace(':', '-')}.att"
 
 

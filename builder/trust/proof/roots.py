@@ -69,7 +69,7 @@ class Log:
     span: Span
 
     def signed(self, signature: bytes, data: bytes) -> bool:
-        """Whether the log signed this, with SHA-256 where the key is not of Ed25519."""
+        """Return whether the log signed this, with SHA-256 where the key is not of Ed25519."""
         return signed_by(self.key, signature, data, hashes.SHA256())
 
 
@@ -116,7 +116,7 @@ def roots_of(content: bytes, *, name: str) -> Roots:
 
 
 def signed_by(key: object, signature: bytes, data: bytes, hashed: hashes.HashAlgorithm) -> bool:
-    """Whether a key signed some data; False for keys of a kind that is not used here."""
+    """Return whether a key signed some data; False for keys of a kind that is not used here."""
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
             key.verify(signature, data, ec.ECDSA(hashed))

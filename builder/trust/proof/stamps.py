@@ -98,7 +98,7 @@ def _check_attributes(content: bytes, signer: rfc5652.SignerInfo) -> None:
 
 
 def _is_by(authority: Authority, signer: rfc5652.SignerInfo, time: dt.datetime) -> bool:
-    """Whether an authority's first certificate signed, and was good for that."""
+    """Return whether an authority's first certificate signed, and was good for that."""
     certificate = authority.chain[0]
     attributes = rfc5652.SignedAttributes()
     attributes.extend(signer["signedAttrs"])
@@ -117,7 +117,7 @@ def _is_by(authority: Authority, signer: rfc5652.SignerInfo, time: dt.datetime) 
 
 
 def _names(signer: rfc5652.SignerInfo, certificate: x509.Certificate) -> bool:
-    """Whether the signed attributes name this certificate (RFC 5816)."""
+    """Return whether the signed attributes name this certificate (RFC 5816)."""
     raw = _attribute(signer, rfc5035.id_aa_signingCertificateV2, optional=True)
     der = certificate.public_bytes(serialization.Encoding.DER)
     if raw:
@@ -133,7 +133,7 @@ def _names(signer: rfc5652.SignerInfo, certificate: x509.Certificate) -> bool:
 
 
 def _stamps(certificate: x509.Certificate) -> bool:
-    """Whether a certificate is for time stamps, and for nothing else (RFC 3161, 2.3)."""
+    """Return whether a certificate is for time stamps, and for nothing else (RFC 3161, 2.3)."""
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
     except x509.ExtensionNotFound:

@@ -54,7 +54,7 @@ class Standing:
 
     @property
     def is_signed(self) -> bool:
-        """Whether the image has the key's signature as a bundle."""
+        """True if the image has the key's signature as a bundle."""
         return any(one.format == BUNDLED for one in self.verdict.signatures)
 
     def news(self, statements: Sequence[bytes]) -> list[bytes]:

@@ -74,7 +74,7 @@ class TrustedIdentity:
         return f"{self.glob} ({self.issuer})"
 
     def is_of(self, subject: str, issuer: str) -> bool:
-        """Whether somebody is meant.
+        """Return whether somebody is meant.
 
         A glob with `@` is two, of what stands before the first one and behind it. A branch may
         be called `x@refs/heads/main`, and is not the branch `main`.
@@ -275,7 +275,7 @@ class _Gathered:
 
 
 def _is_certified(bundle: Mapping[str, object]) -> bool:
-    """Whether a bundle is signed by a certificate, and not by a key."""
+    """Return whether a bundle is signed by a certificate, and not by a key."""
     material = bundle.get("verificationMaterial")
     return isinstance(material, dict) and bool(
         material.keys() & {"certificate", "x509CertificateChain"}

@@ -31,7 +31,7 @@ _IN_FOLDER = 'cd "$0" && exec "$@"'
 
 
 def how(*, is_root: bool) -> str:
-    """How the root file system is entered, in words."""
+    """Return how the root file system is entered, in words."""
     entered = "the image's root file system, unpacked and entered by chroot"
     return entered if is_root else f"{entered} in a user namespace"
 

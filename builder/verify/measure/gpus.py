@@ -121,5 +121,5 @@ class _Over(Exception):
 def gpu_look(
     processes: Processes, *, library: str = nvml.LIBRARY, proc: Path = Path("/proc")
 ) -> Gpus:
-    """How GPUs are to be sampled on this machine."""
+    """Return how GPUs are to be sampled on this machine."""
     return Watched(processes, library=library) if nvml.kernel_driver(proc) else Gpus()

@@ -157,6 +157,6 @@ def rows_of(
 
 
 def _ratios(here: Mapping[int, float], bare: Mapping[int, float], *, more: bool) -> list[float]:
-    """How fast it is, as shares of bare's speed in the same round."""
+    """Return how fast it is, as shares of bare's speed in the same round."""
     both = [(here[turn], bare[turn]) for turn in sorted(here.keys() & bare.keys())]
     return [one / other if more else other / one for one, other in both]

@@ -142,7 +142,7 @@ class Row:
     problem: str = ""
 
     def is_below(self, floor: float) -> bool:
-        """Whether half of the rounds or more were below a share of bare."""
+        """Return whether half of the rounds or more were below a share of bare."""
         return self.ratio is not None and self.ratio.median < floor
 
 
@@ -173,7 +173,7 @@ class Measured:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether others took the machine's cores in half of the rounds or more."""
+        """True if others took the machine's cores in half of the rounds or more."""
         return bool(self.others) and statistics.median(self.others) > BUSY
 
     @property
@@ -234,7 +234,7 @@ class Measured:
 
     @property
     def has_collapsed(self) -> bool:
-        """Whether the check failed in one of the formats."""
+        """True if the check failed in one of the formats."""
         return any(one.outcome == FAILED for one in self.outcomes.values())
 
     def as_json(self, *, with_runs: bool = True) -> dict[str, object]:

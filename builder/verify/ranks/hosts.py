@@ -28,5 +28,5 @@ def nodes_of(environment: Mapping[str, str], options: Sequence[str]) -> int:
 
 
 def was_refused(complaints: str) -> bool:
-    """Whether srun was given no nodes: then no rank was started."""
+    """Return whether srun was given no nodes: then no rank was started."""
     return _REFUSED.search(complaints) is not None

@@ -107,7 +107,7 @@ def _not_well(start: Start, launcher: Launcher, done: Completed) -> str:
 
 
 def _not_whole(start: Start, found: list[dict[str, object]]) -> str:
-    """Whether it was one run of all ranks, on as many nodes as were asked for."""
+    """Return whether it was one run of all ranks, on as many nodes as were asked for."""
     if len(found) != 1:
         return f"{len(found)} groups of ranks reported, expected 1"
     count, nodes = found[0].get("ranks"), found[0].get("hosts")

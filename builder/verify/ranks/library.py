@@ -215,7 +215,7 @@ def _told(tools: Tools, *command: str) -> str:
 
 
 def _usual_folders() -> list[str]:
-    """Where containers have their libraries: what they have too comes before the host's."""
+    """Return where containers have their libraries: what they have too comes before the host's."""
     triplets = (f"{arch}-linux-gnu" for arch in (platform.machine(), "powerpc64le"))
     multiarch = [f"{root}/{one}" for one in triplets for root in ("/lib", "/usr/lib")]
     return [*multiarch, "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
@@ -228,5 +228,5 @@ def _is_system(folder: Path) -> bool:
 
 
 def _is_below(path: Path, whole: Path | None) -> bool:
-    """Whether a file is in the folder that is shown whole: a link in there is not enough."""
+    """Return whether a file is in the folder that is shown whole: a link in there is not enough."""
     return whole is not None and path.resolve().is_relative_to(whole)

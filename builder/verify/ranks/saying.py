@@ -40,7 +40,7 @@ def complaint(text: str) -> str:
 
 
 def only_queued(text: str) -> bool:
-    """Whether srun waited for nodes, and says of no job that it got them."""
+    """Return whether srun waited for nodes, and says of no job that it got them."""
     return any(
         f"srun: job {found[1]} has been allocated" not in text for found in _QUEUED.finditer(text)
     )

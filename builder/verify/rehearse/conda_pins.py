@@ -87,5 +87,5 @@ def _versions(index: Mapping[str, object], name: str) -> Iterator[str]:
 
 
 def _is_prefix(asked: str, version: str) -> bool:
-    """Whether a version is one of those that `name=2.12` means: 2.12 and 2.12.x."""
+    """Return whether a version is one of those that `name=2.12` means: 2.12 and 2.12.x."""
     return version == asked or version.startswith(f"{asked}.")

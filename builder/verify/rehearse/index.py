@@ -48,7 +48,7 @@ class IndexFile:
     size: int
 
     def runs_on(self, python: str) -> bool:
-        """Whether it says that it is for a version of Python."""
+        """Return whether it says that it is for a version of Python."""
         return not self.requires_python or _specifiers(self.requires_python).contains(python)
 
 

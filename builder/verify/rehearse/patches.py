@@ -90,7 +90,7 @@ def patched(
 
 
 def is_applicable() -> bool:
-    """Whether this machine has the program patch."""
+    """Return whether this machine has the program patch."""
     return shutil.which("patch") is not None
 
 

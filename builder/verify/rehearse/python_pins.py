@@ -134,13 +134,13 @@ def _loosely_built(package: Resolved, command: PipInstall) -> str:
 
 
 def _builds_with_installed(source: SourceDistribution, command: PipInstall) -> bool:
-    """Whether pip builds with the environment's own packages, and not in an isolated one."""
+    """Return whether pip builds with the environment's own packages, and not in an isolated one."""
     old_pip = version_order(command.target.pip) < _LEGACY_UNTIL
     return not command.is_isolated or (source.is_legacy and old_pip)
 
 
 def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
-    """Whether a version that a build wants is pinned, or the distribution's own."""
+    """Return whether a version that a build wants is pinned, or the distribution's own."""
     name = canonicalize_name(requirement.name)
     if not _applies(requirement, command.target):
         return True
@@ -151,7 +151,7 @@ def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
 
 
 def _applies(requirement: Requirement, target: Target) -> bool:
-    """Whether a requirement is one for the target's Python and machine, by its marker."""
+    """Return whether a requirement is one for the target's Python and machine, by its marker."""
     if requirement.marker is None:
         return True
     series = ".".join(map(str, target.series))
@@ -173,7 +173,7 @@ def _is_exact(requirement: Requirement) -> bool:
 
 
 def _summary(target: Target, found: tuple[Resolved, ...]) -> str:
-    """How many packages there are, and which of them are compiled."""
+    """Return how many packages there are, and which of them are compiled."""
     built = [f"{one.name} {one.version}" for one in found if one.source]
     wheels = len(found) - len(built)
     text = f"{target.short}: {counted(wheels, 'wheel')}"

@@ -154,7 +154,7 @@ class _Attempt:
     def _is_compiled_when_newer(
         self, one: Resolved, found: Sequence[Resolved], requirements: Iterable[str]
     ) -> bool:
-        """Whether pip would take a newer version than `one`, which has a source alone.
+        """Return whether pip would take a newer version than `one`, which has a source alone.
 
         pip prefers a newer version to a wheel, and saw no sources here.
         """

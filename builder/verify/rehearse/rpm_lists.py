@@ -54,7 +54,7 @@ class _Element:
 
 
 def _primary(index: bytes) -> _Primary:
-    """Where the list of packages is, as the repository's index says."""
+    """Return where the list of packages is, as the repository's index says."""
     path = algorithm = checksum = ""
     for element in _elements([index]):
         if element.path == (*_OF_INDEX, "location"):

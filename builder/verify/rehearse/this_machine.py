@@ -84,7 +84,7 @@ def _stored(store: Store, source: LockedSource) -> Path | None:
 
 
 def _size_of(index: Index) -> Callable[[str], int]:
-    """How large a file of the index is, by its URL; 0 where the index does not say."""
+    """Return how large a file of the index is, by its URL; 0 where the index does not say."""
 
     def size(url: str) -> int:
         project = url.rpartition("/")[2].split("-")[0].replace("_", "-").lower()

@@ -90,7 +90,7 @@ class Workspace:
         return found[0].tree.read(found[1]) if found else None
 
     def is_at_hand(self, folder: str) -> bool:
-        """Whether a folder's files are those of a source tree that is at hand."""
+        """Return whether a folder's files are those of a source tree that is at hand."""
         return self._at(folder) is not None
 
     def files_below(self, folder: str) -> Iterator[str]:

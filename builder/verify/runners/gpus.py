@@ -49,12 +49,12 @@ def charliecloud_problem(tools: Tools) -> str:
 
 
 def has_cdi(tools: Tools) -> bool:
-    """Whether this ch-run knows the Container Device Interface, as those after 0.39 may."""
+    """Return whether this ch-run knows the Container Device Interface, as those after 0.39 may."""
     return offers(tools, ["ch-run"], "--cdi")
 
 
 def offers(tools: Tools, command: list[str], option: str) -> bool:
-    """Whether a program's help names an option."""
+    """Return whether a program's help names an option."""
     done = tools.processes.capture(
         [tools.program(command[0]), *command[1:], "--help"],
         env={**tools.environment, "USER": tools.ordinary_user or "user"},

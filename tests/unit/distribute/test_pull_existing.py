@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.disk import tree_on_disk
-from builder.distribute.pull.existing import Expected, existing_output
+from builder.distribute.pull.existing import Expected, existing_output, tree_on_disk
 from builder.distribute.pull.finding import published
 from builder.distribute.pull.receipts import SCHEMA
 from builder.model.digests import sha256_of_file

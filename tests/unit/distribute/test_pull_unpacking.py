@@ -18,7 +18,7 @@ import pytest
 from builder.artifacts import flatten
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, tree_digest
-from builder.distribute.pull.disk import tree_on_disk
+from builder.distribute.pull.existing import tree_on_disk
 from builder.distribute.pull.limits import LIMITS, Limits
 from builder.distribute.pull.roots import Root, kept_mode
 from builder.distribute.pull.unpacking import Unpacked, unpack

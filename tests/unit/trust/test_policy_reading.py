@@ -27,9 +27,9 @@ from builder.trust.policy.values import (
     WantedProvenance,
 )
 from builder.trust.proof.keys import generated
-from builder.verify.control import WITHHELD_CHECK
 from builder.verify.environment import ENVIRONMENT_CHECK
 from builder.verify.harness import HARNESS_CHECK
+from builder.verify.proving import WITHHELD_CHECK
 from builder.verify.ranks.launchers import LAUNCHERS
 from builder.verify.trees import EQUALITY_CHECK
 

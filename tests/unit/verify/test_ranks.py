@@ -23,8 +23,7 @@ from builder.system.process import Completed, Processes
 from builder.verify.evidence import StartedBy
 from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, saying, verify_ranks
 from builder.verify.ranks.launchers import Launcher, Unfit
-from builder.verify.ranks.machines import machines, said
-from builder.verify.ranks.running import PROGRAM, _not_unpacked
+from builder.verify.ranks.running import PROGRAM, _not_unpacked, machines, said
 from builder.verify.runners import RUNNERS, Around, Container
 
 OPEN_MPI = ImageMpi(

@@ -36,11 +36,11 @@ from builder.verify.rehearse.imports import import_trials
 from builder.verify.rehearse.libraries import LARGEST_WHEEL, LibraryTrials, needed_outside
 from builder.verify.rehearse.lists import Archives, PackageLists
 from builder.verify.rehearse.package_names import PackageTrials
+from builder.verify.rehearse.rehearsal import ToolkitTrials
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Answer
 from builder.verify.rehearse.source_urls import SourceTrials
 from builder.verify.rehearse.steps import steps_of
-from builder.verify.rehearse.toolkit import ToolkitTrials
 from builder.verify.rehearse.trees import archive_tree
 from builder.verify.rehearse.trials import (
     FAILED,

@@ -57,7 +57,7 @@ def _judged(name: str, reason: str, formats: str, sick: list[Finding]) -> Findin
 
 
 def _is_computing(name: str) -> bool:
-    """Whether a check's wrong result can be a GPU's doing.
+    """Return whether a check's wrong result can be a GPU's doing.
 
     Others look at files of the image, or at what its program does without a GPU.
     """

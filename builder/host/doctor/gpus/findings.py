@@ -46,7 +46,7 @@ class GpuHealth:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether anything says that this host has a GPU, or should have one."""
+        """True if anything says that this host has a GPU, or should have one."""
         reading = self.reading
         broken = reading.fault is not None and reading.fault.name != LIBRARY_NOT_FOUND
         return bool(broken or reading.gpus or reading.pci_gpus or reading.driver_version)

@@ -130,7 +130,7 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
 
 
 def _runs(release: CudaRelease, reading: NvmlReading, capability: str) -> bool:
-    """Whether code of all of a release's capabilities, with PTX of the last, runs on a GPU.
+    """Return whether code of all of a release's capabilities, with PTX of the last, runs on a GPU.
 
     PTX is compiled for any newer GPU, by a driver that is not older than its release. Minor-version
     compatibility covers the rest:
