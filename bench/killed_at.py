@@ -25,7 +25,7 @@ from typing import Any
 
 from builder.cli import bundle, load, publish, pull  # each fork has them
 from builder.cli import main as build_images
-from builder.distribute.publish import signing  # each fork has them
+from builder.distribute.publish import signing
 
 CHANGES = frozenset(
     [

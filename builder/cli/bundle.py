@@ -27,10 +27,11 @@ from builder.distribute.bundle.contents import EmptyRepository
 from builder.distribute.bundle.gathering import inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
 from builder.distribute.bundle.writing import size_of
-from builder.distribute.publish import Prove, Release
 from builder.distribute.publish.mirroring import Mirrored
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proving import prove_with
+from builder.distribute.publish.pushing import Prove
+from builder.distribute.publish.releases import Release
 from builder.distribute.publish.selection import (
     Declared,
     declared_releases,

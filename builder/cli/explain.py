@@ -10,7 +10,7 @@ from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 from builder.cli.plans import load_plan
 from builder.system.home import Home
-from builder.verify.seen import seen_of
+from builder.verify.rehearse.records import seen_of
 
 
 class ExplainOptions(SelectorOptions):

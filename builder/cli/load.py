@@ -37,7 +37,7 @@ from builder.distribute.bundle.judged import (
     images_of,
     last_pulls,
 )
-from builder.distribute.publish import Mirror
+from builder.distribute.publish.mirroring import Mirror
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.selection import NARROW_HINT
 from builder.distribute.pull.packing import pull_cache

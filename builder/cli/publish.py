@@ -19,12 +19,12 @@ from builder.cli.options import (
     positive_number,
 )
 from builder.compile.spec import block_faults
-from builder.distribute.publish import Done, Mirror, Publisher, found_release
 from builder.distribute.publish.attached_failures import any_failing, attach_failures
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
-from builder.distribute.publish.mirroring import Mirrored
+from builder.distribute.publish.mirroring import Mirror, Mirrored, found_release
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proving import prove_with
+from builder.distribute.publish.pushing import Done, Publisher
 from builder.distribute.publish.selection import (
     BUILD_HINT,
     NARROW_HINT,

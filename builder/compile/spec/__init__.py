@@ -14,8 +14,7 @@ from builder.compile.spec.blocks import block_faults
 from builder.compile.spec.catalogue import hpccm_version
 from builder.compile.spec.checks import check_files
 from builder.compile.spec.limits import block_limits, limit_reason
-from builder.compile.spec.names import base_archive
-from builder.compile.spec.running import IN_SPEC, has_run_script, run_script
+from builder.compile.spec.running import IN_SPEC, base_archive, has_run_script, run_script
 from builder.model import PlannedImage, Spec
 from builder.model.contract import FILE, as_text, contract_of
 

@@ -26,14 +26,19 @@ from builder.compile.spec.checks import (
     stage_builds,
     stage_sources,
 )
-from builder.compile.spec.complaints import complaints
 from builder.compile.spec.downloads import Downloads, record, recorded, with_sources
-from builder.compile.spec.making import check, made, prerequisites, refused, runtime_prerequisites
-from builder.compile.spec.names import base_archive
+from builder.compile.spec.making import (
+    check,
+    complaints,
+    made,
+    prerequisites,
+    refused,
+    runtime_prerequisites,
+)
 from builder.compile.spec.quirks import corrected, repeatable, step_by_step, target_of
 from builder.compile.spec.rules import PRIMITIVES
 from builder.compile.spec.running import IN_SPEC as RUN_IN_SPEC
-from builder.compile.spec.running import RUN, docker_lines, has_run_script
+from builder.compile.spec.running import RUN, base_archive, docker_lines, has_run_script
 from builder.model import (
     DEVELOPMENT,
     GENERIC,

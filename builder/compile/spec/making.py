@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from hpccm.building_blocks import packages
@@ -12,7 +14,6 @@ from hpccm.toolchain import toolchain
 
 from builder.compile.spec.blocks import rendered_faults
 from builder.compile.spec.classes import block_class
-from builder.compile.spec.complaints import complaints
 from builder.compile.spec.copying import from_development
 from builder.compile.spec.limits import DEBIAN
 from builder.compile.spec.quirks import adjusted, downloads, fetches, target_of
@@ -173,3 +174,39 @@ def _certificates(image: PlannedImage) -> set[str]:
 
 def _installed(names: set[str]) -> bb_base | None:
     return packages(ospackages=sorted(names)) if names else None
+
+
+# Beginnings of messages that say nothing about the text that hpccm makes, each with the reason.
+EXPLAINED = {
+    'unrecognized CPU target "None"': "none is meant: the text is for any processor",
+}
+
+
+class Complaints(logging.Handler):
+    """Gathers what hpccm logs; it uses the root logger for all of it."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.WARNING)
+        self._messages: list[str] = []
+
+    @property
+    def messages(self) -> list[str]:
+        """Each message once, in order."""
+        return list(dict.fromkeys(self._messages))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if not message.startswith(tuple(EXPLAINED)):
+            self._messages.append(" ".join(message.split()))
+
+
+@contextlib.contextmanager
+def complaints() -> Iterator[Complaints]:
+    """Gather hpccm's warnings and errors within the block."""
+    root = logging.getLogger()
+    handler = Complaints()
+    root.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        root.removeHandler(handler)

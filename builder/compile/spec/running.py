@@ -38,3 +38,8 @@ def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> str:
     command = image.command or (() if image.entrypoint else _SHELL)
     lines.append(f"CMD {json.dumps([*command])}")
     return "\n".join(lines)
+
+
+def base_archive(image: PlannedImage) -> str:
+    """The name, in the spec's folder, of the OCI archive that the definition starts from."""
+    return f"{image.base.name}-{image.cell.arch}.oci.tar"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle
-from builder.distribute.publish import Prove, Release
 from builder.distribute.publish.attaching import Attached
 from builder.distribute.publish.mirroring import Mirrored
-from builder.distribute.publish.pushing import file_manifests, index_of
+from builder.distribute.publish.pushing import Prove, file_manifests, index_of
+from builder.distribute.publish.releases import Release
 from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, NotThere, Source
 from builder.registry.kinds import EMPTY, EMPTY_CONTENT, as_bytes
 from builder.registry.source import json_object

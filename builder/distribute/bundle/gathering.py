@@ -12,7 +12,7 @@ from builder.build.native import stored_tools
 from builder.build.native.files import digest_of, entries_of
 from builder.distribute.bundle.bases import base_of_store, read_base
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, ToolFiles
-from builder.distribute.publish import Ready
+from builder.distribute.publish.releases import Ready
 from builder.model import PlannedImage
 from builder.model.errors import MissingPrerequisite
 from builder.model.manifest import UsedBase

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from builder import facts
 from builder.distribute.bundle import Bundle, releases_of
-from builder.distribute.publish import found_release
-from builder.distribute.publish.mirroring import File, Mirrored
+from builder.distribute.publish.mirroring import File, Mirrored, found_release
 from builder.distribute.pull.finding import published
 from builder.distribute.pull.pulling import Judged, PullRequest, look
 from builder.distribute.pull.receipts import Last

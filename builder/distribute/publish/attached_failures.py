@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
-from builder.distribute.publish import Attest, Failing, attach_failing, failing, published_image
+from builder.distribute.publish.failing import (
+    Attest,
+    Failing,
+    attach_failing,
+    failing,
+    published_image,
+)
 from builder.distribute.publish.proving import attest_with
 from builder.distribute.publish.selection import Declared
 from builder.model.errors import BuildImagesError, Interrupted

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from builder import facts
 from builder.distribute.publish.attaching import check_listed, our_turn, overwritten
-from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
 from builder.distribute.publish.pushing import Done, lost_architectures
-from builder.distribute.publish.threads import in_threads
 from builder.model.errors import Refused
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
 from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent

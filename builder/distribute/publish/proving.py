@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.distribute.publish import Attest, Prove, Release
-from builder.distribute.publish.releases import Ready
+from builder.distribute.publish.failing import Attest
+from builder.distribute.publish.pushing import Prove
+from builder.distribute.publish.releases import Ready, Release
 from builder.model.predicates import UNSIGNED_NOTE
 from builder.registry import Descriptor, Source
 from builder.registry.kinds import CYCLONEDX, INDEX, STATEMENT, referrer

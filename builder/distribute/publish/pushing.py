@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from builder.distribute.publish.attaching import Attached, Proven, attach, is_settled
-from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
 from builder.distribute.publish.releases import Ready, Release
-from builder.distribute.publish.threads import in_threads
 from builder.model.digests import digest_of
 from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, Source
 from builder.registry.kinds import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder import facts
 from builder.artifacts.manifests import read_manifest
 from builder.compile.spec import COMPILER, limit_reason
-from builder.distribute.publish import NotReady, Ready, Release, ready
+from builder.distribute.publish.releases import NotReady, Ready, Release, ready
 from builder.model import (
     AXES,
     GENERIC,

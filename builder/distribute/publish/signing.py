@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from builder.distribute.publish import Attest, Prove, Ready, Release
+from builder.distribute.publish.failing import Attest
+from builder.distribute.publish.pushing import Prove
+from builder.distribute.publish.releases import Ready, Release
 from builder.distribute.pull.proving import attachments_of
 from builder.registry import INDEX, Descriptor, Source
 from builder.system.home import Home

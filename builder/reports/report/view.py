@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from builder import facts
 from builder.model import FAILED, PASSED, SKIPPED, LeftOut, Outcome
-from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
+from builder.reports.report.badges import Badge, badges_of
 from builder.reports.report.commands import Recipe, recipes_of
 from builder.reports.report.indices import index_facts
 from builder.reports.report.matrix import (
@@ -25,7 +25,6 @@ from builder.reports.report.matrix import (
 )
 from builder.reports.report.plot import Plot, plot_of
 from builder.reports.report.units import human_moment, human_size, human_time
-from builder.sources.package_indices import days_behind
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 MARKS = {PASSED: "✓", FAILED: "✗", SKIPPED: "○", "absent": "·"}
@@ -379,34 +378,3 @@ def _links(image: str, names: Sequence[tuple[str, str]]) -> tuple[Link, ...]:
 
 def _in_order(found: Iterable[str], known: Iterable[str]) -> list[str]:
     return [*(one for one in known if one in found), *(one for one in found if one not in known)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Badge:
-    """A short remark on an image; `kind` is its CSS class."""
-
-    kind: str
-    text: str
-    about: str
-
-
-def badges_of(manifest: Manifest) -> tuple[Badge, ...]:
-    """What its manifest gives cause to."""
-    arch, qemu = manifest.cell.arch, manifest.tools.get("qemu")
-    if manifest.emulated:
-        text = f"emulated · QEMU {qemu}" if qemu else "emulated"
-        badges = [Badge(kind="emulated", text=text, about=f"{arch} programs ran under emulation")]
-    else:
-        done = "checked" if manifest.emulated_build else "built and checked"
-        badges = [Badge(kind="native", text="native", about=f"{done} on {arch}")]
-    proven = manifest.proven_on_gpu
-    if proven is True:
-        badges.append(Badge(kind="gpu", text="proven on a GPU", about="its GPU checks passed"))
-    elif proven is False:
-        why = "its GPU checks did not pass on a GPU"
-        badges.append(Badge(kind="no-gpu", text="not proven on a GPU", about=why))
-    if behind := days_behind(manifest.inputs):
-        text = f"packages {counted(behind, 'day')} behind"
-        why = "the mirror had not all of the newest package index yet"
-        badges.append(Badge(kind="behind", text=text, about=why))
-    return tuple(badges)

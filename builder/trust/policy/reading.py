@@ -15,9 +15,10 @@ from builder.load.document import Node, Probe, note, parse
 from builder.load.faults import Faults, suggest
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
 from builder.model.errors import BadInput
-from builder.trust.policy.check_names import ALWAYS_REQUIRED, CHECK_NAMES
 from builder.trust.policy.values import (
     ACCEPTED,
+    ALWAYS_REQUIRED,
+    CHECK_NAMES,
     ENFORCED,
     IGNORED,
     MAX_AGE,

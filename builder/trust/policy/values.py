@@ -6,7 +6,20 @@ import datetime as dt
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.trust.policy.check_names import ALWAYS_REQUIRED
+ALWAYS_REQUIRED = ("formats-equal", "environment")  # what every verification finds
+_OF_THE_HARNESS = ("harness", "gpu-withheld")
+_SHIPPED = (
+    *("architecture", "libraries", "python3", "verbs", "host-contract", "mpi", "mpi4py"),
+    *("horovod", "chainermn", "osu", "mlperf", "mlperf-coco", "mlperf-gnmt", "mlperf-maskrcnn"),
+    *("mlperf-ssd", "mlperf-transformer"),
+    *("pytorch", "pytorch-gpu", "pytorch-parallel", "pytorch-parallel-gpu", "biggan"),
+    *("tensorflow", "tensorflow-gpu", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),
+    *("cuda-clean", "cuda-runtime", "gpu-driver", "gpu-devices", "gpu-library", "gpu-found"),
+    *("gpu-version", "gpu-code", "gpu-compute", "gpu-blas", "gpu-nccl", "gpu-mpi", "gpu-control"),
+)
+_LAUNCHED = ("mpi-hybrid-mpirun", "mpi-hybrid-srun", "mpi-bind-mpirun", "mpi-bind-srun")
+CHECK_NAMES = (*ALWAYS_REQUIRED, *_SHIPPED, *_OF_THE_HARNESS, *_LAUNCHED)
+
 
 SCHEMA = "build-images/policy/v1"
 SAME = "same"  # as on the host that the image is pulled for

@@ -5,12 +5,11 @@ beside an image, `verifying` says what trusted keys vouch for among those that w
 """
 
 from builder.trust.proof.envelopes import SIGN
-from builder.trust.proof.folders import statements_of
 from builder.trust.proof.keyless import keyless_attestations, keyless_proofs
 from builder.trust.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
 from builder.trust.proof.making import attestation_tag, attestations, guesses, proofs, signature_tag
 from builder.trust.proof.provenance import builder_of, provenance
-from builder.trust.proof.reading import embedded, layers_of
+from builder.trust.proof.reading import embedded, layers_of, statements_of
 from builder.trust.proof.signers import signer_of
 from builder.trust.proof.standing import Standing
 from builder.trust.proof.values import (

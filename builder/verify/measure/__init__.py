@@ -5,10 +5,9 @@ Nothing is gated by it but a collapse: see `Measured.collapse_in`.
 
 from __future__ import annotations
 
-from builder.verify.measure.bare import FORMAT as BARE_FORMAT
-from builder.verify.measure.bare import bare_kind, how
 from builder.verify.measure.gpus import gpu_look
-from builder.verify.measure.programs import EMULATED, PROGRAMS, Program, Sizes
+from builder.verify.measure.programs import EMULATED, PROGRAMS, Program, Sizes, bare_kind, how
+from builder.verify.measure.programs import FORMAT as BARE_FORMAT
 from builder.verify.measure.prometheus import exposition
 from builder.verify.measure.rounds import Place, Rounds, programs_in, rows_of, run_rounds
 from builder.verify.measure.sampling import Sampler

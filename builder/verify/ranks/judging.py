@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.system.process import Completed
-from builder.verify.ranks.hosts import was_refused
-from builder.verify.ranks.launchers import Launcher, Start
+from builder.verify.checks import SINGLETONS
+from builder.verify.ranks.launchers import Launcher, Start, was_refused
 from builder.verify.ranks.library import HostMpi
 from builder.verify.ranks.saying import complaint, hang, noise, only_queued
-from builder.verify.reported import SINGLETONS
 from builder.verify.wording import LONGEST, all_data_of, end_of, is_rubbish, lines_of, readable
 
 GRACE_S = 10  # between a rank that ends itself and one that is ended

@@ -15,7 +15,7 @@ from made_releases import images_of, make_images, make_project
 
 from builder.artifacts.agreement import CHECK, as_judged, faults_of, read_statements
 from builder.artifacts.manifests import Wanted
-from builder.distribute.publish import NotReady, ready
+from builder.distribute.publish.releases import NotReady, ready
 from builder.model import PlannedImage
 from builder.model.manifest import manifest_from
 from builder.reports.report.folder import report_folder

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, fake_registry
 
-from builder.distribute.publish import Mirror, found_release
 from builder.distribute.publish.attaching import our_turn
 from builder.distribute.publish.blobs import BlobTransfer
+from builder.distribute.publish.mirroring import Mirror, found_release
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (
     INDEX,

@@ -16,13 +16,14 @@ from fake_registry import Fake, Fault, digest, fake_registry
 from made_releases import make_images, make_project
 from samples import private_file
 
-from builder.distribute.publish import Prove, Publisher, Release, signing
+from builder.distribute.publish import signing
+from builder.distribute.publish.blobs import in_threads
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proving import unsigned
-from builder.distribute.publish.pushing import index_of
+from builder.distribute.publish.pushing import Prove, Publisher, index_of
+from builder.distribute.publish.releases import Release
 from builder.distribute.publish.selection import declared_releases, ready_releases
 from builder.distribute.publish.signing import signed
-from builder.distribute.publish.threads import in_threads
 from builder.load.project import load_project
 from builder.model import Selection
 from builder.model.errors import BadInput, Interrupted, Refused

@@ -7,7 +7,7 @@ from host_samples import contract, gpu, host, with_gpu
 
 from builder.distribute.pull.fitting import contract_of, pulled_for
 from builder.host import Host
-from builder.model.contract.text import as_labels
+from builder.model.contract import as_labels
 from builder.trust.policy.gathered import NO, UNKNOWN, YES
 
 V100 = gpu("Tesla V100-SXM2-32GB", 70)

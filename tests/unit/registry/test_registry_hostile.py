@@ -14,7 +14,7 @@ from fake_registry import Fake, Fault, digest, fake_registry
 from test_deadlines import serving
 
 from builder.distribute.bundle.filling import inputs_of
-from builder.distribute.publish import found_release
+from builder.distribute.publish.mirroring import found_release
 from builder.distribute.pull.finding import find
 from builder.model.errors import Refused
 from builder.registry import (

@@ -10,8 +10,8 @@ from manifest_samples import record
 
 from builder.build.engines import Tools
 from builder.model.manifest import ImageInputs, Manifest
+from builder.reports.report.badges import badges_of
 from builder.reports.report.indices import index_facts
-from builder.reports.report.view import badges_of
 from builder.sources.journals import Journals, build_id
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_indices import (

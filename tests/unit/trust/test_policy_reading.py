@@ -14,9 +14,9 @@ from samples import ROOT, compare_with_golden
 
 from builder.cli import main
 from builder.model.errors import BadInput
-from builder.trust.policy.check_names import CHECK_NAMES
 from builder.trust.policy.reading import read_policy
 from builder.trust.policy.values import (
+    CHECK_NAMES,
     MAX_AGE,
     Identity,
     Key,

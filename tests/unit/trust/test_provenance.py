@@ -20,8 +20,8 @@ from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.system.bound_files import with_digests
 from builder.trust.proof import envelopes
-from builder.trust.proof.folders import statements_of
 from builder.trust.proof.provenance import builder_of, provenance
+from builder.trust.proof.reading import statements_of
 
 SCHEMA = json.loads((VECTORS / "slsa-provenance-v1.schema.json").read_text())
 

@@ -23,8 +23,8 @@ from builder.verify.measure import (
     programs_in,
     run_rounds,
 )
-from builder.verify.measure.bare import words
 from builder.verify.measure.gpus import Gpus
+from builder.verify.measure.programs import words
 from builder.verify.measure.reading import Unreadable
 from builder.verify.measure.sampling import (
     CpuTimes,

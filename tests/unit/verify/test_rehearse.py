@@ -36,6 +36,7 @@ from builder.verify.rehearse.imports import import_trials
 from builder.verify.rehearse.libraries import LARGEST_WHEEL, LibraryTrials, needed_outside
 from builder.verify.rehearse.lists import Archives, PackageLists
 from builder.verify.rehearse.package_names import PackageTrials
+from builder.verify.rehearse.records import COMPILED_ONLY, seen_of
 from builder.verify.rehearse.rehearsal import ToolkitTrials
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Answer
@@ -52,7 +53,6 @@ from builder.verify.rehearse.trials import (
     passed,
 )
 from builder.verify.rehearse.workspace import Workspace
-from builder.verify.seen import COMPILED_ONLY, seen_of
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
