@@ -19,7 +19,8 @@ from pathlib import Path
 from timing import interleaved, print_ratio, report
 
 from builder.build import native
-from builder.build.bases import ensure_base, find_mirror
+from builder.build.bases.mirror import find_mirror
+from builder.build.bases.store import ensure_base
 from builder.build.engines import Buildah, Tools
 from builder.load.project import load_project
 from builder.sources.debian import DebianSources

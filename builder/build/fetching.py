@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from builder.build.bases import find_mirror
+from builder.build.bases.mirror import find_mirror
 from builder.model import LockedSource, Site, Spec
 from builder.model.locked import DEBIAN_SOURCE
 from builder.sources.download import Downloader

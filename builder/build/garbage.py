@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.at_work import projects
-from builder.build.bases import find_mirror
+from builder.build.bases.mirror import find_mirror
 from builder.build.bases.store import base_key
 from builder.build.engines import VFS, Buildah, Tools
 from builder.build.engines.storage import StoredImage, left_by_vfs, read_storage

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from builder import facts
 from builder.build import binfmt, native
-from builder.build.bases import find_mirror, sources
+from builder.build.bases.mirror import find_mirror
+from builder.build.bases.store import sources
 from builder.build.engines import Lent, Tools
 from builder.build.run import Run
 from builder.model import PlannedImage

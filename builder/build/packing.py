@@ -13,7 +13,7 @@ from builder import facts
 from builder.artifacts import flatten, oci, sbom
 from builder.artifacts.manifests import programs_in
 from builder.artifacts.repack import Plain, repack, unpack
-from builder.build.bases import StoredBase
+from builder.build.bases.store import StoredBase
 from builder.build.engines import apptainer, charliecloud
 from builder.build.engines.protocol import tag
 from builder.build.lending import lent_to

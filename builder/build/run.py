@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.artifacts.sharing import SharedLayers
-from builder.build.bases import Mirror
+from builder.build.bases.mirror import Mirror
 from builder.build.engines import Engine, Tools
 from builder.model import EPOCH, FORMATS
 from builder.system.host_facts import HostFacts

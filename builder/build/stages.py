@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.build.bases import StoredBase, ensure_base, find_mirror, kept_base
+from builder.build.bases.mirror import find_mirror
+from builder.build.bases.store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
 from builder.build.lending import lent_to, native_tools, told
 from builder.build.native import NativeTools

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from builder.artifacts.settled import epoch_of
 from builder.build import native
-from builder.build.bases import SECURITY, SECURITY_VARIABLE, find_mirror, kept_base
+from builder.build.bases.mirror import SECURITY_VARIABLE, find_mirror
+from builder.build.bases.store import SECURITY, kept_base
 from builder.build.declared import project_digests
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.lending import downloading

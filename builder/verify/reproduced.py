@@ -14,7 +14,7 @@ from pathlib import Path
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
 from builder.build.at_work import using
-from builder.build.bases import StoredBase
+from builder.build.bases.store import StoredBase
 from builder.build.engines import ENGINES, Tools
 from builder.build.fetching import fetched, sources_of, store_of
 from builder.build.lending import downloading

@@ -32,7 +32,8 @@ from real_registry import RealRegistry, real_registry
 from small_base import add_small_base, store_small_base
 from small_images import Maker, maker_in
 
-from builder.build.bases import StoredBase, ensure_base, find_mirror
+from builder.build.bases.mirror import find_mirror
+from builder.build.bases.store import StoredBase, ensure_base
 from builder.build.engines import Tools
 from builder.build.workspace import link_or_copy
 from builder.load.project import load_project

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder import facts
-from builder.build.bases import StoredBase
+from builder.build.bases.store import StoredBase
 from builder.build.engines.drivers import Driver, driver_of
 from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.model import PlannedImage

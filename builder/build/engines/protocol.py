@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from builder.build.bases import StoredBase
+from builder.build.bases.store import StoredBase
 from builder.facts.versions import first_version
 from builder.model import PlannedImage
 from builder.model.errors import MissingPrerequisite, StepFailed

@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.build.bases import Mirror, bootstrapping, keyring_of, source_lines, staging
+from builder.build.bases.mirror import Mirror
+from builder.build.bases.store import bootstrapping, keyring_of, source_lines, staging
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
 from builder.model import BaseImage, PlannedImage

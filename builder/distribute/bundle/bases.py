@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.build.bases import StoredBase
-from builder.build.bases.store import staging
+from builder.build.bases.store import StoredBase, staging
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
 from builder.distribute.bundle.contents import Contents, Origin
 from builder.distribute.bundle.layout import Bundle, Repository, json_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from builder.build.bases import kept_base
+from builder.build.bases.store import kept_base
 from builder.build.declared import project_digests
 from builder.build.native import stored_tools
 from builder.build.native.files import digest_of, entries_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from builder.build.bases import apt_archives, find_mirror
+from builder.build.bases.mirror import apt_archives, find_mirror
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import LockedSource, Spec

@@ -14,7 +14,7 @@ import pytest
 from samples import ROOT
 
 from builder.build import garbage
-from builder.build.bases import Mirror
+from builder.build.bases.mirror import Mirror
 from builder.build.bases.store import base_key
 from builder.build.engines.storage import Storage, StoredImage, read_storage
 from builder.cli import gc, main

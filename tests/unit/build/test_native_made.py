@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from samples import base, compare_with_golden
 
-from builder.build.bases import Mirror, store
+from builder.build.bases import store
+from builder.build.bases.mirror import Mirror
 from builder.build.native import tools
 from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, stored_tools
 from builder.model import CudaSupport, PackagedCuda

@@ -12,7 +12,7 @@ import pytest
 from samples import image
 
 from builder.artifacts.repack import Plain
-from builder.build.bases import StoredBase
+from builder.build.bases.store import StoredBase
 from builder.build.packing import BASE_DIGEST, Packer, _base_digest
 from builder.build.run import Timer
 from builder.build.workspace import Workspace

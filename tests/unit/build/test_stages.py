@@ -17,7 +17,7 @@ import pytest
 from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
 
 from builder.build import stages as stages_module
-from builder.build.bases import StoredBase
+from builder.build.bases.store import StoredBase
 from builder.build.engines import Lent, Tools
 from builder.build.reaching import look_for_registries
 from builder.build.records import stage_states

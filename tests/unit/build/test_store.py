@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from samples import a_file, base, tar_bytes
 
-from builder.build.bases import Mirror, StoredBase, ensure_base, store
-from builder.build.bases.store import base_key
+from builder.build.bases import store
+from builder.build.bases.mirror import Mirror
+from builder.build.bases.store import StoredBase, base_key, ensure_base
 from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.sources.package_indices import IndexState

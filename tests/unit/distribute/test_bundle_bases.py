@@ -27,7 +27,7 @@ from test_bundle import (  # noqa: F401 - fixtures
     registry_in_memory,
 )
 
-from builder.build.bases import kept_base
+from builder.build.bases.store import kept_base
 from builder.build.engines.storage import read_storage
 from builder.cli import main
 from builder.distribute.bundle import Contents, opened, write_archive

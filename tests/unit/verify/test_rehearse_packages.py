@@ -14,7 +14,7 @@ import pytest
 from rehearse_samples import outcomes, shipped, step
 from samples import ROOT, block, recipe, shipped_project
 
-from builder.build.bases import apt_archives
+from builder.build.bases.mirror import apt_archives
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import PlannedImage, Selection
