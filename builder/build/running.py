@@ -46,9 +46,11 @@ def run_all(
                     future = executor.submit(task.work)
                     running[future] = task
                     future.add_done_callback(ended.put)
-                with contextlib.suppress(Empty):
+                try:
                     future = _uninterrupted(ended.get(timeout=_POLL_S))
-                    _settle(schedule, running.pop(future), future.exception(), on_end)
+                except Empty:
+                    continue
+                _settle(schedule, running.pop(future), future.exception(), on_end)
         except BaseException:
             stop()
             executor.shutdown(wait=True, cancel_futures=True)
