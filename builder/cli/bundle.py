@@ -13,12 +13,11 @@ from builder.cli.options import (
     ProgressOptions,
     SelectorOptions,
     a_path,
-    add_plain_http,
     add_progress,
     add_project,
     add_selectors,
+    add_transfer,
     not_empty,
-    positive_number,
 )
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
@@ -122,14 +121,7 @@ def declare(parser: Parser) -> None:
         action="store_true",
         help="images and proof alone: no bases, sources, packages and files of the project",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what the archive would hold, and write nothing"
-    )
-    add_plain_http(parser)
-    parser.add_argument(
-        "--jobs", type=positive_number, default=4, metavar="N", help="blobs at once (default: 4)"
-    )
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    add_transfer(parser, "say what the archive would hold, and write nothing")
 
 
 def run(options: BundleOptions) -> int:

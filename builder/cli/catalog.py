@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
-from builder.cli.options import Options, Parser, a_path, add_output, add_project, not_empty
+from builder.cli.options import Options, Parser, add_images_in, add_output, add_project, not_empty
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.model.manifest import MANIFEST, SCHEMA, Manifest
 from builder.reports.catalog import Entry, read_entry, write_catalog
@@ -38,12 +38,7 @@ def declare(parser: Parser) -> None:
         help="where the images are published, if they are",
     )
     add_output(parser, "where to write it (default: PROJECT/out/catalog)")
-    parser.add_argument(
-        "--images-in",
-        type=a_path,
-        metavar="DIR",
-        help="the folder of the images' folders (default: PROJECT/out)",
-    )
+    add_images_in(parser, "the folder of the images' folders")
 
 
 def run(options: CatalogOptions) -> int:

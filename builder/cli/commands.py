@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Protocol, cast, get_type_hints
 
@@ -101,6 +100,8 @@ def _with_command(argv: Sequence[str]) -> list[str]:
     """Put the name of the main job, which is left out on command lines, before its options."""
     words = list(argv)
     if words and not words[0].startswith("-") and words[0] not in ABOUT:
+        from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
         close = get_close_matches(words[0], ABOUT, n=1)
         guess = f"did you mean {close[0]}? " if close else ""
         text = f"unknown command {words[0]}; {guess}commands: {', '.join(ABOUT)}"

@@ -13,11 +13,10 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     a_path,
-    add_plain_http,
     add_progress,
     add_project,
+    add_transfer,
     not_empty,
-    positive_number,
 )
 from builder.cli.publish import DRY, show_published
 from builder.distribute.bundle import Bundle, opened
@@ -138,14 +137,7 @@ def declare(parser: Parser) -> None:
         help="judge for the host of a record (check-host --record)",
     )
     parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="read and judge all of it, and bring nothing"
-    )
-    add_plain_http(parser)
-    parser.add_argument(
-        "--jobs", type=positive_number, default=4, metavar="N", help="blobs at once (default: 4)"
-    )
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    add_transfer(parser, "read and judge all of it, and bring nothing")
 
 
 def run(options: LoadOptions) -> int:

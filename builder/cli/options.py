@@ -189,6 +189,13 @@ def add_output(parser: Parser, text: str) -> None:
     parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
 
 
+def add_images_in(parser: Parser, text: str) -> None:
+    """Add --images-in DIR."""
+    parser.add_argument(
+        "--images-in", type=a_path, metavar="DIR", help=f"{text} (default: PROJECT/out)"
+    )
+
+
 def add_no_native_tools(parser: Parser) -> None:
     """Add --no-native-tools."""
     parser.add_argument(
@@ -223,6 +230,16 @@ def add_plain_http(
 ) -> None:
     """Add --plain-http."""
     parser.add_argument("--plain-http", metavar="HOST", action="append", default=[], help=text)
+
+
+def add_transfer(parser: Parser, dry_run: str) -> None:
+    """Add the options of what moves blobs: --dry-run, --plain-http, --jobs and --json."""
+    parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    add_plain_http(parser)
+    parser.add_argument(
+        "--jobs", type=positive_number, default=4, metavar="N", help="blobs at once (default: 4)"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 
 
 # ---- Types of arguments ----

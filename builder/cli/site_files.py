@@ -10,7 +10,7 @@ from builder.artifacts.manifests import read_manifest
 from builder.cli.options import (
     Parser,
     SelectorOptions,
-    a_path,
+    add_images_in,
     add_output,
     add_project,
     add_selectors,
@@ -61,12 +61,7 @@ def declare(parser: Parser) -> None:
         help="GPUs of a node, for images with CUDA (default: 4)",
     )
     add_output(parser, "where to write them (default: PROJECT/out/site)")
-    parser.add_argument(
-        "--images-in",
-        type=a_path,
-        metavar="DIR",
-        help="take the digests of images that are built from here (default: PROJECT/out)",
-    )
+    add_images_in(parser, "take the digests of images that are built from here")
 
 
 def run(options: SiteFilesOptions) -> int:
