@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.model import FORMATS, PlannedImage
+from builder.model.agreement import Statement, as_judged, faults_of
 from builder.model.digests import digest_of
 from builder.model.exact_json import parsed
 from builder.model.manifest import MANIFEST, ImageInputs, Manifest, manifest_from, manifest_text
@@ -126,3 +127,26 @@ def programs_in(nodes: Mapping[str, Node]) -> dict[str, str]:
         for path, node in nodes.items()
         if path.startswith(PROGRAMS) and node.is_file
     }
+
+
+def read_statements(folder: Path, manifest: Manifest) -> dict[str, Statement | None]:
+    """Return the evidence that a manifest names, by its file; None where it cannot be read."""
+
+    def read(name: str) -> Statement | None:
+        try:
+            found = parsed(read_regular(folder / name, follow=True), most=None)
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    return {name: read(name) for name in manifest.evidence}
+
+
+def judged_manifests(out: Path) -> list[Manifest]:
+    """Return the manifest of every image in a folder, failed where its evidence contradicts it."""
+    folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
+    return [
+        as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
+        for folder in folders
+        if (manifest := read_manifest(folder)) is not None
+    ]

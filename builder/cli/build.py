@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from builder.artifacts.manifests import judged_manifests
 from builder.artifacts.sharing import shared_layers
 from builder.build.at_work import at_work
 from builder.build.fetching import fetched, sources_of, store_of
@@ -140,7 +141,7 @@ def run(options: BuildOptions) -> int:
         _build(options, progress, rest, within, lost.reasons())
     else:
         about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
-        report_folder(options.out, plan, {}, lost.reasons(), about)
+        report_folder(options.out, judged_manifests(options.out), plan, {}, lost.reasons(), about)
     raise lost.error(_shown(options.out))
 
 
@@ -191,6 +192,7 @@ def _build(
         took_s = round(time.monotonic() - start, 1)
         report_folder(
             run.out,
+            judged_manifests(run.out),
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},

@@ -20,7 +20,7 @@ from builder.model import SELECTABLE, BlockUse
 
 WHEN = "when"
 _SECTION = re.compile(r"(?m)(?<=\n)%[a-z]")  # in a later line than the first
-BLOCK_SCHEMA = "#/definitions/block"  # hpccm knows the blocks: builder.reports.schema writes it
+BLOCK_SCHEMA = "#/definitions/block"  # hpccm knows the blocks: builder.compile.spec.schema has it
 _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
 
 

@@ -12,14 +12,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from builder import facts
-from builder.artifacts.agreement import (
-    Statement,
-    checked_outcomes,
-    formats_not_run,
-    read_statements,
-)
 from builder.artifacts.described import labels_of
-from builder.artifacts.manifests import read_manifest, why_none, write_manifest
+from builder.artifacts.manifests import read_manifest, read_statements, why_none, write_manifest
 from builder.artifacts.oci import Layout, read_layout
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
@@ -27,6 +21,11 @@ from builder.build.run import Run, now
 from builder.build.workspace import FILES, link_or_copy
 from builder.facts.versions import split_mpi
 from builder.model import FAILED, Artifact
+from builder.model.agreement import (
+    Statement,
+    checked_outcomes,
+    formats_not_run,
+)
 from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
 from builder.model.package_indices import states_in

@@ -6,8 +6,7 @@ import dataclasses
 import re
 from collections.abc import Collection
 
-from builder.artifacts import agreement
-from builder.model import FAILED, NONE, Outcome
+from builder.model import FAILED, NONE, Outcome, agreement
 from builder.model.manifest import InImageCheck
 from builder.verify.checks import Target
 from builder.verify.trees import FormatTree

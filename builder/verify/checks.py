@@ -8,9 +8,9 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from builder.artifacts.agreement import wrong_numbers
 from builder.build.engines import Tools
 from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
+from builder.model.agreement import wrong_numbers
 from builder.model.errors import StepFailed
 from builder.model.manifest import AskedRanks, InImageCheck
 from builder.model.package_indices import IndexState

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from builder.artifacts.agreement import faults_of, read_statements, required_checks
-from builder.artifacts.manifests import State, Wanted, state_of
+from builder.artifacts.manifests import State, Wanted, read_statements, state_of
 from builder.artifacts.oci import read_layout
 from builder.model import PlannedImage
+from builder.model.agreement import faults_of, required_checks
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.artifacts.agreement import faults_of, read_statements, required_checks
+from builder.artifacts.manifests import read_statements
 from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
+from builder.model.agreement import faults_of, required_checks
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 
-from builder.artifacts.agreement import outcomes_of, run_faults
 from builder.facts.gpus import capability_of
+from builder.model.agreement import outcomes_of, run_faults
 from builder.model.cells import Cell
 from builder.model.exact_json import member, part
 from builder.model.names import FAILED, FORMATS, NONE

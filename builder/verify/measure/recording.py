@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from builder import facts
-from builder.artifacts.agreement import BENCH
 from builder.artifacts.manifests import write_manifest
 from builder.build.run import Run, now
 from builder.facts.versions import split_mpi
 from builder.model import FORMATS, SKIPPED
+from builder.model.agreement import BENCH
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in

@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from builder.model.exact_json import member, parsed, part
+from builder.model.exact_json import member, part
 from builder.model.manifest import Manifest, required_runs
 from builder.model.names import FAILED, NONE, PASSED, SKIPPED
 from builder.model.package_indices import states_in
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
 from builder.model.results import Outcome
-from builder.system.atomic import read_regular
 
 CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
 BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes
@@ -96,19 +95,6 @@ def formats_not_run(manifest: Manifest) -> list[str]:
     """The formats in which no run of the checks is in a manifest; runs are `oci`, `oci-podman`."""
     run = {name.partition("-")[0] for name in manifest.checks}
     return sorted(manifest.artifacts.keys() - run)
-
-
-def read_statements(folder: Path, manifest: Manifest) -> dict[str, Statement | None]:
-    """The evidence that a manifest in a folder names, None where it cannot be read."""
-
-    def read(name: str) -> Statement | None:
-        try:
-            found = parsed(read_regular(folder / name, follow=True), most=None)
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
-
-    return {name: read(name) for name in manifest.evidence}
 
 
 def checked_outcomes(
