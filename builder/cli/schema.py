@@ -13,11 +13,11 @@ from builder.cli.options import Options, Parser, add_project
 from builder.host.contracts import contract_of_node
 from builder.host.records import host_of
 from builder.load import schemas
+from builder.load.bases import ARGUMENTS
 from builder.load.document import Node
 from builder.load.faults import Faults
-from builder.load.toolkits import ARGUMENTS
 from builder.trust.policy.cases import case_of
-from builder.trust.policy.reading import policy_of
+from builder.trust.policy.site_policy import policy_of
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML language server reads
 _TITLES = {

@@ -10,9 +10,9 @@ from builder.load.document import Node, parse_bytes
 from builder.load.faults import Faults
 from builder.load.readers import Table, architecture, one_of, text, version
 from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target, words
+from builder.model.cells import MPI_ROUTES
 from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
 from builder.model.errors import BadInput
-from builder.model.names import MPI_ROUTES
 
 _DEEPEST, _LONGEST = 8, 4000  # parts of a label's key, letters of key and value
 _ABIS = sorted({one.abi for one in facts.MPI_FAMILIES.values()})

@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from builder.model.cells import FAILED, NONE, PASSED, SKIPPED
 from builder.model.exact_json import member, part
-from builder.model.manifest import Manifest, required_runs
-from builder.model.names import FAILED, NONE, PASSED, SKIPPED
+from builder.model.manifest import Manifest, Outcome, required_runs
 from builder.model.package_indices import states_in
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
-from builder.model.results import Outcome
 
 CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
 BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes

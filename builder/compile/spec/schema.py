@@ -37,7 +37,7 @@ _BY_KIND: Mapping[str, dict[str, object]] = {
         ]
     },
 }
-# The arguments of the blocks that are not hpccm's; builder.load.toolkits says them in words.
+# The arguments of the blocks that are not hpccm's; builder.load.bases says them in words.
 _WITH_EXTRA: dict[str, object] = {"enum": [True, False, OPTIONAL]}
 _TOOLKITS: Mapping[str, dict[str, object]] = {
     "capabilities": {

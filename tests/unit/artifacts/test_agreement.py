@@ -20,7 +20,7 @@ from builder.model.agreement import CHECK, as_judged, faults_of
 from builder.model.manifest import manifest_from
 from builder.reports.report.folder import report_folder
 from builder.reports.report.view import BuildRun
-from builder.verify.proven import proven_state
+from builder.verify.finished_images import proven_state
 
 Json = dict[str, Any]
 NAME = "evidence/sif.json"

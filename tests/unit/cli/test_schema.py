@@ -17,7 +17,7 @@ from samples import ROOT
 
 from builder.cli import main
 from builder.cli.schema import FILE_KINDS, RESULT_KINDS, schema_of
-from builder.load.toolkits import toolkit_faults
+from builder.load.bases import toolkit_faults
 from builder.model import BlockUse, Where
 
 DATA = ROOT / "tests/data"

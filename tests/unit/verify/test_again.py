@@ -15,7 +15,7 @@ from builder.cli import main
 from builder.model.agreement import Statement
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.records import write
-from builder.verify.again import merged, with_emulation
+from builder.verify.finished_images import merged, with_emulation
 
 MANIFEST = {
     "image": "x/../../../victim",
