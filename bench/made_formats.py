@@ -28,7 +28,7 @@ from builder.model.manifest import InImageCheck
 from builder.model.scripts import RUNSCRIPT, TEST
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import Target
+from builder.verify.checks import ProofTarget
 from builder.verify.harness import altered_harness
 from builder.verify.metadata import compared
 from builder.verify.trees import trees_of
@@ -170,7 +170,7 @@ class Formats:
         check = InImageCheck(
             name="mpi", script="/opt/build-images/checks/mpi", needs=(), timeout_s=1
         )
-        target = Target(
+        target = ProofTarget(
             identifier="small",
             arch="x86_64",
             environment={},

@@ -27,7 +27,8 @@ from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.plan import make_plan
-from builder.verify import Setting, host_facts, write_evidence
+from builder.system.host_facts import host_facts
+from builder.verify.evidence import Setting, write_evidence
 from builder.verify.proof import in_folder
 
 PROJECT = Path(__file__).resolve().parents[1]

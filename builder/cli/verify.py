@@ -31,15 +31,16 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import progress_for
-from builder.verify import RUNNERS
 from builder.verify.container_output import one_line
 from builder.verify.expected import expected_target
-from builder.verify.finished_images import Verified, finished, prove_again
+from builder.verify.finished_images import finished, prove_again
 from builder.verify.launched import LAUNCHED, RankOptions, verify_launched
 from builder.verify.machine_faults import not_tried
 from builder.verify.measure import as_text, exposition
 from builder.verify.measure.recording import measure
 from builder.verify.preparation import versions_of
+from builder.verify.proof import Verified
+from builder.verify.runners import RUNNERS
 
 REPEATS = 5
 LAUNCHERS = ("mpirun", "srun")
@@ -144,9 +145,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: VerifyOptions) -> int:
-    """Run the command; 1 if a check failed, of which a measurement has one; 4 if one could not be
-    tried.
-    """
+    """Run the command; 1 if a check failed, 4 if one could not be tried."""
     ranks = _rank_options(options)
     folder, runners = options.path, distinct(options.runner)
     receipt = _receipt(folder, ranks, options)
@@ -181,17 +180,17 @@ def run(options: VerifyOptions) -> int:
         )
     if options.json:
         more = {"pulled": done.pulled} if done.pulled else {}
-        print(json.dumps(write(done.found) | more, indent=1, sort_keys=True))
+        print(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
     else:
         print(_as_text(done))
     if done.untried and not done.has_failed:
-        raise not_tried(done.found.image, done.untried)
-    return 1 if done.has_failed or done.found.outcome == "failed" else 0
+        raise not_tried(done.record.image, done.untried)
+    return 1 if done.has_failed or done.record.outcome == "failed" else 0
 
 
 def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     """Return a line for each check, also for further runs, which do not decide the outcome."""
-    manifest = done.found
+    manifest = done.record
     lines = [f"{manifest.image}: {manifest.outcome}{notes_on(manifest)}"]
     lines += [
         f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"

@@ -6,6 +6,7 @@ which image it is, and which variables and working directory its programs have.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,12 @@ from builder.build.workspace import FILES
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
-from builder.model.manifest import ProvenImage
-from builder.verify import FormatTree, InImageCheck, Target
-from builder.verify.finished_images import Verified, check_runners, within_reach, work_folder
+from builder.model.manifest import InImageCheck, ProvenImage
+from builder.verify.checks import ProofTarget
+from builder.verify.finished_images import check_runners, within_reach, work_folder
 from builder.verify.harness import SCRIPTS, carried_checks
-from builder.verify.proof import prove, proven_part
-from builder.verify.trees import tree_of_artifact
+from builder.verify.proof import Verified, prove
+from builder.verify.trees import FormatTree, tree_of_artifact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,23 +86,18 @@ def verify_pulled(
     size = (folder / path).stat().st_size if receipt.format != "oci" else 0
     named = Artifact(format=receipt.format, path=path, digest=receipt.digest, size=size)
     with work_folder(run.tools) as work:
-        artifact = within_reach(receipt.format, named, folder, work, said=NAME)
+        artifact = within_reach(receipt.format, named, folder, work, source=NAME)
         check_runners({receipt.format: artifact}, runners)
         run.progress.step(receipt.identifier, f"looking for the checks in {receipt.format}")
         tree = tree_of_artifact(receipt.format, artifact.path, work=work, tools=run.tools)
         target = _target(receipt, tree)
         artifacts: dict[str, Artifact] = {receipt.format: artifact}
-        proof = prove(run, target, artifacts, work=work, folder=folder, runners=runners)
-        return Verified(
-            found=proven_part(receipt.identifier, run, proof),
-            pulled=receipt.digest,
-            runs=tuple(proof.outcomes),
-            untried=proof.untried,
-        )
+        verified = prove(run, target, artifacts, work=work, folder=folder, runners=runners)
+        return dataclasses.replace(verified, pulled=receipt.digest)
 
 
-def _target(receipt: Receipt, tree: FormatTree) -> Target:
-    return Target(
+def _target(receipt: Receipt, tree: FormatTree) -> ProofTarget:
+    return ProofTarget(
         identifier=receipt.identifier,
         arch=receipt.arch,
         environment=receipt.environment,

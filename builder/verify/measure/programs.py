@@ -134,7 +134,7 @@ def bare_runner(container: Container, environment: Mapping[str, str]) -> Iterato
             prefix=tuple(
                 words(
                     str(root),
-                    container.shown,
+                    str(container.data or ""),
                     {**environment, "HOME": HOME_IN_CONTAINER},
                     directory=container.directory,
                     is_root=is_root,

@@ -17,7 +17,7 @@ from builder.model.agreement import BENCH
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
-from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
+from builder.verify.evidence import Setting, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure import (
     BARE,
@@ -39,7 +39,7 @@ from builder.verify.measure import (
     run_rounds,
 )
 from builder.verify.proof import emulator_of
-from builder.verify.runners import Container
+from builder.verify.runners import DEFAULTS, RUNNERS, Container, Kind
 
 _RANKS = 2
 

@@ -30,9 +30,9 @@ from builder.plan import make_plan
 from builder.plan.keys import StageKeys
 from builder.system.files import write_atomically
 from builder.system.home import Home
+from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
-from builder.verify import host_facts
 from builder.verify.main_job import Results, run_job
 
 

@@ -13,11 +13,12 @@ import pytest
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
+from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
-from builder.verify import RUNNERS, InImageCheck, Target
 from builder.verify.checks import (
+    ProofTarget,
     after_a_loss,
     environment_outcome,
     not_started,
@@ -25,6 +26,7 @@ from builder.verify.checks import (
     passed,
     why_no_gpu,
 )
+from builder.verify.runners import RUNNERS
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
 
@@ -88,7 +90,7 @@ def verifying() -> Verify:
         commands = dict(zip([check.script for check in checks], results, strict=True))
         runner = FakeRunner({"sh": env or done(ENV_OUTPUT), **commands})
 
-        target = Target(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
+        target = ProofTarget(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
         found = outcomes_in(target, RUNNERS["charliecloud"], runner, gpu=gpu)
         assert [call for call in runner.calls if call[0][0] not in {"sh", "cat"}] == [
             ((check.script,), 60) for check in checks
@@ -239,7 +241,7 @@ def test_each_check_has_its_own_outcome(verify: Verify) -> None:
 
 
 def test_a_container_that_does_not_start_fails_every_check() -> None:
-    target = Target(
+    target = ProofTarget(
         identifier="x", arch="x86_64", environment={}, checks=(a_check("a"), a_check("b"))
     )
     found = not_started(target, StepFailed("buildah from: exit status 125", tail=["no such image"]))
@@ -293,7 +295,7 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
 def test_an_image_that_sets_home_is_sound() -> None:
     """Each runner is told another HOME, so that nothing can be said of the image's."""
     runner = FakeRunner({"sh": done(env("HOME=/tmp"))})
-    target = Target(identifier="x", arch="x86_64", environment={"HOME": "/root"}, checks=())
+    target = ProofTarget(identifier="x", arch="x86_64", environment={"HOME": "/root"}, checks=())
     [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
     assert outcome.outcome == PASSED
 
@@ -305,7 +307,7 @@ def test_a_variable_that_no_shell_hands_on_is_compared_if_it_is_there(
     printed: str, expected: str
 ) -> None:
     runner = FakeRunner({"sh": done(env(printed))})
-    target = Target(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
+    target = ProofTarget(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
     [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
     assert outcome.outcome == expected
 
@@ -350,7 +352,7 @@ def an_outcome(outcome: str, check: str = "mpi") -> Outcome:
 
 def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> None:
     checks = (a_check("gpu", ("gpu",)), a_check("compute", ("gpu",)), a_check("mpi", ("mpi",)))
-    target = Target(identifier="x", arch="x86_64", environment={}, checks=checks)
+    target = ProofTarget(identifier="x", arch="x86_64", environment={}, checks=checks)
     found = after_a_loss(
         [an_outcome(PASSED, "gpu"), an_outcome(SKIPPED, "compute"), an_outcome(SKIPPED, "mpi")],
         target,
@@ -382,7 +384,9 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
 def test_why_gpus_are_not_handed_over(
     needs: tuple[str, ...], driver: str, why: str, tmp_path: Path
 ) -> None:
-    target = Target(identifier="x", arch="x86_64", environment={}, checks=(a_check(needs=needs),))
+    target = ProofTarget(
+        identifier="x", arch="x86_64", environment={}, checks=(a_check(needs=needs),)
+    )
     kind = dataclasses.replace(RUNNERS["docker"], no_gpu=lambda _: "there is no toolkit")
     host = HostFacts(arch="x86_64", kernel="6", cpu="c", cores=1, os="o", driver=driver)
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))

@@ -12,14 +12,8 @@ import pytest
 
 from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.verify import (
-    HostFacts,
-    Setting,
-    host_facts,
-    images_own,
-    lost_gpus,
-    write_evidence,
-)
+from builder.system.host_facts import HostFacts, host_facts, lost_gpus
+from builder.verify.evidence import Setting, images_own, write_evidence
 
 HOST = HostFacts(arch="x86_64", kernel="6.1", cpu="a cpu", cores=2, os="Debian")
 V100 = "Tesla V100-SXM2-32GB"
