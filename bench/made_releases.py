@@ -28,7 +28,7 @@ from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Sele
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.plan import make_plan
 from builder.system.host_facts import host_facts
-from builder.verify.evidence import Setting, write_evidence
+from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.proof import in_folder
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -172,24 +172,19 @@ def _layer(layout: Path, name: str, size: int) -> Layer:
 
 
 def _evidence(folder: Path, image: PlannedImage, name: str, artifacts: Sequence[Artifact]) -> str:
-    path = write_evidence(
-        folder / "evidence",
-        name,
+    evidence = RunEvidence(
         identifier=image.identifier,
         artifacts=artifacts,
         outcomes=OUTCOMES,
-        scripts={},
-        setting=Setting(
-            format=name,
-            runner="none",
-            runner_version="0",
-            host=host_facts(),
-            started="2026-01-01T00:00:00+00:00",
-            finished="2026-01-01T00:00:01+00:00",
-            emulator="qemu" if image.cell.arch != host_facts().arch else "",
-        ),
+        format=name,
+        runner="none",
+        runner_version="0",
+        host=host_facts(),
+        started="2026-01-01T00:00:00+00:00",
+        finished="2026-01-01T00:00:01+00:00",
+        emulator="qemu" if image.cell.arch != host_facts().arch else "",
     )
-    return path.relative_to(folder).as_posix()
+    return write_evidence(folder, name, evidence)
 
 
 def _bill(image: PlannedImage) -> dict[str, object]:

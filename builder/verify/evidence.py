@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -17,6 +17,7 @@ from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.package_indices import IndexState
 from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.model.records import plain, write
 from builder.system.files import write_atomically
 from builder.system.host_facts import HostFacts
 
@@ -80,21 +81,26 @@ def images_own(outcomes: Iterable[Outcome]) -> StartedBy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
-    """The place and time of a run of the checks in one format.
+class RunEvidence:
+    """One run of an image's checks in one format: where and how, and its outcomes.
 
-    `emulator` is the program that ran a foreign architecture's code, and empty where the code ran
-    on the processor. `gpu` says whether the host's GPUs were
-    handed over, and `no_gpu` why not. `indices` are the states of package indices that the image
-    was made with. Times are in UTC, as ISO 8601.
+    It is about all of the `artifacts`, and their common tree. `scripts` are the SHA-256 of the
+    checks' scripts, by the checks' names. `emulator` is the program that ran a foreign
+    architecture's code, and empty where the code ran on the processor. `gpu` says whether the
+    host's GPUs were handed over, and `no_gpu` why not. `indices` are the states of package indices
+    that the image was made with. Times are in UTC, as ISO 8601.
     """
 
+    identifier: str
+    artifacts: Sequence[Artifact]
+    outcomes: Sequence[Outcome]
     format: str
     runner: str
     runner_version: str
     host: HostFacts
     started: str
     finished: str
+    scripts: Mapping[str, str] = field(default_factory=dict)
     emulator: str = ""
     launcher: StartedBy = StartedBy()
     gpu: bool = False
@@ -102,130 +108,104 @@ class Setting:
     tools: Mapping[str, str] = field(default_factory=dict)
     indices: tuple[IndexState, ...] = ()
 
-    @property
-    def as_json(self) -> dict[str, object]:
+    def statement(self) -> dict[str, object]:
+        """Return the in-toto statement.
+
+        A skipped check is listed among the warnings, never among the passed ones, and the result is
+        then `WARNED`.
+        """
+        checks = {
+            result: [outcome.check for outcome in self.outcomes if outcome.outcome == result]
+            for result in (PASSED, SKIPPED, FAILED)
+        }
+        return {
+            "_type": STATEMENT,
+            "subject": [
+                {"name": f"{self.identifier}/{name}", "digest": dict([digest.split(":", 1)])}
+                for name, digest in self._subjects()
+            ],
+            "predicateType": TEST_RESULT,
+            "predicate": {
+                "result": "FAILED" if checks[FAILED] else "WARNED" if checks[SKIPPED] else "PASSED",
+                "configuration": [
+                    {"name": "run", "uri": HARNESS, "annotations": self._setting()},
+                    *(self._check(outcome) for outcome in self.outcomes),
+                ],
+                "passedTests": checks[PASSED],
+                "warnedTests": checks[SKIPPED],
+                "failedTests": checks[FAILED],
+            },
+        }
+
+    def _setting(self) -> dict[str, object]:
         return {
             "format": self.format,
             "runner": {"name": self.runner, "version": self.runner_version},
-            "launcher": asdict(self.launcher),
+            "launcher": write(self.launcher),
             "emulated": bool(self.emulator),
             "emulator": self.emulator,
             "gpu": {"handed_over": self.gpu, "reason": self.no_gpu},
             "started": self.started,
             "finished": self.finished,
-            "host": {**asdict(self.host), "gpus": list(self.host.gpus)},
+            "host": write(self.host),
             "tools": dict(self.tools),
-            "indices": [asdict(state) for state in self.indices],
+            "indices": plain(self.indices),
+        }
+
+    def _subjects(self) -> list[tuple[str, str]]:
+        """Return names and digests of artifacts and their trees; of equal trees there is one."""
+        trees = [
+            (f"{artifact.format}/tree", artifact.tree_digest)
+            for artifact in self.artifacts
+            if artifact.tree_digest
+        ]
+        digests = {digest for _, digest in trees}
+        if len(digests) == 1:
+            trees = [("tree", digests.pop())]
+        return [*((artifact.format, artifact.digest) for artifact in self.artifacts), *trees]
+
+    def _check(self, outcome: Outcome) -> dict[str, object]:
+        """Return a ResourceDescriptor: the script's digest, or the harness's own check."""
+        script = self.scripts.get(outcome.check)
+        return {
+            "name": outcome.check,
+            **({"digest": {"sha256": script}} if script else {"uri": f"{HARNESS}#{outcome.check}"}),
+            "annotations": {
+                "outcome": outcome.outcome,
+                "reason": outcome.reason,
+                "duration_s": round(outcome.duration_s, 3),
+                "data": dict(outcome.data),
+            },
         }
 
 
-def write_evidence(
-    folder: Path,
-    name: str,
-    *,
-    identifier: str,
-    artifacts: Sequence[Artifact],
-    outcomes: Sequence[Outcome],
-    scripts: Mapping[str, str],
-    setting: Setting,
-) -> Path:
-    """Write `NAME.json`, and beside it `NAME.xml` for JUnit's readers; return the first one's path.
+def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
+    """Write `evidence/NAME.json` in an image's folder, and `NAME.xml` for JUnit's readers.
 
-    `scripts` are the SHA-256 of the checks' scripts, by the checks' names.
+    Return the first one's path, relative to the folder.
     """
-    content = statement(
-        identifier=identifier,
-        artifacts=artifacts,
-        outcomes=outcomes,
-        scripts=scripts,
-        setting=setting,
-    )
     properties = {
-        "image": identifier,
-        **{artifact.format: artifact.digest for artifact in artifacts},
-        "runner": f"{setting.runner} {setting.runner_version}",
-        "launcher": str(setting.launcher),
-        "emulated": setting.emulator or "no",
-        "machine": f"{setting.host.arch}, {setting.host.cpu}",
-        "gpus": ", ".join(setting.host.gpus) or "none",
+        "image": run.identifier,
+        **{artifact.format: artifact.digest for artifact in run.artifacts},
+        "runner": f"{run.runner} {run.runner_version}",
+        "launcher": str(run.launcher),
+        "emulated": run.emulator or "no",
+        "machine": f"{run.host.arch}, {run.host.cpu}",
+        "gpus": ", ".join(run.host.gpus) or "none",
     }
-    suite = f"{identifier}.{name}"
-    xml = junit_xml(suite, outcomes, started=setting.started, properties=properties)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    write_atomically(folder / f"{name}.json", text)
-    write_atomically(folder / f"{name}.xml", xml.decode())
-    return folder / f"{name}.json"
-
-
-def statement(
-    *,
-    identifier: str,
-    artifacts: Sequence[Artifact],
-    outcomes: Sequence[Outcome],
-    scripts: Mapping[str, str],
-    setting: Setting,
-) -> dict[str, object]:
-    """Return the statement of one run about all artifacts of the cell and their common tree.
-
-    A skipped check is listed among the warnings, never among the passed ones, and the result is
-    then `WARNED`.
-    """
-    checks = {
-        result: [outcome.check for outcome in outcomes if outcome.outcome == result]
-        for result in (PASSED, SKIPPED, FAILED)
-    }
-    return {
-        "_type": STATEMENT,
-        "subject": [
-            {"name": f"{identifier}/{name}", "digest": dict([digest.split(":", 1)])}
-            for name, digest in _subjects(artifacts)
-        ],
-        "predicateType": TEST_RESULT,
-        "predicate": {
-            "result": "FAILED" if checks[FAILED] else "WARNED" if checks[SKIPPED] else "PASSED",
-            "configuration": [
-                {"name": "run", "uri": HARNESS, "annotations": setting.as_json},
-                *(_check(outcome, scripts) for outcome in outcomes),
-            ],
-            "passedTests": checks[PASSED],
-            "warnedTests": checks[SKIPPED],
-            "failedTests": checks[FAILED],
-        },
-    }
+    suite = f"{run.identifier}.{name}"
+    xml = junit_xml(suite, run.outcomes, started=run.started, properties=properties)
+    text = json.dumps(run.statement(), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    (folder / "evidence").mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"evidence/{name}.json", text)
+    write_atomically(folder / f"evidence/{name}.xml", xml.decode())
+    return f"evidence/{name}.json"
 
 
 def evidence_schema() -> dict[str, object]:
     """Return the JSON Schema of `evidence/*.json`."""
     schema: dict[str, object] = json.loads(_SCHEMA.read_text())
     return schema
-
-
-def _subjects(artifacts: Sequence[Artifact]) -> list[tuple[str, str]]:
-    """Return the names and digests of artifacts and of their trees; of equal trees there is one."""
-    subjects = [(artifact.format, artifact.digest) for artifact in artifacts]
-    trees = [
-        (f"{artifact.format}/tree", artifact.tree_digest)
-        for artifact in artifacts
-        if artifact.tree_digest
-    ]
-    digests = {digest for _, digest in trees}
-    return subjects + ([("tree", digests.pop())] if len(digests) == 1 else trees)
-
-
-def _check(outcome: Outcome, scripts: Mapping[str, str]) -> dict[str, object]:
-    """Return a ResourceDescriptor: the script's digest, or the harness's own check."""
-    script = scripts.get(outcome.check)
-    return {
-        "name": outcome.check,
-        **({"digest": {"sha256": script}} if script else {"uri": f"{HARNESS}#{outcome.check}"}),
-        "annotations": {
-            "outcome": outcome.outcome,
-            "reason": outcome.reason,
-            "duration_s": round(outcome.duration_s, 3),
-            "data": dict(outcome.data),
-        },
-    }
 
 
 # ---- JUnit XML, with the elements of https://github.com/testmoapp/junitxml ----

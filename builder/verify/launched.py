@@ -27,9 +27,10 @@ from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
+from builder.system.host_facts import HostFacts
 from builder.system.process import Completed
 from builder.verify.container_output import LONGEST, readable
-from builder.verify.evidence import Setting, StartedBy, write_evidence
+from builder.verify.evidence import RunEvidence, StartedBy, write_evidence
 from builder.verify.finished_images import (
     finished,
     subjects,
@@ -123,26 +124,35 @@ def verify_launched(
     with work_folder(run.tools) as work:
         artifacts = _artifacts(manifest, runners, folder, work)
         for ranks in _all_ranks(project, options, manifest, artifacts):
-            name, started = ranks.kind.format, now()
+            form, started = ranks.kind.format, now()
             run.progress.step(manifest.image, f"{ranks.check} in {ranks.kind.program}")
             outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
-            outcomes.setdefault(name, []).append(outcome)
+            outcomes.setdefault(form, []).append(outcome)
             if outcome.outcome == SKIPPED:
                 continue
-            if name not in programs:
-                programs[name] = program_digest(artifacts[name], work=work, tools=run.tools)
-            setting = _setting(run, ranks, started_by, started, manifest)
-            emulated[f"{name}-{outcome.check}"] = bool(setting.emulator)
-            path = write_evidence(
-                folder / "evidence",
-                f"{name}-{outcome.check}",
+            if form not in programs:
+                programs[form] = program_digest(artifacts[form], work=work, tools=run.tools)
+            host, emulator = _host(run, ranks, started_by)
+            emulated[f"{form}-{outcome.check}"] = bool(emulator)
+            program = ranks.kind.program
+            record = RunEvidence(
                 identifier=manifest.image,
-                artifacts=subjects(manifest, artifacts[name]),
+                artifacts=subjects(manifest, artifacts[form]),
                 outcomes=[outcome],
-                scripts={outcome.check: programs[name]} if programs[name] else {},
-                setting=setting,
+                scripts={outcome.check: programs[form]} if programs[form] else {},
+                format=form,
+                runner=program,
+                runner_version=run.versions.get(program, ""),
+                host=host,
+                started=started,
+                finished=now(),
+                emulator=emulator,
+                launcher=started_by,
+                no_gpu=_NO_GPU,
+                tools=run.versions,
+                indices=states_in(manifest.inputs),
             )
-            evidence.append(path.relative_to(folder).as_posix())
+            evidence.append(write_evidence(folder, f"{form}-{outcome.check}", record))
     updated = _updated(manifest, outcomes, evidence, emulated)
     if evidence:
         updated = write_manifest(folder, updated, evidence)
@@ -224,28 +234,16 @@ def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
     return entry.content if entry and entry.kind == "file" else ""
 
 
-def _setting(
-    run: Run, ranks: Ranks, started_by: StartedBy, started: str, manifest: Manifest
-) -> Setting:
-    """Say where the ranks ran: the first machine stands for all, unless one emulated."""
-    program, machines = ranks.kind.program, started_by.machines
+def _host(run: Run, ranks: Ranks, started_by: StartedBy) -> tuple[HostFacts, str]:
+    """Return where the ranks ran, and what emulated them.
+
+    The first machine stands for all, unless one emulated.
+    """
+    machines, emulator = started_by.machines, emulator_of(run, ranks.arch)
+    if not machines:
+        return run.host, emulator
     foreign = [machine for machine in machines if machine.arch != ranks.arch]
-    emulator = emulator_of(run, ranks.arch)
-    if machines:
-        emulator = (emulator or "qemu") if foreign else ""
-    return Setting(
-        format=ranks.kind.format,
-        runner=program,
-        runner_version=run.versions.get(program, ""),
-        host=(foreign or machines)[0].facts if machines else run.host,
-        started=started,
-        finished=now(),
-        emulator=emulator,
-        launcher=started_by,
-        no_gpu=_NO_GPU,
-        tools=run.versions,
-        indices=states_in(manifest.inputs),
-    )
+    return (foreign or machines)[0].facts, (emulator or "qemu") if foreign else ""
 
 
 def _updated(

@@ -27,7 +27,7 @@ from builder.verify.checks import (
     why_no_gpu,
 )
 from builder.verify.container_output import LONGEST
-from builder.verify.evidence import Setting, images_own, write_evidence
+from builder.verify.evidence import RunEvidence, images_own, write_evidence
 from builder.verify.harness import altered_harness, carried_harness, lacking_mpi, with_carried
 from builder.verify.machine_faults import machines_fault, not_tried
 from builder.verify.metadata import compared
@@ -77,7 +77,7 @@ def prove(
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
     paths = {name: artifact.path for name, artifact in artifacts.items()}
     untried: dict[str, str] = {}
-    runs: dict[str, tuple[tuple[Outcome, ...], Setting]] = {}
+    runs: dict[str, RunEvidence] = {}
     with contextlib.ExitStack() as held:
         with _pool(run) as pool:  # containers are made meanwhile; checks run when it is quiet
             trees_read = reading_trees(paths, work=work, tools=run.tools, pool=pool)
@@ -94,27 +94,21 @@ def prove(
         shared = (equal, *altered_harness(target, trees))
         for container in containers:
             try:
-                outcomes, setting = _run(run, target, container)
+                evidence = _run(run, target, container)
             except MissingPrerequisite as error:
                 untried[container.name] = str(error.args[0])
-            else:
-                runs[container.name] = ((*shared, *outcomes), setting)
+                continue
+            runs[container.name] = dataclasses.replace(
+                evidence,
+                artifacts=list(proven.values()),
+                outcomes=(*shared, *evidence.outcomes),
+                scripts=_scripts(target, trees.get(evidence.format)),
+            )
     if not runs:
         raise not_tried(target.identifier, untried)
-    evidence = [
-        write_evidence(
-            folder / "evidence",
-            name,
-            identifier=target.identifier,
-            artifacts=list(proven.values()),
-            outcomes=outcomes,
-            scripts=_scripts(target, trees.get(setting.format)),
-            setting=setting,
-        )
-        for name, (outcomes, setting) in runs.items()
-    ]
-    checks = {name: outcomes for name, (outcomes, _) in runs.items()}
-    emulated = tuple(sorted(name for name, (_, setting) in runs.items() if setting.emulator))
+    files = tuple(write_evidence(folder, name, evidence) for name, evidence in runs.items())
+    checks = {name: tuple(evidence.outcomes) for name, evidence in runs.items()}
+    emulated = tuple(sorted(name for name, evidence in runs.items() if evidence.emulator))
     gpu_checks = {check.name for check in target.checks if check.needs_gpu}
     has_passed = all(passed(checks[name]) for name in required_runs(checks))
     record = ProvenImage(
@@ -129,7 +123,7 @@ def prove(
         checks=checks,
         outcome="verified" if has_passed else "failed",
         proven_on_gpu=proven_on_gpu(gpu_checks, proven, checks),
-        evidence=tuple(path.relative_to(folder).as_posix() for path in evidence),
+        evidence=files,
     )
     return Verified(record=record, runs=tuple(runs), untried=untried)
 
@@ -194,7 +188,7 @@ def _opened(
     return _Opened(kind=kind, container=container, runner=runner, no_gpu=no_gpu)
 
 
-def _run(run: Run, target: ProofTarget, opened: _Opened) -> tuple[tuple[Outcome, ...], Setting]:
+def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
     """Run the checks in a container; raises `MissingPrerequisite` if this machine cannot."""
     kind, runner, started = opened.kind, opened.runner, now()
     if isinstance(runner, MissingPrerequisite):
@@ -211,7 +205,10 @@ def _run(run: Run, target: ProofTarget, opened: _Opened) -> tuple[tuple[Outcome,
     outcomes += lacking_mpi(target)
     if lost := lost_gpus(run.host, host_facts()):
         outcomes = after_a_loss(outcomes, target, lost)
-    setting = Setting(
+    return RunEvidence(
+        identifier=target.identifier,
+        artifacts=(),
+        outcomes=outcomes,
         format=kind.format,
         runner=kind.program,
         runner_version=run.versions.get(kind.program) or run.tools.version(kind.program),
@@ -225,7 +222,6 @@ def _run(run: Run, target: ProofTarget, opened: _Opened) -> tuple[tuple[Outcome,
         tools=run.versions,
         indices=target.indices,
     )
-    return outcomes, setting
 
 
 def emulator_of(run: Run, *archs: str) -> str:

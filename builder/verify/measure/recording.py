@@ -17,7 +17,7 @@ from builder.model.agreement import BENCH
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
-from builder.verify.evidence import Setting, write_evidence
+from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure import (
     BARE,
@@ -166,12 +166,11 @@ def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Mani
 
     Of what a busy machine could not tell there is none: that says nothing of the image.
     """
-    evidence = [
+    files = [
         _evidence(run, image, folder, place, measured)
         for place in measured.places
         if place.name != BARE and measured.collapse_in(place.name).outcome != SKIPPED
     ]
-    files = [file.relative_to(folder).as_posix() for file in evidence]
     return write_manifest(folder, with_measurement(image.record, measured, files), files)
 
 
@@ -189,25 +188,21 @@ def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[
 
 def _evidence(
     run: Run, image: OpenImage, folder: Path, place: PlaceFacts, measured: Measured
-) -> Path:
+) -> str:
     ran = place.name.partition("-")[0]
-    return write_evidence(
-        folder / "evidence",
-        f"{place.name}{BENCH}",
+    evidence = RunEvidence(
         identifier=measured.image,
         artifacts=subjects(image.record, image.artifacts[ran]),
         outcomes=[measured.collapse_in(place.name)],
-        scripts={},
-        setting=Setting(
-            format=ran,
-            runner=place.runner,
-            runner_version=place.version,
-            host=measured.host,
-            started=measured.started,
-            finished=measured.finished,
-            emulator=measured.emulator,
-            no_gpu="no program that is measured uses one",
-            tools=run.versions,
-            indices=states_in(image.record.inputs),
-        ),
+        format=ran,
+        runner=place.runner,
+        runner_version=place.version,
+        host=measured.host,
+        started=measured.started,
+        finished=measured.finished,
+        emulator=measured.emulator,
+        no_gpu="no program that is measured uses one",
+        tools=run.versions,
+        indices=states_in(image.record.inputs),
     )
+    return write_evidence(folder, f"{place.name}{BENCH}", evidence)

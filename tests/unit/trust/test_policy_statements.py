@@ -28,7 +28,7 @@ from builder.trust.policy.records import (
     as_lines,
     refused,
 )
-from builder.verify.evidence import Setting, statement
+from builder.verify.evidence import RunEvidence
 
 DIGEST = "a1" * 32
 HOST = HostFacts(
@@ -44,16 +44,6 @@ HOST = HostFacts(
 
 def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict[str, Any]:
     """As verification writes it."""
-    setting = Setting(
-        format="sif",
-        runner="apptainer",
-        runner_version="1.4",
-        host=HOST,
-        started="2026-11-20T10:00:00+00:00",
-        finished="2026-11-20T10:05:00+00:00",
-        gpu=gpu,
-        no_gpu="" if gpu else "none",
-    )
     outcomes = [
         Outcome(check=name, outcome=outcome, reason="x", duration_s=1.0)
         for name, outcome in (("mpi", "passed"), ("gpu", "skipped"), ("fio", "failed"))
@@ -68,9 +58,19 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
         )
         for name, one in zip(("oci", "sif"), (trees * 2)[:2], strict=True)
     ]
-    return statement(
-        identifier="hpc-base", artifacts=artifacts, outcomes=outcomes, scripts={}, setting=setting
-    )
+    return RunEvidence(
+        identifier="hpc-base",
+        artifacts=artifacts,
+        outcomes=outcomes,
+        format="sif",
+        runner="apptainer",
+        runner_version="1.4",
+        host=HOST,
+        started="2026-11-20T10:00:00+00:00",
+        finished="2026-11-20T10:05:00+00:00",
+        gpu=gpu,
+        no_gpu="" if gpu else "none",
+    ).statement()
 
 
 def signed(kind: str, predicate: dict[str, Any]) -> dict[str, Any]:
