@@ -34,16 +34,16 @@ from builder.system.terminal import progress_for
 from builder.verify.container_output import one_line
 from builder.verify.expected import expected_target
 from builder.verify.finished_images import finished, prove_again
-from builder.verify.launched import LAUNCHED, RankOptions, verify_launched
+from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.machine_faults import not_tried
 from builder.verify.measure import as_text, exposition
 from builder.verify.measure.recording import measure
 from builder.verify.preparation import versions_of
 from builder.verify.proof import Verified
+from builder.verify.ranks.launchers import LAUNCHERS, Start
 from builder.verify.runners import RUNNERS
 
 REPEATS = 5
-LAUNCHERS = ("mpirun", "srun")
 _RANKS = 4
 _FOR_RANKS = ("ranks", "nodes", "bind_mpi", "launcher_option", "timeout")
 
@@ -179,7 +179,7 @@ def run(options: VerifyOptions) -> int:
             )
         )
     if options.json:
-        more = {"pulled": done.pulled} if done.pulled else {}
+        more = {"pulled": receipt.digest} if receipt else {}
         print(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
     else:
         print(_as_text(done))
@@ -201,7 +201,7 @@ def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     return "\n".join(lines)
 
 
-def _receipt(folder: Path, ranks: RankOptions | None, options: VerifyOptions) -> Receipt | None:
+def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> Receipt | None:
     """Return the receipt of a pulled image; None for the folder that an image was built in."""
     if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
         return None
@@ -216,10 +216,7 @@ def _receipt(folder: Path, ranks: RankOptions | None, options: VerifyOptions) ->
 
 def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     measured, manifest = measure(
-        run,
-        folder,
-        runners=distinct(options.runner),
-        repeats=options.repeats or REPEATS,
+        run, folder, runners=distinct(options.runner), repeats=options.repeats or REPEATS
     )
     refresh(folder.parent, manifest)
     if options.prometheus:
@@ -231,20 +228,20 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     return MissingPrerequisite.exit_code if untold else 0
 
 
-def _launched(run: Run, folder: Path, ranks: RankOptions, options: VerifyOptions) -> int:
+def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> int:
     done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
     if options.json:
         print(manifest_text(done.manifest), end="")
         return done.exit_code
-    print(f"{done.manifest.image}: {ranks.ranks} ranks{', emulated' if done.emulated else ''}")
+    print(f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}")
     for artifact_format, outcomes in done.outcomes.items():
         for check in outcomes:
             print(f"  {artifact_format:12} {check.check:16} {check.outcome:8} {check.reason}")
     return done.exit_code
 
 
-def _rank_options(options: VerifyOptions) -> RankOptions | None:
-    """Return the options of ranks; None without a launcher. Options without effect are errors."""
+def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
+    """Return the ways to start ranks, if any. Options without effect are errors."""
     for name in ("repeats", "prometheus"):
         if getattr(options, name) and not options.bench:
             options.parser.error(f"--{name} goes with --bench")
@@ -253,7 +250,7 @@ def _rank_options(options: VerifyOptions) -> RankOptions | None:
         if named:
             text = f"{', '.join(named)}: for ranks, which --launcher mpirun or srun starts"
             options.parser.error(text)
-        return None
+        return ()
     if options.bench:
         options.parser.error("--bench measures, --launcher checks: one of them")
     if others := [name for name in options.runner if name not in LAUNCHED]:
@@ -264,11 +261,15 @@ def _rank_options(options: VerifyOptions) -> RankOptions | None:
         few = f"{ranks} rank{'s' if ranks > 1 else ''}"
         text = f"--nodes {nodes}: {few} cannot be on so many; --ranks {nodes} can"
         options.parser.error(text)
-    return RankOptions(
-        launchers=distinct(options.launcher),
-        ranks=ranks,
-        nodes=nodes,
-        bind_mpi=options.bind_mpi or "",
-        options=tuple(options.launcher_option),
-        timeout_s=options.timeout or 0,
+    return tuple(
+        Start(
+            launcher=launcher,
+            ranks=ranks,
+            nodes=nodes,
+            options=tuple(options.launcher_option),
+            timeout_s=options.timeout or 0,
+            bind=bind,
+        )
+        for launcher in distinct(options.launcher)
+        for bind in dict.fromkeys(("", options.bind_mpi or ""))
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import platform
 import shlex
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ from builder.verify.finished_images import (
 )
 from builder.verify.proof import emulator_of
 from builder.verify.ranks import launchers
-from builder.verify.ranks.launchers import SRUN, ImageMpi, Launcher, Start, Unfit
+from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit
 from builder.verify.ranks.library import BoundLibrary, bound_library
 from builder.verify.ranks.outcomes import GRACE_S, rank_outcome
 from builder.verify.runners import RUNNERS, Around, Container, Kind
@@ -52,22 +52,6 @@ PROGRAM = "/opt/build-images/bin/mpi"
 _NO_GPU = "its program needs none"
 _SLACK_S = 15.0
 _KILL_AFTER_S = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankOptions:
-    """How ranks are to be started: by each of `launchers`.
-
-    `nodes` and `timeout_s` are 0, and `bind_mpi` is empty, where nothing was said of them.
-    `options` go to the launcher as they are.
-    """
-
-    launchers: tuple[str, ...]
-    ranks: int
-    nodes: int = 0
-    bind_mpi: str = ""
-    options: tuple[str, ...] = ()
-    timeout_s: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,8 +75,7 @@ class Launched:
 class Ranks:
     """An artifact with the MPI in it, what runs it, and how its ranks are to be started.
 
-    `has_program` says whether the image has what the ranks run, the check `mpi`. `bind` is the
-    folder of the host's MPI, or `auto`; empty for the image's own library.
+    `has_program` says whether the image has what the ranks run, the check `mpi`.
     """
 
     arch: str
@@ -101,16 +84,10 @@ class Ranks:
     mpi: ImageMpi | None
     has_program: bool
     start: Start
-    bind: str = ""
-
-    @property
-    def check(self) -> str:
-        """The name of the outcome."""
-        return f"mpi-{'bind' if self.bind else 'hybrid'}-{self.start.launcher}"
 
 
 def verify_launched(
-    run: Run, project: Path, folder: Path, options: RankOptions, runners: Sequence[str] = ()
+    run: Run, project: Path, folder: Path, starts: Sequence[Start], runners: Sequence[str] = ()
 ) -> Launched:
     """Start the ranks of an image in every way that was asked for, by each of the `runners`.
 
@@ -123,9 +100,9 @@ def verify_launched(
     emulated: dict[str, bool] = {}
     with work_folder(run.tools) as work:
         artifacts = _artifacts(manifest, runners, folder, work)
-        for ranks in _all_ranks(project, options, manifest, artifacts):
+        for ranks in _all_ranks(project, starts, manifest, artifacts):
             form, started = ranks.kind.format, now()
-            run.progress.step(manifest.image, f"{ranks.check} in {ranks.kind.program}")
+            run.progress.step(manifest.image, f"{ranks.start.check} in {ranks.kind.program}")
             outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
             outcomes.setdefault(form, []).append(outcome)
             if outcome.outcome == SKIPPED:
@@ -177,30 +154,20 @@ def _artifacts(
 
 
 def _all_ranks(
-    project: Path, options: RankOptions, manifest: Manifest, artifacts: Mapping[str, Artifact]
+    project: Path, starts: Sequence[Start], manifest: Manifest, artifacts: Mapping[str, Artifact]
 ) -> Iterator[Ranks]:
     check = next((each for each in manifest.in_image_checks if each.name == CHECK), None)
-    mpi = _image_mpi(project, manifest.cell.mpi)
+    mpi, timeout_s = _image_mpi(project, manifest.cell.mpi), check.timeout_s if check else 0
     kinds = [RUNNERS[name] for name in LAUNCHED if RUNNERS[name].format in artifacts]
-    for kind in kinds:
-        for launcher in options.launchers:
-            start = Start(
-                launcher=launcher,
-                ranks=options.ranks,
-                nodes=options.nodes,
-                options=options.options,
-                timeout_s=options.timeout_s or (check.timeout_s if check else 0),
-            )
-            for bind in dict.fromkeys(("", options.bind_mpi)):
-                yield Ranks(
-                    arch=manifest.cell.arch,
-                    kind=kind,
-                    artifact=artifacts[kind.format].path,
-                    mpi=mpi,
-                    has_program=check is not None,
-                    start=start,
-                    bind=bind,
-                )
+    for kind, start in itertools.product(kinds, starts):
+        yield Ranks(
+            arch=manifest.cell.arch,
+            kind=kind,
+            artifact=artifacts[kind.format].path,
+            mpi=mpi,
+            has_program=check is not None,
+            start=dataclasses.replace(start, timeout_s=start.timeout_s or timeout_s),
+        )
 
 
 def _image_mpi(project: Path, value: str) -> ImageMpi | None:
@@ -276,11 +243,11 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
 
     Also return what started them, or was asked to.
     """
-    start, job = ranks.start, f"build-images-{uuid.uuid4().hex[:8]}"
+    start = ranks.start
     started_by = StartedBy(name=start.launcher, ranks=start.ranks, nodes=start.nodes)
     try:
         mpi = _startable(ranks)
-        launcher = launchers.find(start, mpi, tools, job=job)
+        launcher = launchers.find(start, mpi, tools)
         started_by = dataclasses.replace(
             started_by,
             product=launcher.product,
@@ -289,22 +256,23 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
         )
         with contextlib.ExitStack() as held:
             library = None
-            if ranks.bind:
-                bound = bound_library(ranks.bind, mpi, launcher, work=work, tools=tools)
+            if start.bind:
+                bound = bound_library(start.bind, mpi, launcher, work=work, tools=tools)
                 library = held.enter_context(bound)
-            done = _run(ranks, mpi, launcher, library, job=job, work=work, tools=tools)
-    except Unfit as error:
-        return _not_run(ranks, SKIPPED, str(error)), started_by
-    except StepFailed as error:
-        reason = error.tail[-1] if error.tail else error.message
-        text = f"the container could not be unpacked: {reason}"
-        return _not_run(ranks, FAILED, text), started_by
+            done = _run(ranks, mpi, launcher, library, work=work, tools=tools)
+    except (Unfit, StepFailed) as error:
+        result, reason = SKIPPED, str(error)
+        if isinstance(error, StepFailed):
+            cause = error.tail[-1] if error.tail else error.message
+            result, reason = FAILED, f"the container could not be unpacked: {cause}"
+        reason = readable(reason[:LONGEST])
+        return Outcome(check=start.check, outcome=result, reason=reason), started_by
     argv = done.argv[done.argv.index(launcher.command[0]) :]
     tuning = launchers.tuning(launchers.environment(tools))
-    outcome = rank_outcome(ranks.check, start, launcher, library, done, tuning=tuning)
+    outcome = rank_outcome(start, launcher, library, done, tuning=tuning)
     by_host = outcome.data.get("ranks_by_host")
     hosts = {*by_host} if isinstance(by_host, dict) else set()
-    machines = launchers.machines(launcher, tools, job=job) if hosts else ()
+    machines = launchers.machines(launcher, tools) if hosts else ()
     if {machine.name for machine in machines} != hosts:
         machines = ()  # others than those that the ranks were on
     return outcome, dataclasses.replace(started_by, command=shlex.join(argv), machines=machines)
@@ -312,19 +280,16 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
 
 def _startable(ranks: Ranks) -> ImageMpi:
     """Return the MPI of an image whose ranks a launcher can start; raises `Unfit`."""
-    if ranks.mpi is None:
+    mpi, bind, machine = ranks.mpi, ranks.start.bind, platform.machine()
+    if mpi is None:
         raise Unfit("the image has no MPI")
     if not ranks.has_program:
         raise Unfit("the image has no check mpi, whose program the ranks would run")
-    if ranks.mpi.family.host_only and not ranks.bind:
-        raise Unfit(f"the image has no MPI of its own: bind the host's {ranks.mpi.title}")
-    if ranks.bind and ranks.arch != platform.machine():
-        raise Unfit(f"the image is for {ranks.arch}, the host's MPI {platform.machine()}'s")
-    return ranks.mpi
-
-
-def _not_run(ranks: Ranks, outcome: str, reason: str) -> Outcome:
-    return Outcome(check=ranks.check, outcome=outcome, reason=readable(reason[:LONGEST]))
+    if mpi.family.host_only and not bind:
+        raise Unfit(f"the image has no MPI of its own: bind the host's {mpi.title}")
+    if bind and ranks.arch != machine:
+        raise Unfit(f"the image is for {ranks.arch}, the host's MPI {machine}'s")
+    return mpi
 
 
 def _run(
@@ -333,7 +298,6 @@ def _run(
     launcher: Launcher,
     library: BoundLibrary | None,
     *,
-    job: str,
     work: Path,
     tools: Tools,
 ) -> Completed:
@@ -358,5 +322,5 @@ def _run(
             done = runner.run(argv, timeout_s=2 * seconds + _SLACK_S)
         return done
     finally:
-        if launcher.name == SRUN and (not done or done.timed_out or done.returncode):
-            launchers.cancel(job, tools.home)
+        if not done or done.timed_out or done.returncode:
+            launchers.cancel(launcher, tools.home)

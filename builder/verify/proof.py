@@ -43,14 +43,12 @@ class Verified(Generic[Record]):
     """The result of a verification: `runs` are those that were tried, by name.
 
     `untried` says of the others what this machine lacks for them: nothing is known of the image by
-    those, and `record` has what it had before. `pulled` is the digest of an image that was pulled,
-    and has no manifest.
+    those, and `record` has what it had before.
     """
 
     record: Record
     runs: tuple[str, ...]
     untried: Mapping[str, str]
-    pulled: str = ""
 
     @property
     def has_failed(self) -> bool:

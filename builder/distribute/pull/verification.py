@@ -6,7 +6,6 @@ which image it is, and which variables and working directory its programs have.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +91,7 @@ def verify_pulled(
         tree = tree_of_artifact(receipt.format, artifact.path, work=work, tools=run.tools)
         target = _target(receipt, tree)
         artifacts: dict[str, Artifact] = {receipt.format: artifact}
-        verified = prove(run, target, artifacts, work=work, folder=folder, runners=runners)
-        return dataclasses.replace(verified, pulled=receipt.digest)
+        return prove(run, target, artifacts, work=work, folder=folder, runners=runners)
 
 
 def _target(receipt: Receipt, tree: FormatTree) -> ProofTarget:

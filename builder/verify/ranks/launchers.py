@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,47 +76,50 @@ class ImageMpi:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """How ranks are to be started.
+    """A way to start ranks.
 
     On `nodes` nodes, or on as many as the launcher likes if that is 0. `options` go to the
-    launcher as they are. A rank is ended after `timeout_s` seconds.
+    launcher as they are. A rank is ended after `timeout_s` seconds, by default those of the image's
+    check. `bind` is the folder of the host's MPI, or `auto`; empty for the image's own library.
     """
 
     launcher: str
     ranks: int
-    timeout_s: int
+    timeout_s: int = 0
     nodes: int = 0
     options: tuple[str, ...] = ()
+    bind: str = ""
+
+    @property
+    def check(self) -> str:
+        """The name of the outcome."""
+        return f"mpi-{'bind' if self.bind else 'hybrid'}-{self.launcher}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launcher:
     """A launcher of this host: `command` is what stands before what each rank runs.
 
-    `name` is what the caller called it, `product` says whose it is.
+    `name` is what the caller called it, `product` says whose it is. `job` names what Slurm starts.
     """
 
     name: str
     product: str
     version: str
     command: tuple[str, ...]
+    job: str = ""
 
-    @property
-    def title(self) -> str:
-        """`Open MPI 4.1.4`."""
-        return f"{self.product} {self.version}".strip()
+    def __str__(self) -> str:
+        return f"{self.name} of {self.product} {self.version}".rstrip()
 
 
 class Unfit(Exception):
     """Raised where this host cannot start the ranks of an image in that way; its text says why."""
 
 
-def find(start: Start, mpi: ImageMpi, tools: Tools, *, job: str) -> Launcher:
-    """Find the launcher that starts programs of the image's MPI; `job` names what it starts.
-
-    Raises `Unfit`.
-    """
-    return _srun(start, mpi, tools, job) if start.launcher == SRUN else _mpirun(start, mpi, tools)
+def find(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
+    """Find the launcher that starts programs of the image's MPI; raises `Unfit`."""
+    return _srun(start, mpi, tools) if start.launcher == SRUN else _mpirun(start, mpi, tools)
 
 
 def environment(tools: Tools) -> dict[str, str]:
@@ -185,8 +189,8 @@ def _ranks(start: Start, family: MpiFamily) -> list[str]:
     return ["-ppn", str(on_each if fills else max(1, start.ranks // start.nodes)), *options]
 
 
-def _srun(start: Start, mpi: ImageMpi, tools: Tools, job: str) -> Launcher:
-    program = tools.which(SRUN)
+def _srun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
+    program, job = tools.which(SRUN), f"build-images-{uuid.uuid4().hex[:8]}"
     if program is None:
         raise Unfit("there is no srun on this host")
     if not mpi.pmix:
@@ -203,6 +207,7 @@ def _srun(start: Start, mpi: ImageMpi, tools: Tools, job: str) -> Launcher:
         name=SRUN,
         product="Slurm",
         version=tools.version(program),
+        job=job,
         command=(
             program,
             "--mpi=pmix",
@@ -216,17 +221,17 @@ def _srun(start: Start, mpi: ImageMpi, tools: Tools, job: str) -> Launcher:
     )
 
 
-def cancel(job: str, home: Home) -> None:
-    """End what remains of a job by its name, also where `srun` was a step of another job.
+def cancel(launcher: Launcher, home: Home) -> None:
+    """End what remains of Slurm's job by its name, also where it was a step of another job.
 
     An interrupted run starts nothing more by itself, and this is its last.
     """
-    tools = Tools(processes=Processes(), home=home)
-    listed = ask(tools, "squeue", "--noheader", "--steps", f"--name={job}", "--format=%i")
-    steps = listed.stdout.split()
-    ask(tools, "scancel", "--quiet", f"--name={job}")
-    if steps:
-        ask(tools, "scancel", "--quiet", *steps)
+    if launcher.job:
+        tools, name = Tools(processes=Processes(), home=home), f"--name={launcher.job}"
+        listed = ask(tools, "squeue", "--noheader", "--steps", name, "--format=%i")
+        ask(tools, "scancel", "--quiet", name)
+        if steps := listed.stdout.split():
+            ask(tools, "scancel", "--quiet", *steps)
 
 
 def ask(tools: Tools, *command: str, timeout_s: float = 20) -> Completed:
@@ -257,11 +262,10 @@ printf '{_MARK}\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(uname -n)" "$(uname -m)" "
 """
 
 
-def machines(launcher: Launcher, tools: Tools, *, job: str) -> tuple[Machine, ...]:
+def machines(launcher: Launcher, tools: Tools) -> tuple[Machine, ...]:
     """Return the machines that a launcher starts ranks on, by name; none if they do not say.
 
-    They are asked by the launcher itself, with the options that the ranks are started with; `job`
-    names what Slurm starts.
+    They are asked by the launcher itself, with the options that the ranks are started with.
     """
     done = tools.processes.capture(
         [*launcher.command, *WITHOUT_TOKENS, "sh", "-c", _LOOK],
@@ -271,8 +275,8 @@ def machines(launcher: Launcher, tools: Tools, *, job: str) -> tuple[Machine, ..
         timeout_s=60.0,
         check=False,
     )
-    if done.timed_out and launcher.name == SRUN:
-        cancel(job, tools.home)
+    if done.timed_out:
+        cancel(launcher, tools.home)
     return () if done.returncode or done.timed_out else machines_in(done.stdout)
 
 

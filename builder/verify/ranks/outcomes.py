@@ -45,7 +45,6 @@ _REFUSED = re.compile(
 
 
 def rank_outcome(
-    check: str,
     start: Start,
     launcher: Launcher,
     library: BoundLibrary | None,
@@ -58,7 +57,7 @@ def rank_outcome(
     `tuning` are the variables that changed how they talk. Where Slurm gave no nodes, no rank was
     started, and nothing is said of the image: skipped.
     """
-    lines, title = lines_of(done.stdout), f"{launcher.name} of {launcher.title}"
+    lines, title = lines_of(done.stdout), str(launcher)
     outcome, data = FAILED, dict[str, object]()
     if not lines and (refusal := _refusal(done)):
         outcome = SKIPPED
@@ -82,7 +81,7 @@ def rank_outcome(
         if library:
             reason += f"; the host's {library.source} is loaded"
     return Outcome(
-        check=check,
+        check=start.check,
         outcome=outcome,
         reason=readable(reason[:LONGEST]),
         duration_s=round(done.duration_s, 3),

@@ -96,7 +96,7 @@ def answer_with(
             nodes=start.nodes,
             machines=there,
         )
-        return Outcome(check=ranks.check, outcome=answer(ranks), reason="because"), started_by
+        return Outcome(check=ranks.start.check, outcome=answer(ranks), reason="because"), started_by
 
     monkeypatch.setattr(launching, "verify_ranks", verify)
 
@@ -110,7 +110,7 @@ def test_each_launcher_and_each_depth_has_an_outcome_and_evidence(
 ) -> None:
     assert verify(folder, "--launcher=mpirun", "--launcher=srun", "--bind-mpi=auto") == 0
     names = ["mpi-hybrid-mpirun", "mpi-bind-mpirun", "mpi-hybrid-srun", "mpi-bind-srun"]
-    assert [one.check for one in asked] == names
+    assert [ranks.start.check for ranks in asked] == names
     manifest = manifest_of(folder)
     assert [one["check"] for one in manifest["launched"]["sif"]] == names
     assert manifest["checks"] == {"sif": []}

@@ -75,7 +75,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
 
 
 def start(launcher: str = "mpirun", **options: Any) -> Start:
-    return Start(launcher=launcher, **{"ranks": 4, "timeout_s": 90, **options})
+    return Start(**{"launcher": launcher, "ranks": 4, "timeout_s": 90, **options})
 
 
 def words(launcher: Launcher) -> list[str]:
@@ -85,7 +85,7 @@ def words(launcher: Launcher) -> list[str]:
 def unfit(start: Start, mpi: ImageMpi, tools: Tools) -> str:
     """Why no launcher of a host starts the ranks."""
     with pytest.raises(Unfit) as raised:
-        launchers.find(start, mpi, tools, job="j")
+        launchers.find(start, mpi, tools)
     return str(raised.value)
 
 
@@ -96,7 +96,7 @@ def test_mpirun_of_the_images_family_is_taken(
     host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
-    found = launchers.find(start(), OPEN_MPI, tools, job="j")
+    found = launchers.find(start(), OPEN_MPI, tools)
     assert words(found) == [
         "mpirun.openmpi",
         "--allow-run-as-root",
@@ -104,10 +104,10 @@ def test_mpirun_of_the_images_family_is_taken(
         "-n",
         "4",
     ]
-    assert (found.name, found.title) == ("mpirun", "Open MPI 4.1.4")
+    assert str(found) == "mpirun of Open MPI 4.1.4"
     assert (found.product, found.version) == ("Open MPI", "4.1.4")
     monkeypatch.setenv("SLURM_NNODES", "3")
-    other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools, job="j")
+    other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools)
     assert words(other) == ["mpirun", "-ppn", "1", "-n", "4", "-v"]
 
 
@@ -127,9 +127,9 @@ def test_ranks_are_on_as_many_nodes_in_an_allocation_of_more(
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "8")
     tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
     asked = start(ranks=ranks, nodes=nodes)
-    found = words(launchers.find(asked, OPEN_MPI, tools, job="j"))
+    found = words(launchers.find(asked, OPEN_MPI, tools))
     assert found[:3] == ["mpirun.openmpi", "--map-by", ppr]
-    assert words(launchers.find(asked, MPICH, tools, job="j"))[:3] == ["mpirun", "-ppn", ppn]
+    assert words(launchers.find(asked, MPICH, tools))[:3] == ["mpirun", "-ppn", ppn]
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_more_nodes_than_mpirun_has_say_nothing_of_the_image(
     tools = host(**{"mpirun.openmpi": ORTE})
     asked = start(nodes=2, options=options)
     if fits:
-        assert launchers.find(asked, OPEN_MPI, tools, job="j").name == "mpirun"
+        assert launchers.find(asked, OPEN_MPI, tools).name == "mpirun"
     else:
         reason = "mpirun has this node alone here, and 2 are asked for"
         assert unfit(asked, OPEN_MPI, tools) == reason
 
 
 def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> None:
-    found = launchers.find(start(), MPICH, host(mpirun=INTEL), job="j")
-    assert found.title == "Intel MPI 2021.13"
+    found = launchers.find(start(), MPICH, host(mpirun=INTEL))
+    assert str(found) == "mpirun of Intel MPI 2021.13"
 
 
 def test_a_launcher_of_another_family_is_none(host: Callable[..., Tools]) -> None:
@@ -186,7 +186,7 @@ def test_a_host_without_a_launcher(host: Callable[..., Tools]) -> None:
 
 def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
     tools = host(**{"srun_--mpi=list": PLUGINS, "scontrol": UP, "srun_--version": "slurm 22.05.8"})
-    found = launchers.find(start("srun", nodes=2, options=("-p", "x")), OPEN_MPI, tools, job="j")
+    found = launchers.find(start("srun", nodes=2, options=("-p", "x")), OPEN_MPI, tools)
     assert words(found) == [
         "srun",
         "--mpi=pmix",
@@ -194,11 +194,11 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         "--nodes=2",
         "--kill-on-bad-exit=1",
         "--time=3",
-        "--job-name=j",
+        f"--job-name={found.job}",
         "-p",
         "x",
     ]
-    assert found.title == "Slurm 22.05.8"
+    assert str(found) == "srun of Slurm 22.05.8"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,9 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
     """The outcome of ranks that end in a given way, in an allocation of two nodes."""
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
 
-    def run(*, image: Mapping[str, Any] | None = None, **done: Any) -> tuple[Outcome, StartedBy]:
+    def run(
+        *, image: Mapping[str, Any] | None = None, bind: str = "", **done: Any
+    ) -> tuple[Outcome, StartedBy]:
         runners: list[Said] = []
 
         @contextlib.contextmanager
@@ -360,7 +362,7 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
             "artifact": tmp_path / "image.sif",
             "mpi": OPEN_MPI,
             "has_program": True,
-            "start": start(nodes=2),
+            "start": start(nodes=2, bind=bind),
             **(image or {}),
         }
         found = verify_ranks(Ranks(**given), work=tmp_path, tools=host(mpirun=ORTE))
@@ -369,7 +371,7 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
             before = ran[: ran.index("CONTAINER")]
             assert before[-3:] == ("timeout", "--kill-after=5", "100")
             assert before[-5:-3] == ("env", "--unset=SLURM_JWT")
-            program = ("single",) if given.get("bind") else ("multiple", "Open MPI v4.1")
+            program = ("single",) if bind else ("multiple", "Open MPI v4.1")
             assert ran[-len(program) - 4 :] == (PROGRAM, "-t", "90", "4", *program)
         return found
 
@@ -519,10 +521,13 @@ def test_ranks_that_waited_for_nodes_and_got_them_pass(judge: Judge) -> None:
             "this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0",
         ),
         (
-            {"arch": "s390x", "bind": "auto"},
+            {"arch": "s390x", "start": start(nodes=2, bind="auto")},
             f"the image is for s390x, the host's MPI {platform.machine()}'s",
         ),
-        ({"bind": "/nonexistent/mpi"}, "/nonexistent/mpi: no such folder on this host"),
+        (
+            {"start": start(nodes=2, bind="/nonexistent/mpi")},
+            "/nonexistent/mpi: no such folder on this host",
+        ),
         (
             {
                 "mpi": ImageMpi(
@@ -542,20 +547,9 @@ def test_what_a_host_cannot_start_is_skipped(
 
 
 def test_outcomes_are_named_by_depth_and_launcher() -> None:
-    def check(launcher: str, bind: str = "") -> str:
-        return Ranks(
-            arch="x86_64",
-            kind=RUNNERS["apptainer"],
-            artifact=Path("x"),
-            mpi=OPEN_MPI,
-            has_program=True,
-            start=start(launcher),
-            bind=bind,
-        ).check
-
-    assert check("mpirun") == "mpi-hybrid-mpirun"
-    assert check("srun") == "mpi-hybrid-srun"
-    assert check("srun", "auto") == "mpi-bind-srun"
+    assert start("mpirun").check == "mpi-hybrid-mpirun"
+    assert start("srun").check == "mpi-hybrid-srun"
+    assert start("srun", bind="auto").check == "mpi-bind-srun"
 
 
 # ---- The host's library ----
@@ -581,14 +575,14 @@ def ldd(folder: Path) -> str:
 
 
 def open_mpis(tools: Tools) -> Launcher:
-    return launchers.find(start(), OPEN_MPI, tools, job="j")
+    return launchers.find(start(), OPEN_MPI, tools)
 
 
 def test_a_hosts_folder_is_shown_whole(
     tree: Path, tmp_path: Path, host: Callable[..., Tools]
 ) -> None:
     tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    launcher = launchers.find(start(), OPEN_MPI, tools, job="j")
+    launcher = launchers.find(start(), OPEN_MPI, tools)
     with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
         staged = tmp_path / "host-mpi"
         real = tree / "lib/libmpi.so.40.30.4"
@@ -612,7 +606,7 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
 ) -> None:
     known = f"\tlibmpi.so.40 (libc6,x86-64) => {tree}/lib/libmpi.so.40\n"
     tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ldconfig=known)
-    launcher = launchers.find(start(), OPEN_MPI, tools, job="j")
+    launcher = launchers.find(start(), OPEN_MPI, tools)
     with library.bound_library("auto", OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert found.loaded == "/host-mpi/mpi/libmpi.so.40.30.4"
@@ -728,7 +722,7 @@ def test_a_library_of_another_binary_interface_is_none(
     """Open MPI 1.10 and MPICH give their libraries the same name."""
     (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF ompi_mpi_init 1.10")
     tools = host(mpirun=HYDRA, ldd="")
-    launcher = launchers.find(start(), MPICH, tools, job="j")
+    launcher = launchers.find(start(), MPICH, tools)
     reason = rf"no libmpi.so.12 or libmpich.so.12 of MPICH's binary interface \(below {tree}\)"
     bound = library.bound_library(str(tree), MPICH, launcher, work=tmp_path, tools=tools)
     with pytest.raises(Unfit, match=reason), bound:
@@ -741,7 +735,7 @@ def test_a_library_of_another_binary_interface_is_none(
 
 
 def test_the_library_that_was_loaded_has_to_be_the_hosts(tree: Path, judge: Judge) -> None:
-    outcome, _ = judge(image={"bind": str(tree)}, stdout=report(library_inode=1))
+    outcome, _ = judge(bind=str(tree), stdout=report(library_inode=1))
     assert outcome.check == "mpi-bind-mpirun"
     assert outcome.outcome == FAILED
     assert "/host-mpi/mpi/libmpi.so.40, not the host's" in outcome.reason
@@ -769,7 +763,7 @@ def test_machines_say_what_they_are_each_once() -> None:
 def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
     alone = Launcher(name="mpirun", product="none", version="", command=("env",))
-    [found] = machines(alone, tools, job="j")
+    [found] = machines(alone, tools)
     assert found.facts == dataclasses.replace(host_facts(), cores=found.cores)
     assert found.name == platform.node()
 

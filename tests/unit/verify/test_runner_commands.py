@@ -18,7 +18,7 @@ from recorded import Commands
 
 from builder.verify.launched import LAUNCHED
 from builder.verify.measure.programs import bare_kind
-from builder.verify.ranks.launchers import cancel
+from builder.verify.ranks.launchers import Launcher, cancel
 from builder.verify.runners import RUNNERS, Around, Container, Kind
 
 PROGRAMS = ("buildah", "podman", "docker", "skopeo", "apptainer", "ch-run", "ch-fromhost", "pigz")
@@ -217,5 +217,8 @@ def test_what_is_left_of_a_job_is_ended(
 ) -> None:
     machine.output["squeue"] = steps
     with machine.user(is_root=True), few_variables(monkeypatch):
-        cancel("build-images-1", machine.tools.home)
+        launcher = Launcher(
+            name="srun", product="Slurm", version="", command=("srun",), job="build-images-1"
+        )
+        cancel(launcher, machine.tools.home)
     machine.compare(f"runners/cancel-{'steps' if steps else 'nothing'}")

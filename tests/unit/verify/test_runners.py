@@ -12,13 +12,11 @@ import pytest
 from builder.build.engines import Tools
 from builder.cli import main
 from builder.cli.commands import parse
-from builder.cli.verify import LAUNCHERS as RANK_LAUNCHERS
 from builder.model import FORMATS
 from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.checks import ProofTarget, outcomes_in
-from builder.verify.ranks.launchers import LAUNCHERS
 from builder.verify.runners import DEFAULTS, RUNNERS, Around, Container, oci, sites
 from builder.verify.runners.oci import Chroot
 from builder.verify.runners.protocol import Prefixed, cdi_problem
@@ -28,10 +26,6 @@ def test_every_format_has_a_runner() -> None:
     assert set(DEFAULTS) == set(FORMATS)
     assert all(RUNNERS[name].format == form for form, name in DEFAULTS.items())
     assert all(name == kind.name for name, kind in RUNNERS.items())
-
-
-def test_the_command_line_knows_all_launchers() -> None:
-    assert RANK_LAUNCHERS == LAUNCHERS
 
 
 SAYS = "import json, os; print(json.dumps(dict(os.environ)))"
