@@ -27,7 +27,7 @@ from builder.verify.container_output import (
     one_line,
     readable,
 )
-from builder.verify.runners import CopiesDriver, Kind, Runner
+from builder.verify.runners.protocol import CopiesDriver, Kind, Runner
 
 SKIP_STATUS = 77  # Automake's convention
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
@@ -97,13 +97,6 @@ def why_no_gpu(target: ProofTarget, kind: Kind, *, host: HostFacts, tools: Tools
     if not target.needs_gpu:
         return "no check of the image needs one"
     return kind.no_gpu(tools) if host.driver else "no driver of NVIDIA's is loaded here"
-
-
-def environment_of(target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool) -> Outcome:
-    """Check that the image's variables and its working directory are there, and nothing else."""
-    return environment_outcome(
-        runner, target.environment, directory=target.directory, own=kind.own, gpu=gpu
-    )
 
 
 def outcome_of(check: InImageCheck, runner: Runner, command: Sequence[str] = ()) -> Outcome:
@@ -252,25 +245,20 @@ _WITH_GPUS = ("NVIDIA_VISIBLE_DEVICES",)
 _APPENDED = {"LD_LIBRARY_PATH": ":/.singularity.d/libs"}
 
 
-def environment_outcome(
-    runner: Runner,
-    expected: Mapping[str, str],
-    *,
-    directory: str,
-    own: Sequence[str],
-    gpu: bool = False,
+def environment_of(
+    target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool = False
 ) -> Outcome:
     """Compare a container's variables and working directory with the image's; nothing else is set.
 
-    `own` are patterns of the variables that the runner sets by itself. Since each format is
-    compared with the image's configuration, all formats are equal if none fails.
+    Since each format is compared with the image's configuration, all are equal if none fails.
     """
+    expected, directory = target.environment, target.directory
     done = runner.run(["sh", "-c", _SCRIPT, "sh", directory], timeout_s=_TIMEOUT_S)
     actual_directory, _, variables = done.stdout.partition("\n")
     actual, ignored = _pairs(variables), (*_ALWAYS, *(_WITH_GPUS if gpu else ()))
     faults = [
         *_wrong_variables(expected, actual, ignored),
-        *_more(expected, actual, (*ignored, *own)),
+        *_more(expected, actual, (*ignored, *kind.own)),
     ]
     if actual_directory != directory:
         faults.append(f"the working directory is {actual_directory}, not {directory}")

@@ -110,7 +110,15 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
         }
         layout = read_layout(artifacts["oci"].path)
         check_cell(manifest, layout)
-        target = expected or _described(manifest)
+        target = expected or ProofTarget(
+            identifier=manifest.image,
+            arch=manifest.cell.arch,
+            environment={},
+            mpi=manifest.cell.mpi,
+            harness=harness_of(manifest.inputs.specs or {}),
+            indices=states_in(manifest.inputs),
+            checks=manifest.in_image_checks,
+        )
         target = dataclasses.replace(
             target,
             environment=layout.environment,
@@ -219,19 +227,6 @@ def within_reach(
     if digest != artifact.digest:
         raise BadInput(f"{path}: its digest is {digest}, {source} says {artifact.digest}")
     return dataclasses.replace(artifact, path=target, tree_digest="")
-
-
-def _described(manifest: Manifest) -> ProofTarget:
-    """Return the image to be proven as its manifest describes it."""
-    return ProofTarget(
-        identifier=manifest.image,
-        arch=manifest.cell.arch,
-        environment={},
-        mpi=manifest.cell.mpi,
-        harness=harness_of(manifest.inputs.specs or {}),
-        indices=states_in(manifest.inputs),
-        checks=manifest.in_image_checks,
-    )
 
 
 def check_cell(manifest: Manifest, layout: Layout) -> None:

@@ -95,26 +95,36 @@ class ImageJob:
     def build(self) -> None:
         """Build the last stage, on those that the engine has, and write the OCI layout."""
         self.begin()
-        self._work = self._open()
-        if done := self._made_meanwhile():
-            self.manifest, self.was_made = done, False
+        run, image = self._run, self._image
+        work = self._work = self._held.enter_context(
+            workspace(
+                run.tools.home,
+                image,
+                engine=run.engine.name,
+                owner=run.tools.ordinary_user,
+                fresh=not run.cache,
+                waiting=lambda: run.progress.step(image.identifier, _WAITING),
+                stopped=lambda: run.tools.processes.stopping,
+            )
+        )
+        state = state_of_image(run, self._spec) if run.cache else None
+        if state and state.manifest and state.work == "none":  # by another builder, meanwhile
+            self.manifest, self.was_made = state.manifest, False
             return
-        work = self._work
         with self._logged():
             output_folder(self._folder)
             (self._folder / MANIFEST).unlink(missing_ok=True)
-            base = self._stages.base(self._image)
-            origin = base.digest if base else self._image.base_image
-            lent = self._stages.native_of(self._image)
-            work.start_from(f"{origin} {self._run.epoch} {lent}")
+            base = self._stages.base(image)
+            origin = base.digest if base else image.base_image
+            work.start_from(f"{origin} {run.epoch} {self._stages.native_of(image)}")
             for place in (work.context, self._folder):
                 archive = base.archive if base else None
-                write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
+                write_spec(self._spec, archive, place, base_archive(image), run.sources)
             if base:
                 base.check()
-            self._layout, self._plain = self._packer(work).layout(self._stages.given(self._image))
+            self._layout, self._plain = self._packer(work).layout(self._stages.given(image))
             if "build" in self.timer.seconds:  # and not kept from a run before
-                self._stages.done(self._spec, tag(self._image), self.timer.seconds["build"])
+                self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
 
     def pack(self) -> None:
         """Pack the other formats from the OCI layout."""
@@ -183,27 +193,6 @@ class ImageJob:
         if verified.untried:
             raise not_tried(target.identifier, verified.untried)
         return verified.record
-
-    def _open(self) -> Workspace:
-        run, name = self._run, self._image.identifier
-        return self._held.enter_context(
-            workspace(
-                run.tools.home,
-                self._image,
-                engine=run.engine.name,
-                owner=run.tools.ordinary_user,
-                fresh=not run.cache,
-                waiting=lambda: run.progress.step(name, _WAITING),
-                stopped=lambda: run.tools.processes.stopping,
-            )
-        )
-
-    def _made_meanwhile(self) -> Manifest | None:
-        """The manifest that another builder wrote while this one waited for it."""
-        if not self._run.cache:
-            return None
-        state = state_of_image(self._run, self._spec)
-        return state.manifest if state.work == "none" else None
 
     def _packer(self, work: Workspace) -> Packer:
         stages = self._stages.of(self._image)

@@ -43,7 +43,8 @@ from builder.verify.ranks import launchers
 from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit
 from builder.verify.ranks.library import BoundLibrary, bound_library
 from builder.verify.ranks.outcomes import GRACE_S, rank_outcome
-from builder.verify.runners import RUNNERS, Around, Container, Kind
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Around, Container, Kind
 from builder.verify.trees import tree_of_artifact
 
 LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node

@@ -24,7 +24,7 @@ from builder.host import doctor as examination
 from builder.model import FAILED, Outcome
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.verify.container_output import LONGEST, readable
-from builder.verify.runners import Container, Kind
+from builder.verify.runners.protocol import Container, Kind
 
 
 def machines_fault(

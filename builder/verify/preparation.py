@@ -16,7 +16,7 @@ from builder.build.inputs import project_digests
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
 from builder.build.run import Run, downloading
 from builder.host import doctor as examination
-from builder.model import FORMATS, Plan, PlannedImage
+from builder.model import FORMATS, Plan
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -73,7 +73,8 @@ def prepare(
         )
         if not options.offline and any(image.is_bootstrapped for image in plan.images):
             mirror = find_mirror()
-            if mirror.security == "" and any(map(_takes_security, plan.images)):
+            bootstraps = [image.base.bootstrap for image in plan.images if image.base.bootstrap]
+            if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
                 progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
     return Run(
         tools=tools,
@@ -116,7 +117,11 @@ def _require(
         home=home.path,
         out=options.out,
         images=images,
-        bases=any(_needs_base(options, home, image) for image in plan.images),
+        bases=any(
+            image.is_bootstrapped
+            and not (options.offline and kept_base(image.base_image, store=home.bases))
+            for image in plan.images
+        ),
         lent=sorted(lent),
     )
     for item in (diagnosis.items[f"native:{arch}"] for arch in sorted(lent)):
@@ -124,17 +129,6 @@ def _require(
             progress.say(f"{item.title}: {item.text} ({item.remedy})")
     if diagnosis.items["store"].data["driver"] == VFS:
         progress.say(f"the store: {diagnosis.items['store'].text}")
-
-
-def _takes_security(image: PlannedImage) -> bool:
-    return bool(image.base.bootstrap and SECURITY in image.base.bootstrap.pockets)
-
-
-def _needs_base(options: BuildSettings, home: Home, image: PlannedImage) -> bool:
-    """Return whether the base of an image may have to be made here."""
-    if not image.is_bootstrapped:
-        return False
-    return not (options.offline and kept_base(image.base_image, store=home.bases))
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:

@@ -31,7 +31,8 @@ from builder.verify.evidence import RunEvidence, images_own, write_evidence
 from builder.verify.harness import altered_harness, carried_harness, lacking_mpi, with_carried
 from builder.verify.machine_faults import machines_fault, not_tried
 from builder.verify.metadata import compared
-from builder.verify.runners import DEFAULTS, RUNNERS, Container, Kind, Runner
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container, Kind, Runner
 from builder.verify.trees import FormatTree, reading_trees
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
@@ -88,7 +89,8 @@ def prove(
         proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
         target = with_carried(target, trees.values())
         equal = compared(trees, broken, paths, arch=target.arch, has_checks=bool(target.checks))
-        equal = dataclasses.replace(equal, data={"harness": _harness(trees)})
+        harness = carried_harness(next(iter(trees.values()))) if trees else {}
+        equal = dataclasses.replace(equal, data={"harness": harness})
         shared = (equal, *altered_harness(target, trees))
         for container in containers:
             try:
@@ -226,11 +228,6 @@ def emulator_of(run: Run, *archs: str) -> str:
     """Return what runs the code of some architectures, if one is not this machine's."""
     is_foreign = any(arch != run.host.arch for arch in archs)
     return f"qemu {run.versions.get('qemu', '')}".strip() if is_foreign else ""
-
-
-def _harness(trees: Mapping[str, FormatTree]) -> dict[str, str]:
-    """Return the digests of the harness in the first format that could be read."""
-    return carried_harness(next(iter(trees.values()))) if trees else {}
 
 
 def _scripts(target: ProofTarget, tree: FormatTree | None) -> dict[str, str]:

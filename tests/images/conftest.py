@@ -23,7 +23,8 @@ from builder.system.process import Completed, Processes
 from builder.verify.checks import environment_of, outcome_of, why_no_gpu
 from builder.verify.finished_images import OpenImage, check_runners, finished, opened
 from builder.verify.proof import withheld
-from builder.verify.runners import DEFAULTS, RUNNERS, Container, Kind, Runner
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container, Kind, Runner
 
 NO_IMAGE = "no image was named: pytest tests/images --image out/IDENTIFIER"
 

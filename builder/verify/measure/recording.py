@@ -39,7 +39,8 @@ from builder.verify.measure import (
     run_rounds,
 )
 from builder.verify.proof import emulator_of
-from builder.verify.runners import DEFAULTS, RUNNERS, Container, Kind
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container, Kind
 
 _RANKS = 2
 

@@ -16,7 +16,7 @@ from builder.verify.container_output import LONGEST, last_line
 from builder.verify.measure.measurement import BARE, OneRun, PlaceFacts, Row, Spread, Unreadable
 from builder.verify.measure.programs import Program, Sizes
 from builder.verify.measure.sampling import Sampler, busy_share
-from builder.verify.runners import Runner
+from builder.verify.runners.protocol import Runner
 
 TIMEOUT_S = 900.0
 _LOOK_S = 60.0

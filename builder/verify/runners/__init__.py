@@ -3,27 +3,7 @@
 from __future__ import annotations
 
 from builder.verify.runners import oci, sites
-from builder.verify.runners.protocol import (
-    DATA_AT,
-    Around,
-    Container,
-    CopiesDriver,
-    Kind,
-    Runner,
-    cdi_problem,
-    missing,
-)
-
-__all__ = [
-    "DATA_AT",
-    "DEFAULTS",
-    "RUNNERS",
-    "Around",
-    "Container",
-    "CopiesDriver",
-    "Kind",
-    "Runner",
-]
+from builder.verify.runners.protocol import Kind, cdi_problem, missing
 
 _KINDS = (
     Kind(

@@ -20,13 +20,14 @@ from builder.system.process import Completed, Processes
 from builder.verify.checks import (
     ProofTarget,
     after_a_loss,
-    environment_outcome,
+    environment_of,
     not_started,
     outcomes_in,
     passed,
     why_no_gpu,
 )
 from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Runner
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
 
@@ -71,6 +72,16 @@ class FakeRunner:
 
 def a_check(name: str = "mpi", needs: tuple[str, ...] = ()) -> InImageCheck:
     return InImageCheck(name=name, script=f"/checks/{name}", needs=needs, timeout_s=60)
+
+
+def environment_in(
+    runner: Runner, environment: Mapping[str, str], directory: str = "/", *, own: tuple[str, ...]
+) -> Outcome:
+    """The outcome of looking at a container's variables, of which a runner sets its `own`."""
+    target = ProofTarget(
+        identifier="x", arch="x86_64", environment=environment, checks=(), directory=directory
+    )
+    return environment_of(target, dataclasses.replace(RUNNERS["docker"], own=own), runner)
 
 
 Verify = Callable[..., tuple[Outcome, ...]]
@@ -327,9 +338,7 @@ def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
             return done(ran.stdout.decode(), ran.returncode, ran.stderr.decode())
 
     for name, outcome in (("work", PASSED), ("data", PASSED), ("none", FAILED), (".", FAILED)):
-        found = environment_outcome(
-            Here(), {"A": "b"}, directory=str(tmp_path / name), own=("*PATH",)
-        )
+        found = environment_in(Here(), {"A": "b"}, str(tmp_path / name), own=("*PATH",))
         assert found.outcome == outcome, found.reason
 
 
@@ -366,9 +375,7 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
     """A script of a SIF may behave as long as it is `env` that looks."""
     for other in (["PATH=/usr/bin:/bin", "MODE=other"], ["PATH=/usr/bin:/bin"]):
         results = {"sh": done(ENV_OUTPUT), "cat": done("\0".join([*other, "CH_RUNNING=x"]))}
-        outcome = environment_outcome(
-            FakeRunner(results), ENVIRONMENT, directory="/", own=("CH_RUNNING",)
-        )
+        outcome = environment_in(FakeRunner(results), ENVIRONMENT, own=("CH_RUNNING",))
         assert outcome.outcome == FAILED
         assert "MODE depends on the program that is started: " in outcome.reason
 

@@ -19,7 +19,8 @@ from builder.verify.measure import PROGRAMS, recording
 from builder.verify.measure.programs import bare_kind
 from builder.verify.measure.recording import measure
 from builder.verify.measure.rounds import run_rounds
-from builder.verify.runners import RUNNERS, Container
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Container
 
 
 class Prints:

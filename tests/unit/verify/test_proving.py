@@ -43,7 +43,8 @@ from builder.verify import finished_images, machine_faults
 from builder.verify.checks import ProofTarget
 from builder.verify.finished_images import prove_again
 from builder.verify.proof import Verified, prove
-from builder.verify.runners import RUNNERS, Container
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Container
 
 VARIABLES = {"PATH": "/bin", "MODE": "fast"}
 LABELS = {"title": "x", "build-images.identifier": "tools-1-x86_64"}

@@ -24,7 +24,8 @@ from builder.verify.evidence import StartedBy
 from builder.verify.launched import PROGRAM, Ranks, verify_ranks
 from builder.verify.ranks import launchers, library, outcomes
 from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit, machines, machines_in
-from builder.verify.runners import RUNNERS, Around, Container
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Around, Container
 
 OPEN_MPI = ImageMpi(
     family=facts.MPI_FAMILIES["openmpi"], version="4.1", soname="libmpi.so.40", pmix="3.2"

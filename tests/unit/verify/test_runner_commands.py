@@ -19,7 +19,8 @@ from recorded import Commands
 from builder.verify.launched import LAUNCHED
 from builder.verify.measure.programs import bare_kind
 from builder.verify.ranks.launchers import Launcher, cancel
-from builder.verify.runners import RUNNERS, Around, Container, Kind
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Around, Container, Kind
 
 PROGRAMS = ("buildah", "podman", "docker", "skopeo", "apptainer", "ch-run", "ch-fromhost", "pigz")
 OUTPUT = {

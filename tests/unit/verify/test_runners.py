@@ -17,9 +17,9 @@ from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.checks import ProofTarget, outcomes_in
-from builder.verify.runners import DEFAULTS, RUNNERS, Around, Container, oci, sites
+from builder.verify.runners import DEFAULTS, RUNNERS, oci, sites
 from builder.verify.runners.oci import Chroot
-from builder.verify.runners.protocol import Prefixed, cdi_problem
+from builder.verify.runners.protocol import Around, Container, Prefixed, cdi_problem
 
 
 def test_every_format_has_a_runner() -> None:

@@ -22,7 +22,7 @@ from builder.system.process import Completed, Processes
 from builder.verify import machine_faults
 from builder.verify.machine_faults import ending_program, machines_fault, not_tried, runs_nothing
 from builder.verify.proof import Verified
-from builder.verify.runners import Container, Kind
+from builder.verify.runners.protocol import Container, Kind
 
 INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
 
