@@ -8,10 +8,9 @@ from pathlib import Path
 
 from builder.build.workspace import FILES
 from builder.cli.options import Options, Parser, a_path, add_output, add_project, distinct
-from builder.facts import Facts
-from builder.facts.runtimes import RUNTIMES
 from builder.host import (
     NO,
+    RUNTIME_NAMES,
     UNKNOWN,
     YES,
     Host,
@@ -22,8 +21,7 @@ from builder.host import (
     read_record,
     this_host,
 )
-from builder.load.facts import read_facts
-from builder.load.faults import Faults
+from builder.load.facts import known_facts
 from builder.model.contract import FILE, HostContract
 from builder.model.errors import BadInput, MissingPrerequisite, Refused
 from builder.system.home import Home
@@ -104,7 +102,7 @@ def declare(parser: Parser) -> None:
         "--runtime",
         action="append",
         default=[],
-        choices=tuple(RUNTIMES),
+        choices=RUNTIME_NAMES,
         help="the container runtime that is to start it (may be repeated: one of them)",
     )
     parser.add_argument(
@@ -132,7 +130,7 @@ def run(options: CheckHostOptions) -> int:
         return 0
     if options.path is None:
         raise BadInput("which image? check-host IMAGE; or check-host --record, for this host")
-    known = _facts(options.project)
+    known = known_facts(options.project, "nothing was checked")
     contract = _contract(options.path, options.out, processes)
     host = read_record(options.host) if options.host else _this_host(processes)
     verdict = judge(
@@ -152,15 +150,6 @@ def run(options: CheckHostOptions) -> int:
 
 def _this_host(processes: Processes) -> Host:
     return this_host(processes, search_path=Home.of_environment().search_path())
-
-
-def _facts(project: Path) -> Facts:
-    """The tables of facts, with the rows of a project if there is one here; a site needs none."""
-    faults = Faults()
-    known = read_facts(project, faults)
-    if faults.found:
-        raise BadInput.of(faults.found, "nothing was checked")
-    return known
 
 
 def _contract(path: Path, out: Path, processes: Processes) -> HostContract:
