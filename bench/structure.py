@@ -183,11 +183,11 @@ def figures(structure: Structure) -> list[Figure]:
     """Each number; `most` is lowered whenever the number falls, and never raised."""
     table: list[tuple[str, float, float, float]] = [
         ("modules in no room", len(structure.loose()), 0, 0),
-        ("arrows between rooms", len(structure.arrows), 66, 60),
+        ("arrows between rooms", len(structure.arrows), 65, 60),
         ("arrows to a later room", len(structure.backward()), 0, 0),
         ("cycles of modules", len(structure.cyclic()), 0, 0),
-        ("lines", structure.lines(), 61_320, 44_000),
-        ("lines of cli", structure.lines("cli"), 4_052, 4_000),
+        ("lines", structure.lines(), 61_293, 44_000),
+        ("lines of cli", structure.lines("cli"), 4_000, 4_000),
         ("modules", len(structure.modules), 373, 300),
         ("annotations with Any", structure.any_annotations(), 40, 40),
         ("class names that are used twice", len(structure.shared_class_names()), 33, 0),

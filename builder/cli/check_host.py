@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from builder.build.workspace import FILES
-from builder.cli.options import Options, Parser, a_path, add_output, add_project, distinct
+from builder.cli.options import (
+    Options,
+    Parser,
+    a_path,
+    add_output,
+    add_project,
+    distinct,
+    find_image,
+)
 from builder.host import (
     NO,
     RUNTIME_NAMES,
@@ -22,7 +29,7 @@ from builder.host import (
     this_host,
 )
 from builder.load.facts import known_facts
-from builder.model.contract import FILE, HostContract
+from builder.model.contract import FILE
 from builder.model.errors import BadInput, MissingPrerequisite, Refused
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -60,6 +67,9 @@ _EXIT_CODE = {
     NO: Refused.exit_code,
     UNKNOWN: MissingPrerequisite.exit_code,
 }
+
+
+_HINT = "name an image's folder, such as out/IDENTIFIER, a SIF, or another form of it"
 
 
 class CheckHostOptions(Options):
@@ -131,7 +141,8 @@ def run(options: CheckHostOptions) -> int:
     if options.path is None:
         raise BadInput("which image? check-host IMAGE; or check-host --record, for this host")
     known = known_facts(options.project, "nothing was checked")
-    contract = _contract(options.path, options.out, processes)
+    image = find_image(options.path, options.out, Path.exists, _HINT)
+    contract = contract_in(_form(image), processes)
     host = read_record(options.host) if options.host else _this_host(processes)
     verdict = judge(
         contract,
@@ -152,24 +163,7 @@ def _this_host(processes: Processes) -> Host:
     return this_host(processes, search_path=Home.of_environment().search_path())
 
 
-def _contract(path: Path, out: Path, processes: Processes) -> HostContract:
-    for image in (path, out / path.name):
-        if image.exists():
-            return contract_in(_form(image), processes)
-    known = sorted(folder.name for folder in out.glob("*") if _forms(folder))
-    close = get_close_matches(path.name, known, n=1)
-    guess = f"did you mean {close[0]}? " if close else ""
-    raise BadInput(
-        f"{path.name}: no such file or folder, and no image of that name in {out}",
-        hint=f"{guess}name an image's folder, such as out/IDENTIFIER, a SIF, or another form of it",
-    )
-
-
 def _form(image: Path) -> Path:
-    """An image's output folder holds it in several forms, which agree; the first is read."""
-    return next(iter(_forms(image)), image)
-
-
-def _forms(folder: Path) -> list[Path]:
-    files = [folder / name for name in (*FILES.values(), FILE)]
-    return [file for file in files if file.exists()]
+    """Return one form of an image: its output folder holds several, which agree."""
+    files = (image / name for name in (*FILES.values(), FILE))
+    return next((file for file in files if file.exists()), image)
