@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts.manifests import (
     State,
     Wanted,
     artifact_path,
-    read_bound,
     read_manifest,
     read_statements,
     state_of,
@@ -27,7 +25,6 @@ from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.build.workspace import FILES, link_or_copy
-from builder.facts.versions import split_mpi
 from builder.model import Artifact, PlannedImage
 from builder.model.agreement import (
     Statement,
@@ -36,12 +33,14 @@ from builder.model.agreement import (
     formats_not_run,
     required_checks,
 )
+from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
 from builder.model.package_indices import states_in
 from builder.model.records import write
-from builder.system.files import irregular
+from builder.model.versions import split_mpi
+from builder.system.files import irregular, read_bound
 from builder.verify.checks import ProofTarget, passed
 from builder.verify.harness import harness_of, within
 from builder.verify.proof import Verified, prove, proven_on_gpu
@@ -232,7 +231,7 @@ def within_reach(
 def check_cell(manifest: Manifest, layout: Layout) -> None:
     """Compare a manifest's cell with the image's own labels; raises `BadInput`."""
     cell, labels = manifest.cell, labels_of(layout)
-    names = {arch.oci: name for name, arch in facts.ARCHITECTURES.items()}
+    names = {arch.oci: name for name, arch in ARCHITECTURES.items()}
     family, _ = split_mpi(cell.mpi)
     pairs = {
         "architecture": (cell.arch, names.get(layout.architecture, layout.architecture)),

@@ -20,13 +20,13 @@ from builder.artifacts.manifests import write_manifest
 from builder.build.engines import Tools
 from builder.build.run import Run, now
 from builder.build.workspace import FILES
-from builder.facts.versions import split_mpi
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
+from builder.model.versions import split_mpi
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed
 from builder.verify.container_output import LONGEST, readable
