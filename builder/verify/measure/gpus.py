@@ -1,6 +1,6 @@
 """What GPUs do while programs run, as one process of its own tells it for all rounds.
 
-That process is builder.system.nvml.watching: a sick GPU may end or hold up who asks, and one who
+That process is builder.system.nvml_reader: a sick GPU may end or hold up who asks, and one who
 begins anew for each sample would be seen in what is measured. After one fault or one silence no GPU
 is sampled any more, and `problem` says why.
 """

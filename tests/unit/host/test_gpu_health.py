@@ -204,7 +204,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
             SICK,
             (
                 "the driver does not answer: libnvidia-ml.so.1: NO_ANSWER, "
-                "whoever asked ended with signal 11"
+                "the process that asked ended with signal 11"
             ),
         ),
     ],
@@ -230,7 +230,7 @@ def test_a_host_without_a_gpu(
 
 
 def reading_here() -> NvmlReading:
-    from builder.system.nvml.reading import read  # noqa: PLC0415
+    from builder.system.nvml_reader import read  # noqa: PLC0415
 
     return read()
 
