@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 from builder.host.doctor.diagnosis import Ability, Diagnosis, Item
+from builder.system.terminal import BOLD, DIM, GREEN, RED, Paint
 
 SCHEMA = "build-images/doctor/v1"
 
@@ -72,16 +73,3 @@ def _remedies(diagnosis: Diagnosis, paint: Paint) -> list[str]:
     ordered = sorted(missing, key=lambda item: item.optional)
     lines = [f"  {item.title:{width}}  {item.remedy}" for item in ordered]
     return ["", paint("how to get the rest", BOLD), *lines]
-
-
-GREEN, RED, YELLOW, DIM, BOLD = "32", "31", "33", "2", "1"
-
-
-class Paint:
-    """Puts the terminal's colours around a text, or leaves it as it is."""
-
-    def __init__(self, colour: bool) -> None:
-        self._colour = colour
-
-    def __call__(self, text: str, code: str) -> str:
-        return f"\033[{code}m{text}\033[0m" if self._colour else text
