@@ -15,7 +15,7 @@ from builder.facts.processors import power_levels
 from builder.host.confinement import restricted_namespaces
 from builder.host.doctor import Roots
 from builder.host.doctor.emulation import handlers_of
-from builder.host.doctor.host import driver_version, gpu_models, namespaces_problem
+from builder.host.doctor.machine import driver_version, gpu_models, namespaces_problem
 from builder.host.programs import Programs, mpis, runtimes, slurm
 from builder.host.record import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.system import nvml
