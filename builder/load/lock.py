@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
-from builder.load.known import Known
+from builder.load.patterns import Known
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
 from builder.model import Where
-from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
 _AGAIN = "run build-images lock, which drops it"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 from builder.facts import CUDA_ERRORS, HOST, IMAGE, START, UNCLEAR, CudaRelease
-from builder.facts.gpus import code_for
+from builder.facts.cuda import code_for
 from builder.facts.versions import version_order
 from builder.host.doctor.gpu_findings import (
     CHECK,
