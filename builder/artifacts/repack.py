@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from builder.artifacts.changes import changes_of
 from builder.artifacts.flatten import Node, lay
+from builder.artifacts.layers import changes_of
 from builder.artifacts.oci import (
     Layer,
     Layout,

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import Wanted, state_of
-from builder.artifacts.settled import epoch_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.project import RUN_CHECKS, load_project
