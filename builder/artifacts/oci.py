@@ -12,11 +12,11 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from builder.artifacts.tars import Gzip, threads
+from builder.artifacts.tars import Gzip, PartPlace, threads
 from builder.model.digests import HashedReader, digest_of
 from builder.model.errors import StepFailed
 from builder.model.exact_json import member, parsed, part
@@ -223,12 +223,16 @@ def write_archive(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """A layer's blob; `diff_id` is the digest of its tar, and that of the blob if it is plain."""
+class LayerBlob:
+    """A layer's blob; `diff_id` is the digest of its tar, and that of the blob if it is plain.
+
+    `places` has the gzipped parts of large files, by the offset of their content in the tar.
+    """
 
     diff_id: str
     digest: str
     size: int
+    places: Mapping[int, Sequence[PartPlace]] = field(default_factory=dict)
 
     @property
     def media_type(self) -> str:
@@ -247,7 +251,7 @@ def start_layout(layout: Path) -> None:
 def finish_layout(
     layout: Path,
     config: Mapping[str, object],
-    layers: Sequence[Layer],
+    layers: Sequence[LayerBlob],
     annotations: Mapping[str, str] | None = None,
 ) -> str:
     """Make a folder that holds the layers' blobs a layout of one image; its digest."""
@@ -268,7 +272,7 @@ def finish_layout(
     return str(descriptor["digest"])
 
 
-def _write_layer(rootfs: Path, layout: Path) -> Layer:
+def _write_layer(rootfs: Path, layout: Path) -> LayerBlob:
     plain, partial = hashlib.sha256(), layout / "layer"
     with rootfs.open("rb") as source, partial.open("wb") as sink, threads() as pool:
         gzip = Gzip(sink, pool)
@@ -278,7 +282,7 @@ def _write_layer(rootfs: Path, layout: Path) -> Layer:
         gzip.close()
     digest = f"sha256:{gzip.digest}"
     partial.rename(blob_path(layout, digest))
-    return Layer(diff_id=f"sha256:{plain.hexdigest()}", digest=digest, size=gzip.size)
+    return LayerBlob(diff_id=f"sha256:{plain.hexdigest()}", digest=digest, size=gzip.size)
 
 
 def _put(layout: Path, value: Mapping[str, object], media_type: str) -> dict[str, object]:
