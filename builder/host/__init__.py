@@ -1,10 +1,19 @@
-"""Whether an image runs on a host: said beforehand, from the image's host contract."""
+"""The verdict on an image and a host, before it is started there: from its host contract."""
 
 from __future__ import annotations
 
-from builder.host.judging import judge
 from builder.host.records import Host, as_record, read_record
-from builder.host.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict, as_json, as_text
+from builder.host.rules import judge
+from builder.host.verdict import (
+    LAUNCHERS,
+    NO,
+    UNKNOWN,
+    YES,
+    Answer,
+    HostVerdict,
+    as_json,
+    as_text,
+)
 from builder.system.process import Processes
 
 
@@ -20,9 +29,9 @@ __all__ = [
     "NO",
     "UNKNOWN",
     "YES",
-    "Finding",
+    "Answer",
     "Host",
-    "Verdict",
+    "HostVerdict",
     "as_json",
     "as_record",
     "as_text",
