@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builder.facts.runtimes import RUNTIMES
 from builder.host.records import Host, as_record, read_record
 from builder.host.rules import judge
 from builder.host.verdict import (
@@ -16,6 +17,8 @@ from builder.host.verdict import (
 )
 from builder.system.process import Processes
 
+RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
+
 
 def this_host(processes: Processes, *, search_path: str) -> Host:
     """See `builder.host.local_host`, which is imported only where a host has no record."""
@@ -27,6 +30,7 @@ def this_host(processes: Processes, *, search_path: str) -> Host:
 __all__ = [
     "LAUNCHERS",
     "NO",
+    "RUNTIME_NAMES",
     "UNKNOWN",
     "YES",
     "Answer",

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder import facts
-from builder.facts.architectures import power_levels
 from builder.host.doctor import Roots
 from builder.host.doctor.emulation import handlers_of
 from builder.host.doctor.machine import (
@@ -23,6 +21,7 @@ from builder.host.doctor.machine import (
 )
 from builder.host.programs import Programs, mpis, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
+from builder.model.architectures import ARCHITECTURES, power_levels
 from builder.system import nvml
 from builder.system.process import Processes
 
@@ -148,7 +147,7 @@ def _emulators(roots: Roots) -> tuple[str, ...] | None:
     handlers = [one for one in handlers_of(folder) if one.enabled and "F" in one.flags]
     return tuple(
         name
-        for name, arch in facts.ARCHITECTURES.items()
+        for name, arch in ARCHITECTURES.items()
         if any(handler.serves(arch) for handler in handlers)
     )
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder import facts
-from builder.facts.architectures import cpu_features, power_levels
 from builder.facts.runtimes import RUNTIMES
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
@@ -31,6 +30,7 @@ from builder.load.record_readers import (
     truth,
     words,
 )
+from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
 
@@ -178,7 +178,7 @@ def _record(kind: Callable[..., T], **readers: Reader[object]) -> Reader[T]:
 def _architecture(node: Node, faults: Faults) -> str:
     """Read any architecture: a host may have one that no image is for."""
     value = text(node, faults)
-    known = facts.architecture(value)
+    known = architecture(value)
     return known.name if known else value
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from builder import facts
-from builder.facts import Facts
-from builder.facts.architectures import EMULATED, cpu_features, level_of
-from builder.facts.versions import version_order
+from builder.facts import NO_FACTS, Facts
 from builder.host import gpus
 from builder.host.launchers import launched_by
 from builder.host.records import Host
 from builder.host.runtimes import started_by
 from builder.host.verdict import Answer, Case, HostVerdict, named, no, unknown, yes
+from builder.model.architectures import ARCHITECTURES, EMULATED, cpu_features, level_of
 from builder.model.cells import GENERIC
 from builder.model.contract import HostContract
+from builder.model.versions import version_order
 
 _SHOWN = 8
 # In user mode QEMU's atomic instructions of 64 bits were never whole on them, and from 10.0 on it
@@ -24,7 +23,7 @@ _KERNEL_PARTS = 3  # 4.14.0 of 4.14.0-115.35.1.el7a: what follows is the distrib
 def judge(
     contract: HostContract,
     host: Host,
-    known: Facts,
+    known: Facts = NO_FACTS,
     *,
     runtimes: tuple[str, ...] = (),
     launchers: tuple[str, ...] = (),
@@ -65,7 +64,7 @@ def _architecture(case: Case) -> Answer:
         return _emulation(case)
     twin = case.contract.image.removesuffix(needed) + host.architecture
     fix = f"take the image for {host.architecture}: {twin}"
-    if host.architecture not in facts.ARCHITECTURES:
+    if host.architecture not in ARCHITECTURES:
         fix = f"a host that is {needed}"
     if needed in (host.emulators or ()) and host.architecture not in _NARROW:
         fix += "; or check with --emulated: this host has QEMU for it, some ten times slower"

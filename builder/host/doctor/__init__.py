@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder import facts
 from builder.build.engines.storage import OVERLAY, Driver
 from builder.build.engines.trial import StorageTrial, try_storage
 from builder.host.doctor.abilities import abilities_of, lacking_for, require
@@ -18,6 +17,7 @@ from builder.host.doctor.emulation import emulation_item, native_tools_items
 from builder.host.doctor.folders import FOLDERS, Trial, folder_items, here_item, standing
 from builder.host.doctor.machine import ID_FILES, machine_items
 from builder.host.doctor.programs import PROGRAMS, program_item, with_twins
+from builder.model.architectures import ARCHITECTURES
 from builder.system.home import ORDINARY_USER
 from builder.system.process import Processes
 
@@ -57,7 +57,7 @@ def examine(
     roots = roots or Roots(caller={user: os.geteuid()})
     path = os.pathsep.join([str(home / "tools/bin"), search_path])
     as_root = user == "root"
-    known = facts.ARCHITECTURES.values()
+    known = ARCHITECTURES.values()
     with ThreadPoolExecutor(_WORKERS) as pool:
         storage = pool.submit(lambda: stored or _try_storage(processes, home, arch, path))
         programs = pool.map(

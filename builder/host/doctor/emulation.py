@@ -6,11 +6,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.build import binfmt, native
-from builder.facts.versions import first_version
 from builder.host.doctor.diagnosis import Item, Roots
 from builder.host.doctor.programs import SETUP, answer
+from builder.model.architectures import Architecture
+from builder.model.versions import first_version
 from builder.system.process import Processes
 
 GROUP = "architectures"
@@ -30,7 +30,7 @@ class Handler:
     flags: str
     magic: bytes
 
-    def serves(self, arch: facts.Architecture) -> bool:
+    def serves(self, arch: Architecture) -> bool:
         """Return whether it runs programs of an architecture, by the ELF header in its magic."""
         return self.magic.startswith(_PREFIX + bytes((arch.elf_data,))) and (
             int.from_bytes(self.magic[18:20], "little") == arch.elf_machine
@@ -68,7 +68,7 @@ def _handler(entry: Path) -> Handler:
 
 
 def emulation_item(
-    arch: facts.Architecture, *, host: str, roots: Roots, processes: Processes, search_path: str
+    arch: Architecture, *, host: str, roots: Roots, processes: Processes, search_path: str
 ) -> Item:
     """Return how this machine runs programs of an architecture, or why it does not."""
     if arch.name == host:
@@ -108,7 +108,7 @@ def _qemu_version(handler: Handler, processes: Processes, search_path: str) -> s
 
 
 def _handler_item(
-    arch: facts.Architecture, handler: Handler, version: str, folder: Path, setup: str
+    arch: Architecture, handler: Handler, version: str, folder: Path, setup: str
 ) -> Item:
     name = f"QEMU {version}" if version else f"{handler.interpreter}, version unknown"
     text = f"emulated by {name} (handler {handler.name}, flags {handler.flags or 'none'})"
@@ -133,13 +133,13 @@ def _handler_item(
     )
 
 
-def _item(arch: facts.Architecture, text: str, remedy: str = "", **data: str) -> Item:
+def _item(arch: Architecture, text: str, remedy: str = "", **data: str) -> Item:
     is_optional = arch.name not in {"x86_64", "ppc64le"}
     data = {"how": "none", **data}
     return Item(key_of(arch.name), GROUP, arch.name, text, remedy, is_optional, data)
 
 
-def native_tools_items(arch: facts.Architecture, *, host: str, roots: Roots) -> list[Item]:
+def native_tools_items(arch: Architecture, *, host: str, roots: Roots) -> list[Item]:
     """Return whether build steps of an architecture run native tools; none where they cannot."""
     if arch.name == host or host != native.HOST:
         return []

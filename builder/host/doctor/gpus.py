@@ -9,7 +9,6 @@ from dataclasses import asdict
 
 from builder.facts import CUDA_ERRORS, HOST, IMAGE, START, UNCLEAR, CudaRelease
 from builder.facts.cuda import code_for
-from builder.facts.versions import version_order
 from builder.host.doctor.gpu_findings import (
     CHECK,
     SICK,
@@ -24,6 +23,7 @@ from builder.host.doctor.gpu_findings import (
 )
 from builder.model import FAILED
 from builder.model.manifest import Manifest
+from builder.model.versions import version_order
 from builder.system import nvml
 from builder.system.nvml import Gpu, NvmlFault, NvmlReading
 from builder.system.process import Processes

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from builder.facts import MPI_FAMILIES
 from builder.facts.mpi import launcher_family
-from builder.facts.versions import first_version
 from builder.host.doctor.diagnosis import Item
 from builder.model.exact_json import part
+from builder.model.versions import first_version
 from builder.system.process import Completed, Processes
 
 ENGINES, TOOLS, SITE = "engines", "tools", "MPI and Slurm on the host"
