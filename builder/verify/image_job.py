@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.manifests import Wanted, write_manifest
+from builder.artifacts.manifests import ImageGoal, write_manifest
 from builder.artifacts.repack import Plain
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
@@ -255,9 +255,9 @@ class Cell:
         )
 
 
-def wanted_by(run: Run) -> Wanted:
+def wanted_by(run: Run) -> ImageGoal:
     """What a run wants of every image."""
-    return Wanted(
+    return ImageGoal(
         formats=run.formats,
         engine=run.engine.name,
         verify=run.verify,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.artifacts.manifests import State
+from builder.artifacts.manifests import ImageState
 from builder.build.run import Run
 from builder.build.schedule import Durations, Schedule, Task, run_all
 from builder.build.stages import Stages, with_log, words_of
@@ -66,7 +66,7 @@ def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
     )
 
 
-def _make(run: Run, todo: Sequence[tuple[Spec, State]], found: _Found, jobs: int) -> None:
+def _make(run: Run, todo: Sequence[tuple[Spec, ImageState]], found: _Found, jobs: int) -> None:
     home = run.tools.home
     stages = Stages(run=run, engine=words_of(home, run.engine))
     durations = Durations.read(home.path)
@@ -99,11 +99,11 @@ class _Found:
     manifests: dict[str, Manifest] = field(default_factory=dict)
     errors: dict[str, BuildImagesError] = field(default_factory=dict)
 
-    def unchanged(self, spec: Spec) -> State:
+    def unchanged(self, spec: Spec) -> ImageState:
         """What there is to do for an image; one that is done is told of at once."""
         run, name = self.run, spec.image.identifier
         if not run.cache:
-            return State(work="build", text="")
+            return ImageState(work="build", text="")
         state = proven_state(run.out, spec.image, wanted_by(run), spec_digests(spec))
         if state.manifest and state.work == "none":
             self._unchanged(name, state.manifest)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from builder.artifacts.manifests import State
+from builder.artifacts.manifests import ImageState
 from builder.build.run import Run
 from builder.build.schedule import Durations, Limits, Task
 from builder.build.stages import Stages
@@ -38,7 +38,7 @@ class Job:
 
 
 def tasks_of(
-    run: Run, stages: Stages, todo: Sequence[tuple[Spec, State]], durations: Durations
+    run: Run, stages: Stages, todo: Sequence[tuple[Spec, ImageState]], durations: Durations
 ) -> Job:
     """The tasks that make images which are not done yet. `todo` is in build order."""
     maker = _Maker(run=run, stages=stages, durations=durations)
@@ -63,7 +63,7 @@ class _Maker:
     images: dict[str, list[str]] = field(default_factory=dict)
     runtimes: dict[str, str] = field(default_factory=dict)
 
-    def add(self, spec: Spec, state: State, keyed: Sequence[KeyedStage]) -> None:
+    def add(self, spec: Spec, state: ImageState, keyed: Sequence[KeyedStage]) -> None:
         name = spec.image.identifier
         cell = self.cells[name] = Cell(self.run, spec, self.stages)
         if state.work == "verify":
