@@ -80,7 +80,7 @@ def owner_of(member: tarfile.TarInfo) -> str:
 
 
 def clean(name: str) -> str:
-    """A member's name as a path relative to the root: no leading `./` or `/`."""
+    """Return a member's name as a path relative to the root: no leading `./` or `/`."""
     return posixpath.normpath("/" + name.lstrip("/")).lstrip("/")
 
 
@@ -90,22 +90,22 @@ def is_allowed(path: str) -> bool:
 
 
 def describes(path: str) -> bool:
-    """Return whether a file says of an image what its files do not: variables, labels, scripts."""
+    """Return whether a file describes an image: its variables, labels or scripts."""
     return path in _DESCRIBING or path.startswith(".singularity.d/")
 
 
-def hashed(data: IO[bytes], path: str, size: int, kept: dict[str, bytes] | None) -> str:
-    """The SHA-256 of a file's content, which is kept if it describes the image."""
-    if kept is None or not describes(path) or size > _LARGEST:
+def hashed(data: IO[bytes], path: str, size: int, retained: dict[str, bytes] | None) -> str:
+    """Return the SHA-256 of a file's content, which is retained if it describes the image."""
+    if retained is None or not describes(path) or size > _LARGEST:
         return sha256_of(data)
-    kept[path] = data.read()
-    return hashlib.sha256(kept[path]).hexdigest()
+    retained[path] = data.read()
+    return hashlib.sha256(retained[path]).hexdigest()
 
 
-def entries_of_tar(stream: IO[bytes], kept: dict[str, bytes] | None = None) -> Iterator[Entry]:
-    """The entries of a tar of a root file system, read once from start to end.
+def entries_of_tar(stream: IO[bytes], retained: dict[str, bytes] | None = None) -> Iterator[Entry]:
+    """Yield the entries of a tar of a root file system, read once from start to end.
 
-    `kept` is given the contents of the files that describe an image (`describes`).
+    `retained` is given the contents of the files that describe an image (`describes`).
     """
     seen: dict[str, Entry] = {}
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -113,10 +113,9 @@ def entries_of_tar(stream: IO[bytes], kept: dict[str, bytes] | None = None) -> I
             path = clean(member.name)
             if not path:
                 continue
-            entry = _entry(archive, member, path, seen, kept)
-            seen[path] = entry
-            if kept is not None and describes(path) and entry.kind != "directory":
-                kept.setdefault(path, _NOT_READ)
+            seen[path] = entry = _entry(archive, member, path, seen, retained)
+            if retained is not None and describes(path) and entry.kind != "directory":
+                retained.setdefault(path, _NOT_READ)
             yield entry
 
 
@@ -125,30 +124,34 @@ def _entry(
     member: tarfile.TarInfo,
     path: str,
     seen: Mapping[str, Entry],
-    kept: dict[str, bytes] | None,
+    retained: dict[str, bytes] | None,
 ) -> Entry:
     if member.islnk():
         target = clean(member.linkname)
         if target not in seen:
             raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
         return dataclasses.replace(seen[target], path=path)  # a link may have several names too
-    if member.isreg():
-        data = archive.extractfile(member)
-        assert data is not None
-        return Entry(
-            path=path,
-            kind="file",
-            mode=stat.S_IMODE(member.mode),
-            size=member.size,
-            content=hashed(data, path, member.size, kept),
-            attributes=users_attributes(member),
-            owner=owner_of(member),
-        )
-    return entry_of_special(member, path)
+    data = archive.extractfile(member) if member.isreg() else None
+    if data is None:
+        return entry_of_special(member, path)
+    return entry_of_file(member, path, hashed(data, path, member.size, retained))
+
+
+def entry_of_file(member: tarfile.TarInfo, path: str, content: str) -> Entry:
+    """Return the entry of a regular file, whose content has a SHA-256."""
+    return Entry(
+        path=path,
+        kind="file",
+        mode=stat.S_IMODE(member.mode),
+        size=member.size,
+        content=content,
+        attributes=users_attributes(member),
+        owner=owner_of(member),
+    )
 
 
 def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
-    """The entry of anything but a regular file. A link's own mode means nothing on Linux."""
+    """Return the entry of anything but a regular file. A link's own mode means nothing on Linux."""
     owner = owner_of(member)
     if member.issym():
         return Entry(path=path, kind="link", mode=0o777, target=member.linkname, owner=owner)
@@ -168,13 +171,13 @@ def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
 
 
 def comparable(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """The entries that count, by path, sorted."""
+    """Return the entries that count, by path, sorted."""
     counted = {entry.path: entry for entry in entries if not is_allowed(entry.path)}
     return dict(sorted(counted.items()))
 
 
 def tree_digest(entries: Mapping[str, Entry]) -> str:
-    """The digest over comparable entries, as `sha256:…`."""
+    """Return the digest over comparable entries, as `sha256:…`."""
     digest = hashlib.sha256()
     for entry in entries.values():
         about = entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target
@@ -183,7 +186,7 @@ def tree_digest(entries: Mapping[str, Entry]) -> str:
 
 
 def line_of(path: str, kind: str, mode: int, size: int, *more: str) -> bytes:
-    """A path with what is known of it as a line of JSON: a list without spaces."""
+    """Return a path and its properties as a line of JSON: a list without spaces."""
     texts = ",".join(map(_text, more))
     return f"[{_text(path)},{_text(kind)},{mode:d},{size:d},{texts}]\n".encode()
 
