@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.artifacts.oci import Layer, blob_path, finish_layout, packing_of, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
 from builder.build.engines import Tools, charliecloud, sif_environment
 from builder.model import PASSED
@@ -186,7 +186,7 @@ class Formats:
         for tree in self.layers:
             tar = tar_of(tree, prefix=self.prefix, form=self.form)
             blob = self.pack(tar)
-            layer = Layer(diff_id=digest_of(tar), digest=digest_of(blob), size=len(blob))
+            layer = LayerBlob(diff_id=digest_of(tar), digest=digest_of(blob), size=len(blob))
             blob_path(path, layer.digest).write_bytes(blob)
             layers.append(layer)
         rootfs = {"type": "layers", "diff_ids": [one.diff_id for one in layers]}

@@ -6,33 +6,80 @@ from collections.abc import Mapping
 
 from builder import facts
 from builder.facts.places import Where
+from builder.host.records import fields_of
 from builder.load.document import Node, parse_bytes
 from builder.load.faults import Faults
-from builder.load.readers import Table, architecture, one_of, text, version
+from builder.load.readers import architecture, one_of, text, version
 from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target, words
 from builder.model.cells import MPI_ROUTES
 from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
 from builder.model.errors import BadInput
 
 _DEEPEST, _LONGEST = 8, 4000  # parts of a label's key, letters of key and value
-_ABIS = sorted({one.abi for one in facts.MPI_FAMILIES.values()})
+
+
+_cpu = fields_of(
+    NeededCpu, {"target": target, "baseline": target, "features": words(text)}, ("target",)
+)
+_cuda = fields_of(
+    NeededCuda,
+    {
+        "version": dotted,
+        "driver": dotted,
+        "update": dotted,
+        "shipped_driver": dotted,
+        "capabilities": words(plain_capability),
+        "ptx": plain_capability,
+    },
+    required=("version", "driver"),
+)
+_mpi = fields_of(
+    NeededMpi,
+    {
+        "family": one_of(facts.MPI_FAMILIES, "MPI family"),
+        "version": version,
+        "route": one_of(MPI_ROUTES, "route"),
+        "library": text,
+        "abi": one_of(sorted({one.abi for one in facts.MPI_FAMILIES.values()}), "binary interface"),
+        "pmix": dotted,
+    },
+    required=("family", "version", "route"),
+)
+_contract = fields_of(
+    HostContract,
+    {
+        "schema": exactly(SCHEMA),
+        "image": text,
+        "architecture": architecture,
+        "cpu": _cpu,
+        "kernel": kernel,
+        "glibc": dotted,
+        "cuda": _cuda,
+        "mpi": _mpi,
+    },
+    required=("schema", "image", "architecture", "cpu"),
+)
+
+
+def contract_of_node(node: Node, faults: Faults) -> HostContract:
+    """Return a contract; faults are noted, and the result is then not to be used."""
+    return _contract(node, faults)
 
 
 def contract_from_file(data: bytes, shown: str) -> HostContract:
-    """The contract in a file; raises `BadInput` with all that is wrong in it."""
+    """Return the contract in a file; raises `BadInput` with all its faults."""
     faults = Faults()
-    node = parse_bytes(data, shown, faults)
-    return _checked(node, faults)
+    return _checked(parse_bytes(data, shown, faults), faults)
 
 
 def contract_from_labels(labels: Mapping[str, str], shown: str) -> HostContract | None:
-    """The contract that an image's labels tell; None if they tell of none."""
-    told = {key.removeprefix(LABEL): text for key, text in labels.items() if key.startswith(LABEL)}
-    if not told:
+    """Return the contract in an image's labels; None if they have none."""
+    own = {key.removeprefix(LABEL): text for key, text in labels.items() if key.startswith(LABEL)}
+    if not own:
         return None
-    if any(len(key + value) > _LONGEST or key.count(".") > _DEEPEST for key, value in told.items()):
+    if any(len(key + value) > _LONGEST or key.count(".") > _DEEPEST for key, value in own.items()):
         raise BadInput(f"{shown}: a label of its host contract is longer than any contract's")
-    return _checked(_tree(told, Where(file=shown, line=1, key=LABEL.rstrip("."))), Faults())
+    return _checked(_tree(own, Where(file=shown, line=1, key=LABEL.rstrip("."))), Faults())
 
 
 def _checked(node: Node | None, faults: Faults) -> HostContract:
@@ -43,71 +90,18 @@ def _checked(node: Node | None, faults: Faults) -> HostContract:
 
 
 def _tree(values: Mapping[str, str], where: Where) -> Node:
-    """Nested mappings of values whose keys are paths: `cuda.driver`."""
+    """Return nested mappings of values whose keys are paths: `cuda.driver`."""
     inner: dict[str, dict[str, str]] = {}
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for path, value in sorted(values.items()):
         key, _, rest = path.partition(".")
         if rest:
             inner.setdefault(key, {})[rest] = value
         else:
-            place = Where(file=where.file, line=1, key=f"{where.key}.{key}")
-            found[key] = Node(where=place, value=value, text=value)
-    for key, some in inner.items():
-        found[key] = _tree(some, Where(file=where.file, line=1, key=f"{where.key}.{key}"))
-    return Node(where=where, value=found)
+            nodes[key] = Node(where=_inside(where, key), value=value, text=value)
+    nodes |= {key: _tree(below, _inside(where, key)) for key, below in inner.items()}
+    return Node(where=where, value=nodes)
 
 
-def contract_of_node(node: Node, faults: Faults) -> HostContract:
-    """A contract; whatever is wrong is noted, and the result is then not to be used."""
-    table = Table(
-        node,
-        faults,
-        required=("schema", "image", "architecture", "cpu"),
-        optional=("kernel", "glibc", "cuda", "mpi"),
-    )
-    table.read("schema", exactly(SCHEMA), "")
-    return HostContract(
-        image=table.read("image", text, ""),
-        architecture=table.read("architecture", architecture, ""),
-        cpu=table.read("cpu", _cpu, NeededCpu(target="")),
-        kernel=table.read("kernel", kernel, ""),
-        glibc=table.read("glibc", dotted, ""),
-        cuda=table.read("cuda", _cuda, None),
-        mpi=table.read("mpi", _mpi, None),
-    )
-
-
-def _cpu(node: Node, faults: Faults) -> NeededCpu:
-    table = Table(node, faults, required=("target",), optional=("baseline", "features"))
-    return NeededCpu(
-        target=table.read("target", target, ""),
-        baseline=table.read("baseline", target, ""),
-        features=table.read("features", words(text), ()),
-    )
-
-
-def _cuda(node: Node, faults: Faults) -> NeededCuda:
-    optional = ("update", "shipped_driver", "capabilities", "ptx")
-    table = Table(node, faults, required=("version", "driver"), optional=optional)
-    return NeededCuda(
-        version=table.read("version", dotted, ""),
-        driver=table.read("driver", dotted, ""),
-        update=table.read("update", dotted, ""),
-        shipped_driver=table.read("shipped_driver", dotted, ""),
-        capabilities=table.read("capabilities", words(plain_capability), ()),
-        ptx=table.read("ptx", plain_capability, ""),
-    )
-
-
-def _mpi(node: Node, faults: Faults) -> NeededMpi:
-    required, optional = ("family", "version", "route"), ("library", "abi", "pmix")
-    table = Table(node, faults, required=required, optional=optional)
-    return NeededMpi(
-        family=table.read("family", one_of(facts.MPI_FAMILIES, "MPI family"), ""),
-        version=table.read("version", version, ""),
-        route=table.read("route", one_of(MPI_ROUTES, "route"), ""),
-        library=table.read("library", text, ""),
-        abi=table.read("abi", one_of(_ABIS, "binary interface"), ""),
-        pmix=table.read("pmix", dotted, ""),
-    )
+def _inside(where: Where, key: str) -> Where:
+    return Where(file=where.file, line=1, key=f"{where.key}.{key}")

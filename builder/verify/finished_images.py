@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.manifests import (
-    State,
-    Wanted,
+    ImageGoal,
+    ImageState,
     artifact_path,
     read_manifest,
     read_statements,
@@ -246,8 +246,8 @@ def check_cell(manifest: Manifest, layout: Layout) -> None:
 
 
 def proven_state(
-    out: Path, image: PlannedImage, wanted: Wanted, specs: Mapping[str, str] | None = None
-) -> State:
+    out: Path, image: PlannedImage, wanted: ImageGoal, specs: Mapping[str, str] | None = None
+) -> ImageState:
     """Return what remains to be done for an image, judged by all bytes of its folder.
 
     `specs` are the digests of the files that its spec copies in.
@@ -256,7 +256,7 @@ def proven_state(
     if state.work != "none" or state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
-        return State(work="build", text=f"to build: its {changed} is not what was made")
+        return ImageState(work="build", text=f"to build: its {changed} is not what was made")
     if not wanted.verify:
         return state
     required = required_checks([check.name for check in image.checks], image.cell.mpi)
@@ -264,7 +264,7 @@ def proven_state(
     harness = within(harness_of(specs or {})) if image.checks else {}
     faults = faults_of(state.manifest, statements, required=required, harness=harness)
     if faults := faults or _unbound(folder, state.manifest, statements):
-        return State(work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest)
+        return ImageState(work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest)
     return state
 
 

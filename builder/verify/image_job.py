@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.manifests import State, Wanted, write_manifest
+from builder.artifacts.manifests import ImageGoal, ImageState, write_manifest
 from builder.artifacts.repack import Plain
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
@@ -282,9 +282,9 @@ class ImageJob:
         )
 
 
-def state_of_image(run: Run, spec: Spec) -> State:
+def state_of_image(run: Run, spec: Spec) -> ImageState:
     """Return what a run has left to do for an image."""
-    wanted = Wanted(
+    wanted = ImageGoal(
         formats=run.formats,
         engine=run.engine.name,
         verify=run.verify,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import root_file_system
 from builder.build.engines import sif_environment
 from builder.build.engines.protocol import Tools
@@ -53,7 +53,7 @@ def _without(layout: Path, variables: Collection[str], place: Path) -> Iterator[
     layers = []
     for blob, diff_id in zip(whole.layers, whole.diff_ids, strict=True):
         blob_path(place, diff_id).hardlink_to(blob)
-        layers.append(Layer(diff_id=diff_id, digest=diff_id, size=blob.stat().st_size))
+        layers.append(LayerBlob(diff_id=diff_id, digest=diff_id, size=blob.stat().st_size))
     settings = part(whole.config, "config")
     kept = [one for one in settings["Env"] if one.partition("=")[0] not in variables]
     finish_layout(place, {**whole.config, "config": {**settings, "Env": kept}}, layers)

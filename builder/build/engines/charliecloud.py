@@ -61,12 +61,12 @@ def _add_nodes(
         elif node.size and (first := first_names.get(place)):
             member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
             archive.add(member)
-        elif kept := plain.kept.get((node.source, node.offset)):
+        elif parts := plain.parts.get((node.source, node.offset)):
             first_names[place] = path
-            if kept.blob not in blobs:
-                blob = blob_path(packed.path, kept.blob)
-                blobs[kept.blob] = files.enter_context(blob.open("rb"))
-            archive.add_again(member, kept.places, blobs[kept.blob])
+            digest, places = parts
+            if digest not in blobs:
+                blobs[digest] = files.enter_context(blob_path(packed.path, digest).open("rb"))
+            archive.add_again(member, places, blobs[digest])
         else:
             first_names[place] = path
             with node.open() as data:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.oci import is_gzipped
+from builder.artifacts.oci import LAYER, packing_of
 from builder.model.digests import HashedReader
 from builder.model.errors import Refused
 from builder.system.compression import DAMAGED, Inflater, inflater
@@ -132,7 +132,7 @@ def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> 
     They are read to their end: a gzip file without its checksum, or with anything after it, is
     refused. Raises `Refused` at the end unless the blob has its digest.
     """
-    gzipped = is_gzipped(blob)
+    gzipped = packing_of(blob) == LAYER
     with blob.open("rb") as file:
         _check_kind(file, digest)
         packed = HashedReader(file)

@@ -1,15 +1,33 @@
-"""The values of a reading, and their way through JSON."""
+"""NVIDIA's driver and GPUs on this host: from its management library (NVML) and from the kernel.
+
+The library comes with the driver. A process of its own calls it (`nvml_reader`), since a sick GPU
+can end or block the caller: `ask` returns one reading, `watcher` is the command that samples GPUs.
+No value here is a judgement: `builder.host.doctor` judges.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
+import re
+import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from builder.model.records import read
+from builder.system.orphans import Daemons
+from builder.system.process import Processes
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_NOT_FOUND = "NVML_ERROR_LIBRARY_NOT_FOUND"
 NO_ANSWER = "NO_ANSWER"
+WATCHED_EVERY_S = 0.5
+TIMEOUT_S = 30.0  # without the persistence daemon, each GPU takes seconds to wake up
+_ABANDONED_S = 10.0  # in a call of the kernel that never returns, a process cannot be ended either
+_PACKAGES = Path(__file__).resolve().parents[2]
+_VERSION = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
+_MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
+_NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI vendor and class: VGA and 3D controllers are 0x03....
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,8 +159,78 @@ class NvmlReading:
 
 
 def reading_of(text: str) -> NvmlReading:
-    """The reading that `NvmlReading.as_json` wrote; raises ValueError for anything else."""
-    found = json.loads(text)
-    if not found:
+    """Return the reading that `NvmlReading.as_json` wrote; raises ValueError for anything else."""
+    document = json.loads(text)
+    if not document:
         raise ValueError("no reading of NVML")
-    return read(NvmlReading, found, "reading")
+    return read(NvmlReading, document, "reading")
+
+
+def ask(
+    processes: Processes, *, library: str = LIBRARY, timeout_s: float = TIMEOUT_S
+) -> NvmlReading:
+    """Return this host's driver and GPUs, read by a process of its own in `timeout_s` seconds.
+
+    Without an answer, the reading's fault is NO_ANSWER and says what happened.
+    """
+    answer = Daemons(1).begin(
+        lambda: processes.capture(_reader("read_once", library), check=False, timeout_s=timeout_s)
+    )
+    late = f"no answer within {timeout_s:.0f} s"
+    try:
+        done = answer.result(timeout_s + _ABANDONED_S)
+        return _no_answer(late) if done.timed_out else reading_of(done.stdout)
+    except concurrent.futures.TimeoutError:
+        return _no_answer(f"hangs, and cannot be ended: {late}")
+    except ValueError:
+        last = done.stderr.strip().splitlines()[-1:]
+        end = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
+        return _no_answer(": ".join([f"the process that asked ended with {end}", *last]))
+
+
+def watcher(library: str = LIBRARY) -> tuple[str, ...]:
+    """Return the command line of a process that prints what GPUs do, again and again."""
+    return _reader("watch", library)
+
+
+def _reader(function: str, library: str) -> tuple[str, ...]:
+    begin = (
+        f"import sys; sys.path = {[str(_PACKAGES), *sys.path]!r}; "
+        f"from builder.system.nvml_reader import {function}; {function}(sys.argv[1])"
+    )
+    return (sys.executable, "-I", "-B", "-c", begin, library)
+
+
+def _no_answer(text: str) -> NvmlReading:
+    fault = NvmlFault(call=LIBRARY, number=-1, name=NO_ANSWER, text=text)
+    return NvmlReading(kernel_driver=kernel_driver(), fault=fault)
+
+
+def kernel_driver(proc: Path = Path("/proc")) -> str:
+    """Return the version of NVIDIA's loaded kernel module (535.104.05); empty without one."""
+    match = _VERSION.search(_text(proc / "driver/nvidia/version"))
+    return match["version"] if match else ""
+
+
+def gpu_models(proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Return the models of the GPUs that the kernel module has; empty for one that has no name."""
+    files = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
+    matches = [_MODEL.search(_text(file)) for file in files]
+    return tuple(match["model"].strip() if match else "" for match in matches)
+
+
+def pci_gpus(sys: Path = Path("/sys")) -> tuple[str, ...]:
+    """Return the PCI addresses of NVIDIA's GPUs, with or without a driver."""
+    return tuple(
+        folder.name
+        for folder in sorted((sys / "bus/pci/devices").glob("*"))
+        if _text(folder / "class").startswith(_DISPLAY)
+        and _text(folder / "vendor").strip() == _NVIDIA
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
