@@ -37,6 +37,7 @@ def request(
     *,
     logins: Mapping[Origin, Login],
     follow: bool,
+    timeout_s: float = _TIMEOUT_S,
 ) -> requests.Response:
     """Return a server's response, whose body is still to be read.
 
@@ -47,7 +48,7 @@ def request(
     for _ in range(_MOST_REDIRECTS):
         session.auth = logins.get(origin_of(url)) or _without_login
         response = session.request(
-            method, url, headers=headers, data=body, stream=True, timeout=_TIMEOUT_S
+            method, url, headers=headers, data=body, stream=True, timeout=timeout_s
         )
         target = session.target(response)
         if not (follow and target and body is None and method in _FOLLOWED):
