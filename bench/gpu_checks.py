@@ -29,9 +29,9 @@ from toolkit import Toolkit, find_toolkit  # noqa: E402
 
 from builder.host.doctor import gpus  # noqa: E402 - the project is found by the line above
 from builder.load.project import load_project  # noqa: E402
-from builder.load.templates import CudaNames, MpiNames, render, sample_names  # noqa: E402
 from builder.model import FAILED, SKIPPED, Check, Outcome, Project  # noqa: E402
 from builder.model.manifest import InImageCheck  # noqa: E402
+from builder.model.templates import CudaNames, MpiNames, render, sample_names  # noqa: E402
 from builder.system.process import Completed, Processes  # noqa: E402
 from builder.verify import host_facts  # noqa: E402
 from builder.verify.checks import outcome_of  # noqa: E402

@@ -15,9 +15,9 @@ from pathlib import Path
 from builder.model.exact_json import member, parsed, part
 from builder.model.manifest import Manifest, required_runs
 from builder.model.names import FAILED, NONE, PASSED, SKIPPED
+from builder.model.package_indices import states_in
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
 from builder.model.results import Outcome
-from builder.sources.package_indices import states_in
 from builder.system.atomic import read_regular
 
 CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest

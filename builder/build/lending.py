@@ -17,7 +17,7 @@ from builder.build.engines import Lent, Tools
 from builder.build.run import Run
 from builder.model import PlannedImage
 from builder.model.errors import BadInput, counted
-from builder.sources.package_indices import IndexState, distinct
+from builder.model.package_indices import IndexState, distinct
 from builder.sources.package_proxy import package_cache, pip_configuration
 from builder.sources.suites import MOST_BEHIND, Suites, state_beside
 from builder.system.home import LENT_AT, PIP_AT, Home

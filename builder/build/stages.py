@@ -24,8 +24,8 @@ from builder.compile.spec import COMPILER, base_archive
 from builder.compile.spec.cutting import stage_alone
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.model.errors import StepFailed
+from builder.model.package_indices import IndexState
 from builder.plan.keys import StageKeys
-from builder.sources.package_indices import IndexState
 from builder.system.home import Home
 from builder.system.locks import locked
 

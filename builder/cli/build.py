@@ -38,9 +38,9 @@ from builder.load.site import read_site
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
+from builder.model.package_indices import days_behind
 from builder.reports.report.folder import report_folder
 from builder.reports.report.view import BuildRun
-from builder.sources.package_indices import days_behind
 from builder.system.host_facts import host_facts
 from builder.system.progress import Progress, progress_for
 from builder.verify.main_job import run_job

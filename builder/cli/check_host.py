@@ -18,7 +18,6 @@ from builder.host import (
     as_json,
     as_record,
     as_text,
-    contract_in,
     judge,
     read_record,
     this_host,
@@ -30,6 +29,7 @@ from builder.model.errors import BadInput, MissingPrerequisite, Refused
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.terminal import in_colour
+from builder.verify.image_contract import contract_in
 
 _DESCRIPTION = """\
 Say whether an image runs on this host, or on one of which a record was brought: yes, no or cannot

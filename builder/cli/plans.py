@@ -8,25 +8,20 @@ from pathlib import Path
 
 from builder.artifacts.manifests import Wanted, state_of
 from builder.artifacts.settled import epoch_of
+from builder.build.planning import plan_of
 from builder.build.records import StageState, stage_states
-from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
+from builder.compile.spec import COMPILER, block_faults, compile_spec
 from builder.load.project import RUN_CHECKS, load_project
 from builder.model import FORMATS, Plan, PlannedImage, Selection, Spec
 from builder.model.errors import BadInput
-from builder.plan import make_plan
 from builder.plan.keys import DeclaredStages, StageKeys
 from builder.system.home import Home
 
 
 def load_plan(project: Path, selection: Selection, *, may_be_empty: bool = False) -> Plan:
     """Return the plan of a project's selection; raises all faults of all files at once."""
-    return make_plan(
-        load_project(project, block_faults=block_faults),
-        selection,
-        compiler=COMPILER,
-        limit_reason=limit_reason,
-        may_be_empty=may_be_empty,
-    )
+    loaded = load_project(project, block_faults=block_faults)
+    return plan_of(loaded, selection, may_be_empty=may_be_empty)
 
 
 def compiled(project: Path, plan: Plan) -> list[Spec]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from builder.host.images import contract_in
 from builder.host.judging import judge
 from builder.host.record import Host
 from builder.host.records import as_record, read_record
@@ -29,7 +28,6 @@ __all__ = [
     "as_json",
     "as_record",
     "as_text",
-    "contract_in",
     "judge",
     "read_record",
     "this_host",

@@ -10,19 +10,6 @@ from typing import Any
 from builder import facts
 from builder.facts.processors import cpu_features, power_levels
 from builder.facts.runtimes import RUNTIMES
-from builder.host.readers import (
-    capability,
-    count,
-    dotted,
-    driver,
-    exactly,
-    kernel,
-    maybe,
-    page_size,
-    target,
-    truth,
-    words,
-)
 from builder.host.record import (
     SCHEMA,
     Host,
@@ -36,6 +23,19 @@ from builder.host.record import (
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
 from builder.load.readers import Table, list_of, mapping_of, one_of, text
+from builder.load.record_readers import (
+    capability,
+    count,
+    dotted,
+    driver,
+    exactly,
+    kernel,
+    maybe,
+    page_size,
+    target,
+    truth,
+    words,
+)
 from builder.model.errors import BadInput
 from builder.model.records import write
 

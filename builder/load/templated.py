@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from builder.load import templates
 from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.load.readers import any_text
+from builder.model import templates
 
 _NAMES = templates.sample_names()
 # jinja2 names the type of a value that has no such attribute; the template says `mpi`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from pathlib import Path
 from typing import IO
 
@@ -68,3 +69,9 @@ def sha256_of_file(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return sha256_of(file)
+
+
+def sha256_of_json(content: object) -> str:
+    """Return the SHA-256, in hexadecimal, of a value's JSON with sorted keys, without spaces."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -9,8 +9,11 @@ from typing import Any
 
 from builder.facts import NO_FACTS, Facts
 from builder.facts.places import Where
+from builder.model.digests import sha256_of_json
 from builder.model.locked import Lock
-from builder.model.names import MPI_ROUTES
+from builder.model.names import MPI_ROUTES, OWN
+
+_BASE_FORMAT = "3"  # raised when the same declaration would make another base
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,3 +274,18 @@ class Project:
             found.append(self.recipes[name])
             name = found[-1].parent
         return tuple(reversed(found))
+
+
+def base_name(base: BaseImage, arch: str) -> str:
+    """Return the base as specs name it: a reference, or a local name with its declaration's key."""
+    if base.bootstrap is None:
+        return base.references[arch]
+    return f"{OWN}{base.name}:{declared_key(base, arch)[:12]}-{arch}"
+
+
+def declared_key(base: BaseImage, arch: str) -> str:
+    """Return a SHA-256 over what the base's file declares, the mirror left out."""
+    bootstrap = base.bootstrap
+    assert bootstrap is not None
+    packages = (bootstrap.suite, bootstrap.components, bootstrap.pockets, bootstrap.packages)
+    return sha256_of_json([_BASE_FORMAT, base.name, arch, *packages])

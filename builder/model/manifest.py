@@ -82,7 +82,7 @@ class ImageInputs:
     the specs' files, `sources` those of downloads by URL, `files` those of the files that declare
     the image, `program` that of this package, `programs` those of compiled checks. `native_tools`
     is the digest of those that were lent, or empty. `indices` are states of package indices, which
-    `builder.sources.package_indices` reads: what is none there is as if it were not noted.
+    `builder.model.package_indices` reads: what is none there is as if it were not noted.
     """
 
     recipes: tuple[RecipeVersion, ...] = ()

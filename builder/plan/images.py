@@ -23,13 +23,11 @@ from builder.model import (
 )
 from builder.model.contract import as_document, contract_of
 from builder.model.errors import Fault
-from builder.model.inputs import at_mirror
-from builder.model.names import OWN
+from builder.model.inputs import at_mirror, base_name
 from builder.plan.constraints import Verdict
 from builder.plan.rendering import Memo
 from builder.plan.stages import CHECKS_FOLDER, Contents, Stages, read_text
 
-_BASE_FORMAT = "3"  # the same, for bases
 KEY_FORMAT = "5"  # raised when the same inputs would make another image
 
 
@@ -101,21 +99,6 @@ class Images:
         return _array([*map(_json, before), _array(uses), *map(_json, after)])
 
 
-def base_name(base: BaseImage, arch: str) -> str:
-    """The base as specs name it: a reference, or a local name that holds its declaration's key."""
-    if base.bootstrap is None:
-        return base.references[arch]
-    return f"{OWN}{base.name}:{declared_key(base, arch)[:12]}-{arch}"
-
-
-def declared_key(base: BaseImage, arch: str) -> str:
-    """A SHA-256 over what the base's file declares, the mirror left out."""
-    bootstrap = base.bootstrap
-    assert bootstrap is not None
-    packages = (bootstrap.suite, bootstrap.components, bootstrap.pockets, bootstrap.packages)
-    return sha256_of_json([_BASE_FORMAT, base.name, arch, *packages])
-
-
 def _use_json(use: BlockUse) -> str:
     return _json([use.name, use.arguments, *([dict(use.files)] if use.files else ())])
 
@@ -131,11 +114,6 @@ def _array(items: list[str]) -> str:
 
 
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-
-
-def sha256_of_json(content: object) -> str:
-    """The SHA-256 of a value, in hexadecimal: of its JSON with keys in order and without spaces."""
-    return hashlib.sha256(_json(content).encode()).hexdigest()
 
 
 _CUDA_ROUTES = {

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from builder import __version__
 from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
-from builder.plan.images import sha256_of_json
+from builder.model.digests import sha256_of_json
 from builder.plan.rendering import Memo
 
 FORMAT = "1"  # raised when the same parts would make another stage

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar, cast
 
-from builder.load import templates
-from builder.model import Where
+from builder.model import Where, templates
 from builder.model.errors import Fault
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

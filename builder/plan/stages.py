@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.load import templates
-from builder.load.templates import SourceNames
 from builder.model import (
     NONE,
     BlockUse,
@@ -18,8 +16,10 @@ from builder.model import (
     StageCheck,
     StageRecipe,
     merged_environment,
+    templates,
 )
 from builder.model.errors import BadInput, Fault
+from builder.model.templates import SourceNames
 from builder.plan import toolkits
 from builder.plan.cells import fits
 from builder.plan.constraints import Verdict

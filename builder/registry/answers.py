@@ -12,7 +12,7 @@ import urllib3.exceptions
 
 from builder.registry.credentials import LOGIN_HINT
 from builder.registry.failures import Denied, NotThere, RegistryFailed, Transient, Unreachable
-from builder.registry.web import (
+from builder.system.web import (
     TRANSIENT,
     cause_of,
     innermost,

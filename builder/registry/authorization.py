@@ -17,7 +17,7 @@ import requests
 
 from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
-from builder.registry.web import LONGEST, joined
+from builder.system.web import LONGEST, joined
 
 PULL, PUSH, DELETE = "pull", "pull,push", "pull,push,delete"
 _BASIC_KEY = "basic"

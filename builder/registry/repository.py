@@ -23,7 +23,7 @@ from builder.registry.kinds import INDEX, MANIFEST
 from builder.registry.references import Descriptor, is_digest, is_tag
 from builder.registry.source import LARGEST_MANIFEST, Source
 from builder.registry.transport import Transport
-from builder.registry.web import next_page, printable
+from builder.system.web import next_page, printable
 
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"

@@ -30,9 +30,9 @@ from builder.registry.deadlines import SMALL_BODY, TOO_LONG, BodyLimits, Watch, 
 from builder.registry.failures import Denied, NotThere, RegistryFailed, Transient, Unreachable
 from builder.registry.references import DOCKER_HUB
 from builder.registry.retries import Retries, Sleep, ThrottledListener
-from builder.registry.web import cause_of, joined, origin, server_of
 from builder.system.home import Home
 from builder.system.locks import locked
+from builder.system.web import cause_of, joined, origin, server_of
 
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two bytes
 _REDIRECTS = 5

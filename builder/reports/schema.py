@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from builder.compile.spec import catalogue, kinds
 from builder.compile.spec.registered import registered_names
 from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
-from builder.host.contracts import contract_of_node
 from builder.host.records import host_of
 from builder.load import schemas
+from builder.load.contracts import contract_of_node
 from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.load.schemas import file_schema, learnt, when_schema

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from builder.model.errors import MissingPrerequisite, Refused, StepFailed
 from builder.model.locked import DEBIAN_SOURCE, LockedSource
-from builder.registry.web import server_of
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import Store, Unfetched
 from builder.system.locks import locked
 from builder.system.process import Processes
+from builder.system.web import server_of
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _INDEX = "main/source/Sources.xz"

@@ -19,7 +19,7 @@ import requests
 import urllib3.exceptions
 
 from builder.model.errors import Interrupted
-from builder.registry.web import TRANSIENT, cause_of, innermost, retry_after, server_of
+from builder.system.web import TRANSIENT, cause_of, innermost, retry_after, server_of
 
 ATTEMPTS = 4
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two chunks

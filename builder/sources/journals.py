@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.sources.package_indices import IndexState, distinct, state_from
+from builder.model.package_indices import IndexState, distinct, state_from
 from builder.system.atomic import write_whole
 from builder.system.home import PIP_CONFIG
 from builder.system.locks import locked

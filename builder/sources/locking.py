@@ -13,10 +13,10 @@ from pathlib import Path
 
 from builder.model.errors import BuildImagesError, Refused
 from builder.model.locked import DEBIAN_SOURCE, Lock, LockedSource
-from builder.registry.web import without_users
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import JOBS, Store, Unfetched
 from builder.system.locks import locked
+from builder.system.web import without_users
 
 SCHEMA = "build-images/lock/v1"
 _FILE = re.compile(r"[\w+~][\w.+~%=-]*")

@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from builder.model.errors import StepFailed
+from builder.model.package_indices import IndexState, distinct
 from builder.sources.journals import Journals, ServedFile
-from builder.sources.package_indices import IndexState, distinct
 from builder.sources.suites import Suites
 
 _CACHED = (".deb", ".udeb", ".rpm", ".whl")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
-from builder.registry.web import server_of, without_users
 from builder.sources.download import (
     Downloader,
     Fetched,
@@ -17,6 +16,7 @@ from builder.sources.download import (
     digest_of,
 )
 from builder.system.locks import locked
+from builder.system.web import server_of, without_users
 
 JOBS = 4
 

@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from builder.sources.package_indices import IndexState, state_of
+from builder.model.package_indices import IndexState, state_of
 from builder.sources.request_bodies import page_of
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from builder.facts.versions import split_mpi
 from builder.model import FAILED, Artifact
 from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
+from builder.model.package_indices import states_in
 from builder.model.records import write
-from builder.sources.package_indices import states_in
 from builder.system.atomic import irregular
 from builder.verify import RUNNERS, Target
 from builder.verify.harness import harness_of

@@ -12,7 +12,7 @@ from builder.model.manifest import InImageCheck
 from builder.verify.checks import Target
 from builder.verify.trees import FormatTree
 
-_SCRIPTS = "opt/build-images/checks"
+SCRIPTS = "opt/build-images/checks"
 _SCRIPT = re.compile(r"[0-9]+-([a-z0-9][a-z0-9_-]*)")
 _TIMEOUT_S = 900  # the longest that a check of this project has; an image does not say its own
 
@@ -26,7 +26,7 @@ def carried_checks(tree: FormatTree) -> dict[str, InImageCheck]:
     for path, entry in sorted(tree.entries.items()):
         folder, _, script = path.rpartition("/")
         name = _SCRIPT.fullmatch(script)
-        if folder == _SCRIPTS and entry.kind == "file" and name:
+        if folder == SCRIPTS and entry.kind == "file" and name:
             needs = ("gpu",) if "gpu" in name[1].split("-") else ()
             found[name[1]] = InImageCheck(
                 name=name[1], script=f"/{path}", needs=needs, timeout_s=_TIMEOUT_S
@@ -47,7 +47,7 @@ def with_carried(target: Target, trees: Collection[FormatTree]) -> Target:
         carried |= carried_checks(tree)
     scripts = {name: check.script for name, check in carried.items()}
     declared = [
-        dataclasses.replace(check, script=scripts.get(check.name, f"/{_SCRIPTS}/{check.name}"))
+        dataclasses.replace(check, script=scripts.get(check.name, f"/{SCRIPTS}/{check.name}"))
         for check in target.checks
     ]
     names = {check.name for check in target.checks}

@@ -13,7 +13,7 @@ from builder.build.engines import Tools
 from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
 from builder.model.manifest import AskedRanks, InImageCheck
-from builder.sources.package_indices import IndexState
+from builder.model.package_indices import IndexState
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed
 from builder.verify.environment import ENVIRONMENT_CHECK, environment_outcome

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
+from builder.model.package_indices import IndexState
 from builder.model.predicates import STATEMENT, TEST_RESULT
-from builder.sources.package_indices import IndexState
 from builder.system.host_facts import HostFacts
 from builder.verify.junit import junit_xml
 

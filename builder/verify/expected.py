@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.compile.spec import COMPILER, block_faults, limit_reason
+from builder.build.planning import plan_of
+from builder.compile.spec import block_faults
 from builder.compile.spec.checks import check_files
 from builder.load.project import RUN_CHECKS, load_project
 from builder.model import AXES, Cell, PlannedImage, Selection
@@ -16,7 +17,6 @@ from builder.model.contract import FILE, as_text, contract_of
 from builder.model.digests import digest_of
 from builder.model.errors import BuildImagesError
 from builder.model.manifest import Manifest
-from builder.plan import make_plan
 from builder.verify import Target
 
 
@@ -41,12 +41,8 @@ def harness_digests(image: PlannedImage, project: Path) -> dict[str, str]:
 
 def _planned(project: Path, manifest: Manifest) -> PlannedImage | None:
     try:
-        plan = make_plan(
-            load_project(project, block_faults=block_faults),
-            _selection(manifest.cell),
-            compiler=COMPILER,
-            limit_reason=limit_reason,
-        )
+        loaded = load_project(project, block_faults=block_faults)
+        plan = plan_of(loaded, _selection(manifest.cell))
     except (BuildImagesError, OSError, LookupError, TypeError):
         return None  # there is no project here, or none with such an image
     wanted = (manifest.image, manifest.content_key)

@@ -44,7 +44,7 @@ from builder.model.manifest import (
     RecipeVersion,
     UsedBase,
 )
-from builder.sources.package_indices import IndexState
+from builder.model.package_indices import IndexState
 from builder.system.atomic import write_atomically
 from builder.verify import Target
 from builder.verify.harness import harness_of

@@ -21,7 +21,7 @@ from builder.load.faults import Faults
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.manifest import Manifest
-from builder.sources.package_indices import states_in
+from builder.model.package_indices import states_in
 from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
 from builder.verify.again import finished, subjects, with_emulation, within_reach, work_folder
 from builder.verify.evidence import StartedBy

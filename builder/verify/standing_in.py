@@ -19,8 +19,8 @@ from builder.facts.versions import version_order
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
 from builder.model.errors import StepFailed
+from builder.model.inputs import base_name
 from builder.model.names import rehearsal_tag
-from builder.plan.images import base_name
 from builder.system.locks import locked
 from builder.system.progress import Progress
 from builder.verify.prepared import BuildSettings, prepare

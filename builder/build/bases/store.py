@@ -17,8 +17,8 @@ from builder.build.bases.mirror import NONE, SECURITY_VARIABLE, Mirror
 from builder.model import BaseImage
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.names import base_tag
+from builder.model.package_indices import IndexState
 from builder.model.records import read, write
-from builder.sources.package_indices import IndexState
 from builder.system.atomic import fsync, fsync_files, note_use
 from builder.system.home import LENT_AT
 from builder.system.locks import locked

@@ -17,8 +17,8 @@ from builder.facts.versions import first_version
 from builder.model import PlannedImage
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.names import image_tag
+from builder.model.package_indices import IndexState
 from builder.sources.journals import Journals, as_build, build_id, pip_as_build
-from builder.sources.package_indices import IndexState
 from builder.system.home import ORDINARY_USER, Home
 from builder.system.process import Completed, Processes
 

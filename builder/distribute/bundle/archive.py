@@ -20,7 +20,7 @@ from typing import IO
 
 from builder.model.errors import BadInput, Interrupted
 from builder.registry import WrongContent
-from builder.registry.web import printable
+from builder.system.web import printable
 
 LAYOUT, INDEX_FILE = "oci-layout", "index.json"
 BLOCK = 512

@@ -26,8 +26,8 @@ from builder.registry import (
     is_tag,
 )
 from builder.registry.source import blobs_of, descriptors, json_object
-from builder.registry.web import printable
 from builder.system.atomic import discard
+from builder.system.web import printable
 
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"

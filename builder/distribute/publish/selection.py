@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts.manifests import read_manifest
-from builder.compile.spec import COMPILER, limit_reason
+from builder.build.planning import plan_of
 from builder.distribute.publish.releases import NotReady, Ready, Release, ready
 from builder.model import (
     AXES,
@@ -17,13 +17,11 @@ from builder.model import (
     RUNTIME,
     Cell,
     FloatingTag,
-    Plan,
     PlannedImage,
     Project,
     Selection,
 )
 from builder.model.errors import BadInput, Fault, Refused, counted
-from builder.plan import make_plan
 from builder.verify.expected import harness_digests
 from builder.verify.harness import harness_of, within
 
@@ -57,7 +55,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
     of them; but for those that `--arch`, or the matrix's default selection, leaves out. Raises
     `BadInput` for floating tags that mean no cell.
     """
-    chosen = {_without_arch(image.cell) for image in _plan(project, selection).images}
+    chosen = {_without_arch(image.cell) for image in plan_of(project, selection).images}
     patterns = {
         axis: tuple(sorted({cell.axis(axis) for cell in chosen})) for axis in ("recipe", *AXES)
     }
@@ -67,7 +65,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
         cpu_targets=selection.cpu_targets,
     )
     groups: dict[Cell, list[PlannedImage]] = {}
-    for image in _plan(project, wide).images:
+    for image in plan_of(project, wide).images:
         if (key := _without_arch(image.cell)) in chosen:
             groups.setdefault(key, []).append(image)
     _check_floating(project, {cell.recipe for cell in chosen})
@@ -125,16 +123,6 @@ def _architectures(project: Project, selection: Selection) -> tuple[str, ...]:
     return (project.matrix.default if default else selection.patterns).get("arch", ())
 
 
-def _plan(project: Project, selection: Selection, *, may_be_empty: bool = False) -> Plan:
-    return make_plan(
-        project,
-        selection,
-        compiler=COMPILER,
-        limit_reason=limit_reason,
-        may_be_empty=may_be_empty,
-    )
-
-
 def _without_arch(cell: Cell) -> Cell:
     return dataclasses.replace(cell, arch="")
 
@@ -166,7 +154,7 @@ def _check_floating(project: Project, recipes: set[str]) -> None:
 def _why_none(project: Project, tag: FloatingTag) -> list[str]:
     patterns = {"recipe": tag.recipe, "base": tag.base, "cuda": tag.cuda, "mpi": tag.mpi}
     selection = Selection(patterns={axis: (value,) for axis, value in patterns.items()})
-    plan = _plan(project, selection, may_be_empty=True)
+    plan = plan_of(project, selection, may_be_empty=True)
     if any(_means(tag, image.cell) for image in plan.images):
         return []
     texts = [str(reason) for excluded in plan.left_out for reason in excluded.reasons]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from builder.facts import NO_FACTS
 from builder.host import judge
-from builder.host.contracts import contract_from_labels
 from builder.host.record import NONE, Host
 from builder.host.verdict import all_of
+from builder.load.contracts import contract_from_labels
 from builder.model.errors import BadInput
 from builder.trust.policy.gathered import UNKNOWN, YES, Contract, PulledFor
 

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from builder.build.run import Run
 from builder.build.workspace import FILES
-from builder.compile.spec.checks import SCRIPTS
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
 from builder.model.manifest import ProvenImage
 from builder.verify import FormatTree, InImageCheck, Target
 from builder.verify.again import Verified, check_runners, within_reach, work_folder
-from builder.verify.carried import carried_checks
+from builder.verify.carried import SCRIPTS, carried_checks
 from builder.verify.proving import prove, proven_part
 from builder.verify.trees import tree_of_artifact
 
@@ -116,7 +115,7 @@ def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
     checks = tuple(carried_checks(tree).values())
     if not checks:
         raise BadInput(
-            f"{identifier}: there are no checks in it ({SCRIPTS})",
+            f"{identifier}: there are no checks in it (/{SCRIPTS})",
             hint="images of this project carry theirs; what others made can only be run",
         )
     return checks

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.host.contracts import contract_from_file
+from builder.load.contracts import contract_from_file
 from builder.model import FAILED
 from builder.model.contract import FILE, HostContract
 from builder.model.errors import BadInput

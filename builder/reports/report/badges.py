@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from builder.model.errors import counted
 from builder.model.manifest import Manifest
-from builder.sources.package_indices import days_behind
+from builder.model.package_indices import days_behind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builder.model.errors import counted
 from builder.model.manifest import Manifest
-from builder.sources.package_indices import IndexState, age_days, states_in
+from builder.model.package_indices import IndexState, age_days, states_in
 
 _SECURITY = "-security"
 

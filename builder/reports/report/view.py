@@ -23,8 +23,8 @@ from builder.reports.report.matrix import (
     standing,
     tiles_of,
 )
-from builder.reports.report.plot import Plot, plot_of
 from builder.reports.report.units import human_moment, human_size, human_time
+from builder.verify.measure.plot import Plot, plot_of
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 MARKS = {PASSED: "✓", FAILED: "✗", SKIPPED: "○", "absent": "·"}

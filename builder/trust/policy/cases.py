@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.host.readers import capability, count, exactly, truth
 from builder.load.document import Node, note, parse
 from builder.load.faults import Faults
 from builder.load.readers import (
@@ -19,6 +18,7 @@ from builder.load.readers import (
     one_of,
     text,
 )
+from builder.load.record_readers import capability, count, exactly, truth
 from builder.model.errors import BadInput
 from builder.model.exact_json import member
 from builder.model.names import FAILED, FORMATS, PASSED, SKIPPED

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder.facts.versions import is_specifier
-from builder.host.readers import capability, exactly
 from builder.load.document import Node, Probe, note, parse
 from builder.load.faults import Faults, suggest
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
+from builder.load.record_readers import capability, exactly
 from builder.model.errors import BadInput
 from builder.trust.policy.values import (
     ACCEPTED,

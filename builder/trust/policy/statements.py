@@ -15,8 +15,8 @@ from builder.facts.gpus import capability_of
 from builder.model.cells import Cell
 from builder.model.exact_json import member, part
 from builder.model.names import FAILED, FORMATS, NONE
+from builder.model.package_indices import state_from
 from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT, TestResult, result_of
-from builder.sources.package_indices import state_from
 from builder.trust.policy.gathered import (
     BILL,
     EVIDENCE,

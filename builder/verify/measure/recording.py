@@ -16,7 +16,7 @@ from builder.facts.versions import split_mpi
 from builder.model import FORMATS, SKIPPED
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
-from builder.sources.package_indices import states_in
+from builder.model.package_indices import states_in
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.again import OpenImage, check_runners, opened, subjects
 from builder.verify.measure import (

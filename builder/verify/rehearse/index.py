@@ -23,7 +23,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from builder.model.exact_json import part
-from builder.registry.web import innermost, server_of
+from builder.system.web import innermost, server_of
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _TIMEOUT_S = 60.0

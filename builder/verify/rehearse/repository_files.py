@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 
-from builder.registry.web import innermost
 from builder.system.inflating import DAMAGED, stream_inflater
+from builder.system.web import innermost
 from builder.verify.rehearse.index import OutOfReach
 
 # Ubuntu's universe is 15 MB packed and 65 MB unpacked; EPEL's primary.xml 4 and 40.

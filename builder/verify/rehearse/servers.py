@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import requests
 
-from builder.registry.web import innermost, server_of
+from builder.system.web import innermost, server_of
 
 _TIMEOUT_S = (5.0, 20.0)
 _GONE = frozenset({404, 410})

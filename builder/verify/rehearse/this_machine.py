@@ -14,11 +14,11 @@ from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import LockedSource, Spec
 from builder.model.errors import MissingPrerequisite
-from builder.registry.web import innermost, server_of
 from builder.sources.pip_index import own_index
 from builder.sources.store import Store
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.system.web import innermost, server_of
 from builder.verify.rehearse import Rehearsal
 from builder.verify.rehearse.conda_pins import CondaTrials
 from builder.verify.rehearse.index import Index, remote_index

@@ -15,7 +15,7 @@ from builder.build.bases.mirror import Mirror
 from builder.build.bases.store import StoredBase, base_key, ensure_base
 from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite, StepFailed
-from builder.sources.package_indices import IndexState
+from builder.model.package_indices import IndexState
 from builder.system.process import Completed, Processes
 
 MIRROR = Mirror(main="http://mirror.example.org/debian", security=None)

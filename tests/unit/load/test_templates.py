@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from samples import base
 
 from builder import facts
-from builder.load import templates
-from builder.load.templates import TemplateError, render
-from builder.model import Cell, PlannedMpi
+from builder.model import Cell, PlannedMpi, templates
+from builder.model.templates import TemplateError, render
 
 NAMES = templates.sample_names()
 MPI = PlannedMpi(

@@ -33,7 +33,7 @@ from builder import plan as planning
 from builder.load.project import load_project
 from builder.model import Bootstrap, Cell, CudaSupport, Exclude, Plan, Project, Selection
 from builder.model.errors import BadInput, EmptySelection
-from builder.plan.images import base_name, declared_key
+from builder.model.inputs import base_name, declared_key
 
 make_plan = planning.make_plan
 

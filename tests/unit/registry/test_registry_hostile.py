@@ -30,8 +30,8 @@ from builder.registry import (
     WrongContent,
     connect,
 )
-from builder.registry.web import joined, next_page, origin
 from builder.sources.registry import Registries, RegistryFails
+from builder.system.web import joined, next_page, origin
 
 CONTENT = b"some bytes"
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))

@@ -21,10 +21,10 @@ from builder.cli import main
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
 from builder.reports.report import refresh
-from builder.reports.report.plot import plot_of
 from builder.verify import Target
 from builder.verify.again import OpenImage
 from builder.verify.measure import Measured, as_text, exposition
+from builder.verify.measure.plot import plot_of
 from builder.verify.measure.recording import record, with_measurement
 from builder.verify.proving import in_folder
 

@@ -10,11 +10,7 @@ from manifest_samples import record
 
 from builder.build.engines import Tools
 from builder.model.manifest import ImageInputs, Manifest
-from builder.reports.report.badges import badges_of
-from builder.reports.report.indices import index_facts
-from builder.sources.journals import Journals, build_id
-from builder.sources.package_cache import PackageCache
-from builder.sources.package_indices import (
+from builder.model.package_indices import (
     IndexState,
     age_days,
     days_behind,
@@ -22,6 +18,10 @@ from builder.sources.package_indices import (
     state_of,
     states_in,
 )
+from builder.reports.report.badges import badges_of
+from builder.reports.report.indices import index_facts
+from builder.sources.journals import Journals, build_id
+from builder.sources.package_cache import PackageCache
 from builder.system.home import Home
 from builder.system.process import Processes
 

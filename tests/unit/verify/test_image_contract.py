@@ -17,10 +17,10 @@ from host_samples import OPENMPI, contract, cuda
 from samples import a_file, a_folder, tar_bytes
 
 from builder.artifacts import oci
-from builder.host import contract_in
 from builder.model.contract import as_labels, as_text
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.process import Processes
+from builder.verify.image_contract import contract_in
 
 CONTRACT = contract("ppc64le", cuda=cuda("10.1"), mpi=OPENMPI)
 LABELS = as_labels(CONTRACT)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from builder import facts
 from builder.facts.places import Where
-from builder.host.readers import dotted, exactly, kernel, plain_capability, target, words
 from builder.load.document import Node, parse_bytes
 from builder.load.faults import Faults
 from builder.load.readers import Table, architecture, one_of, text, version
+from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target, words
 from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
 from builder.model.errors import BadInput
 from builder.model.names import MPI_ROUTES
