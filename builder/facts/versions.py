@@ -12,13 +12,14 @@ import re
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from builder import facts
+from builder.facts.architectures import architecture
+from builder.facts.mpi import MPI_FAMILIES
 
 # https://packaging.python.org/en/latest/specifications/version-specifiers/
 _OPERATOR = r"(?:[<>!~=]=|[<>]|===)"
 _MPI = re.compile(r"(?P<family>[^\d=]*?)(?:[-=]?(?P<version>\d.*))?", re.DOTALL)
 _VERSION = re.compile(r"[-=]?(?P<version>\d.*)|", re.DOTALL)
-_NUMBERED = tuple(family for family in facts.MPI_FAMILIES if family[-1].isdigit())
+_NUMBERED = tuple(family for family in MPI_FAMILIES if family[-1].isdigit())
 _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
 _PRINTED = re.compile(r"\d+(?:\.\d+)+")
 _GLOB = re.compile(r"[*?\[]")
@@ -127,5 +128,5 @@ def _begins(version: str, prefix: str) -> bool:
 
 
 def _canonical(arch: str) -> str:
-    known = facts.architecture(arch)
+    known = architecture(arch)
     return known.name if known else arch

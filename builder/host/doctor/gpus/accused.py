@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from builder.facts import CUDA_ERRORS, HOST, IMAGE, START, UNCLEAR
+from builder.facts import HOST, IMAGE, START, UNCLEAR, cuda_errors
 from builder.host.doctor.gpus.findings import CHECK, SICK, UNKNOWN, Finding
 from builder.model import FAILED
 from builder.model.manifest import Manifest
@@ -33,7 +33,7 @@ def _failed(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
 
 def _judged(name: str, reason: str, formats: str, sick: list[Finding]) -> Finding:
     number = _ERROR.search(reason)
-    error = CUDA_ERRORS.get(int(number[1])) if number else None
+    error = cuda_errors().get(int(number[1])) if number else None
     matter = error.matter if error else UNCLEAR if number or _is_computing(name) else IMAGE
     remedy = error.remedy if error else ""
     if sick and matter in {HOST, UNCLEAR}:
