@@ -32,16 +32,16 @@ class CudaRelease:
     version: str
     update: str
     driver: str
-    shipped_driver: str
     architectures: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    gcc: str
-    repositories: Mapping[str, tuple[str, ...]]
-    images: Mapping[str, tuple[str, ...]]
-    image_tag: str
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    shipped_driver: str = ""
+    capabilities: tuple[str, ...] = ()
+    gcc: str = ""
+    repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    image_tag: str = ""
+    notes: str = ""
     image_names: Mapping[str, str] = field(default_factory=dict)
     deleted: Mapping[str, str] = field(default_factory=dict)
     leaving: str = ""
@@ -66,8 +66,8 @@ class SdkRelease:
     version: str
     cuda: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    notes: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,17 +75,22 @@ class LibraryRelease:
     """One cuDNN or NCCL in NVIDIA's package repositories, built for one CUDA.
 
     `build` is that CUDA: a release (`11.8`), which it pairs with, or a major version (`12`), with
-    all of whose releases it pairs. `packagings` maps a kind of package, `deb` or `rpm`, to the
-    architectures that have it.
+    all of whose releases it pairs. `deb` and `rpm` are the architectures that have such packages.
     """
 
     name: str
     version: str
     build: str
-    packagings: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    notes: str = ""
+    deb: tuple[str, ...] = ()
+    rpm: tuple[str, ...] = ()
+
+    @property
+    def packagings(self) -> Mapping[str, tuple[str, ...]]:
+        """The architectures by kind of package, `deb` or `rpm`."""
+        return {DEB: self.deb, RPM: self.rpm}
 
     def pairs_with(self, cuda: str) -> bool:
         """Return whether it works with a CUDA release."""

@@ -46,10 +46,10 @@ class MpiRelease:
     family: str
     series: str
     soname: str
-    pmix: str
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    pmix: str = ""
+    notes: str = ""
 
 
 # From this PMIx on, client and server may be of different versions. Of older ones, a server of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from builder.facts.places import Where
 
@@ -103,9 +103,9 @@ class SystemRelease:
     version: str
     glibc: str
     kernel: Mapping[str, str]
-    cpu: Mapping[str, str]
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    cpu: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""
     python: str = ""
     pip: str = ""

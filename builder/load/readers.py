@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from builder import facts
@@ -79,6 +80,37 @@ class Table:
     def lines(self) -> dict[str, int]:
         """The line of each key."""
         return {key: entry.where.line for key, entry in self._entries.items()}
+
+
+def record(
+    kind: Callable[..., T],
+    required: Mapping[str, Reader[object]],
+    optional: Mapping[str, Reader[object]] = MappingProxyType({}),
+    *,
+    fields: Mapping[str, str] = MappingProxyType({}),
+    placed: bool = False,
+) -> Reader[T]:
+    """A reader of a mapping as a value of `kind`, whose arguments are the keys.
+
+    `fields` has the arguments that are not called as their key; a key is none if it is empty there.
+    With `placed`, `where` is the place of the mapping. An optional key that is absent is none.
+    """
+
+    def read(node: Node, faults: Faults) -> T:
+        table = Table(node, faults, required=tuple(required), optional=tuple(optional))
+        values: dict[str, object] = {"where": node.where}
+        absent = Node(where=node.where, value="")
+        for key, reader in {**required, **optional}.items():
+            if isinstance(node, Probe):
+                table.read(key, reader, None)
+            if key in table:
+                values[fields.get(key, key)] = table.read(key, reader, None)
+            elif key in required:  # its fault is noted, and all that matters is the type
+                values[fields.get(key, key)] = reader(absent, Faults())
+        dropped = {""} if placed else {"", "where"}
+        return kind(**{field: value for field, value in values.items() if field not in dropped})
+
+    return read
 
 
 def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
@@ -162,6 +194,20 @@ def variable(node: Node, faults: Faults) -> str:
         valid = "valid: letters, digits and _ of which the first is no digit"
         faults.add(node.where, f'"{value}" cannot name an environment variable', valid)
     return value
+
+
+def matching(pattern: re.Pattern[str], problem: str, valid: str) -> Reader[str]:
+    """A reader of text that all of `pattern` matches: "12" is `problem`; empty if it does not."""
+
+    def read(node: Node, faults: Faults) -> str:
+        value = text(node, faults)
+        note(node, pattern=f"^({pattern.pattern})$")
+        if not value or pattern.fullmatch(value):
+            return value
+        faults.add(node.where, f'"{value}" is {problem}', f"valid: {valid}")
+        return ""
+
+    return read
 
 
 def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
