@@ -50,11 +50,11 @@ _SHIPPED = Path(facts.__file__).parent / "data"
 _SHOWN = "builder/facts/data"  # how messages name the shipped files
 
 # int() refuses thousands of digits
-_number = matching(re.compile(r"[0-9]{1,9}"), "no number", "digits alone")
+_number = matching(re.compile(r"[0-9]{1,9}"), "no number", "valid: digits alone")
 _dotted = matching(
-    re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*"), "no version here", "digits and dots: 12.4.1"
+    re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*"), "no version here", "valid: digits and dots: 12.4.1"
 )
-_url = matching(re.compile(r"https?://.*"), "no address", "https://...")
+_url = matching(re.compile(r"https?://.*"), "no address", "valid: https://...")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -197,15 +197,28 @@ def variable(node: Node, faults: Faults) -> str:
 
 
 def matching(pattern: re.Pattern[str], problem: str, valid: str) -> Reader[str]:
-    """A reader of text that all of `pattern` matches: "12" is `problem`; empty if it does not."""
+    """A reader of text that `pattern` matches as a whole; else empty, as `"TEXT" is PROBLEM`."""
 
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
         note(node, pattern=f"^({pattern.pattern})$")
         if not value or pattern.fullmatch(value):
             return value
-        faults.add(node.where, f'"{value}" is {problem}', f"valid: {valid}")
+        faults.add(node.where, f'"{value}" is {problem}', valid)
         return ""
+
+    return read
+
+
+def positive(title: str, valid: str) -> Reader[int]:
+    """A reader of a whole number above 0."""
+
+    def read(node: Node, faults: Faults) -> int:
+        note(node, type="integer", minimum=1)
+        if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value > 0:
+            return node.value
+        faults.add(node.where, f"expected {title}, found {node.describe()}", valid)
+        return 0
 
     return read
 

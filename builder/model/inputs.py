@@ -181,12 +181,12 @@ class Check:
 
     name: str
     about: str
-    sources: tuple[str, ...]
-    build: tuple[str, ...]
     run: str
-    needs: tuple[str, ...]
     timeout_s: int
     where: Where
+    sources: tuple[str, ...] = ()
+    build: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
