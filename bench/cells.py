@@ -28,7 +28,7 @@ from pathlib import Path
 
 from timing import environment, machine, seconds
 
-from builder.build.bases.store import StoredBase
+from builder.build.base_store import StoredBase
 from builder.build.engines import Docker, Tools
 from builder.system.descendants import end_tree
 from builder.system.home import ORDINARY_USER, Home

@@ -1,6 +1,6 @@
 """Manifests and evidence that contradict themselves or each other, as a forger would change them.
 
-They are judged as the main job, report and publish judge them: by `builder/artifacts/agreement.py`.
+They are judged as the main job, report and publish judge them: by `builder/model/agreement.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 from campaign import Case
 from made_releases import images_of, make_images, make_project
 
-from builder.artifacts.agreement import faults_of, read_statements
+from builder.artifacts.manifests import read_statements
 from builder.model import FORMATS
+from builder.model.agreement import faults_of
 from builder.model.manifest import manifest_from
 from builder.model.records import write
-from builder.verify.again import finished
+from builder.verify.finished_images import finished
 
 _NO_DIGEST = "sha256:" + "0" * 64
 

@@ -20,7 +20,7 @@ import hpccm.config
 from builder.compile.spec.classes import block_classes
 from builder.compile.spec.downloads import with_sources
 from builder.compile.spec.driver import SINGULARITY_VERSION, dockerfile, singularity
-from builder.compile.spec.making import made
+from builder.compile.spec.hpccm_blocks import made
 from builder.model import BlockUse, PlannedImage, StageRecipe
 
 FORMATS: dict[str, Callable[[PlannedImage], str]] = {

@@ -22,13 +22,13 @@ from builder.artifacts.manifests import read_manifest, size_of, write_manifest
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.build.packing import file_digest
 from builder.compile.spec import COMPILER, block_faults, limit_reason
-from builder.distribute.pull.unpacking import unpack
+from builder.distribute.pull.layers import unpack
 from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.plan import make_plan
 from builder.verify import Setting, host_facts, write_evidence
-from builder.verify.proving import in_folder
+from builder.verify.proof import in_folder
 
 PROJECT = Path(__file__).resolve().parents[1]
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}

@@ -19,9 +19,9 @@ from pathlib import Path
 from timing import interleaved, print_ratio, report
 
 from builder.build import native
-from builder.build.bases.mirror import find_mirror
-from builder.build.bases.store import ensure_base
+from builder.build.base_store import ensure_base
 from builder.build.engines import Buildah, Tools
+from builder.build.mirror import find_mirror
 from builder.load.project import load_project
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader

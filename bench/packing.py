@@ -23,7 +23,7 @@ from pathlib import Path
 
 from timing import interleaved, report, seconds
 
-from builder.artifacts import flatten, gzips, oci
+from builder.artifacts import flatten, oci, tars
 from builder.artifacts.repack import Plain, repack, unpack
 from builder.build.engines import Tools, apptainer, charliecloud
 from builder.model import EPOCH
@@ -144,22 +144,22 @@ def levels(layer: Path, folder: Path) -> None:
 
     def packing(level: int) -> Callable[[], None]:
         def pack() -> None:
-            gzips.LEVEL = level
-            with gzips.threads() as pool, target.open("wb") as sink:
-                gzip = gzips.Gzip(sink, pool)
+            tars.LEVEL = level
+            with tars.threads() as pool, target.open("wb") as sink:
+                gzip = tars.Gzip(sink, pool)
                 gzip.write(sample)
                 gzip.close()
 
         return pack
 
-    chosen = gzips.LEVEL
+    chosen = tars.LEVEL
     sizes: dict[int, int] = {}
     for level in (1, 4, 5, 6):
         packing(level)()
         sizes[level] = target.stat().st_size
     contenders: Mapping[str, Callable[[], object]] = {str(level): packing(level) for level in sizes}
     times = interleaved(contenders, repeats=3, measure=seconds)
-    gzips.LEVEL = chosen
+    tars.LEVEL = chosen
     print(f"  gzip of {len(sample) / 1e6:.0f} MB of layers, by level (ours is {chosen}):")
     for level, size in sizes.items():
         median = statistics.median(times[str(level)])

@@ -31,7 +31,7 @@ from real_registry import real_registry
 from timing import machine
 
 from builder import cli
-from builder.registry import retries
+from builder.registry import failures
 
 _GOOD = (0, 1, 4, 5)  # done, or refused in words
 _STATUSES = (400, 401, 403, 404, 408, 413, 429, 500, 502, 503)
@@ -130,7 +130,7 @@ def _publish(it: _Publishing, host: str, namespace: str) -> tuple[int, str]:
 @contextlib.contextmanager
 def _without_waiting() -> Iterator[None]:
     """The same attempts, without the seconds between them."""
-    with patch.object(retries, "_FIRST_S", 0.0):
+    with patch.object(failures, "_FIRST_S", 0.0):
         yield
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from builder.model.predicates import CYCLONEDX as BILL
 from builder.model.predicates import SLSA, TEST_RESULT
-from builder.registry import Credentials, NotThere, Reference, Registry, connect
-from builder.registry import source as manifests
-from builder.registry.kinds import CYCLONEDX, SIF, STATEMENT, TARBALL
+from builder.registry import Credentials, NotThere, Reference, Registry, connect, manifests
+from builder.registry.manifests import CYCLONEDX, SIF, STATEMENT, TARBALL
 from builder.trust.proof import (
     Attachment,
     PublicKey,
@@ -23,8 +22,8 @@ from builder.trust.proof import (
     signature_tag,
     verified,
 )
+from builder.trust.proof.attachments import BUNDLE
 from builder.trust.proof.keys import boxed, generated
-from builder.trust.proof.values import BUNDLE
 
 RECIPES = ("tools", "app")
 TAG = "1.0-sample"

@@ -28,9 +28,9 @@ from timing import machine
 
 from builder.artifacts.oci import read_layout
 from builder.cli import main as build_images
-from builder.distribute.pull.existing import tree_on_disk
+from builder.distribute.pull.artifacts import tree_on_disk
+from builder.distribute.pull.layers import unpack
 from builder.distribute.pull.receipts import read_receipt
-from builder.distribute.pull.unpacking import unpack
 from builder.model.digests import sha256_of_file
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")

@@ -22,11 +22,11 @@ from builder.artifacts.tree import comparable, tree_digest
 from builder.model.contract import HostContract, NeededCpu, as_labels
 from builder.model.errors import StepFailed
 from builder.registry import INDEX, MANIFEST, Descriptor, Reference, Registry, connect
-from builder.registry.kinds import ARTIFACT_TYPES, EMPTY_CONTENT, referrer
+from builder.registry.manifests import ARTIFACT_TYPES, EMPTY_CONTENT, referrer
 from builder.trust.proof import Descriptor as Described
 from builder.trust.proof import PrivateKey, proofs
-from builder.trust.proof.envelopes import statement
 from builder.trust.proof.keys import generated
+from builder.trust.proof.statements import statement
 
 HERE = platform.machine()
 CONFIG = "application/vnd.oci.image.config.v1+json"

@@ -30,7 +30,7 @@ from builder.model.manifest import MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify import DEFAULTS, RUNNERS
-from builder.verify.again import OpenImage, opened
+from builder.verify.finished_images import OpenImage, opened
 from builder.verify.runners import Container
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,11 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.model import FORMATS, PlannedImage
+from builder.model.agreement import Statement, as_judged, faults_of
 from builder.model.digests import digest_of
+from builder.model.errors import BadInput
 from builder.model.exact_json import parsed
-from builder.model.manifest import MANIFEST, ImageInputs, Manifest, manifest_from, manifest_text
-from builder.system.atomic import read_regular, write_atomically
-from builder.system.bound_files import artifact_path, with_digests
+from builder.model.manifest import (
+    MANIFEST,
+    Artifact,
+    ImageInputs,
+    Manifest,
+    manifest_from,
+    manifest_text,
+)
+from builder.system.files import read_regular, write_atomically
 
 if TYPE_CHECKING:
     from builder.artifacts.flatten import Node
@@ -126,3 +135,62 @@ def programs_in(nodes: Mapping[str, Node]) -> dict[str, str]:
         for path, node in nodes.items()
         if path.startswith(PROGRAMS) and node.is_file
     }
+
+
+def read_statements(folder: Path, manifest: Manifest) -> dict[str, Statement | None]:
+    """Return the evidence that a manifest names, by its file; None where it cannot be read."""
+
+    def read(name: str) -> Statement | None:
+        try:
+            found = parsed(read_regular(folder / name, follow=True), most=None)
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    return {name: read(name) for name in manifest.evidence}
+
+
+def judged_manifests(out: Path) -> list[Manifest]:
+    """Return the manifest of every image in a folder, failed where its evidence contradicts it."""
+    folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
+    return [
+        as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
+        for folder in folders
+        if (manifest := read_manifest(folder)) is not None
+    ]
+
+
+_HINT = "build the image again; of evidence alone, build-images verify makes it anew"
+
+
+def artifact_path(folder: Path, artifact: Artifact) -> Path:
+    """Return where an artifact of a manifest lies: in its folder, whatever path the manifest says.
+
+    A manifest can be anybody's, and what it names may be sent to a registry.
+    """
+    return folder / artifact.path.name
+
+
+def with_digests(folder: Path, manifest: Manifest, written: Iterable[str]) -> Manifest:
+    """Return a manifest with the digests of the files that were `written` now.
+
+    Those of others stay as they are: what was put in their place since is not bound.
+    """
+    new = {name: digest_of((folder / name).read_bytes()) for name in written}
+    known = {**manifest.digests, **new}
+    digests = {name: known[name] for name in manifest.bound_names if name in known}
+    return dataclasses.replace(manifest, digests=digests)
+
+
+def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """Return the bytes of a file that a manifest binds; raises `BadInput` if they are others."""
+    try:
+        content = read_regular(folder / name, follow=True)
+    except OSError as error:
+        raise BadInput(f"{folder / name}: cannot be read ({error.strerror})", hint=_HINT) from error
+    digest = manifest.digests.get(name)
+    if digest is None:
+        raise BadInput(f"{folder / name}: manifest.json has no digest of it", hint=_HINT)
+    if digest_of(content) != digest:
+        raise BadInput(f"{folder / name}: not the file that manifest.json names", hint=_HINT)
+    return content

@@ -10,9 +10,12 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import os
 import re
 import shutil
-from collections.abc import Hashable, Mapping, Sequence
+import tempfile
+import threading
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +23,6 @@ from types import MappingProxyType
 
 from builder.artifacts.changes import changes_of
 from builder.artifacts.flatten import Node, lay
-from builder.artifacts.gzips import Gzip, Place, threads
 from builder.artifacts.oci import (
     Layer,
     Layout,
@@ -31,8 +33,7 @@ from builder.artifacts.oci import (
     read_layout,
     start_layout,
 )
-from builder.artifacts.sharing import SharedLayers, Written
-from builder.artifacts.tars import GzippedTar
+from builder.artifacts.tars import Gzip, GzippedTar, Place, threads
 from builder.model.contract import LABEL
 from builder.model.digests import HashedWriter
 from builder.model.errors import StepFailed
@@ -246,3 +247,85 @@ def _step(step: Mapping[str, object], created: str) -> dict[str, object]:
     if by := kept.get("created_by"):
         kept["created_by"] = _COPIED.sub(r"\1", str(by))
     return {"created": created, **kept}
+
+
+LIMIT = 2 << 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """A layer as it was written: what it is, and where its large files' gzipped parts lie.
+
+    `places` has them by the offset of the file's content in the plain blob.
+    """
+
+    layer: Layer
+    places: Mapping[int, tuple[Place, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedLayers:
+    """The layers used last, in a folder of this run's own; safe for threads.
+
+    A key says everything that a layer is written from. No more than `limit` bytes of blobs are
+    kept: what was not used for longest goes first, and a layer that is larger is not kept.
+
+    Layouts of images are handed out while the run goes on, and what is changed in one must not
+    change another: packed blobs are copies. Plain ones, which stay in this run's folders, are links
+    where the file system has them.
+    """
+
+    folder: Path
+    limit: int = LIMIT
+    _written: dict[str, Written] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, key: str, *, target: Path, plain: Path) -> Written | None:
+        """Put a layer that was written before into two layouts; None if there is none."""
+        with self._lock:
+            found = self._written.get(key)
+            if found is None:
+                return None
+            layer, held = found.layer, self.folder / key
+            self._written[key] = self._written.pop(key)  # used last
+            shutil.copyfile(held / "packed", blob_path(target, layer.digest))
+            _link(held / "plain", blob_path(plain, layer.diff_id))
+            return found
+
+    def keep(self, key: str, written: Written, *, target: Path, plain: Path) -> None:
+        """Keep a layer that two layouts have."""
+        packed = blob_path(target, written.layer.digest)
+        unpacked = blob_path(plain, written.layer.diff_id)
+        size = packed.stat().st_size + unpacked.stat().st_size
+        with self._lock:
+            if key in self._written or size > self.limit:
+                return
+            while self._written and sum(map(self._size, self._written)) + size > self.limit:
+                oldest = next(iter(self._written))
+                del self._written[oldest]
+                shutil.rmtree(self.folder / oldest)
+            held = self.folder / key
+            held.mkdir(parents=True)
+            shutil.copyfile(packed, held / "packed")
+            _link(unpacked, held / "plain")
+            self._written[key] = written
+
+    def _size(self, key: str) -> int:
+        held = self.folder / key
+        return sum((held / name).stat().st_size for name in ("packed", "plain"))
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, target)
+
+
+@contextlib.contextmanager
+def shared_layers(work: Path) -> Iterator[SharedLayers]:
+    """The layers that images of a run have in common, below the folder of half-made things."""
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="layers-", dir=work) as folder:
+        yield SharedLayers(folder=Path(folder))

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from builder.build.engines import Buildah, Tools
 from builder.build.shared import link_shared
-from builder.system.atomic import write_whole
+from builder.system.files import mounted_below, remove_tree, write_whole
 from builder.system.home import Home
-from builder.system.interruptions import uninterrupted
 from builder.system.locks import Turn, locked, together
-from builder.system.mounts import mounted_below, remove_tree
 from builder.system.orphans import MARK, end_orphans, living
+from builder.system.terminal import uninterrupted
 
 LOCK = "builder"
 _PROJECTS = "projects.json"

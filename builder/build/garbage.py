@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.at_work import projects
-from builder.build.bases.mirror import find_mirror
-from builder.build.bases.store import base_key
+from builder.build.base_store import base_key
 from builder.build.engines import VFS, Buildah, Tools
 from builder.build.engines.storage import StoredImage, left_by_vfs, read_storage
+from builder.build.mirror import find_mirror
 from builder.build.native import RECORD
 from builder.build.records import Records, noted_engine, noted_engines, stage_states
 from builder.build.workspace import remove
@@ -27,12 +27,12 @@ from builder.compile.spec import COMPILER
 from builder.load.faults import Faults
 from builder.load.lock import read_lock
 from builder.model import PlannedImage
+from builder.model.cells import base_tag
 from builder.model.errors import BuildImagesError, MissingPrerequisite, counted
-from builder.model.locked import LOCK as LOCK_FILE
-from builder.model.names import base_tag
+from builder.model.inputs import LOCK as LOCK_FILE
 from builder.plan.keys import StageKeys
+from builder.system.files import mounted_below, remove_tree
 from builder.system.home import Home
-from builder.system.mounts import mounted_below, remove_tree
 
 _DAY_S = 86400
 _PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-")  # folders of one run

@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.at_work import using
-from builder.build.fetching import store_of
+from builder.build.inputs import store_of
 from builder.compile.spec import COMPILER, downloads_of
 from builder.compile.spec.downloads import Downloads
 from builder.model import Lock, Plan, PlannedImage, Project, Selection
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
-from builder.model.locked import LOCK
+from builder.model.inputs import LOCK
 from builder.plan import make_plan
+from builder.sources.base_digests import Key, Registries, mismatches, pin_references
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
 from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
-from builder.sources.pins import Key, mismatches, pin_references
-from builder.sources.registry import Registries
 from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Store, Unfetched
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.system.progress import Progress
+from builder.system.terminal import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,11 +13,10 @@ from builder import facts
 from builder.artifacts import flatten, oci, sbom
 from builder.artifacts.manifests import programs_in
 from builder.artifacts.repack import Plain, repack, unpack
-from builder.build.bases.store import StoredBase
+from builder.build.base_store import StoredBase
 from builder.build.engines import apptainer, charliecloud
 from builder.build.engines.protocol import tag
-from builder.build.lending import lent_to
-from builder.build.run import Run, Timer
+from builder.build.run import Run, Timer, lent_to
 from builder.build.workspace import Workspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from builder.compile.spec import COMPILER, limit_reason
-from builder.model import Plan, Project, Selection
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.artifacts.manifests import Wanted, state_of
+from builder.artifacts.settled import epoch_of
+from builder.build.records import StageState, stage_states
+from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
+from builder.load.project import RUN_CHECKS, load_project
+from builder.model import FORMATS, Plan, PlannedImage, Project, Selection, Spec
+from builder.model.errors import BadInput
 from builder.plan import make_plan
+from builder.plan.keys import DeclaredStages, StageKeys
+from builder.system.home import Home
 
 
 def plan_of(project: Project, selection: Selection, *, may_be_empty: bool = False) -> Plan:
@@ -16,3 +27,63 @@ def plan_of(project: Project, selection: Selection, *, may_be_empty: bool = Fals
         limit_reason=limit_reason,
         may_be_empty=may_be_empty,
     )
+
+
+def load_plan(project: Path, selection: Selection, *, may_be_empty: bool = False) -> Plan:
+    """Return the plan of a project's selection; raises all faults of all files at once."""
+    loaded = load_project(project, block_faults=block_faults)
+    return plan_of(loaded, selection, may_be_empty=may_be_empty)
+
+
+def compiled(project: Path, plan: Plan) -> list[Spec]:
+    """Return the specs of all images, or raise every fault that compiling them finds."""
+    run_checks = (project / RUN_CHECKS).read_text()
+    specs: list[Spec] = []
+    errors: list[BadInput] = []
+    for image in plan.images:
+        try:
+            specs.append(compile_spec(image, run_checks=run_checks))
+        except BadInput as error:
+            errors.append(error)
+    if errors:
+        faults = [fault for error in errors for fault in error.faults]
+        raise BadInput.of(faults) if faults else errors[0]
+    return specs
+
+
+def expected_now(
+    *,
+    formats: Sequence[str] = FORMATS,
+    engine: str = "buildah",
+    verify: bool = True,
+    native_tools: bool = True,
+) -> Wanted:
+    """Return the run that a finished image's manifest must match; by default the main job's."""
+    return Wanted(
+        formats=tuple(formats),
+        engine=engine,
+        verify=verify,
+        epoch=epoch_of(os.environ),
+        native_tools=native_tools,
+    )
+
+
+def image_states(out: Path, images: Sequence[PlannedImage], expected: Wanted | None) -> list[str]:
+    """Say for each image what the main job would do with it; all of it anew without `expected`."""
+    if expected is None:
+        return ["to build: all of it anew"] * len(images)
+    return [state_of(out, image, expected).text for image in images]
+
+
+def states_of_stages(
+    images: Sequence[PlannedImage], *, engine: str = "buildah", native_tools: bool = True
+) -> list[tuple[StageState, ...]]:
+    """Say for each image what the main job would do with each of its stages."""
+    home = Home.of_environment()
+    return stage_states(home, engine, declared_of(images), native=native_tools)
+
+
+def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
+    """Return the stages of images, as their project declares them."""
+    keys = StageKeys(COMPILER)
+    return [keys.of(image) for image in images]

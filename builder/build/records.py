@@ -19,7 +19,7 @@ from builder.model import KeyedStage
 from builder.model.package_indices import IndexState
 from builder.model.records import read, write
 from builder.plan.keys import DeclaredStages, why_changed
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 

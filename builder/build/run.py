@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime as dt
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.artifacts.sharing import SharedLayers
-from builder.build.bases.mirror import Mirror
-from builder.build.engines import Engine, Tools
-from builder.model import EPOCH, FORMATS
+from builder import facts
+from builder.artifacts.repack import SharedLayers
+from builder.build import binfmt, native
+from builder.build.base_store import sources
+from builder.build.engines import Engine, Lent, Tools
+from builder.build.mirror import Mirror, find_mirror
+from builder.model import EPOCH, FORMATS, PlannedImage
+from builder.model.errors import BadInput, counted
+from builder.model.package_indices import IndexState, distinct
+from builder.sources.package_proxy import package_cache, pip_configuration
+from builder.sources.suites import MOST_BEHIND, Suites, state_beside
+from builder.system.home import LENT_AT, PIP_AT, Home
 from builder.system.host_facts import HostFacts
-from builder.system.progress import Progress
+from builder.system.terminal import Progress
 
 
 def now() -> str:
@@ -74,3 +85,129 @@ class Timer:
 
     def add(self, name: str, seconds: float) -> None:
         self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 2)
+
+
+MAX_INDEX_AGE = "BUILD_IMAGES_MAX_INDEX_AGE"
+
+
+def lent_to(run: Run, image: PlannedImage, *, log: Path, name: str) -> tuple[Lent, ...]:
+    """What build steps of an image are lent; `name` is what the engine will call the result."""
+    if not run.engine.lends:
+        return ()
+    lent: list[Lent] = []
+    if tools := native_tools(run, image, log=log):
+        lent.append(Lent(path=tools.root, at=LENT_AT))
+    if uses_pip(image) and (pip := run.tools.pip_for(name)):
+        lent.append(Lent(path=pip, at=PIP_AT))
+    return tuple(lent)
+
+
+@contextlib.contextmanager
+def downloading(
+    tools: Tools,
+    home: Home,
+    images: Sequence[PlannedImage],
+    progress: Progress,
+    *,
+    offline: bool = False,
+    noted: bool = True,
+    max_index_age: int | None = None,
+) -> Iterator[Tools]:
+    """Tools whose downloads go through the cache of packages in a home, and what that saved.
+
+    With `noted`, journals say what each build was given. `max_index_age` is as in `Options`.
+    """
+    with contextlib.ExitStack() as held:
+        suites = Suites(
+            architectures=_wanted(images), say=progress.say, most_behind=_most_behind(max_index_age)
+        )
+        shared = home.shared / home.packages.name if home.shared else None
+        cache = held.enter_context(
+            package_cache(home.packages, offline=offline, suites=suites, shared=shared)
+        )
+        pip = ""
+        if any(map(uses_pip, images)):
+            pip = held.enter_context(pip_configuration(cache, home.packages, tools.processes))
+        journals = cache.journals if noted else None
+        yield dataclasses.replace(tools, packages=cache, pip=pip, journals=journals)
+    if cache.taken:
+        share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
+        progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")
+    if cache.suspected:
+        suspected = counted(cache.suspected, "package")
+        progress.say(f"{suspected} of steps that failed will be fetched anew")
+
+
+def _most_behind(days: int | None) -> dt.timedelta:
+    """Return how much older an index may be that is taken in another one's place."""
+    if days is not None:
+        return dt.timedelta(days=days)
+    said = os.environ.get(MAX_INDEX_AGE)
+    if not said:
+        return MOST_BEHIND
+    if not said.isdecimal():
+        raise BadInput(f"{MAX_INDEX_AGE} is no number of days: {said}")
+    return dt.timedelta(days=int(said))
+
+
+def _wanted(images: Sequence[PlannedImage]) -> frozenset[str]:
+    """The architectures whose packages are asked for, native tools' among them."""
+    archs = {image.cell.arch for image in images}
+    if archs - {native.HOST}:
+        archs.add(native.HOST)
+    return frozenset(facts.ARCHITECTURES[arch].debian for arch in archs)
+
+
+def told(
+    run: Run, image: PlannedImage, name: str, *, asks: bool = True, earlier: bool = True
+) -> tuple[IndexState, ...]:
+    """The states of package indices that a build was told of, `name` as its downloads have it.
+
+    `earlier` builds of that name count, too, where layers may be theirs.
+
+    To a mirror with https, requests go past the cache of packages: one that `asks` is taken to have
+    been told what the mirror tells of right after.
+    """
+    states = run.tools.told(name, earlier=earlier)
+    if states or not asks or run.offline or not image.is_bootstrapped:
+        return states
+    there = sources(image.base, run.mirror or find_mirror())
+    found = (state_beside(*one) for one in there if one[0].startswith("https:"))
+    return distinct(one for one in found if one)
+
+
+def uses_pip(image: PlannedImage) -> bool:
+    """Return whether a recipe of the chain has the block `pip`."""
+    blocks = (use for stage in image.stages for use in (*stage.development, *stage.runtime))
+    return any(use.name == "pip" for use in blocks)
+
+
+def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTools | None:
+    """The native tools for an image that is emulated; brought first if need be.
+
+    Offline, they are those that the store has, from whichever mirror.
+    """
+    if not run.native_tools or native.lacking(image.base, image.cell.arch, run.host.arch):
+        return None
+
+    def say(text: str) -> None:
+        run.progress.step(image.identifier, text)
+
+    if not binfmt.is_open(image.cell.arch):
+        say("no native tools: the kernel's handler is not that of 'build-images setup'")
+        return None
+    if run.offline and not run.refresh:
+        kept = native.kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
+        if kept:
+            return kept
+    return native.ensure_tools(
+        image.base,
+        image.cell.arch,
+        mirror=run.mirror or find_mirror(),
+        store=run.tools.home.native,
+        processes=run.tools.processes,
+        log=log,
+        say=say,
+        environment=run.tools.downloading,
+        not_before=run.not_before,
+    )

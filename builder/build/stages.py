@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.build.bases.mirror import find_mirror
-from builder.build.bases.store import StoredBase, ensure_base, kept_base
+from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
-from builder.build.lending import lent_to, native_tools, told
+from builder.build.mirror import find_mirror
 from builder.build.native import NativeTools
 from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
-from builder.build.run import Run, now
+from builder.build.run import Run, lent_to, native_tools, now, told
 from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
-from builder.compile.spec.cutting import stage_alone
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.model.package_indices import IndexState
 from builder.plan.keys import StageKeys
-from builder.system.home import Home
+from builder.system.home import NATIVE_LABEL, Home
 from builder.system.locks import locked
 
 _ASKS = "apt-get update"  # in the text of a stage that is told of package indices
@@ -254,3 +253,39 @@ def _digest(text: str) -> str:
     """A SHA-256 over a Dockerfile without its comments, in hexadecimal."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+_FROM = re.compile(r"^FROM (?P<source>\S+) AS (?P<name>\S+)$", re.MULTILINE)
+
+
+def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, native: str = "") -> str:
+    """The stage named `target`; `built` maps the names of earlier stages to images.
+
+    `native` is the digest of the native tools that its steps are lent. Its label keeps the engine
+    from taking steps up again that ran with others; packing leaves it out.
+
+    Raises `LookupError` when the Dockerfile has no such stage.
+    """
+    heads = list(_FROM.finditer(dockerfile))
+    ends = [*(head.start() for head in heads[1:]), len(dockerfile)]
+    for head, end in zip(heads, ends, strict=True):
+        if head["name"] == target:
+            source = built.get(head["source"], head["source"])
+            body = dockerfile[head.end() : end].rstrip()
+            stages = [f"FROM {built[name]} AS {name}" for name in _copied_from(body) & {*built}]
+            label = f"\nLABEL {NATIVE_LABEL}={native}" if native else ""
+            alone = f"FROM {source} AS {target}{label}{body}"
+            return "\n\n".join([*sorted(stages), alone]) + "\n"
+    raise LookupError(f"the Dockerfile has no stage {target}")
+
+
+def on_images(dockerfile: str, names: Mapping[str, str]) -> str:
+    """A Dockerfile whose stages start from images under other names."""
+    return _FROM.sub(
+        lambda head: f"FROM {names.get(head['source'], head['source'])} AS {head['name']}",
+        dockerfile,
+    )
+
+
+def _copied_from(body: str) -> set[str]:
+    return set(re.findall(r"(?:--|,)from=([^\s,]+)", body))

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from builder.artifacts.manifests import size_of
-from builder.compile.spec.checks import EXECUTABLE
+from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
 from builder.model.records import read, write
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 

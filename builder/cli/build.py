@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from builder.artifacts.sharing import shared_layers
+from builder.artifacts.manifests import judged_manifests
+from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
-from builder.build.fetching import fetched, sources_of, store_of
-from builder.build.reaching import look_for_registries
+from builder.build.inputs import fetched, look_for_registries, sources_of, store_of
+from builder.build.planning import compiled, expected_now, image_states, load_plan, states_of_stages
 from builder.build.run import now
 from builder.cli import show
 from builder.cli.lint import check
@@ -32,7 +33,6 @@ from builder.cli.options import (
     add_selectors,
     positive_number,
 )
-from builder.cli.plans import compiled, expected_now, image_states, load_plan, states_of_stages
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
@@ -42,9 +42,9 @@ from builder.model.package_indices import days_behind
 from builder.reports.report.folder import report_folder
 from builder.reports.report.view import BuildRun
 from builder.system.host_facts import host_facts
-from builder.system.progress import Progress, progress_for
+from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
-from builder.verify.prepared import BuildSettings, prepare
+from builder.verify.preparation import BuildSettings, prepare
 
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 MOST_WITH_STAGES = 50  # images; of more, no stages are shown
@@ -140,7 +140,7 @@ def run(options: BuildOptions) -> int:
         _build(options, progress, rest, within, lost.reasons())
     else:
         about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
-        report_folder(options.out, plan, {}, lost.reasons(), about)
+        report_folder(options.out, judged_manifests(options.out), plan, {}, lost.reasons(), about)
     raise lost.error(_shown(options.out))
 
 
@@ -191,6 +191,7 @@ def _build(
         took_s = round(time.monotonic() - start, 1)
         report_folder(
             run.out,
+            judged_manifests(run.out),
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},

@@ -22,14 +22,12 @@ from builder.cli.options import (
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, Contents, write_archive
-from builder.distribute.bundle.contents import EmptyRepository
-from builder.distribute.bundle.gathering import inputs_of
-from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof
-from builder.distribute.bundle.writing import size_of
-from builder.distribute.publish.mirroring import Mirrored
+from builder.distribute.bundle.contents import EmptyRepository, size_of
+from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof, inputs_of
+from builder.distribute.publish.mirror import Mirrored
 from builder.distribute.publish.namespaces import namespace
-from builder.distribute.publish.proving import prove_with
-from builder.distribute.publish.pushing import Prove
+from builder.distribute.publish.proof import prove_with
+from builder.distribute.publish.publisher import Prove
 from builder.distribute.publish.releases import Release
 from builder.distribute.publish.selection import (
     Declared,
@@ -41,7 +39,7 @@ from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
 from builder.system.process import Processes
-from builder.system.progress import ByteProgress, Progress
+from builder.system.terminal import ByteProgress, Progress
 
 _DESCRIPTION = """\
 Write the selected images into one archive, to be carried to where no network is: OCI images with

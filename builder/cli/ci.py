@@ -6,8 +6,8 @@ import argparse
 import shlex
 from collections.abc import Sequence
 
+from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
-from builder.cli.plans import load_plan
 from builder.facts import ARCHITECTURES, architecture
 from builder.model.errors import BadInput
 from builder.reports import pipelines

@@ -6,9 +6,9 @@ import functools
 import json
 
 from builder.build import binfmt
+from builder.build.planning import load_plan
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
-from builder.cli.plans import load_plan
 from builder.system.home import Home
 from builder.verify.rehearse.records import seen_of
 

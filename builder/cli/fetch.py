@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from builder.build.at_work import using
-from builder.build.fetching import fetched, sources_of, store_of
+from builder.build.inputs import fetched, sources_of, store_of
 from builder.build.locking import planned
+from builder.build.planning import compiled
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -16,12 +17,11 @@ from builder.cli.options import (
     add_project,
     add_selectors,
 )
-from builder.cli.plans import compiled
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
 from builder.model.errors import counted
 from builder.system.home import Home
-from builder.system.progress import Progress
+from builder.system.terminal import Progress
 
 
 class FetchOptions(SelectorOptions, ProgressOptions):

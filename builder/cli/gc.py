@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
 from builder.build.garbage import Garbage, free, garbage
+from builder.build.planning import load_plan
 from builder.cli.options import Options, Parser, add_project, number_of_days
-from builder.cli.plans import load_plan
 from builder.model import FLAVOURS, Selection
 from builder.model.errors import BuildImagesError, counted
 from builder.system.home import Home

@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from builder.build.planning import compiled, load_plan
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
-from builder.cli.plans import compiled, load_plan
 from builder.compile.lint import LintReport, lint
 from builder.model import Spec
 from builder.model.errors import LintFailed, counted
-from builder.model.locked import LOCK
+from builder.model.inputs import LOCK
 from builder.system.home import Home
 from builder.system.process import Processes
 

@@ -20,7 +20,7 @@ from builder.cli.options import (
 )
 from builder.cli.publish import DRY, show_published
 from builder.distribute.bundle import Bundle, opened
-from builder.distribute.bundle.filling import (
+from builder.distribute.bundle.home import (
     Input,
     files_of_project,
     fill_home,
@@ -29,28 +29,27 @@ from builder.distribute.bundle.filling import (
     is_project,
     write_project,
 )
-from builder.distribute.bundle.judged import (
+from builder.distribute.bundle.judgements import (
     NOWHERE,
     BundledImage,
     all_releases,
     images_of,
     last_pulls,
 )
-from builder.distribute.publish.mirroring import Mirror
+from builder.distribute.publish.mirror import Mirror
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.selection import NARROW_HINT
-from builder.distribute.pull.packing import pull_cache
-from builder.distribute.pull.placing import atomic_folder
-from builder.distribute.pull.proving import proofs_of
-from builder.distribute.pull.pulling import NotProven, PullRequest, pull
+from builder.distribute.pull.artifacts import pull_cache
+from builder.distribute.pull.folders import atomic_folder
+from builder.distribute.pull.images import NotProven, PullRequest, pull
+from builder.distribute.pull.proof import proofs_of
 from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
 from builder.registry import Reference
 from builder.system.home import Home
-from builder.system.progress import ByteProgress, Progress
-from builder.trust.policy.gathered import Gathered, Image
-from builder.trust.policy.outcomes import REFUSED, Ruling, as_lines
+from builder.system.terminal import ByteProgress, Progress
+from builder.trust.policy.records import REFUSED, Gathered, Image, Ruling, as_lines
 from builder.trust.policy.rules import dates, signature
 
 _DESCRIPTION = """\

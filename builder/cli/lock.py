@@ -21,10 +21,10 @@ from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
 from builder.model import Lock
 from builder.model.errors import counted
-from builder.model.locked import LOCK
+from builder.model.inputs import LOCK
+from builder.sources.base_digests import Key
 from builder.sources.locking import SourceRequest
-from builder.sources.pins import Key
-from builder.system.progress import Progress
+from builder.system.terminal import Progress
 
 
 class LockOptions(SelectorOptions, ProgressOptions):

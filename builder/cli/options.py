@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from builder.model.cells import Selection
-from builder.model.names import FLAVOURS, GENERIC, RUNTIME, SELECTABLE
+from builder.model.cells import FLAVOURS, GENERIC, RUNTIME, SELECTABLE, Selection
 from builder.system.terminal import printable_lines
 
 EXIT_CODES = """\

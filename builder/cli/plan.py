@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from builder.build.planning import expected_now, image_states, load_plan, states_of_stages
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
-from builder.cli.plans import expected_now, image_states, load_plan, states_of_stages
 
 _MOST_WITH_STAGES = 50  # images; of more, stages are shown if that is asked for
 

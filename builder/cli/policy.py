@@ -10,8 +10,8 @@ from builder.cli.options import Options, Parser, a_path, add_project
 from builder.model.errors import counted
 from builder.system.terminal import printable
 from builder.trust.policy.cases import Tried, read_cases, try_case
-from builder.trust.policy.outcomes import as_lines
-from builder.trust.policy.reading import read_policy
+from builder.trust.policy.records import as_lines
+from builder.trust.policy.site_policy import read_policy
 
 _DESCRIPTION = """\
 Try a policy on recorded cases, and say which of them it judges otherwise than expected.

@@ -21,10 +21,10 @@ from builder.cli.options import (
 from builder.compile.spec import block_faults
 from builder.distribute.publish.attached_failures import any_failing, attach_failures
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
-from builder.distribute.publish.mirroring import Mirror, Mirrored, found_release
+from builder.distribute.publish.mirror import Mirror, Mirrored, found_release
 from builder.distribute.publish.namespaces import namespace
-from builder.distribute.publish.proving import prove_with
-from builder.distribute.publish.pushing import Done, Publisher
+from builder.distribute.publish.proof import prove_with
+from builder.distribute.publish.publisher import Done, Publisher
 from builder.distribute.publish.selection import (
     BUILD_HINT,
     NARROW_HINT,
@@ -37,7 +37,7 @@ from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Registry, Source
 from builder.system.process import Processes
-from builder.system.progress import Progress
+from builder.system.terminal import Progress
 
 DRY = "dry run, nothing was sent: "
 _WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}

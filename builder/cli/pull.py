@@ -20,15 +20,14 @@ from builder.cli.options import (
     not_empty,
 )
 from builder.cli.os_errors import describe
-from builder.distribute.pull.pulling import NotProven, Pulled, PullRequest
+from builder.distribute.pull.images import LookedAt, NotProven, Pulled, Puller, PullJob, PullRequest
 from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
-from builder.distribute.pull.several import LookedAt, Puller, PullJob
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write
 from builder.registry import Credentials
 from builder.system.process import Processes
 from builder.system.terminal import printable, printable_lines
-from builder.trust.policy.outcomes import Ruling, as_lines
+from builder.trust.policy.records import Ruling, as_lines
 
 _DESCRIPTION = """\
 Bring an image from a registry, if it is proven.

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from builder.build.planning import compiled, load_plan
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -18,16 +19,15 @@ from builder.cli.options import (
     add_project,
     add_selectors,
 )
-from builder.cli.plans import compiled, load_plan
 from builder.model import Spec
 from builder.model.errors import counted
 from builder.system.home import Home
-from builder.system.progress import Progress
-from builder.verify.prepared import BuildSettings
+from builder.system.terminal import Progress
+from builder.verify.preparation import BuildSettings
 from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
-from builder.verify.rehearse.servers import Servers
+from builder.verify.rehearse.source_urls import Servers
 from builder.verify.rehearse.this_machine import rehearsal_here
-from builder.verify.standing_in import steps_on_stand_ins
+from builder.verify.stand_ins import steps_on_stand_ins
 
 _INDENT = " " * 4
 

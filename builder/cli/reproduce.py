@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
+from builder.build.planning import compiled, load_plan
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -19,13 +20,12 @@ from builder.cli.options import (
     add_progress,
     add_project,
 )
-from builder.cli.plans import compiled, load_plan
 from builder.model import Selection, Spec
 from builder.model.errors import BadInput, EmptySelection, counted
 from builder.model.manifest import MANIFEST, Manifest
-from builder.system.progress import progress_for
-from builder.verify.prepared import BuildSettings
-from builder.verify.reproduced import Comparison, build_again
+from builder.system.terminal import progress_for
+from builder.verify.preparation import BuildSettings
+from builder.verify.reproduction import Comparison, build_again
 
 _SHOWN = 5
 _DESCRIPTION = """\

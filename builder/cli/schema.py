@@ -1,14 +1,44 @@
-"""`build-images schema`: the JSON Schema of a kind of file, printed."""
+"""`build-images schema`: the JSON Schema of a kind of file, printed.
+
+The shapes of files are those of their readers. A file that a schema accepts can still be refused:
+a schema knows no other file. Those in docs/schema are printed by this command.
+"""
 
 from __future__ import annotations
 
-from builder.cli.options import Options, Parser, add_project
-from builder.reports import schema
+import json
+from collections.abc import Callable, Mapping
 
-FILE_KINDS = (
-    *("recipe", "base", "matrix", "checks", "site"),
-    *("host", "host-contract", "policy", "policy-case"),
-)
+from builder.cli.options import Options, Parser, add_project
+from builder.host.contracts import contract_of_node
+from builder.host.records import host_of
+from builder.load import schemas
+from builder.load.bases import ARGUMENTS
+from builder.load.document import Node
+from builder.load.faults import Faults
+from builder.trust.policy.cases import case_of
+from builder.trust.policy.site_policy import policy_of
+
+DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML language server reads
+_TITLES = {
+    "recipe": "A recipe of build-images: recipes/NAME.yaml",
+    "base": "A base image of build-images: base-images/NAME.yaml",
+    "matrix": "The matrix of build-images: matrix.yaml",
+    "checks": "The checks of build-images: tests/images/checks.yaml",
+    "site": "What differs at a site of build-images: site.yaml",
+    "host": "A host on record: build-images check-host --record",
+    "host-contract": "What an image needs of a host: /opt/build-images/host-contract.json",
+    "policy": "What a site asks of an image before it is pulled: policy.yaml",
+    "policy-case": "A recorded case for build-images policy test",
+    "evidence": "What build-images found of an image: evidence/*.json",
+}
+_RECORDS: Mapping[str, Callable[[Node, Faults], object]] = {
+    "host": host_of,
+    "host-contract": contract_of_node,
+    "policy": policy_of,
+    "policy-case": case_of,
+}
+FILE_KINDS = (*schemas.KINDS, *_RECORDS)
 RESULT_KINDS = ("evidence",)
 
 
@@ -32,5 +62,30 @@ def declare(parser: Parser) -> None:
 
 def run(options: SchemaOptions) -> int:
     """Print the schema of the kind that was asked for."""
-    print(schema.text(options.kind), end="")
+    print(schema_text(options.kind), end="")
     return 0
+
+
+def schema_of(kind: str) -> dict[str, object]:
+    """Return the JSON Schema of one of `FILE_KINDS` or `RESULT_KINDS`."""
+    return {"$schema": DIALECT, "title": _TITLES[kind], **_shape(kind)}
+
+
+def schema_text(kind: str) -> str:
+    """Return the schema as it is printed, and written to docs/schema/KIND.json."""
+    return json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
+
+
+def _shape(kind: str) -> dict[str, object]:
+    if kind == "evidence":
+        from builder.verify.evidence_schema import evidence_schema  # noqa: PLC0415 - for it alone
+
+        return evidence_schema()
+    if kind in _RECORDS:
+        return schemas.learnt(_RECORDS[kind])
+    shape = schemas.file_schema(kind)
+    if kind == "recipe":
+        from builder.compile.spec.schema import block_schemas  # noqa: PLC0415 - it imports hpccm
+
+        shape["definitions"] = block_schemas(schemas.when_schema(), ARGUMENTS)
+    return shape

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
+from builder.build.planning import load_plan
 from builder.cli.options import (
     Parser,
     SelectorOptions,
@@ -17,7 +18,6 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
-from builder.cli.plans import load_plan
 from builder.model import PlannedImage
 from builder.model.errors import counted
 from builder.reports.sites import Place, site_files, site_image

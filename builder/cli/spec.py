@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from builder.build import workspace
+from builder.build.planning import compiled, load_plan
 from builder.cli.lint import check
 from builder.cli.options import (
     Parser,
@@ -14,7 +15,6 @@ from builder.cli.options import (
     add_project,
     add_selectors,
 )
-from builder.cli.plans import compiled, load_plan
 from builder.compile.spec import base_archive
 
 

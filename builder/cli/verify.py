@@ -20,26 +20,26 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
-from builder.distribute.pull.verifying import Receipt, receipt_in, verify_pulled
+from builder.distribute.pull.verification import Receipt, receipt_in, verify_pulled
 from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
 from builder.reports.report import refresh
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
-from builder.system.progress import progress_for
+from builder.system.terminal import progress_for
 from builder.verify import RUNNERS
-from builder.verify.again import Verified, finished, prove_again
+from builder.verify.container_output import one_line
 from builder.verify.expected import expected_target
+from builder.verify.finished_images import Verified, finished, prove_again
 from builder.verify.launched import LAUNCHED, RankOptions, verify_launched
+from builder.verify.machine_faults import not_tried
 from builder.verify.measure import as_text, exposition
 from builder.verify.measure.recording import measure
-from builder.verify.prepared import versions_of
-from builder.verify.untried import not_tried
-from builder.verify.wording import one_line
+from builder.verify.preparation import versions_of
 
 REPEATS = 5
 LAUNCHERS = ("mpirun", "srun")

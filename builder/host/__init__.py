@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from builder.host.judging import judge
-from builder.host.record import Host
-from builder.host.records import as_record, read_record
-from builder.host.render import as_json, as_text
-from builder.host.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict
+from builder.host.records import Host, as_record, read_record
+from builder.host.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict, as_json, as_text
 from builder.system.process import Processes
 
 
 def this_host(processes: Processes, *, search_path: str) -> Host:
-    """See `builder.host.here`. Whoever has a record of a host need not wait for its imports."""
-    from builder.host import here  # noqa: PLC0415
+    """See `builder.host.local_host`, which is imported only where a host has no record."""
+    from builder.host import local_host  # noqa: PLC0415
 
-    return here.this_host(processes, search_path=search_path)
+    return local_host.this_host(processes, search_path=search_path)
 
 
 __all__ = [

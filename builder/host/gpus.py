@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from builder.facts import CudaRelease
-from builder.facts.gpus import (
+from builder.facts.cuda import (
     MIG,
     capability_of,
     code_for,
@@ -15,7 +15,7 @@ from builder.facts.gpus import (
     last_branch,
 )
 from builder.facts.versions import version_order
-from builder.host.record import NONE, HostGpu
+from builder.host.records import NONE, HostGpu
 from builder.host.verdict import NO, UNKNOWN, YES, Case, Finding, no, unknown, yes
 from builder.model.contract import NeededCuda
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from builder.facts import Facts
 from builder.host import gpus, machine
 from builder.host.launchers import launched_by
-from builder.host.record import Host
+from builder.host.records import Host
 from builder.host.runtimes import started_by
 from builder.host.verdict import Case, Finding, Verdict
 from builder.model.contract import HostContract

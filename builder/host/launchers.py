@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from builder import facts
 from builder.facts.mpi import PMIX_MEETS_ALL
 from builder.facts.versions import version_order
-from builder.host.record import HostMpi
+from builder.host.records import HostMpi
 from builder.host.verdict import (
     BIND,
     HYBRID,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from builder import facts
-from builder.facts.processors import EMULATED, cpu_features, level_of
+from builder.facts.architectures import EMULATED, cpu_features, level_of
 from builder.facts.versions import version_order
 from builder.host.verdict import Case, Finding, no, unknown, yes
-from builder.model.names import GENERIC
+from builder.model.cells import GENERIC
 
 _SHOWN = 8
 # In user mode QEMU's atomic instructions of 64 bits were never whole on them, and from 10.0 on it

@@ -11,7 +11,7 @@ from builder.facts.runtimes import (
     Runtime,
 )
 from builder.facts.versions import version_order
-from builder.host.record import HostGpus, HostRuntime
+from builder.host.records import HostGpus, HostRuntime
 from builder.host.verdict import YES, Case, Finding, all_of, no, unknown, yes
 
 _OPEN = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
-from builder.load.known import Known
+from builder.load.patterns import Known
 from builder.load.readers import (
     Table,
     architecture,
@@ -21,7 +21,7 @@ from builder.load.readers import (
     text,
 )
 from builder.model import Where
-from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
 _AGAIN = "run build-images lock, which drops it"

@@ -6,23 +6,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.load import toolkits
+from builder.load import bases
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
 from builder.load.document import Node, parse
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
-from builder.load.files import with_files
-from builder.load.known import (
+from builder.load.lock import check_recipes, read_lock
+from builder.load.matrix import read_matrix
+from builder.load.patterns import (
     Known,
     check_names,
     declared_axes,
     declared_checks,
     declared_names,
 )
-from builder.load.lock import check_recipes, read_lock
-from builder.load.matrix import read_matrix
-from builder.load.recipes import check_ancestry, read_recipe
+from builder.load.recipes import check_ancestry, read_recipe, with_files
 from builder.load.site import read_site
 from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
 from builder.model.errors import BadInput, Fault
@@ -145,8 +144,8 @@ def _recipes(
     recipes = [read_recipe(node, known, faults) for node in nodes.values() if node]
     for recipe in recipes:
         for block in (*recipe.development, *recipe.runtime):
-            ours = block.name in toolkits.ARGUMENTS
-            faults.found.extend(toolkits.toolkit_faults(block) if ours else block_faults(block))
+            ours = block.name in bases.ARGUMENTS
+            faults.found.extend(bases.toolkit_faults(block) if ours else block_faults(block))
     named = {recipe.name: recipe for recipe in recipes if recipe.name}
     check_ancestry(named, faults)
     return named

@@ -10,7 +10,7 @@ from builder import facts
 from builder.load.document import Node, Probe, note
 from builder.load.faults import Faults, suggest
 from builder.load.readers import Reader, list_of, matching, text
-from builder.model.names import GENERIC
+from builder.model.cells import GENERIC
 
 T = TypeVar("T")
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")

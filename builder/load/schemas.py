@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from builder.load.bases import read_base
-from builder.load.blocks import WHEN
 from builder.load.checks import read_checks
 from builder.load.document import Node, Probe
 from builder.load.faults import Faults
-from builder.load.known import Known
 from builder.load.matrix import read_matrix
-from builder.load.patterns import ANY, patterns_of
-from builder.load.recipes import read_recipe
+from builder.load.patterns import ANY, Known, patterns_of
+from builder.load.recipes import WHEN, read_recipe
 from builder.load.site import site_of
 from builder.model import SELECTABLE, Where
 

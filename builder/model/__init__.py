@@ -7,26 +7,7 @@ All are frozen. Mappings are never changed after construction. Architectures are
 from __future__ import annotations
 
 from builder.facts.places import Where
-from builder.model.cells import Cell, Selection
-from builder.model.inputs import (
-    BaseImage,
-    BlockUse,
-    Bootstrap,
-    Check,
-    CudaSupport,
-    EndOfLife,
-    Exclude,
-    FloatingTag,
-    Matrix,
-    PackagedCuda,
-    PackagedExtra,
-    PackagedMpi,
-    Project,
-    Recipe,
-    Site,
-)
-from builder.model.locked import Lock, LockedSource
-from builder.model.names import (
+from builder.model.cells import (
     AXES,
     CUDA_ROUTES,
     DEVELOPMENT,
@@ -44,8 +25,30 @@ from builder.model.names import (
     SELECTABLE,
     SKIPPED,
     TOOLKITS,
+    Cell,
+    Selection,
     merged_environment,
 )
+from builder.model.inputs import (
+    BaseImage,
+    BlockUse,
+    Bootstrap,
+    Check,
+    CudaSupport,
+    EndOfLife,
+    Exclude,
+    FloatingTag,
+    Lock,
+    LockedSource,
+    Matrix,
+    PackagedCuda,
+    PackagedExtra,
+    PackagedMpi,
+    Project,
+    Recipe,
+    Site,
+)
+from builder.model.manifest import Artifact, Outcome
 from builder.model.planned import (
     KeyedStage,
     LeftOut,
@@ -58,4 +61,3 @@ from builder.model.planned import (
     StageCheck,
     StageRecipe,
 )
-from builder.model.results import Artifact, Outcome

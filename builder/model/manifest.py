@@ -7,12 +7,11 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from builder import facts
-from builder.model.cells import Cell
-from builder.model.names import FORMATS
+from builder.model.cells import FORMATS, SKIPPED, Cell
 from builder.model.records import named, optional, read, unknown, write
-from builder.model.results import Artifact, Outcome
 
 MANIFEST = "manifest.json"
 SBOM = "sbom.cdx.json"
@@ -214,3 +213,41 @@ def _check_formats(key: str, names: Iterable[str]) -> None:
     for name in names:
         if name not in FORMATS:
             raise ValueError(f"{key}.{name}: unknown format")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Artifact:
+    """A built thing on disk. `format` is oci, sif or charliecloud; `size` counts bytes.
+
+    `digest` is `sha256:…`: of the manifest for an OCI layout, of the file for the others. Empty is
+    that of a SIF which has yet to be read for its proof.
+    `tree_digest` is the hash over the root file system in it.
+    """
+
+    format: str
+    path: Path
+    digest: str
+    size: int
+    tree_digest: str = ""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What one check found in one format. `outcome` is passed, failed or skipped.
+
+    `reason` is one line: the finding, why it failed, or why it was skipped. `data` holds
+    measured values where the check printed any; `output` the end of what it printed.
+    """
+
+    check: str
+    outcome: str
+    reason: str
+    duration_s: float = 0.0
+    data: Mapping[str, object] = field(default_factory=dict)
+    output: str = ""
+
+    @property
+    def applies(self) -> bool:
+        """True if the image promises what the check is for; one that was skipped may deny it."""
+        return self.outcome != SKIPPED or self.data.get("applies") is not False

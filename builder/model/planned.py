@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from builder.facts import SystemRelease
-from builder.model.cells import Cell
-from builder.model.inputs import BaseImage, BlockUse, PackagedCuda
-from builder.model.locked import LockedSource
-from builder.model.names import DEVELOPMENT, stage_tag
+from builder.model.cells import DEVELOPMENT, Cell, stage_tag
+from builder.model.inputs import BaseImage, BlockUse, LockedSource, PackagedCuda
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from builder import facts
 from builder.model import GENERIC, NONE, RUNTIME, BaseImage, Cell, PlannedCuda, PlannedMpi
-from builder.model.locked import Lock, source_folder
+from builder.model.inputs import Lock, source_folder
 
 _WHOLE = re.compile(r"\A\s*\{\{((?:(?!\}\}).)*)\}\}\s*\Z", re.DOTALL)
 

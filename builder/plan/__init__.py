@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from builder.model import BlockUse, LeftOut, Plan, PlannedImage, Project, Reason, Selection
 from builder.model.errors import BadInput, Fault
-from builder.plan.cells import selected_cells
+from builder.plan.cells import check_selection, nothing_selected, selected_cells
 from builder.plan.constraints import Constraints
 from builder.plan.images import Images
 from builder.plan.routes import WORLD
-from builder.plan.selection import check_selection, nothing_selected
 
 __all__ = ["make_plan"]
 

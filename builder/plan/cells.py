@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from builder.facts import CPU_TARGETS as TARGETS_BY_ARCH
 from builder.facts.versions import matches
-from builder.model import Cell, Project, Selection
+from builder.model import GENERIC, SELECTABLE, Cell, LeftOut, Project, Selection
+from builder.model.errors import EmptySelection
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -98,3 +100,106 @@ def _any_matches(axis: str, patterns: tuple[str, ...], value: str) -> bool:
 def fits(cell: Cell, patterns: Mapping[str, tuple[str, ...]]) -> bool:
     """True if a cell has, on each axis that is named, a value that a pattern matches."""
     return all(any_matches(axis, values, cell) for axis, values in patterns.items() if values)
+
+
+CPU_TARGETS = (GENERIC, *(name for names in TARGETS_BY_ARCH.values() for name in names))
+
+
+def check_selection(project: Project, selection: Selection) -> None:
+    """Raise `EmptySelection` for each selector that matches nothing, with what there is."""
+    problems = [
+        _unmatched(axis, pattern, values)
+        for axis, patterns in selection.patterns.items()
+        for values in [axis_values(project, axis)]
+        for pattern in patterns
+        if not any(matches(axis, pattern, value) for value in values)
+    ]
+    problems += _unmatched_images(project, selection)
+    problems += [
+        _unmatched("cpu-target", target, CPU_TARGETS)
+        for target in selection.cpu_targets
+        if target not in CPU_TARGETS
+    ]
+    if problems:
+        raise EmptySelection("\n".join(problems))
+
+
+def _unmatched_images(project: Project, selection: Selection) -> list[str]:
+    """Return a problem for each glob that matches no identifier."""
+    globs = selection.images
+    cells = all_cells(project, selection, images=globs) if globs else ()
+    near = [cell.identifier for cell in cells]
+    lost = [glob for glob in globs if not any(fnmatchcase(name, glob) for name in near)]
+    known = [cell.identifier for cell in all_cells(project, selection)] if lost else []
+    return [_unmatched("image", glob, known) for glob in lost]
+
+
+def axis_values(project: Project, axis: str) -> tuple[str, ...]:
+    """The values that exist on an axis, or the names of the recipes."""
+    return tuple(project.recipes) if axis == "recipe" else project.matrix.axes[axis]
+
+
+def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySelection:
+    """The error for a selection in which nothing can be built, with all reasons and values."""
+    lines = ["all that was selected is left out:" if left_out else "nothing is selected."]
+    if len(left_out) > MANY:
+        for text, cells in by_reason(left_out):
+            lines += [f"  {text}", *(f"    {line}" for line in cells)]
+    else:
+        lines += [
+            f"  {entry.cell.identifier}: {reason}" for entry in left_out for reason in entry.reasons
+        ]
+    lines += [f"  {axis}: {', '.join(axis_values(project, axis))}" for axis in SELECTABLE]
+    return EmptySelection("\n".join(lines), hint="'build-images explain --all' shows every cell")
+
+
+def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    close = get_close_matches(pattern, values, n=1)
+    guess = f"; did you mean {close[0]}?" if close else ""
+    shown = [*values[:20], "..."] if len(values) > 20 else values  # noqa: PLR2004 - a screenful
+    return f"--{axis} {pattern}: matches nothing{guess}\n  {axis}: {', '.join(shown)}"
+
+
+MANY = 50  # cells that are left out: with their reasons, a screenful or two
+_AXES = ("recipe", "base", "cuda", "mpi", "arch", "flavour", "cpu")
+# Merged in this order: what stays apart is what reasons speak of most.
+_MERGED = ("mpi", "recipe", "arch", "cpu", "flavour", "cuda", "base")
+
+Values = Mapping[str, tuple[str, ...]]
+
+
+def by_reason(left_out: Sequence[LeftOut]) -> Iterator[tuple[str, list[str]]]:
+    """Each reason with lines that name its cells; an axis with all its values is not named."""
+    cells: dict[str, list[Cell]] = {}
+    for excluded in left_out:
+        for reason in excluded.reasons:
+            cells.setdefault(str(reason), []).append(excluded.cell)
+    every = {axis: {excluded.cell.axis(axis) for excluded in left_out} for axis in _AXES}
+    for text, alike in cells.items():
+        yield text, [_named(product, every) for product in _products(alike)]
+
+
+def _products(cells: Iterable[Cell]) -> list[Values]:
+    """Products of axis values that hold each of the cells once, and no other."""
+    products: list[Values] = [{axis: (cell.axis(axis),) for axis in _AXES} for cell in cells]
+    for axis in _MERGED:
+        merged: dict[tuple[tuple[str, ...], ...], dict[str, tuple[str, ...]]] = {}
+        for values in products:
+            rest = tuple(texts for name, texts in values.items() if name != axis)
+            known = merged.setdefault(rest, {**values, axis: ()})
+            known[axis] += values[axis]
+        products = list(merged.values())
+    return products
+
+
+def _named(values: Values, every: Mapping[str, set[str]]) -> str:
+    cells = 1
+    for texts in values.values():
+        cells *= len(texts)
+    shown = [
+        f"{axis} {', '.join(few)}" for axis, few in values.items() if len(few) < len(every[axis])
+    ]
+    count = "1 cell" if cells == 1 else f"{cells} cells"
+    return f"{count}: {'; '.join(shown)}" if shown else f"all {count}"

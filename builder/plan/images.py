@@ -25,8 +25,7 @@ from builder.model.contract import as_document, contract_of
 from builder.model.errors import Fault
 from builder.model.inputs import at_mirror, base_name
 from builder.plan.constraints import Verdict
-from builder.plan.rendering import Memo
-from builder.plan.stages import CHECKS_FOLDER, Contents, Stages, read_text
+from builder.plan.stages import CHECKS_FOLDER, Contents, Memo, Stages, read_text
 
 KEY_FORMAT = "5"  # raised when the same inputs would make another image
 

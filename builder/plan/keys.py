@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from builder import __version__
 from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
 from builder.model.digests import sha256_of_json
-from builder.plan.rendering import Memo
+from builder.plan.stages import Memo
 
 FORMAT = "1"  # raised when the same parts would make another stage
 # Why a stage is built anew, by the part that differs; the first of them is what is told.

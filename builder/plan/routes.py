@@ -20,7 +20,7 @@ from builder.model import (
     Project,
     Reason,
 )
-from builder.plan import hpc_sdk, nvidia
+from builder.plan import nvidia
 
 # Debian names MPICH's library itself: https://sources.debian.org/src/mpich/ (debian/rules)
 _OWN_MPICH = ("debian", "ubuntu")
@@ -111,7 +111,7 @@ def _first_way(request: _Request) -> tuple[_Way | None, str, list[str]]:
 def _routes(request: _Request) -> tuple[str, ...]:
     """The site's order of routes; by default, images that are to be deleted come last."""
     if request.sdk:
-        return (hpc_sdk.ROUTE,)
+        return (nvidia.ROUTE,)
     if ordered := request.project.site.cuda_routes:
         return ordered
     late = ("image",) if request.release.leaving else ()
@@ -233,14 +233,14 @@ def _by_sdk(request: _Request) -> _Way | str:
         others = [release.version for release in known.sdks if cuda in release.cuda.get(arch, ())]
         more = f"; HPC SDK {', '.join(others)} has it" if others else ""
         return f"HPC SDK {sdk.version} brings no CUDA {cuda} for {arch}, but {has}{more}"
-    return _Way(packages=hpc_sdk.toolkit(sdk.version, cuda, arch))
+    return _Way(packages=nvidia.toolkit(sdk.version, cuda, arch))
 
 
 _WAYS = {
     "image": _by_image,
     "repository": _by_repository,
     "distribution": _by_distribution,
-    hpc_sdk.ROUTE: _by_sdk,
+    nvidia.ROUTE: _by_sdk,
 }
 
 

@@ -15,7 +15,7 @@ from builder.model import (
     PlannedMpi,
 )
 from builder.model.exact_json import part
-from builder.plan import hpc_sdk, nvidia
+from builder.plan import nvidia
 
 CUDA, MPI = TOOLKITS
 
@@ -69,10 +69,10 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     if "sdk" not in use.arguments:
         return Expansion()  # an earlier block has brought it
     release = cuda.sdk, cuda.version, arch
-    linked = [hpc_sdk.nccl_link(*release)] if any(_extras(use, cuda)) else []
+    linked = [nvidia.nccl_link(*release)] if any(_extras(use, cuda)) else []
     settled = _block(use, "shell", {"commands": [*cuda.packages.clean, *linked]})
-    arguments = hpc_sdk.block_arguments(part(use.arguments, "sdk"), cuda.version, arch)
-    linking = hpc_sdk.development_environment(*release)
+    arguments = nvidia.block_arguments(part(use.arguments, "sdk"), cuda.version, arch)
+    linking = nvidia.development_environment(*release)
     variables = {**_development_environment(cuda, base), **linking}
     return Expansion(
         development=(

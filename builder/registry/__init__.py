@@ -12,10 +12,9 @@ from builder.registry.failures import (
     Unreachable,
     WrongContent,
 )
-from builder.registry.kinds import INDEX, MANIFEST
+from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, Reference, is_digest, is_repository, is_tag
 from builder.registry.repository import INDEXES, MANIFESTS
-from builder.registry.source import LARGEST_MANIFEST, Source
 
 __all__ = [
     "INDEX",

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from builder.registry import downloads, referring, uploads
+from builder.registry import downloads, referrers, uploads
 from builder.registry.authorization import RegistryState
 from builder.registry.credentials import Credentials
-from builder.registry.kinds import MANIFEST
+from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor, Reference
 from builder.registry.repository import Repository
 from builder.registry.transport import Transport
@@ -66,7 +66,7 @@ class Registry(Repository):
         From the registry's list, or from the tag `sha256-...` where it keeps none. A caller that
         takes proof from it reads each manifest, and checks that its `subject` is the digest.
         """
-        return referring.referrers(self, digest, artifact_type)
+        return referrers.referrers(self, digest, artifact_type)
 
     def attach(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
         """Write a manifest that has a `subject`, so that `referrers` of that finds it."""
@@ -74,11 +74,11 @@ class Registry(Repository):
 
     def attach_all(self, contents: Sequence[bytes], media_type: str = MANIFEST) -> list[Descriptor]:
         """Write several manifests; return their descriptors, in order."""
-        return referring.attach(self, contents, media_type)
+        return referrers.attach(self, contents, media_type)
 
     def detach(self, digest: str, digests: Collection[str]) -> None:
         """Remove referrers of a manifest, where the registry allows that: see `referring`."""
-        referring.detach(self, digest, digests)
+        referrers.detach(self, digest, digests)
 
 
 def connect(

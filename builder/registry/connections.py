@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import http.client
+import io
+import math
 import os
 import socket
 import ssl
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import requests
@@ -21,8 +30,210 @@ from urllib3.poolmanager import ProxyManager, pool_classes_by_scheme
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.model.errors import BadInput
-from builder.registry.answers import TLS_HINT
-from builder.registry.deadlines import WatchedSending
+from builder.registry.responses import TLS_HINT
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+LEAST_RATE = 1 << 10  # bytes a second, in each minute
+MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
+LEAST_GAIN = 64 << 10  # bytes of an attempt that broke off, for which it was not in vain
+ANY_S = 300.0  # for all that has no size, and beside what a size takes
+TOO_LONG = "it takes longer than it may in all"
+_POLL_S = 0.2
+_RATED_S = 60.0
+_REPORT_S = 5.0  # of silence, after which it is reported
+_LARGEST_HEAD = 1 << 20  # bytes; http.client has a limit for the number of headers alone
+_COOKIES = ("Set-Cookie", "Set-Cookie2")  # none is kept; taking long ones apart takes seconds
+_FRAMING = 16 << 20  # bytes beside a body: of chunks, of what comes after them
+
+
+def total_s(size: int) -> float:
+    """Return the seconds that a body of `size` bytes may take in all."""
+    return ANY_S + size / MEAN_RATE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BodyLimits:
+    """The most bytes of a body, and the end of the last attempt at it.
+
+    `until` is a time of `time.monotonic`.
+    """
+
+    size: int
+    until: float = math.inf
+
+    @classmethod
+    def from_now(cls, size: int) -> BodyLimits:
+        """Return the limits of all attempts at a body, from now on."""
+        return cls(size=size, until=time.monotonic() + total_s(size))
+
+
+SMALL_BODY = BodyLimits(size=4 << 20)
+
+
+@dataclass(kw_only=True, slots=True)
+class Watch:
+    """The time limits of one request for a `resource`, and its progress.
+
+    `check` raises to end it; `tell` gets a line for a long silence. `until` is a time of
+    `time.monotonic`; a body has at most `size` bytes.
+    """
+
+    resource: str
+    check: Callable[[], object]
+    tell: Callable[[str], object]
+    silence_s: float
+    until: float
+    size: int
+    _waited_s: float = 0.0
+    _rated: int = 0
+    _received: int = 0
+    _is_reported: bool = False
+    _head_until: float = 0.0
+
+    def send(self, sock: socket.socket, data: bytes | bytearray) -> None:
+        """Send all of some bytes; raises `TimeoutError` when that takes too long."""
+        self.check()  # to connect has taken its time
+        sock.settimeout(_POLL_S)
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[self._wait(partial(sock.send, remaining)) :]
+
+    def receive(self, sock: socket.socket, buffer: WriteableBuffer) -> int:
+        """Read some bytes, 0 at the end; raises `TimeoutError` when that takes too long."""
+        size = self._wait(partial(sock.recv_into, buffer))
+        self._received += size
+        most = _LARGEST_HEAD + (0 if self._head_until else 2 * self.size + _FRAMING)
+        if self._received > most:
+            raise ConnectionError(f"more than {most} bytes came")
+        return size
+
+    def begin_head(self) -> None:
+        """Begin to wait for the head of a response."""
+        self._received = self._rated = 0
+        self._waited_s = 0.0
+        self._head_until = time.monotonic() + self.silence_s
+
+    def end_head(self) -> None:
+        """Note that the head of a response is read; its body follows."""
+        self._head_until = self._waited_s = 0.0
+        self._rated = 0
+
+    def _wait(self, transfer: Callable[[], int]) -> int:
+        """Wait until some bytes went or came; what this machine does in between does not count."""
+        start = time.monotonic()
+        while True:
+            with contextlib.suppress(TimeoutError):  # of a poll
+                size = transfer()
+                break
+            self._check(silent_s=time.monotonic() - start)
+        self._rated += size
+        self._waited_s += time.monotonic() - start
+        self._check(silent_s=0.0)
+        return size
+
+    def _check(self, *, silent_s: float) -> None:
+        self.check()
+        now = time.monotonic()
+        if now > self.until:
+            raise TimeoutError(TOO_LONG)
+        if self._head_until and now > self._head_until:
+            raise TimeoutError(f"no whole answer within {self.silence_s:g} s")
+        if silent_s > self.silence_s:
+            raise TimeoutError(f"silent for {self.silence_s:g} s")
+        head_s = now - self._head_until + self.silence_s if self._head_until else 0.0
+        if max(silent_s, head_s) > _REPORT_S and not self._is_reported:
+            self._is_reported = True
+            missing = "answer" if self._head_until else "byte"
+            limits = f"for {_REPORT_S:g} s; {self.silence_s:g} s at most"
+            self.tell(f"{self.resource}: no {missing} {limits}")
+        if self._waited_s > _RATED_S and not self._head_until:
+            self._check_rate()
+
+    def _check_rate(self) -> None:
+        if self._rated < LEAST_RATE * self._waited_s:
+            raise TimeoutError(f"fewer than {LEAST_RATE} bytes a second")
+        self._waited_s, self._rated = 0.0, 0
+
+
+_CURRENT: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextlib.contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Make a watch that of this thread's request; its response keeps it."""
+    token = _CURRENT.set(watch)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+class WatchedResponse(http.client.HTTPResponse):
+    """A response that is read under the watch of its request."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        debuglevel: int = 0,
+        method: str | None = None,
+        url: str | None = None,
+    ) -> None:
+        super().__init__(sock, debuglevel, method, url)
+        self._watch = _CURRENT.get()
+        if self._watch:
+            self._watch.begin_head()
+            raw = _Raw(sock, self.fp.detach(), self._watch)
+            self.fp = io.BufferedReader(raw)
+
+    def begin(self) -> None:
+        super().begin()
+        for name in _COOKIES:
+            del self.headers[name]
+        if self._watch:
+            self._watch.end_head()
+
+
+class WatchedSending:
+    """Mixin for connections of `http.client`: they send under the watch of a request."""
+
+    response_class: type[http.client.HTTPResponse] = WatchedResponse
+    sock: socket.socket | None
+
+    def send(self, data: object) -> None:
+        """Send bytes, and connect first if needed; `http.client` sends anything else."""
+        watch = _CURRENT.get()
+        if watch is None or not isinstance(data, bytes | bytearray):
+            super().send(data)  # type: ignore[misc]
+            return
+        if self.sock is None:
+            self.connect()  # type: ignore[attr-defined]
+        assert self.sock is not None
+        watch.send(self.sock, data)
+
+
+class _Raw(io.RawIOBase):
+    """The bytes of a socket; `raw` is its file, which holds it open until it is closed."""
+
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase, watch: Watch) -> None:
+        super().__init__()
+        self._sock, self._raw, self._watch = sock, raw, watch
+        self._timeout_s = sock.gettimeout()
+        sock.settimeout(_POLL_S)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        return self._watch.receive(self._sock, buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            with contextlib.suppress(OSError):  # TLS may begin on it, behind a proxy
+                self._sock.settimeout(self._timeout_s)
+            self._raw.close()
+        super().close()
+
 
 _CHUNK = 1 << 20  # bytes of a body in one write
 _OPENING = threading.Lock()

@@ -11,11 +11,11 @@ from typing import IO
 import requests
 import urllib3.exceptions
 
-from builder.registry.deadlines import LEAST_GAIN, BodyLimits
+from builder.registry.connections import LEAST_GAIN, BodyLimits
 from builder.registry.failures import Transient, WrongContent
 from builder.registry.references import Descriptor
 from builder.registry.repository import Repository
-from builder.system.atomic import discard
+from builder.system.files import discard
 
 _CHUNK = 1 << 16  # bytes; a partial chunk is lost
 OnBytes = Callable[[int], object]

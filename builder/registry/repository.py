@@ -15,13 +15,12 @@ import requests
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
-from builder.registry.answers import length_of, read_limited
 from builder.registry.authorization import DELETE, PULL, PUSH, Scope
-from builder.registry.deadlines import BodyLimits
+from builder.registry.connections import BodyLimits
 from builder.registry.failures import NotThere, RegistryFailed, Transient
-from builder.registry.kinds import INDEX, MANIFEST
+from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, is_digest, is_tag
-from builder.registry.source import LARGEST_MANIFEST, Source
+from builder.registry.responses import length_of, read_limited
 from builder.registry.transport import Transport
 from builder.system.web import next_page, printable
 

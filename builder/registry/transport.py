@@ -22,14 +22,29 @@ import requests.adapters
 import requests.utils
 import urllib3.exceptions
 
-from builder.registry.answers import broken, failure, no_response, no_token
 from builder.registry.authorization import Authorization, RegistryState, Scope
-from builder.registry.connections import session, speaks_tls
+from builder.registry.connections import (
+    SMALL_BODY,
+    TOO_LONG,
+    BodyLimits,
+    Watch,
+    session,
+    speaks_tls,
+    watched,
+)
 from builder.registry.credentials import Credentials
-from builder.registry.deadlines import SMALL_BODY, TOO_LONG, BodyLimits, Watch, watched
-from builder.registry.failures import Denied, NotThere, RegistryFailed, Transient, Unreachable
+from builder.registry.failures import (
+    Denied,
+    NotThere,
+    RegistryFailed,
+    Retries,
+    Sleep,
+    ThrottledListener,
+    Transient,
+    Unreachable,
+)
 from builder.registry.references import DOCKER_HUB
-from builder.registry.retries import Retries, Sleep, ThrottledListener
+from builder.registry.responses import broken, failure, no_response, no_token
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.web import cause_of, joined, origin, server_of
@@ -62,7 +77,7 @@ class Transport:
 
     `plain_http` are hosts without TLS. A loopback address is one, too, unless it answers that it
     wants TLS. `sleep.stop` ends all requests. Clients of one repository may share a `state`.
-    `tell` gets a line for each wait, with its length. See `builder.registry.deadlines`.
+    `tell` gets a line for each wait, with its length. See `builder.registry.connections`.
     """
 
     def __init__(

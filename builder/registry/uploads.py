@@ -16,7 +16,7 @@ import requests
 
 from builder.model.digests import sha256_of_file
 from builder.model.errors import StepFailed
-from builder.registry.deadlines import LEAST_GAIN, BodyLimits
+from builder.registry.connections import LEAST_GAIN, BodyLimits
 from builder.registry.failures import RegistryFailed, Transient, WrongContent
 from builder.registry.references import Descriptor
 from builder.registry.repository import Repository

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.model.errors import MissingPrerequisite, Refused, StepFailed
-from builder.model.locked import DEBIAN_SOURCE, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import Store, Unfetched
 from builder.system.locks import locked

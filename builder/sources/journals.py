@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder.model.package_indices import IndexState, distinct, state_from
-from builder.system.atomic import write_whole
+from builder.system.files import write_whole
 from builder.system.home import PIP_CONFIG
 from builder.system.locks import locked
 

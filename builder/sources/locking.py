@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.model.errors import BuildImagesError, Refused
-from builder.model.locked import DEBIAN_SOURCE, Lock, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import JOBS, Store, Unfetched
 from builder.system.locks import locked

@@ -32,9 +32,9 @@ from builder.model.package_indices import MOST_BYTES, is_release, state_of
 from builder.sources import pip_index
 from builder.sources.journals import ANSWERS, RUN, ServedFile, is_build_id, key_of, user_and_key
 from builder.sources.package_cache import PackageCache
-from builder.sources.request_bodies import Body, chunks, page_of
 from builder.sources.suites import Suites
-from builder.system.atomic import note_use
+from builder.sources.upstream import Body, chunks, page_of
+from builder.system.files import note_use
 from builder.system.home import PIP_CONFIG
 from builder.system.web import without_users
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
-from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
 from builder.sources.download import (
     Downloader,
     Fetched,

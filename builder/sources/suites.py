@@ -20,7 +20,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from builder.model.package_indices import IndexState, state_of
-from builder.sources.request_bodies import page_of
 
 if TYPE_CHECKING:
     import requests
@@ -129,8 +128,10 @@ def _is_available(folder: str, sha256: str, size: str, path: str) -> bool:
 
 def _release(folder: str) -> str:
     """Return the Release file in a suite's folder; raises `ValueError` without one."""
+    from builder.sources import upstream  # noqa: PLC0415
+
     with _response("GET", f"{folder}/InRelease") as response:
-        page = page_of(response) if response.ok else None
+        page = upstream.page_of(response) if response.ok else None
     if page is None:
         raise ValueError(f"{folder} has no Release file")
     return page.decode("latin-1")  # each byte stays as it is

@@ -33,7 +33,7 @@ _BREAK_OFF_S = 0.5  # how long a command whose output broke off may take to end
 _PACKAGE = Path(__file__).parents[1]
 _SUPERVISOR = (
     f"import sys; sys.path.insert(0, {str(_PACKAGE.parent)!r}); "
-    "from builder.system.supervisor import main; main()"
+    "from builder.system.descendants import main; main()"
 )
 
 Argument = str | os.PathLike[str]
@@ -138,7 +138,7 @@ class Processes:
 
         With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
         `timed_out`. A `supervised` command is ended with everything it started, also with what
-        left its session and its parent (builder.system.supervisor). `look` says what is being
+        left its session and its parent (builder.system.descendants). `look` says what is being
         waited for, from the command's process id, when its time is over. `given` is what it can
         read: at most some kB, and the place for a secret, which arguments are not.
         """

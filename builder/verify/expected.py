@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.build.planning import plan_of
 from builder.compile.spec import block_faults
-from builder.compile.spec.checks import check_files
+from builder.compile.spec.image_scripts import check_files
 from builder.load.project import RUN_CHECKS, load_project
 from builder.model import AXES, Cell, PlannedImage, Selection
 from builder.model.contract import FILE, as_text, contract_of

@@ -10,11 +10,11 @@ from typing import IO
 
 from builder.artifacts import oci, sif
 from builder.artifacts.tree import clean
-from builder.load.contracts import contract_from_file, contract_from_labels
+from builder.host.contracts import contract_from_file, contract_from_labels
 from builder.model.contract import IN_IMAGE, HostContract
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.exact_json import part
-from builder.system.inflating import DAMAGED
+from builder.system.compression import DAMAGED
 from builder.system.process import Processes
 
 _INSIDE = IN_IMAGE.lstrip("/")

@@ -15,8 +15,8 @@ from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.manifests import Wanted, write_manifest
 from builder.artifacts.repack import Plain
-from builder.build.declared import files_of, program_digest
 from builder.build.engines.protocol import tag
+from builder.build.inputs import files_of, program_digest
 from builder.build.packing import Packer
 from builder.build.run import Run, Timer, now
 from builder.build.stages import Stages
@@ -29,7 +29,7 @@ from builder.build.workspace import (
     write_spec,
 )
 from builder.compile.spec import COMPILER, base_archive
-from builder.compile.spec.checks import script_of
+from builder.compile.spec.image_scripts import script_of
 from builder.model import Artifact, PlannedImage, Spec
 from builder.model.digests import digest_of
 from builder.model.errors import StepFailed
@@ -45,12 +45,12 @@ from builder.model.manifest import (
     UsedBase,
 )
 from builder.model.package_indices import IndexState
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.verify import Target
+from builder.verify.finished_images import proven_state
 from builder.verify.harness import harness_of
-from builder.verify.proven import proven_state
-from builder.verify.proving import in_folder, prove, proven_part
-from builder.verify.untried import not_tried
+from builder.verify.machine_faults import not_tried
+from builder.verify.proof import in_folder, prove, proven_part
 
 ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
 WAITING = "waiting for another build-images that makes this image"

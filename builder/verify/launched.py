@@ -23,9 +23,15 @@ from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
 from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
-from builder.verify.again import finished, subjects, with_emulation, within_reach, work_folder
 from builder.verify.evidence import StartedBy
-from builder.verify.proving import emulator_of
+from builder.verify.finished_images import (
+    finished,
+    subjects,
+    with_emulation,
+    within_reach,
+    work_folder,
+)
+from builder.verify.proof import emulator_of
 from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
 
 LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node

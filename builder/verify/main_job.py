@@ -11,14 +11,13 @@ from pathlib import Path
 
 from builder.artifacts.manifests import State
 from builder.build.run import Run
-from builder.build.running import Durations, run_all
-from builder.build.schedule import Schedule, Task
+from builder.build.schedule import Durations, Schedule, Task, run_all
 from builder.build.stages import Stages, with_log, words_of
 from builder.model import Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
+from builder.verify.finished_images import proven_state
 from builder.verify.image_job import spec_digests, wanted_by
-from builder.verify.proven import proven_state
 from builder.verify.tasks import Job, limits_of, tasks_of
 
 _FULL = ("no space left on device", "disk quota exceeded")

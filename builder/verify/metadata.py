@@ -15,14 +15,13 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts import sif
-from builder.artifacts.described import labels_of, layout_faults
-from builder.artifacts.oci import Layout, read_layout
+from builder.artifacts.oci import Layout, labels_of, layout_faults, read_layout
 from builder.build.engines import charliecloud, sif_environment
-from builder.facts.sif_scripts import SIF_SCRIPTS, VERSIONS
+from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, Outcome, contract, scripts
 from builder.model.exact_json import part
+from builder.verify.container_output import LONGEST, one_line
 from builder.verify.trees import FormatTree, equality
-from builder.verify.wording import LONGEST, one_line
 
 _CONTRACT = contract.IN_IMAGE.lstrip("/")
 _SIF_ENVIRONMENT = ".singularity.d/env/"

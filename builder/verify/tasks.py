@@ -11,14 +11,13 @@ from pathlib import Path
 
 from builder.artifacts.manifests import State
 from builder.build.run import Run
-from builder.build.running import Durations
-from builder.build.schedule import Limits, Task
+from builder.build.schedule import Durations, Limits, Task
 from builder.build.stages import Stages
 from builder.model import RUNTIME, KeyedStage, Spec
 from builder.model.errors import BadInput
-from builder.verify.again import prove_again
+from builder.verify.finished_images import prove_again
 from builder.verify.image_job import Cell, spec_digests, target_of
-from builder.verify.untried import not_tried
+from builder.verify.machine_faults import not_tried
 
 _GIB = 1 << 30
 # Seconds that a task takes before one was ever measured; what runs emulated takes longer.

@@ -26,8 +26,8 @@ from builder.build.engines import Tools, apptainer
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.digests import sha256_of
 from builder.model.errors import MissingPrerequisite, StepFailed
-from builder.system.inflating import DAMAGED
-from builder.verify.wording import one_line
+from builder.system.compression import DAMAGED
+from builder.verify.container_output import one_line
 
 EQUALITY_CHECK = "formats-equal"
 _SHOWN = 5

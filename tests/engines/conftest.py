@@ -32,9 +32,9 @@ from real_registry import RealRegistry, real_registry
 from small_base import add_small_base, store_small_base
 from small_images import Maker, maker_in
 
-from builder.build.bases.mirror import find_mirror
-from builder.build.bases.store import StoredBase, ensure_base
+from builder.build.base_store import StoredBase, ensure_base
 from builder.build.engines import Tools
+from builder.build.mirror import find_mirror
 from builder.build.workspace import link_or_copy
 from builder.load.project import load_project
 from builder.system.home import Home

@@ -10,8 +10,8 @@ from host_images import write_base
 
 from builder import facts
 from builder.artifacts import oci
-from builder.build.bases.mirror import find_mirror
-from builder.build.bases.store import PATH_IN_IMAGES, StoredBase, base_key
+from builder.build.base_store import PATH_IN_IMAGES, StoredBase, base_key
+from builder.build.mirror import find_mirror
 from builder.load.project import load_project
 
 NAME = "small"

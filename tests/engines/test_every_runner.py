@@ -17,7 +17,7 @@ from harness import FORMATS, PROJECT, build_images, manifest_of, missing
 from junitparser import JUnitXml
 from small_images import Check, Maker, sound
 
-from builder.reports import schema
+from builder.cli.schema import schema_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 
 pytestmark = pytest.mark.engines
@@ -137,7 +137,7 @@ def test_the_run_goes_on_as_an_ordinary_user(found: Found) -> None:
 def test_evidence_is_valid_and_its_junit_file_is_read(found: Found, image: Path) -> None:
     name, checks = found
     statement = json.loads((image / f"evidence/{name}.json").read_text())
-    jsonschema.Draft7Validator(schema.schema("evidence")).validate(statement)
+    jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     assert statement["predicate"]["result"] == "FAILED"
     assert sorted(statement["predicate"]["warnedTests"]) == ["harness", "is-skipped"]
     assert "is-skipped" not in statement["predicate"]["passedTests"]

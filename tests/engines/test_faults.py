@@ -15,8 +15,8 @@ from small_base import MATRIX
 
 from builder.build.engines import Buildah, Tools
 from builder.system.descendants import end_tree
+from builder.system.files import mounted_below
 from builder.system.home import Home
-from builder.system.mounts import mounted_below
 
 pytestmark = pytest.mark.engines
 

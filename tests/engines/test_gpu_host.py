@@ -25,7 +25,7 @@ from made_formats import Node
 from small_images import Check, Maker, sound
 
 from builder.build.engines import Tools
-from builder.reports.schema import schema
+from builder.cli.schema import schema_of
 
 pytestmark = pytest.mark.engines
 
@@ -80,7 +80,7 @@ class Host:
         )
         assert done.returncode in {0, 1}, done.stderr
         statement = json.loads((image / "evidence/charliecloud.json").read_text())
-        jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+        jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
         run = statement["predicate"]["configuration"][0]["annotations"]
         assert run["gpu"] == {"handed_over": True, "reason": ""}
         assert (run["host"]["driver"], run["host"]["gpus"]) == ("418.87.00", ["Tesla V100"])

@@ -19,7 +19,7 @@ import pytest
 from harness import PROJECT, Ended, copy_of_project, manifest_of
 from small_base import LEAN
 
-from builder.build.declared import program_digest
+from builder.build.inputs import program_digest
 from builder.system.home import ORDINARY_USER
 
 pytestmark = pytest.mark.engines

@@ -34,7 +34,7 @@ from launching import launched, need_open_mpi_4, only, verify
 from planted_ranks import RankDefect, plant
 
 from builder.build.engines import Tools
-from builder.reports.schema import schema
+from builder.cli.schema import schema_of
 from builder.system.home import ORDINARY_USER
 from builder.verify import DEFAULTS, RUNNERS
 
@@ -100,7 +100,7 @@ def built(out: Path, site: Path) -> dict[str, Path]:
 def predicate(folder: Path, name: str) -> dict[str, Any]:
     """Of the evidence of that name, which is valid and has JUnit XML beside it."""
     statement = json.loads((folder / f"evidence/{name}.json").read_text())
-    jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+    jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     junit = ET.parse(folder / f"evidence/{name}.xml")
     found: dict[str, Any] = statement["predicate"]
     counted = {one: len(list(junit.iter(one))) for one in ("testcase", "failure", "skipped")}

@@ -21,7 +21,7 @@ from junitparser import JUnitXml
 
 from builder.build.engines import Tools
 from builder.build.engines.apptainer import environment as apptainer_environment
-from builder.reports import schema
+from builder.cli.schema import schema_of
 
 pytestmark = pytest.mark.engines
 
@@ -85,7 +85,7 @@ class TestDefaultSelection:
         assert scripts == {text for file, text in specs.items() if file.startswith("files/checks/")}
         checks = len(manifest_of(hpc_base[arch])["in_image_checks"]) + len(("trees", "environment"))
         for name in FORMATS:
-            jsonschema.validate(evidence(hpc_base[arch], name), schema.schema("evidence"))
+            jsonschema.validate(evidence(hpc_base[arch], name), schema_of("evidence"))
             [suite] = list(JUnitXml.fromfile(str(hpc_base[arch] / f"evidence/{name}.xml")))
             assert (suite.tests, suite.failures, suite.skipped) == (checks, 0, 0)
 

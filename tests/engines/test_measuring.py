@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from small_images import Maker, sound
 
 from builder.build.engines import Tools
-from builder.reports import schema
+from builder.cli.schema import schema_text
 from builder.verify.measure import PROGRAMS, bare_kind
 from builder.verify.runners import Container
 
@@ -130,7 +130,7 @@ def test_manifest_evidence_and_report_have_it(bench: tuple[Ended, Path], hpc_ben
         assert manifest["measured"]["outcomes"][name]["check"] == "collapse"
         assert f"evidence/{name}-bench.json" in manifest["evidence"]
         statement = json.loads((hpc_bench / "evidence" / f"{name}-bench.json").read_text())
-        jsonschema.validate(statement, json.loads(schema.text("evidence")))
+        jsonschema.validate(statement, json.loads(schema_text("evidence")))
         tests = statement["predicate"]  # a machine that others keep busy cannot tell
         assert [*tests["passedTests"], *tests["warnedTests"], *tests["failedTests"]] == ["collapse"]
     if LONG:  # a small image is of no run, which would have written a report

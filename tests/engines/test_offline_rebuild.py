@@ -18,7 +18,7 @@ from loopback import Registry, running_registry
 from test_faults import write_tiny
 
 from builder.build import binfmt
-from builder.build.bases.store import StoredBase
+from builder.build.base_store import StoredBase
 from builder.build.engines import Tools
 from builder.system.home import Home
 

@@ -18,8 +18,8 @@ from harness import FORMATS, Ended, build_images, copy_of_project, manifest_of, 
 from ordinary_users import User, users, verified_digest
 from small_base import add_small_base, store_small_base
 
-from builder.build.bases.mirror import SECURITY_VARIABLE
 from builder.build.engines import Tools
+from builder.build.mirror import SECURITY_VARIABLE
 
 pytestmark = pytest.mark.engines
 

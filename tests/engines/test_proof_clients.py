@@ -31,16 +31,16 @@ from builder.trust.proof import (
     TrustedKey,
     Verdict,
     attestation_tag,
-    envelopes,
     keyless_proofs,
     private_key,
     proofs,
     public_key,
     signature_tag,
     signer_of,
+    statements,
     verified,
 )
-from builder.trust.proof.signers import by_cosign
+from builder.trust.proof.cosign import by_cosign
 
 pytestmark = pytest.mark.engines
 PASSWORD = "correct horse"
@@ -147,7 +147,7 @@ class Image:
         return self.image.digest.replace(":", "-")
 
     def statement(self, predicate_type: str = TEST_RESULT) -> bytes:
-        return envelopes.statement(
+        return statements.statement(
             name="image/oci",
             digest=self.image.digest,
             predicate_type=predicate_type,

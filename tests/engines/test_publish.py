@@ -29,7 +29,7 @@ from real_registry import PASSWORD, USER, RealRegistry, real_registry
 from tunnel import tls_proxy
 
 from builder.registry import Credentials, Reference, connect
-from builder.registry.kinds import STATEMENT
+from builder.registry.manifests import STATEMENT
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 

@@ -27,7 +27,7 @@ from pulling import assert_refused, known_images, left_behind, one_registry, pro
 from registry_site import GOOD, Content, Published, Site, file, folder, layer_of
 
 from builder.cli import main
-from builder.distribute.pull.existing import tree_on_disk
+from builder.distribute.pull.artifacts import tree_on_disk
 from builder.distribute.pull.receipts import read_receipt
 from builder.trust.proof.keys import generated
 

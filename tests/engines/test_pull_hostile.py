@@ -14,7 +14,7 @@ from harness import Ended
 from pulling import assert_refused, known_images, one_registry, pull, site
 from registry_site import GOOD, Content, Site, file, folder, layer_of
 
-from builder.distribute.pull.limits import LIMITS
+from builder.distribute.pull.streams import LIMITS
 
 pytestmark = pytest.mark.engines
 __all__ = ["known_images", "one_registry", "site"]  # fixtures

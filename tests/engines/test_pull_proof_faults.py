@@ -13,7 +13,7 @@ from registry_site import BILL, SLSA, TEST_RESULT, Content, Site
 
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE
 from builder.registry import INDEX, MANIFEST, Descriptor
-from builder.trust.proof import SIGN, attestation_tag, making, signature_tag
+from builder.trust.proof import SIGN, attestation_tag, attestations, signature_tag
 
 pytestmark = pytest.mark.engines
 __all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures
@@ -25,7 +25,7 @@ BUNDLE, CLASSIC = "bundle", "classic"
 def _length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A short bundle stands in its manifest, a long one is a blob of its own."""
     if request.param == "long":
-        monkeypatch.setattr(making, "_SHORT", 0)
+        monkeypatch.setattr(attestations, "_SHORT", 0)
     return str(request.param)
 
 

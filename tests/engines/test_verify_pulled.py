@@ -14,7 +14,7 @@ from junitparser import JUnitXml
 from real_registry import real_registry
 
 from builder.build.engines import Tools
-from builder.reports.schema import schema
+from builder.cli.schema import schema_of
 
 pytestmark = pytest.mark.engines
 
@@ -82,7 +82,7 @@ def test_its_checks_pass_and_evidence_is_about_the_same_digests(
     checks = {one["name"] for one in built["in_image_checks"]}
     assert outcomes == dict.fromkeys({"environment", *checks}, "passed")
     statement = json.loads((folder / f"evidence/{form}.json").read_text())
-    jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+    jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     digests = {one["digest"]["sha256"] for one in statement["subject"]}
     assert built["artifacts"][form]["digest"].partition(":")[2] in digests
     assert found["tree_digest"] == built["tree_digest"]

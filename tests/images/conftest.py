@@ -19,9 +19,9 @@ from builder.model.errors import BadInput
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.verify import DEFAULTS, RUNNERS, InImageCheck, Kind, host_facts
-from builder.verify.again import OpenImage, check_runners, finished, opened
 from builder.verify.checks import environment_of, outcome_of, why_no_gpu
-from builder.verify.proving import withheld
+from builder.verify.finished_images import OpenImage, check_runners, finished, opened
+from builder.verify.proof import withheld
 from builder.verify.runners import Container, Runner
 
 NO_IMAGE = "no image was named: pytest tests/images --image out/IDENTIFIER"

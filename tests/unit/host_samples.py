@@ -14,9 +14,9 @@ from typing import Any
 from samples import ROOT
 
 from builder.facts import Facts
-from builder.facts.processors import cpu_features
+from builder.facts.architectures import cpu_features
 from builder.host import Host, read_record
-from builder.host.record import HostCpu, HostGpu, HostGpus
+from builder.host.records import HostCpu, HostGpu, HostGpus
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model.contract import HostContract, NeededCpu, NeededCuda, NeededMpi

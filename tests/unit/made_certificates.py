@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from builder.model.predicates import STATEMENT
-from builder.trust.proof.envelopes import SIGN, Envelope
+from builder.trust.proof.attachments import BUNDLE
 from builder.trust.proof.roots import Roots, roots_of
-from builder.trust.proof.values import BUNDLE
+from builder.trust.proof.statements import SIGN, Envelope
 
 SUBJECT = "https://git.example/site/images/.ci/build.yml@refs/heads/main"
 ISSUER = "https://git.example"

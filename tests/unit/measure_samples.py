@@ -7,7 +7,7 @@ from pathlib import Path
 
 from builder.verify import HostFacts
 from builder.verify.measure import PROGRAMS, Measured, PlaceFacts, rows_of
-from builder.verify.measure.values import GpuUse, OneRun, Quantity, Sample, Use
+from builder.verify.measure.measurement import GpuUse, OneRun, Quantity, Sample, Use
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "measure"
 PLACES = ("bare", "oci", "sif")

@@ -22,9 +22,9 @@ from builder.trust.proof import (
     proofs,
     verified,
 )
-from builder.trust.proof.envelopes import statement
+from builder.trust.proof.attachments import MANIFEST
 from builder.trust.proof.keys import generated
-from builder.trust.proof.values import MANIFEST
+from builder.trust.proof.statements import statement
 
 VECTORS = ROOT / "tests" / "data" / "proof"
 PASSWORD = "correct horse"

@@ -22,11 +22,11 @@ from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse.index import Index, OutOfReach
+from builder.verify.rehearse.pip_commands import Target
 from builder.verify.rehearse.python_pins import PythonTrials
 from builder.verify.rehearse.resolution import Resolver
-from builder.verify.rehearse.servers import Answer
+from builder.verify.rehearse.source_urls import Answer
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.targets import Target
 from builder.verify.rehearse.trees import FilesTree, Tree
 from builder.verify.rehearse.workspace import Workspace
 

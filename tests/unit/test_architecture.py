@@ -87,7 +87,7 @@ def test_process_alone_starts_programs(shape: Structure) -> None:
         starts = [call for call in called | names if STARTS_PROGRAMS.fullmatch(call)]
         started[name] = sorted(roots & {"subprocess", "pty", "multiprocessing", "pexpect"}) + starts
     # The second is started by the first; the third forks, and starts nothing else.
-    allowed = {f"builder.system.{name}" for name in ("process", "supervisor", "workers")}
+    allowed = {f"builder.system.{name}" for name in ("process", "descendants", "workers")}
     assert {name for name, calls in started.items() if calls} == allowed
 
 
@@ -130,7 +130,7 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-# Package mirrors and registries are chosen on the machine (builder.build.bases.mirror), never here.
+# Package mirrors and registries are chosen on the machine (builder.build.mirror), never here.
 # Pages for people, such as a distribution's search, may be linked.
 HOSTS = re.compile(
     r"\b(?:"

@@ -6,22 +6,26 @@ from dataclasses import asdict
 
 import pytest
 
-from builder.distribute.pull import proving
-from builder.distribute.pull.limits import LIMITS
+from builder.distribute.pull import proof
+from builder.distribute.pull.streams import LIMITS
 from builder.model.errors import Refused
-from builder.trust.policy.gathered import PULLED
-from builder.trust.proof import boxes, certified, values
+from builder.trust.policy.records import PULLED
+from builder.trust.proof import attachments, certified, keys
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def test_what_is_read_of_proof() -> None:
     """cosign's own limit is 128 MiB of one payload, a registry's at least 4 MiB of a manifest."""
-    assert values.MAX_MANIFEST == 4 * MIB
-    assert values.MAX_PAYLOAD == 32 * MIB
-    assert (values.MAX_LAYERS, values.MAX_ATTACHMENTS, values.MAX_CLAIMS) == (200, 1000, 2000)
-    assert (proving._BYTES, proving._ONE, proving._MOST) == (128 * MIB, 32 * MIB, 1000)
-    assert (boxes._MAX_MEMORY, boxes._MAX_ROUNDS) == (512 * MIB, 16)
+    assert attachments.MAX_MANIFEST == 4 * MIB
+    assert attachments.MAX_PAYLOAD == 32 * MIB
+    assert (attachments.MAX_LAYERS, attachments.MAX_ATTACHMENTS, attachments.MAX_CLAIMS) == (
+        200,
+        1000,
+        2000,
+    )
+    assert (proof._BYTES, proof._ONE, proof._MOST) == (128 * MIB, 32 * MIB, 1000)
+    assert (keys._MAX_MEMORY, keys._MAX_ROUNDS) == (512 * MIB, 16)
     assert certified._MAX_CERTIFICATE <= 64 * KIB
 
 
@@ -54,10 +58,10 @@ def test_whose_checks_speak_for_what_is_pulled() -> None:
 
 def test_reasons_have_names_for_programs() -> None:
     names = ("MALFORMED", "WRONG_KEY", "EXPIRED_KEY", "KEYLESS", "OTHER_SUBJECT", "WRONG_TYPE")
-    assert [getattr(values, name) for name in (*names, "TOO_LARGE")] == [
+    assert [getattr(attachments, name) for name in (*names, "TOO_LARGE")] == [
         *("malformed", "wrong key", "expired key", "keyless", "other subject"),
         *("wrong payload type", "too large"),
     ]
-    assert values.DSSE == "application/vnd.dsse.envelope.v1+json"
-    assert values.SIGNATURE_NOTE == "dev.cosignproject.cosign/signature"
-    assert values.CONTAINER_SIGNATURE == "cosign container image signature"
+    assert attachments.DSSE == "application/vnd.dsse.envelope.v1+json"
+    assert attachments.SIGNATURE_NOTE == "dev.cosignproject.cosign/signature"
+    assert attachments.CONTAINER_SIGNATURE == "cosign container image signature"

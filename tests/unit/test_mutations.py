@@ -173,7 +173,7 @@ def test_functions_that_are_loaded_are_changed_and_nothing_else(
 def test_a_table_is_covered_by_the_tests_that_import_it(during: str) -> None:
     """Its lines run in no test, or in one during which its module happens to be imported."""
     table, importing = (
-        "builder/trust/policy/values.py",
+        "builder/trust/policy/site_policy.py",
         "tests/unit/trust/test_policy_reading.py",
     )
     coverage = Coverage()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder.artifacts.sbom.components import component, purl
 from builder.model import LockedSource
-from builder.model.locked import DEBIAN_SOURCE, LOCAL_SOURCE
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE
 
 _ENDINGS = re.compile(
     r"(?:\.orig)?\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz|zip|whl|run|sh|deb|rpm|gz|xz|bz2|py)$"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from builder.build.engines.buildah import Buildah
 from builder.build.engines.docker import Docker
-from builder.build.engines.drivers import VFS
 from builder.build.engines.protocol import Engine, Lent, Tools
+from builder.build.engines.storage import VFS
 
 __all__ = ["ENGINES", "VFS", "Buildah", "Docker", "Engine", "Lent", "Tools"]
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder import facts
-from builder.build.bases.store import StoredBase
-from builder.build.engines.drivers import Driver, driver_of
+from builder.build.base_store import StoredBase
 from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
+from builder.build.engines.storage import Driver, driver_of
 from builder.model import PlannedImage
 from builder.model.errors import StepFailed
 from builder.sources.journals import build_id

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from builder.artifacts.flatten import Node
-from builder.artifacts.gzips import Gzip, threads
 from builder.artifacts.oci import Layout, blob_path
 from builder.artifacts.repack import Plain
-from builder.artifacts.tars import GzippedTar, as_headers, attributes_of
+from builder.artifacts.tars import Gzip, GzippedTar, as_headers, attributes_of, threads
 
 ENVIRONMENT = "ch/environment"
 # Mount points that ch-run binds over, and that a read-only image must therefore have.

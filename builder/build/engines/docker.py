@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder import facts
-from builder.build.bases.store import StoredBase
+from builder.build.base_store import StoredBase
 from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.model import PlannedImage
 from builder.model.errors import StepFailed

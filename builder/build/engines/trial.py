@@ -14,10 +14,10 @@ from pathlib import Path
 
 from builder import facts
 from builder.artifacts import oci
-from builder.build.engines.drivers import Driver, driver_of
 from builder.build.engines.protocol import shortened
+from builder.build.engines.storage import Driver, driver_of
 from builder.model.errors import BuildImagesError
-from builder.system.mounts import as_root_of_own, remove_tree
+from builder.system.files import as_root_of_own, remove_tree
 from builder.system.process import Processes
 
 _TIMEOUT_S = 60.0

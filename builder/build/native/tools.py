@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.build.bases.mirror import Mirror
-from builder.build.bases.store import bootstrapping, keyring_of, source_lines, staging
+from builder.build.base_store import bootstrapping, keyring_of, source_lines, staging
+from builder.build.mirror import Mirror
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
 from builder.model import BaseImage, PlannedImage
-from builder.system.atomic import note_use
+from builder.system.files import note_use
 from builder.system.home import LENT_AT
 from builder.system.locks import locked
 from builder.system.process import Processes

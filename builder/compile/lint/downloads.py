@@ -16,7 +16,7 @@ from builder.compile.lint.findings import (
     shortened,
 )
 from builder.compile.lint.reading import Reading, hit
-from builder.model.names import OWN
+from builder.model.cells import OWN
 
 # How each architecture is spelt in URLs, package names and folders.
 SPELLINGS = {

@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from builder.compile.spec.blocks import block_faults
 from builder.compile.spec.catalogue import hpccm_version
-from builder.compile.spec.checks import check_files
+from builder.compile.spec.image_scripts import (
+    IN_SPEC,
+    base_archive,
+    check_files,
+    has_run_script,
+    run_script,
+)
 from builder.compile.spec.limits import block_limits, limit_reason
-from builder.compile.spec.running import IN_SPEC, base_archive, has_run_script, run_script
+from builder.compile.spec.rules import block_faults
 from builder.model import PlannedImage, Spec
 from builder.model.contract import FILE, as_text, contract_of
 
@@ -42,7 +47,7 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
     """
     from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - plans are made without hpccm
     from builder.compile.spec.driver import dockerfile, singularity  # noqa: PLC0415
-    from builder.compile.spec.making import project_files  # noqa: PLC0415
+    from builder.compile.spec.hpccm_blocks import project_files  # noqa: PLC0415
 
     with recorded() as found:
         texts = dockerfile(image), singularity(image)

@@ -21,7 +21,7 @@ from builder.compile.spec.quirks import WORK_FOLDER
 from builder.compile.spec.rules import LOCAL_FILES
 from builder.model import BlockUse, LockedSource, PlannedImage, StageRecipe
 from builder.model.errors import BadInput, Fault
-from builder.model.locked import (
+from builder.model.inputs import (
     DEBIAN_SOURCE,
     LOCAL_SOURCE,
     LOCK,

@@ -17,17 +17,8 @@ import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
 
-from builder.compile.spec.checks import (
-    IN_IMAGE,
-    RUN_CHECKS,
-    SCRIPTS,
-    SOURCES,
-    script_names,
-    stage_builds,
-    stage_sources,
-)
 from builder.compile.spec.downloads import Downloads, record, recorded, with_sources
-from builder.compile.spec.making import (
+from builder.compile.spec.hpccm_blocks import (
     check,
     complaints,
     made,
@@ -35,10 +26,22 @@ from builder.compile.spec.making import (
     refused,
     runtime_prerequisites,
 )
+from builder.compile.spec.image_scripts import (
+    IN_IMAGE,
+    RUN,
+    RUN_CHECKS,
+    SCRIPTS,
+    SOURCES,
+    base_archive,
+    docker_lines,
+    has_run_script,
+    script_names,
+    stage_builds,
+    stage_sources,
+)
+from builder.compile.spec.image_scripts import IN_SPEC as RUN_IN_SPEC
 from builder.compile.spec.quirks import corrected, repeatable, step_by_step, target_of
 from builder.compile.spec.rules import PRIMITIVES
-from builder.compile.spec.running import IN_SPEC as RUN_IN_SPEC
-from builder.compile.spec.running import RUN, base_archive, docker_lines, has_run_script
 from builder.model import (
     DEVELOPMENT,
     GENERIC,

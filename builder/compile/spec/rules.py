@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from builder.compile.spec import catalogue
 from builder.compile.spec.kinds import (
     BOOLEAN,
     FLAG,
@@ -15,10 +16,12 @@ from builder.compile.spec.kinds import (
     TOOLCHAIN,
     Block,
 )
+from builder.compile.spec.limits import limit_faults
+from builder.compile.spec.registered import registered_names
 from builder.facts.versions import version_order
-from builder.model import DEVELOPMENT, BlockUse
+from builder.model import DEVELOPMENT, TOOLKITS, BlockUse, PlannedImage
 from builder.model.errors import Fault
-from builder.model.locked import LOCAL_SOURCE
+from builder.model.inputs import LOCAL_SOURCE
 
 # What stands for a version: whoever names one of these has said which sources are taken.
 _SOURCES = ("version", "url", "repository")
@@ -340,3 +343,55 @@ _CHECKED = {
     "raw": _raw_faults,
     "shell": _shell_faults,
 }
+
+
+def block_faults(use: BlockUse) -> list[Fault]:
+    """What is wrong with a block of a recipe, before its templates are rendered.
+
+    An unknown block or argument, a value of another type than the argument's, a version that is
+    left to hpccm, and what only one of the two formats would have.
+    """
+    if use.name in TOOLKITS:
+        return []
+    block = catalogue.block(use.name)
+    if block is None:
+        usable = {*catalogue.names()} - NOT_FOR_RECIPES.keys()
+        names = sorted({*usable, *TOOLKITS, *registered_names()})
+        return [_unknown(use, use.name, "block", names, use.where.line)]
+    unknown = _unknown_arguments(use, block)
+    strange = {fault.key for fault in unknown}
+    more = [*type_faults(use, block, rendered=False), *rule_faults(use, block)]
+    return [*unknown, *(fault for fault in more if fault.key not in strange)]
+
+
+def rendered_faults(use: BlockUse, image: PlannedImage) -> list[Fault]:
+    """What is wrong with a block of one cell: types after rendering, and where it works."""
+    block = catalogue.block(use.name)
+    if block is None:
+        return block_faults(use)
+    limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro, image.base.distribution)
+    return [*type_faults(use, block, rendered=True), *limits]
+
+
+def _unknown_arguments(use: BlockUse, block: Block) -> list[Fault]:
+    return [
+        _unknown(use, argument, f"argument of {use.name}", sorted(block.kinds), line)
+        for argument in use.arguments
+        for line in [use.lines.get(argument, use.where.line)]
+        if not block.takes(argument)
+    ]
+
+
+def _unknown(use: BlockUse, name: str, what: str, valid: Sequence[str], line: int) -> Fault:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    close = get_close_matches(name, valid, n=1)
+    guess = f'; did you mean "{close[0]}"?' if close else ""
+    key = use.where.key if name == use.name else f"{use.where.key}.{name}"
+    return Fault(
+        file=use.where.file,
+        line=line,
+        key=key,
+        problem=f'unknown {what} "{name}"{guess}',
+        valid=f"valid: {', '.join(valid)}",
+    )

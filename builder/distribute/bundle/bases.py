@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.build.bases.store import StoredBase, staging
+from builder.build.base_store import StoredBase, staging
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
-from builder.distribute.bundle.contents import Contents, Origin
+from builder.distribute.bundle.contents import Contents, Origin, write_archive
 from builder.distribute.bundle.layout import Bundle, Repository, json_of
-from builder.distribute.bundle.writing import write_archive
 from builder.model.errors import BadInput
 from builder.model.records import write
 from builder.registry import MANIFESTS, Descriptor, Reference, Source, WrongContent
-from builder.registry.source import blobs_of, descriptors
+from builder.registry.manifests import blobs_of, descriptors
 from builder.system.locks import locked
 
 

@@ -6,18 +6,26 @@ One index names them all, under one tag; whoever signs it has signed all of them
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
-from builder.build.native import NativeTools
-from builder.build.native.files import Entry
-from builder.distribute.bundle.bases import RegistryBase
+from builder.build.base_store import kept_base
+from builder.build.inputs import project_digests
+from builder.build.native import NativeTools, stored_tools
+from builder.build.native.files import Entry, digest_of, entries_of
+from builder.distribute.bundle.bases import RegistryBase, base_of_store, read_base
 from builder.distribute.bundle.contents import INPUTS, Contents, artifact
-from builder.distribute.publish.attaching import Attached
+from builder.distribute.publish.attachments import Attached
+from builder.distribute.publish.releases import Ready
+from builder.model import PlannedImage
+from builder.model.cells import image_tag, stage_tag
 from builder.model.digests import sha256_of_file
-from builder.registry import INDEX, Descriptor
-from builder.registry.kinds import (
+from builder.model.errors import MissingPrerequisite
+from builder.model.manifest import UsedBase
+from builder.registry import INDEX, Descriptor, Reference, RegistryFailed, Source, WrongContent
+from builder.registry.manifests import (
     BASE,
     NATIVE,
     PACKAGES,
@@ -27,7 +35,9 @@ from builder.registry.kinds import (
     TITLE,
     as_bytes,
 )
-from builder.sources.journals import ServedFile
+from builder.sources.journals import Journals, ServedFile, build_id
+from builder.sources.store import Store
+from builder.system.home import Home
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
@@ -126,3 +136,129 @@ def _file(path: Path, sha256: str = "") -> tuple[Descriptor, Path]:
     digest = f"sha256:{sha256 or sha256_of_file(path)}"
     size = path.stat().st_size
     return Descriptor(media_type=_OCTETS, digest=digest, size=size), path
+
+
+_CHECKS = "tests/images"
+_OWN = "site.yaml"  # says what this machine's site has; another has its own
+
+
+def inputs_of(
+    project: Path,
+    images: Sequence[tuple[PlannedImage, Ready]],
+    inputs: Inputs,
+    source: Callable[[str], Source],
+) -> None:
+    """Gather the inputs of images; raises `MissingPrerequisite` that names all that is not here.
+
+    `source` gives the repository of a base as the specs name it, for one that the store lacks.
+    """
+    home = Home.of_environment()
+    lacking: list[str] = []
+    for planned, image in images:
+        record = image.record.inputs
+        if planned.is_bootstrapped:
+            lacking += _base(image, record.base, inputs)
+        for name, at in planned.registry_bases.items():
+            lacking += _registry_base(image, name, planned.cell.arch, partial(source, at), inputs)
+        lacking += _sources(image, record.sources or {}, Store(path=home.sources), inputs)
+        lacking += _native(image, record.native_tools, home, inputs)
+        lacking += _builds(image, record.stages, Journals(cache=home.packages), inputs)
+    if lacking:
+        lines = ["what these images were built from is not here; nothing was written:", *lacking]
+        raise MissingPrerequisite(
+            "\n".join(dict.fromkeys(lines)),
+            hint="build-images --no-cache builds them anew, and notes it; --no-inputs does without",
+        )
+    inputs.project |= {name: project / name for name in _declaring(project)}
+
+
+def _declaring(project: Path) -> Iterator[str]:
+    yield from (name for name in project_digests(project) if name != _OWN)
+    for path in sorted((project / _CHECKS).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(project).as_posix()
+
+
+def _registry_base(
+    image: Ready, name: str, arch: str, repository: Callable[[], Source], inputs: Inputs
+) -> Iterator[str]:
+    """A base by its digest: from the store, if `load` has put it there, else from the registry."""
+    digest = Reference.parse(name).digest
+    if not digest:
+        remedy = "run build-images lock, and build it again"
+        yield f"{image.identifier}: its base {name} is not locked: {remedy}"
+        return
+    if digest in inputs.registry_bases:
+        return
+    try:
+        stored = kept_base(name, store=Home.of_environment().bases)
+        inputs.registry_bases[digest] = (
+            base_of_store(stored, name) if stored else read_base(repository(), name, arch, digest)
+        )
+    except WrongContent:
+        raise
+    except RegistryFailed as error:
+        yield f"{image.identifier}: its base {name} is not in the store: {error.args[0]}"
+
+
+def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
+    archive = image.folder / f"{base.name}-{image.arch}.oci.tar"
+    if not archive.is_file():
+        yield f"{image.identifier}: its base, {archive.name}, does not lie in its folder"
+        return
+    record = {
+        "key": base.key,
+        "digest": base.digest,
+        "made": base.made,
+        "name": base.image,
+        "arch": image.arch,
+    }
+    inputs.bases[f"{archive.name} {base.digest}"] = BaseFile(record=record, archive=archive)
+
+
+def _sources(
+    image: Ready, sources: Mapping[str, str], store: Store, inputs: Inputs
+) -> Iterator[str]:
+    for url, digest in sources.items():
+        sha256 = digest.partition(":")[2]
+        if store.place(sha256).is_file():
+            inputs.sources[sha256] = store.place(sha256)
+        else:
+            yield f"{image.identifier}: its source {url} is not in the store"
+
+
+def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
+    """The native tools that the steps of an emulated build were lent."""
+    if not digest or digest in inputs.native:
+        return
+    tools = next((stored for stored in stored_tools(home.native) if stored.digest == digest), None)
+    entries = entries_of(tools.root) if tools else []
+    if tools and digest_of(entries) == digest:
+        inputs.native[digest] = ToolFiles(tools=tools, entries=entries)
+    else:
+        yield f"{image.identifier}: its native tools are not in the store, or not as they were"
+
+
+def _builds(
+    image: Ready, stages: Mapping[str, str], journals: Journals, inputs: Inputs
+) -> Iterator[str]:
+    """The builds of an image's stages; the last one is kept under the image's own name."""
+    last = image.record.cell.flavour
+    if last not in stages:
+        yield f"{image.identifier}: an earlier version built it, and did not note its stages"
+        return
+    names = {target: stage_tag(key) for target, key in stages.items()}
+    names[last] = image_tag(image.identifier, image.record.content_key)
+    for target, name in names.items():
+        build = build_id(name)
+        downloads = list(journals.of(build).values())
+        files = [journals.cache / download.file for download in downloads]
+        absent = [file for file in files if not file.is_file()]
+        if not journals.is_complete(build):
+            yield f"{image.identifier}: {target}: it was not noted what its build downloaded"
+        elif absent:
+            yield f"{image.identifier}: {target}: {len(absent)} packages were removed since"
+        else:
+            inputs.builds[build] = Build(
+                name=build, packages=downloads, cache=journals.cache, index=journals.index
+            )

@@ -25,8 +25,8 @@ from builder.registry import (
     is_repository,
     is_tag,
 )
-from builder.registry.source import blobs_of, descriptors, json_object
-from builder.system.atomic import discard
+from builder.registry.manifests import blobs_of, descriptors, json_object
+from builder.system.files import discard
 from builder.system.web import printable
 
 REPOSITORY = "build-images.repository"

@@ -14,7 +14,7 @@ from builder.distribute.publish.failing import (
     failing,
     published_image,
 )
-from builder.distribute.publish.proving import attest_with
+from builder.distribute.publish.proof import attest_with
 from builder.distribute.publish.selection import Declared
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import Registry

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder.registry import Descriptor, Registry, Source
-from builder.system.atomic import unnamed
+from builder.system.files import unnamed
 from builder.system.home import Home
 from builder.system.orphans import Daemons
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.distribute.publish.attaching import Attached, attach
+from builder.distribute.publish.attachments import Attached, attach
 from builder.distribute.publish.releases import finished, has_failed, is_test_result
 from builder.model import PlannedImage
 from builder.model.manifest import Manifest

@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import facts
-from builder.artifacts.agreement import faults_of, read_statements, required_checks
+from builder.artifacts.manifests import artifact_path, read_bound, read_statements
 from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
+from builder.model.agreement import faults_of, required_checks
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
-from builder.registry.kinds import MANIFEST
+from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor
-from builder.system.bound_files import artifact_path, read_bound
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 

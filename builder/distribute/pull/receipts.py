@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from builder.distribute.pull.owning import check_own, make_own
+from builder.distribute.pull.folders import check_own, make_own
 from builder.model.errors import Refused
 from builder.model.exact_json import part
 from builder.model.records import named, read, unknown
-from builder.system.atomic import read_regular, write_whole
+from builder.system.files import read_regular, write_whole
 from builder.system.locks import locked
-from builder.trust.policy.gathered import Gathered, Previous
-from builder.trust.policy.outcomes import REFUSED, Ruling
-from builder.trust.policy.rollback import rollback, times_of
-from builder.trust.policy.statements import time_of
-from builder.trust.policy.values import Policy
+from builder.trust.policy.judgement import rollback, times_of
+from builder.trust.policy.predicates import time_of
+from builder.trust.policy.records import REFUSED, Gathered, Previous, Ruling
+from builder.trust.policy.site_policy import Policy
 
 NAME = "receipt.json"
 SCHEMA = "build-images/receipt/v1"

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import facts
-from builder.distribute.pull.pulling import PullRequest
+from builder.distribute.pull.images import PullRequest
 from builder.host import read_record, this_host
-from builder.host.record import Host
+from builder.host.records import Host
 from builder.model.errors import BadInput
 from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.policy.reading import read_policy
-from builder.trust.policy.values import Identity, Policy
+from builder.trust.policy.site_policy import Identity, Policy, read_policy
 from builder.trust.proof import Trusted, TrustedIdentity, TrustedKey, public_key
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from builder.artifacts.oci import is_gzipped
-from builder.distribute.pull.limits import Limits
 from builder.model.digests import HashedReader
 from builder.model.errors import Refused
-from builder.system.inflating import DAMAGED, Inflater, inflater
+from builder.system.compression import DAMAGED, Inflater, inflater
 
 _CHUNK = 1 << 17
 # How files begin that are compressed in a way that is not read here.
@@ -159,3 +159,30 @@ def _check_kind(file: IO[bytes], digest: str) -> None:
     for magic, way in _OTHER_WAYS.items():
         if begin.startswith(magic):
             raise Refused(f"{digest}: it is compressed by {way}; gzip is read, and plain tars")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds for one image. Sizes are in bytes, `ratio` is plain bytes to one packed byte.
+
+    The largest images of frameworks have half a million paths and 40 GB. Whatever is smaller than
+    `small` may have any ratio: a file of zeros is packed to a thousandth.
+    """
+
+    entries: int = 2_000_000
+    plain: int = 1 << 40
+    ratio: int = 200
+    small: int = 1 << 30
+    header: int = 1 << 20  # of an extended header: paths, attributes
+    path: int = 4096  # bytes; PATH_MAX of Linux
+    name: int = 255  # bytes; NAME_MAX
+    depth: int = 200
+    layers: int = 1000
+
+    def check_entries(self, number: int) -> None:
+        """Raise `Refused` for more entries than an image has."""
+        if number > self.entries:
+            raise Refused(f"this looks like a bomb: more than {self.entries:,} entries")
+
+
+LIMITS = Limits()

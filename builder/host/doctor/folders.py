@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build.engines.drivers import VFS, needed_bytes
+from builder.build.engines.storage import VFS, needed_bytes
 from builder.build.engines.trial import StorageTrial
 from builder.host.doctor.diagnosis import DISK, Item
 from builder.model.errors import BuildImagesError
+from builder.system.files import type_of
 from builder.system.home import folder_of_user
-from builder.system.mounts import type_of
 from builder.system.process import Processes
 
 HOME, STORE, TEMPORARY, REACH = "home", "store", "temporary", "reach"

@@ -7,7 +7,7 @@ docs/catalog.md tells of it.
 
 from __future__ import annotations
 
-from builder.reports.catalog.reading import Entry, read_entry
-from builder.reports.catalog.writing import write_catalog
+from builder.reports.catalog.entries import Entry, read_entry
+from builder.reports.catalog.pages import write_catalog
 
 __all__ = ["Entry", "read_entry", "write_catalog"]

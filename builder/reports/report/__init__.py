@@ -13,7 +13,7 @@ from builder.model import Cell, LeftOut, Reason
 from builder.model.manifest import Manifest, manifest_text
 from builder.model.records import read, write
 from builder.reports.report.view import BuildRun, Report, report_of
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 
 SCHEMA = "build-images/report/v1"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from builder import __version__
-from builder.artifacts.agreement import as_judged, faults_of, read_statements
-from builder.artifacts.manifests import read_manifest
 from builder.model import Plan
 from builder.model.manifest import Manifest
 from builder.reports.report import write_report
@@ -19,6 +17,7 @@ from builder.reports.report.view import BuildRun
 
 def report_folder(
     out: Path,
+    manifests: Sequence[Manifest],
     plan: Plan,
     failures: Mapping[str, str],
     compiled: Mapping[str, str],
@@ -26,19 +25,9 @@ def report_folder(
 ) -> None:
     """Write the report over an output folder: what is in it, and what is not, with the reasons.
 
-    `failures` and `compiled` are as in `write_report`; `run` says when, for how long, and on which
-    host.
+    `manifests` are those of all images in it. `failures` and `compiled` are as in `write_report`;
+    `run` says when, for how long, and on which host.
     """
     command = shlex.join(["build-images", *sys.argv[1:]])
     build = replace(run, tool_version=__version__, command=command)
-    write_report(_manifests(out), plan.left_out, failures, out=out, build=build, compiled=compiled)
-
-
-def _manifests(out: Path) -> list[Manifest]:
-    """The manifest of every image in the folder; one that its evidence contradicts has failed."""
-    folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
-    return [
-        as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
-        for folder in folders
-        if (manifest := read_manifest(folder)) is not None
-    ]
+    write_report(manifests, plan.left_out, failures, out=out, build=build, compiled=compiled)

@@ -9,9 +9,8 @@ from urllib.parse import quote
 from builder import facts
 from builder.model import FAILED, PASSED, SKIPPED, LeftOut, Outcome
 from builder.model.manifest import MANIFEST, Manifest
-from builder.reports.report.badges import Badge, badges_of
+from builder.reports.report.badges import Badge, badges_of, index_facts
 from builder.reports.report.commands import Recipe, recipes_of
-from builder.reports.report.indices import index_facts
 from builder.reports.report.matrix import (
     BUILT,
     COMPILED,
@@ -19,11 +18,13 @@ from builder.reports.report.matrix import (
     Row,
     Tile,
     first_line,
+    human_moment,
+    human_size,
+    human_time,
     rows_of,
     standing,
     tiles_of,
 )
-from builder.reports.report.units import human_moment, human_size, human_time
 from builder.verify.measure.plot import Plot, plot_of
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}

@@ -6,8 +6,14 @@ docs/sites.md shows each file.
 
 from __future__ import annotations
 
-from builder.reports.sites.rendering import site_files
-from builder.reports.sites.values import Place, SiteImage, needs_of, site_image, tag_of_identifier
+from builder.reports.sites.files import (
+    Place,
+    SiteImage,
+    needs_of,
+    site_files,
+    site_image,
+    tag_of_identifier,
+)
 
 __all__ = [
     "Place",

@@ -19,13 +19,16 @@ from builder.load.readers import (
     text,
 )
 from builder.load.record_readers import capability, count, exactly, truth
+from builder.model.cells import FAILED, FORMATS, PASSED, SKIPPED
 from builder.model.errors import BadInput
 from builder.model.exact_json import member
-from builder.model.names import FAILED, FORMATS, PASSED, SKIPPED
-from builder.trust.policy.gathered import (
+from builder.trust.policy.judgement import RULE_NAMES, judge
+from builder.trust.policy.predicates import time_of
+from builder.trust.policy.records import (
     KINDS,
     NO,
     PULLED,
+    RESULTS,
     UNKNOWN,
     YES,
     Bill,
@@ -40,12 +43,9 @@ from builder.trust.policy.gathered import (
     Proof,
     Provenance,
     PulledFor,
+    Ruling,
 )
-from builder.trust.policy.judging import RULE_NAMES, judge
-from builder.trust.policy.outcomes import RESULTS, Ruling
-from builder.trust.policy.reading import policy_of
-from builder.trust.policy.statements import time_of
-from builder.trust.policy.values import Policy
+from builder.trust.policy.site_policy import Policy, policy_of
 
 SCHEMA = "build-images/policy-case/v1"
 _NEVER = dt.datetime.min.replace(tzinfo=dt.timezone.utc)

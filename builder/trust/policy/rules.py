@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from builder.facts.versions import is_version
+from builder.model.cells import FAILED, PASSED, SKIPPED
 from builder.model.errors import counted
-from builder.model.names import FAILED, PASSED, SKIPPED
-from builder.trust.policy import gathered as known
-from builder.trust.policy.choosing import (
+from builder.trust.policy import records as known
+from builder.trust.policy.evidence import (
     BY_NO_KEY,
     OF_ANOTHER,
     Finding,
@@ -21,9 +21,19 @@ from builder.trust.policy.choosing import (
     findings,
     trusted,
 )
-from builder.trust.policy.gathered import Bill, Evidence, Gathered, Package, Proof, Provenance
-from builder.trust.policy.outcomes import Ruling, not_asked, passed, refused
-from builder.trust.policy.values import Policy
+from builder.trust.policy.records import (
+    Bill,
+    Evidence,
+    Gathered,
+    Package,
+    Proof,
+    Provenance,
+    Ruling,
+    not_asked,
+    passed,
+    refused,
+)
+from builder.trust.policy.site_policy import Policy
 
 SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
 _SHOWN = 5

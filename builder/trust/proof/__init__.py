@@ -4,15 +4,7 @@ Made with local keys, and checked, without the cosign program. `making` gives ma
 beside an image, `verifying` says what trusted keys vouch for among those that were found there.
 """
 
-from builder.trust.proof.envelopes import SIGN
-from builder.trust.proof.keyless import keyless_attestations, keyless_proofs
-from builder.trust.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
-from builder.trust.proof.making import attestation_tag, attestations, guesses, proofs, signature_tag
-from builder.trust.proof.provenance import builder_of, provenance
-from builder.trust.proof.reading import embedded, layers_of, statements_of
-from builder.trust.proof.signers import signer_of
-from builder.trust.proof.standing import Standing
-from builder.trust.proof.values import (
+from builder.trust.proof.attachments import (
     Attachment,
     Attestation,
     Descriptor,
@@ -21,7 +13,20 @@ from builder.trust.proof.values import (
     Unusable,
     Verdict,
 )
-from builder.trust.proof.verifying import Trusted, TrustedIdentity, TrustedKey, verified
+from builder.trust.proof.attestations import (
+    attestation_tag,
+    attestations,
+    guesses,
+    proofs,
+    signature_tag,
+)
+from builder.trust.proof.cosign import signer_of
+from builder.trust.proof.existing import Standing
+from builder.trust.proof.keyless import keyless_attestations, keyless_proofs
+from builder.trust.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
+from builder.trust.proof.manifests import embedded, layers_of, statements_of
+from builder.trust.proof.statements import SIGN, builder_of, provenance
+from builder.trust.proof.verification import Trusted, TrustedIdentity, TrustedKey, verified
 
 __all__ = [
     "SIGN",

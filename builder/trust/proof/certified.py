@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from builder.model.exact_json import part
-from builder.trust.proof import strict
+from builder.trust.proof import attachments
+from builder.trust.proof.attachments import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 from builder.trust.proof.chains import check_authority, check_issued, signer_of
 from builder.trust.proof.logged import Signed, logged
 from builder.trust.proof.roots import UNREADABLE, Roots, signed_by
-from builder.trust.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 _MOST_ENTRIES = 8
 _MOST_STAMPS = 4
@@ -123,7 +123,7 @@ def _times(
     material = part(bundle, "verificationMaterial")
     stamps = _some(part(material, "timestampVerificationData", "rfc3161Timestamps"), _MOST_STAMPS)
     contents = [
-        strict.base64_bytes(part({"": one}, "", "signedTimestamp"), "a time stamp")
+        attachments.base64_bytes(part({"": one}, "", "signedTimestamp"), "a time stamp")
         for one in stamps
     ]
     times, errors = list[dt.datetime](), list[Unusable]()
@@ -178,7 +178,7 @@ def _certificates(bundle: Mapping[str, object]) -> Iterator[x509.Certificate]:
     if not 1 <= len(several) <= _MOST_ENTRIES:
         raise Unusable(MALFORMED, "a bundle without a certificate, or with too many")
     for one in several:
-        raw = strict.base64_bytes(part({"": one}, "", "rawBytes"), "a certificate")
+        raw = attachments.base64_bytes(part({"": one}, "", "rawBytes"), "a certificate")
         if len(raw) > _MAX_CERTIFICATE:
             raise Unusable(TOO_LARGE, f"a certificate of more than {_MAX_CERTIFICATE} bytes")
         yield x509.load_der_x509_certificate(raw)

@@ -23,8 +23,8 @@ from cryptography.x509.certificate_transparency import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, ObjectIdentifier
 
+from builder.trust.proof.attachments import MALFORMED, WRONG_KEY, Unusable
 from builder.trust.proof.roots import Authority, Roots
-from builder.trust.proof.values import MALFORMED, WRONG_KEY, Unusable
 
 NO_AUTHORITY = "the certificate is of no authority that the roots name"
 E = TypeVar("E", bound=x509.ExtensionType)

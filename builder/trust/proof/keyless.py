@@ -14,9 +14,10 @@ from pathlib import Path
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.exact_json import part
 from builder.system.process import Processes
-from builder.trust.proof import envelopes, strict
-from builder.trust.proof.making import about, bundle, predicate_type_of
-from builder.trust.proof.values import BUNDLE, MAX_PAYLOAD, Attachment, Descriptor, Unusable
+from builder.trust.proof import attachments
+from builder.trust.proof.attachments import BUNDLE, MAX_PAYLOAD, Attachment, Descriptor, Unusable
+from builder.trust.proof.attestations import about, bundle, predicate_type_of
+from builder.trust.proof.statements import envelope_of, signature_statement
 
 KEYLESS = "keyless"
 _TIMEOUT_S = 300.0
@@ -32,7 +33,7 @@ def keyless_proofs(
     options: Sequence[str | Path] = (),
 ) -> tuple[Attachment, ...]:
     """An image's signature and the attestations of some statements; see `keyless_attestations`."""
-    some = (envelopes.signature_statement(image.digest), *statements)
+    some = (signature_statement(image.digest), *statements)
     return keyless_attestations(image, some, processes, created=created, path=path, options=options)
 
 
@@ -89,8 +90,8 @@ def _signed(
 def _checked(content: bytes, payload: bytes) -> bytes:
     """The bundle, if it holds the statement that was to be signed."""
     try:
-        value = strict.json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
-        envelope = envelopes.envelope_of(part(value, "dsseEnvelope") or {})
+        value = attachments.json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
+        envelope = envelope_of(part(value, "dsseEnvelope") or {})
     except Unusable as error:
         raise StepFailed(f"cosign attest-blob: {error.reason}") from error
     if value.get("mediaType") != BUNDLE or envelope.payload != payload:

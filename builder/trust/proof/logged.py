@@ -21,9 +21,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
 from builder.model.exact_json import part
-from builder.trust.proof import strict
+from builder.trust.proof import attachments
+from builder.trust.proof.attachments import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 from builder.trust.proof.roots import Log
-from builder.trust.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 MAX_BODY = 8 << 20  # bytes; entries of the kind `intoto` may hold what was signed
 _DEEPEST = 64  # of trees of logs: 2^64 leaves
@@ -56,14 +56,14 @@ def logged(entry: object, signed: Signed, logs: tuple[Log, ...]) -> Entry | None
     """
     if not isinstance(entry, dict):
         raise Unusable(MALFORMED, "a log's entry that is none")
-    identifier = strict.base64_bytes(part(entry, "logId", "keyId"), "a log's identifier")
+    identifier = attachments.base64_bytes(part(entry, "logId", "keyId"), "a log's identifier")
     known = [one for one in logs if one.identifier == identifier]
     if not known:
         return None
     encoded = entry.get("canonicalizedBody")
     if isinstance(encoded, str) and len(encoded) > MAX_BODY:
         raise Unusable(TOO_LARGE, f"a log's entry has {len(encoded)} bytes; at most {MAX_BODY}")
-    body = strict.base64_bytes(encoded, "a log's entry")
+    body = attachments.base64_bytes(encoded, "a log's entry")
     found, errors, time = [], [], None
     for log in known:  # one key may be there twice, for one time and another
         try:
@@ -97,11 +97,11 @@ def _check_inclusion(entry: Mapping[str, object], body: bytes, log: Log) -> None
         raise Unusable(MALFORMED, "a log's entry without the proof that it is there")
     # What is 0 may be left out, as in all JSON of protocol buffers.
     index, size = (_number(proof.get(key, 0)) for key in ("logIndex", "treeSize"))
-    root = strict.base64_bytes(proof.get("rootHash"), "a log's root")
+    root = attachments.base64_bytes(proof.get("rootHash"), "a log's root")
     given = proof.get("hashes") or []
     if not isinstance(given, list) or len(given) > _DEEPEST or not index < size:
         raise Unusable(MALFORMED, "a proof that is none of this log's tree")
-    path = [strict.base64_bytes(one, "a hash of a log's tree") for one in given]
+    path = [attachments.base64_bytes(one, "a hash of a log's tree") for one in given]
     if not hmac.compare_digest(_root(body, index, size, path), root):
         raise Unusable(WRONG_KEY, "the entry is not in the log's tree")
     _check_checkpoint(part(proof, "checkpoint", "envelope"), size, root, log)
@@ -133,7 +133,7 @@ def _check_checkpoint(text: object, size: int, root: bytes, log: Log) -> None:
     lines = note.split("\n")
     if not blank or len(lines) < 3 or not lines[0] or len(lines) > _MOST_LINES:  # noqa: PLR2004
         raise Unusable(MALFORMED, "a log's state that cannot be read")
-    if _number(lines[1]) != size or strict.base64_bytes(lines[2], "a log's root") != root:
+    if _number(lines[1]) != size or attachments.base64_bytes(lines[2], "a log's root") != root:
         raise Unusable(WRONG_KEY, "the log's state is that of another tree")
     signed = f"{note}\n".encode()
     some = itertools.islice(_signatures(signatures, log), _MOST_SIGNATURES)
@@ -145,7 +145,7 @@ def _signatures(text: str, log: Log) -> Iterator[bytes]:
     """The signatures of a note that say that they are this log's."""
     for line in text.split("\n")[:_MOST_LINES]:
         if found := _LINE.fullmatch(line):
-            content = strict.base64_bytes(found[2], "a signature of a log's state")
+            content = attachments.base64_bytes(found[2], "a signature of a log's state")
             if content[:_HINT] == log.identifier[:_HINT]:
                 yield content[_HINT:]
 
@@ -163,7 +163,7 @@ def _promised(entry: Mapping[str, object], body: bytes, log: Log) -> dt.datetime
         "logIndex": _number(entry.get("logIndex", 0)),
     }
     data = json.dumps(said, separators=(",", ":"), sort_keys=True).encode()
-    if not log.signed(strict.base64_bytes(promise, "a log's promise"), data):
+    if not log.signed(attachments.base64_bytes(promise, "a log's promise"), data):
         raise Unusable(WRONG_KEY, "the log did not promise this entry for its time")
     try:
         time = dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc)
@@ -176,7 +176,7 @@ def _promised(entry: Mapping[str, object], body: bytes, log: Log) -> dt.datetime
 
 def _check_about(entry: Mapping[str, object], body: bytes, signed: Signed) -> None:
     """What the entry says is what was signed, byte for byte; raises `Unusable`."""
-    said = strict.json_object(body, "a log's entry", limit=MAX_BODY)
+    said = attachments.json_object(body, "a log's entry", limit=MAX_BODY)
     kind = f"{said.get('kind')}/{said.get('apiVersion')}"
     named = part(entry, "kindVersion") or {}
     if kind != f"{part(named, 'kind')}/{part(named, 'version')}":
@@ -239,7 +239,7 @@ def _is_intoto(spec: Mapping[str, object], signed: Signed) -> bool:
     signatures = part(content, "envelope", "signatures")
     if not isinstance(signatures, list) or len(signatures) != 1:
         return False
-    once = strict.base64_bytes(part({"": signatures[0]}, "", "sig"), "a log's signature")
+    once = attachments.base64_bytes(part({"": signatures[0]}, "", "sig"), "a log's signature")
     return (
         part(content, "payloadHash", "algorithm") == "sha256"
         and part(content, "payloadHash", "value") == hashlib.sha256(signed.payload).hexdigest()
@@ -272,7 +272,7 @@ def _is_signature_2(given: object, signed: Signed) -> bool:
 
 def _is_pem(given: object, signed: Signed) -> bool:
     """Return whether this is the signer's certificate: PEM in Base64."""
-    pem = strict.base64_bytes(given, "a log's certificate")
+    pem = attachments.base64_bytes(given, "a log's certificate")
     try:
         return x509.load_pem_x509_certificate(pem) == signed.certificate
     except ValueError:
@@ -280,7 +280,7 @@ def _is_pem(given: object, signed: Signed) -> bool:
 
 
 def _is(given: object, wanted: bytes) -> bool:
-    return hmac.compare_digest(strict.base64_bytes(given, "what a log's entry says"), wanted)
+    return hmac.compare_digest(attachments.base64_bytes(given, "what a log's entry says"), wanted)
 
 
 def _digest(signed: Signed) -> bytes:

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
-from builder.trust.proof import strict
-from builder.trust.proof.values import Unusable
+from builder.trust.proof import attachments
+from builder.trust.proof.attachments import Unusable
 
 T = TypeVar("T")
 LogKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
@@ -97,7 +97,7 @@ def roots_in(path: Path) -> Roots:
 def roots_of(content: bytes, *, name: str) -> Roots:
     """The roots that a `trusted_root.json` names; raises `BadInput`."""
     try:
-        value = strict.json_object(content, "the file", limit=_LIMIT, most=None)
+        value = attachments.json_object(content, "the file", limit=_LIMIT, most=None)
         if not str(value.get("mediaType", "")).startswith(_KIND):
             raise BadInput(f"{name}: not a trusted_root.json of Sigstore", hint=_HINT)
         made = Roots(
@@ -153,14 +153,16 @@ def _log(value: object) -> Log:
     if not isinstance(key, LogKey):
         raise ValueError("a log's key is of a kind that is not used")  # noqa: TRY004
     return Log(
-        identifier=strict.base64_bytes(part(known, "", "logId", "keyId"), "a log's identifier"),
+        identifier=attachments.base64_bytes(
+            part(known, "", "logId", "keyId"), "a log's identifier"
+        ),
         key=key,
         span=_span(part(known, "", "publicKey", "validFor")),
     )
 
 
 def _raw(value: Mapping[str, object], *keys: str) -> bytes:
-    return strict.base64_bytes(part(value, *keys, "rawBytes"), "a key or certificate")
+    return attachments.base64_bytes(part(value, *keys, "rawBytes"), "a key or certificate")
 
 
 def _span(value: object) -> Span:

@@ -19,9 +19,9 @@ from pyasn1.error import PyAsn1Error
 from pyasn1.type.base import Asn1Item
 from pyasn1_modules import rfc3161, rfc5035, rfc5652
 
+from builder.trust.proof.attachments import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 from builder.trust.proof.chains import is_chain
 from builder.trust.proof.roots import Authority, signed_by
-from builder.trust.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 MAX_STAMP = 8 << 10  # bytes; with three certificates one has 3 kB
 _HASHES: dict[str, hashes.HashAlgorithm] = {

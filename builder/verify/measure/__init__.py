@@ -5,14 +5,13 @@ Nothing is gated by it but a collapse: see `Measured.collapse_in`.
 
 from __future__ import annotations
 
-from builder.verify.measure.gpus import gpu_look
+from builder.verify.measure.measurement import BARE, FLOOR, Measured, PlaceFacts
 from builder.verify.measure.programs import EMULATED, PROGRAMS, Program, Sizes, bare_kind, how
 from builder.verify.measure.programs import FORMAT as BARE_FORMAT
 from builder.verify.measure.prometheus import exposition
 from builder.verify.measure.rounds import Place, Rounds, programs_in, rows_of, run_rounds
-from builder.verify.measure.sampling import Sampler
+from builder.verify.measure.sampling import Sampler, gpu_look
 from builder.verify.measure.text import as_text
-from builder.verify.measure.values import BARE, FLOOR, Measured, PlaceFacts
 
 __all__ = [
     "BARE",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from builder.verify.measure.reading import Unreadable, number
-from builder.verify.measure.values import Quantity
+from builder.verify.measure.measurement import Quantity, Unreadable, number
 
 DEPTH = 16
 

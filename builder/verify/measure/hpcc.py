@@ -5,8 +5,7 @@ Its input and its output: https://hpcchallenge.org/hpcc/faq/ and README.txt of i
 
 from __future__ import annotations
 
-from builder.verify.measure.reading import Unreadable, number
-from builder.verify.measure.values import Quantity
+from builder.verify.measure.measurement import Quantity, Unreadable, number
 
 RANKS = 2
 

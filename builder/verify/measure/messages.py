@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 
-from builder.verify.measure.reading import Unreadable, number
-from builder.verify.measure.values import Quantity
-from builder.verify.wording import data_of
+from builder.verify.container_output import data_of
+from builder.verify.measure.measurement import Quantity, Unreadable, number
 
 MEMORY_TRIAD = Quantity(
     name="memory_triad",

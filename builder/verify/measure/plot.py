@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from builder.model import FAILED, Outcome
 from builder.model.records import read
 from builder.system.host_facts import HostFacts
+from builder.verify.measure.measurement import BARE, Completion, PlaceFacts, Row, Spread
 from builder.verify.measure.text import as_cells
-from builder.verify.measure.values import BARE, Completion, PlaceFacts, Row, Spread
 
 WIDTH, LEFT, RIGHT = 860, 330, 24
 _TOP, _LANE, _GAP, _BOTTOM = 34, 13, 14, 34

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from builder.verify.measure import disk, hpcc, messages
-from builder.verify.measure.values import BARE, Quantity
+from builder.verify.measure.measurement import BARE, Quantity
 from builder.verify.runners import DATA_AT, Container, Kind, Runner
 from builder.verify.runners.protocol import HOME_IN_CONTAINER, NOBODY, Prefixed
 from builder.verify.runners.sites import unpacked

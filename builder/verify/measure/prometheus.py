@@ -9,7 +9,7 @@ import datetime as dt
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from builder.verify.measure.values import Measured, OneRun
+from builder.verify.measure.measurement import Measured, OneRun
 
 PREFIX = "build_images_bench"
 

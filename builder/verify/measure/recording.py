@@ -9,16 +9,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from builder import facts
-from builder.artifacts.agreement import BENCH
 from builder.artifacts.manifests import write_manifest
 from builder.build.run import Run, now
 from builder.facts.versions import split_mpi
 from builder.model import FORMATS, SKIPPED
+from builder.model.agreement import BENCH
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
-from builder.verify.again import OpenImage, check_runners, opened, subjects
+from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure import (
     BARE,
     BARE_FORMAT,
@@ -38,7 +38,7 @@ from builder.verify.measure import (
     rows_of,
     run_rounds,
 )
-from builder.verify.proving import emulator_of
+from builder.verify.proof import emulator_of
 from builder.verify.runners import Container
 
 _RANKS = 2

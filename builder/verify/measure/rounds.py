@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from builder.model.errors import StepFailed
 from builder.system.process import TAIL_LINES, Completed
+from builder.verify.container_output import LONGEST, last_line
+from builder.verify.measure.measurement import BARE, OneRun, PlaceFacts, Row, Spread, Unreadable
 from builder.verify.measure.programs import Program, Sizes
-from builder.verify.measure.reading import Unreadable
 from builder.verify.measure.sampling import Sampler, busy_share
-from builder.verify.measure.values import BARE, OneRun, PlaceFacts, Row, Spread
 from builder.verify.runners import Runner
-from builder.verify.wording import LONGEST, last_line
 
 TIMEOUT_S = 900.0
 _LOOK_S = 60.0

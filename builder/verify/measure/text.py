@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from builder.model.errors import counted
-from builder.verify.measure.values import BARE, Completion, Measured, Row
+from builder.verify.measure.measurement import BARE, Completion, Measured, Row
 
 
 def as_text(measured: Measured) -> str:

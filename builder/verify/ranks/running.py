@@ -14,13 +14,13 @@ from builder.build.engines import Tools
 from builder.model import FAILED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
 from builder.system.process import Completed
+from builder.verify.container_output import LONGEST, readable
 from builder.verify.evidence import Machine, StartedBy
 from builder.verify.ranks import launchers, library
-from builder.verify.ranks.judging import GRACE_S, judged
 from builder.verify.ranks.launchers import SRUN, ImageMpi, Launcher, Start, Unfit
 from builder.verify.ranks.library import HostMpi
+from builder.verify.ranks.outcomes import GRACE_S, judged
 from builder.verify.runners import Around, Container, Kind
-from builder.verify.wording import LONGEST, readable
 
 PROGRAM = "/opt/build-images/bin/mpi"
 _SLACK_S = 15.0

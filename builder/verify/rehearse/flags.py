@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.facts.compilers import GCC_FLAGS, NVCC_FLAGS, CompilerFlag
+from builder.facts.software import GCC_FLAGS, NVCC_FLAGS, CompilerFlag
 from builder.facts.versions import version_order
 from builder.model import PlannedImage
 from builder.verify.rehearse.steps import Step

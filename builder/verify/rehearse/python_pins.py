@@ -9,16 +9,14 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from builder.facts.indexes import PUBLISHERS_INDEXES
+from builder.facts.software import PUBLISHERS_INDEXES
 from builder.facts.versions import version_order
 from builder.model.errors import counted
-from builder.verify.rehearse.distributions import SourceDistribution
 from builder.verify.rehearse.index import OutOfReach
-from builder.verify.rehearse.pip_commands import PipInstall, pip_installs
-from builder.verify.rehearse.resolution import Resolved, Resolver, Unresolvable
-from builder.verify.rehearse.servers import Ask
+from builder.verify.rehearse.pip_commands import PipInstall, Target, pip_installs
+from builder.verify.rehearse.resolution import Resolved, Resolver, SourceDistribution, Unresolvable
+from builder.verify.rehearse.source_urls import Ask
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.targets import Target
 from builder.verify.rehearse.trials import PYTHON, Trial, failed, not_tried, passed
 
 _PIN = "take a version with a wheel, or pin what it is built with and name --no-build-isolation"

@@ -11,7 +11,7 @@ from builder.artifacts.manifests import read_manifest
 from builder.model import PlannedImage
 from builder.model.manifest import Manifest
 from builder.model.records import read
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, STEPS, CellTrials
 

@@ -12,14 +12,12 @@ from builder.model import PlannedImage, Spec
 from builder.verify.rehearse import modules
 from builder.verify.rehearse.conda_pins import CondaTrials
 from builder.verify.rehearse.flags import FlagTrials
-from builder.verify.rehearse.imports import import_trials
-from builder.verify.rehearse.libraries import LibraryTrials
-from builder.verify.rehearse.package_names import PackageTrials, installed_by
-from builder.verify.rehearse.pip_commands import PipInstall, pip_installs
+from builder.verify.rehearse.imports import LibraryTrials, import_trials
+from builder.verify.rehearse.packages import PackageTrials, installed_by
+from builder.verify.rehearse.pip_commands import PipInstall, pip_installs, target_of
 from builder.verify.rehearse.python_pins import PythonTrials
 from builder.verify.rehearse.source_urls import SourceTrials
 from builder.verify.rehearse.steps import Step, steps_of
-from builder.verify.rehearse.targets import target_of
 from builder.verify.rehearse.trials import TOOLKIT, CellTrials, Trial, failed, in_order, passed
 from builder.verify.rehearse.workspace import Workspace
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 
-from builder.system.inflating import DAMAGED, stream_inflater
+from builder.system.compression import DAMAGED, stream_inflater
 from builder.system.web import innermost
 from builder.verify.rehearse.index import OutOfReach
 

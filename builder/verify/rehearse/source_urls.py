@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import requests
+
 from builder.model import LockedSource
 from builder.model.digests import sha256_of_file
-from builder.verify.rehearse.servers import Ask
+from builder.system.web import innermost, server_of
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import SOURCES, Trial, failed, not_tried, passed
 
@@ -68,3 +72,42 @@ def _shape(url: str) -> str:
     if re.search(r"\{|\}|\$|/None/|//", parts.path):
         return "a part of it was not filled in"
     return ""
+
+
+_TIMEOUT_S = (5.0, 20.0)
+_GONE = frozenset({404, 410})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a server said of a URL: it `has` it, or not, or nothing is known and `text` says why."""
+
+    has: bool | None
+    text: str = ""
+
+
+Ask = Callable[[str], Answer]
+
+
+class Servers:
+    """Asks servers for the heads of files. One that did not answer is not asked again."""
+
+    def __init__(self, session: requests.Session | None = None) -> None:
+        self._session = session or requests.Session()
+        self._silent: dict[str, Answer] = {}
+        self.ask = functools.cache(self._ask)
+
+    def _ask(self, url: str) -> Answer:
+        server = server_of(url)
+        if known := self._silent.get(server):
+            return known
+        try:
+            answer = self._session.head(url, timeout=_TIMEOUT_S, allow_redirects=True)
+        except requests.RequestException as error:
+            text = f"{server} cannot be reached: {innermost(error)}"
+            return self._silent.setdefault(server, Answer(has=None, text=text))
+        if answer.status_code in _GONE:
+            return Answer(has=False, text=f"{server} has no such file ({answer.status_code})")
+        if answer.ok:
+            return Answer(has=True)
+        return Answer(has=None, text=f"{server} answers with status {answer.status_code}")

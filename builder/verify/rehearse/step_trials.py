@@ -14,9 +14,8 @@ from typing import Protocol
 from builder.compile.lint.dockerfile import DockerStage, Instruction
 from builder.compile.lint.reading import Reading, read
 from builder.model import Spec
-from builder.verify.rehearse.package_names import installed_by, shown
-from builder.verify.rehearse.servers import Ask
-from builder.verify.rehearse.source_urls import URL
+from builder.verify.rehearse.packages import installed_by, shown
+from builder.verify.rehearse.source_urls import URL, Ask
 from builder.verify.rehearse.steps import Step, steps_of
 from builder.verify.rehearse.trials import PASSED, STEPS, Trial, failed, not_tried, passed
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import requests
 
-from builder.build.bases.mirror import apt_archives, find_mirror
+from builder.build.mirror import apt_archives, find_mirror
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import LockedSource, Spec
@@ -21,16 +21,14 @@ from builder.system.process import Processes
 from builder.system.web import innermost, server_of
 from builder.verify.rehearse import Rehearsal
 from builder.verify.rehearse.conda_pins import CondaTrials
+from builder.verify.rehearse.imports import LibraryTrials
 from builder.verify.rehearse.index import Index, remote_index
-from builder.verify.rehearse.libraries import LibraryTrials
-from builder.verify.rehearse.lists import UBUNTU_SUITES, Archives, PackageLists
-from builder.verify.rehearse.package_names import PackageTrials
+from builder.verify.rehearse.packages import UBUNTU_SUITES, Archives, PackageLists, PackageTrials
+from builder.verify.rehearse.pip_commands import copied_texts
 from builder.verify.rehearse.python_pins import PythonTrials
 from builder.verify.rehearse.repository_files import read_url
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
-from builder.verify.rehearse.servers import Servers
-from builder.verify.rehearse.source_urls import SourceTrials
-from builder.verify.rehearse.targets import copied_texts
+from builder.verify.rehearse.source_urls import Servers, SourceTrials
 from builder.verify.rehearse.trees import Clones, Tree, archive_tree
 from builder.verify.rehearse.workspace import Workspace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.verify.runners import gpus
+from builder.verify.runners import commands
 from builder.verify.runners.oci import buildah_runner, docker_runner, podman_runner
 from builder.verify.runners.protocol import (
     DATA_AT,
@@ -39,7 +39,7 @@ _KINDS = (
         program="buildah",
         open=buildah_runner,
         own=("HOSTNAME",),
-        no_gpu=gpus.buildah_problem,
+        no_gpu=commands.buildah_problem,
     ),
     Kind(
         name="podman",
@@ -47,7 +47,7 @@ _KINDS = (
         program="podman",
         open=podman_runner,
         own=("HOSTNAME", "TERM", "container"),
-        no_gpu=gpus.podman_problem,
+        no_gpu=commands.podman_problem,
     ),
     Kind(
         name="docker",
@@ -55,7 +55,7 @@ _KINDS = (
         program="docker",
         open=docker_runner,
         own=("HOSTNAME",),
-        no_gpu=gpus.docker_problem,
+        no_gpu=commands.docker_problem,
     ),
     Kind(
         name="apptainer",
@@ -79,7 +79,7 @@ _KINDS = (
         program="ch-run",
         open=charliecloud_runner,
         own=("CH_RUNNING",),
-        no_gpu=gpus.charliecloud_problem,
+        no_gpu=commands.charliecloud_problem,
         launched=charliecloud_launched,
     ),
 )

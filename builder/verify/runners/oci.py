@@ -14,8 +14,8 @@ from pathlib import Path
 from builder.build.engines import Buildah
 from builder.build.engines.buildah import limits
 from builder.system.descendants import waiting, waiting_below
+from builder.system.files import remove_tree
 from builder.system.locks import locked
-from builder.system.mounts import remove_tree
 from builder.system.process import Completed, Processes
 from builder.verify.runners import commands
 from builder.verify.runners.protocol import NOBODY, Container, Prefixed, Runner, scratch

@@ -13,7 +13,7 @@ from builder.build.engines import Tools
 from builder.build.engines.apptainer import environment as apptainer_environment
 from builder.system.process import Completed
 from builder.verify.runners import commands
-from builder.verify.runners.gpus import has_cdi
+from builder.verify.runners.commands import has_cdi
 from builder.verify.runners.protocol import Around, Container, Prefixed, Runner, scratch
 
 # Ranks would look for the launcher's folder under a path that they do not have.

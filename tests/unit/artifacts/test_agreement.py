@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from made_releases import images_of, make_images, make_project
 
-from builder.artifacts.agreement import CHECK, as_judged, faults_of, read_statements
-from builder.artifacts.manifests import Wanted
+from builder.artifacts.manifests import Wanted, judged_manifests, read_statements
 from builder.distribute.publish.releases import NotReady, ready
 from builder.model import PlannedImage
+from builder.model.agreement import CHECK, as_judged, faults_of
 from builder.model.manifest import manifest_from
 from builder.reports.report.folder import report_folder
 from builder.reports.report.view import BuildRun
-from builder.verify.proven import proven_state
+from builder.verify.finished_images import proven_state
 
 Json = dict[str, Any]
 NAME = "evidence/sif.json"
@@ -197,7 +197,7 @@ def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
     manifest, _ = loaded(folder)
     with pytest.raises(NotReady, match="failed in its details"):
         ready(image, folder, manifest_from(manifest))
-    report_folder(out, images_plan(project), {}, {}, BuildRun())
+    report_folder(out, judged_manifests(out), images_plan(project), {}, {}, BuildRun())
     told = json.loads((out / "report.json").read_text())
     [found] = [one for one in told["images"] if one["image"] == image.identifier]
     assert found["outcome"] == "failed"

@@ -23,7 +23,7 @@ from builder.artifacts.repack import Plain
 from builder.artifacts.tree import comparable, entries_of_tar, tree_digest
 from builder.build.engines import charliecloud
 from builder.model.errors import StepFailed
-from builder.system.inflating import DAMAGED
+from builder.system.compression import DAMAGED
 
 Member = tuple[tarfile.TarInfo, bytes]
 Layer = Sequence[Member]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.artifacts.gzips import PART, Gzip, combined
+from builder.artifacts.tars import PART, Gzip, combined
 
 
 def text(size: int, seed: int = 0) -> bytes:

@@ -18,8 +18,7 @@ from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
 from builder.artifacts.oci import blob_path, read_layout
-from builder.artifacts.repack import Plain, repack, unpack
-from builder.artifacts.sharing import SharedLayers, Written
+from builder.artifacts.repack import Plain, SharedLayers, Written, repack, unpack
 from builder.artifacts.tars import APART
 from builder.artifacts.tree import comparable
 from builder.build.engines import charliecloud

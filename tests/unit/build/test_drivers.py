@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.build.engines.drivers import Driver, driver_of, needed_bytes, tried
+from builder.build.engines.storage import Driver, driver_of, needed_bytes, tried
 from builder.system.process import Completed, Processes
 
 MOUNT, FUSE = "mount", "fuse-overlayfs"

@@ -9,7 +9,7 @@ import pytest
 import samples
 from recorded import Commands
 
-from builder.build.bases.store import StoredBase
+from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Lent, apptainer
 from builder.model import PlannedImage
 from builder.model.errors import StepFailed

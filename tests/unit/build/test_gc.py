@@ -14,11 +14,11 @@ import pytest
 from samples import ROOT
 
 from builder.build import garbage
-from builder.build.bases.mirror import Mirror
-from builder.build.bases.store import base_key
+from builder.build.base_store import base_key
 from builder.build.engines.storage import Storage, StoredImage, read_storage
+from builder.build.mirror import Mirror
+from builder.build.planning import load_plan
 from builder.cli import gc, main
-from builder.cli.plans import load_plan
 from builder.compile.spec import COMPILER
 from builder.model import Selection
 from builder.plan.keys import StageKeys

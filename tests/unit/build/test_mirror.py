@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.bases.mirror import SECURITY_VARIABLE, VARIABLE, Mirror, find_mirror
+from builder.build.mirror import SECURITY_VARIABLE, VARIABLE, Mirror, find_mirror
 from builder.model.errors import MissingPrerequisite
 
 MAIN = "http://mirror.example.org/debian"

@@ -17,7 +17,7 @@ from test_bundle_bases import Capture, bundled, into_home, project_on, push
 from builder.build.native import RECORD, NativeTools, kept_tools, stored_tools
 from builder.build.native.files import Entry, digest_of, entries_of, put_together, read_entries
 from builder.distribute.bundle import Contents, opened, write_archive
-from builder.distribute.bundle.filling import fill_home, index_of_inputs, inputs_of
+from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, ToolFiles, add_inputs
 from builder.registry import WrongContent
 from builder.system.home import Home

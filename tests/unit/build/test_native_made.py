@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from samples import base, compare_with_golden
 
-from builder.build.bases import store
-from builder.build.bases.mirror import Mirror
+from builder.build import base_store
+from builder.build.mirror import Mirror
 from builder.build.native import tools
 from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, stored_tools
 from builder.model import CudaSupport, PackagedCuda
@@ -79,7 +79,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots
     keyrings = tmp_path / "keyrings"
     keyrings.mkdir()
     (keyrings / "sample-keyring.gpg").write_text("")
-    monkeypatch.setattr(store, "KEYRINGS", keyrings)
+    monkeypatch.setattr(base_store, "KEYRINGS", keyrings)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     before = os.umask(0o022)
     yield Bootstraps(tmp_path)

@@ -12,12 +12,12 @@ import pytest
 from samples import image
 
 from builder.artifacts.repack import Plain
-from builder.build.bases.store import StoredBase
+from builder.build.base_store import StoredBase
 from builder.build.packing import BASE_DIGEST, Packer, _base_digest
 from builder.build.run import Timer
 from builder.build.workspace import Workspace
 from builder.verify import FormatTree
-from builder.verify.proving import _proven
+from builder.verify.proof import _proven
 
 CONTENT = b"a SIF"
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

@@ -13,7 +13,7 @@ from test_again import MANIFEST
 
 from builder.cli import main
 from builder.cli.reproduce import _as_json, _as_text
-from builder.verify.reproduced import Comparison
+from builder.verify.reproduction import Comparison
 
 Capture = pytest.CaptureFixture[str]
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.running import Durations, run_all
-from builder.build.schedule import Limits, Schedule, Task
+from builder.build.schedule import Durations, Limits, Schedule, Task, run_all
 from builder.model.errors import Interrupted
-from builder.system.interruptions import interruptions
+from builder.system.terminal import interruptions
 
 ROOMY = Limits(tasks=99, builds=99, emulated=99, groups=99)
 

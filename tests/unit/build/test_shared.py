@@ -15,7 +15,7 @@ import requests
 from test_packages import CONTENT, Mirror
 from test_store import FakeProcesses, ensured
 
-from builder.build.bases import store
+from builder.build import base_store
 from builder.build.shared import link_shared, name_shared
 from builder.model.errors import BadInput
 from builder.sources.journals import Journals, ServedFile
@@ -114,7 +114,7 @@ def test_what_is_shared_is_linked_and_own_things_stay(shared: Path) -> None:
 def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
     (tmp_path / "keyrings").mkdir()
     (tmp_path / "keyrings/sample-keyring.gpg").write_text("")
-    monkeypatch.setattr(store, "KEYRINGS", tmp_path / "keyrings")
+    monkeypatch.setattr(base_store, "KEYRINGS", tmp_path / "keyrings")
     return FakeProcesses()
 
 

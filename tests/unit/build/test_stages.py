@@ -17,21 +17,21 @@ import pytest
 from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
 
 from builder.build import stages as stages_module
-from builder.build.bases.store import StoredBase
+from builder.build.base_store import StoredBase
 from builder.build.engines import Lent, Tools
-from builder.build.reaching import look_for_registries
+from builder.build.inputs import look_for_registries
 from builder.build.records import stage_states
 from builder.build.run import Run
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
+from builder.model.cells import base_tag
 from builder.model.errors import StepFailed
-from builder.model.names import base_tag
 from builder.plan import make_plan
 from builder.plan.keys import StageKeys
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.system.progress import Progress
+from builder.system.terminal import Progress
 from builder.verify import host_facts
 from builder.verify.main_job import Results, run_job
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from samples import a_file, base, tar_bytes
 
-from builder.build.bases import store
-from builder.build.bases.mirror import Mirror
-from builder.build.bases.store import StoredBase, base_key, ensure_base
+from builder.build import base_store
+from builder.build.base_store import StoredBase, base_key, ensure_base
+from builder.build.mirror import Mirror
 from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
@@ -54,7 +54,7 @@ def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProce
     keyrings = tmp_path / "keyrings"
     keyrings.mkdir()
     (keyrings / "sample-keyring.gpg").write_text("")
-    monkeypatch.setattr(store, "KEYRINGS", keyrings)
+    monkeypatch.setattr(base_store, "KEYRINGS", keyrings)
     return FakeProcesses()
 
 
@@ -168,7 +168,7 @@ def test_command_line(processes: FakeProcesses, tmp_path: Path) -> None:
     assert "--format=tar" in command
     at = command.index("trixie")
     assert command[at + 1].endswith("/rootfs.tar")
-    keyring = store.KEYRINGS / "sample-keyring.gpg"
+    keyring = base_store.KEYRINGS / "sample-keyring.gpg"
     signed = f"deb [signed-by={keyring}]"
     lines = command[at + 2 :]
     assert lines == [
@@ -191,7 +191,7 @@ def test_a_base_without_further_packages_includes_none(
 def test_a_base_without_pockets_has_one_line(processes: FakeProcesses, tmp_path: Path) -> None:
     ensured(processes, tmp_path)
     assert [word for word in processes.commands[0] if word.startswith("deb ")] == [
-        f"deb [signed-by={store.KEYRINGS / 'sample-keyring.gpg'}] {MIRROR.main} trixie main"
+        f"deb [signed-by={base_store.KEYRINGS / 'sample-keyring.gpg'}] {MIRROR.main} trixie main"
     ]
 
 
@@ -233,7 +233,7 @@ def test_whoever_bootstraps_is_root_of_the_folder(
 
 
 def test_a_missing_keyring_is_named(processes: FakeProcesses, tmp_path: Path) -> None:
-    (store.KEYRINGS / "sample-keyring.gpg").unlink()
+    (base_store.KEYRINGS / "sample-keyring.gpg").unlink()
     with pytest.raises(MissingPrerequisite, match=r"sample-keyring\.gpg") as caught:
         ensured(processes, tmp_path)
     assert "debian-archive-keyring" in caught.value.hint

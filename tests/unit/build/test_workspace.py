@@ -15,7 +15,7 @@ from builder.build.at_work import using
 from builder.build.workspace import FILES, Workspace, output_folder, workspace, write_spec
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage
-from builder.system.atomic import write_atomically
+from builder.system.files import write_atomically
 from builder.system.home import Home
 
 

@@ -19,10 +19,10 @@ from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
 from builder.cli.commands import command_of, make_parser, options_of, parse
 from builder.cli.options import Options, ProgressOptions, SelectorOptions
+from builder.model.cells import SELECTABLE
 from builder.model.errors import MissingPrerequisite
 from builder.model.manifest import SCHEMA
-from builder.model.names import SELECTABLE
-from builder.system.progress import LiveProgress
+from builder.system.terminal import LiveProgress
 
 PROJECT = f"--project={ROOT}"
 

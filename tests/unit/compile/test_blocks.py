@@ -19,9 +19,8 @@ from hpccm.toolchain import toolchain
 from builder.compile.spec import arguments as known
 from builder.compile.spec import catalogue, kinds
 from builder.compile.spec.arguments import _module_tree
-from builder.compile.spec.blocks import block_faults
 from builder.compile.spec.classes import block_classes
-from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
+from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS, block_faults
 from builder.model import BlockUse, Where
 
 # A value that fits, by kind.

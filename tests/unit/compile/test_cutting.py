@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.compile.spec.cutting import on_images, stage_alone
+from builder.build.stages import on_images, stage_alone
 
 TEXT = """\
 # header

@@ -20,8 +20,8 @@ from samples import GOLDEN, base, block, image, recipe
 
 from builder.compile.spec import block_faults, block_limits, compile_spec, limit_reason
 from builder.compile.spec.classes import PRIMITIVES, block_classes
+from builder.compile.spec.hpccm_blocks import EXPLAINED
 from builder.compile.spec.limits import LIMITS
-from builder.compile.spec.making import EXPLAINED
 from builder.model.errors import BadInput
 
 

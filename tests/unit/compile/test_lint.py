@@ -14,7 +14,7 @@ from builder.compile.lint.findings import Problem
 from builder.compile.lint.reading import read
 from builder.compile.lint.rules import own_problems
 from builder.model import Spec
-from builder.model.locked import LockedSource
+from builder.model.inputs import LockedSource
 
 __all__ = ["one_planned", "sample_spec"]  # fixtures
 

@@ -15,8 +15,8 @@ import pytest
 from lint_samples import FILES, one_planned, sample_spec
 from samples import GOLDEN, ROOT, block, image, recipe, shipped_plan
 
-from builder.compile.lint import IGNORED, RULES, Finding, LintReport, lint, programs
-from builder.compile.lint.pieces import Place, places
+from builder.compile.lint import IGNORED, RULES, Finding, LintReport, lint, linters
+from builder.compile.lint.linters import Place, places
 from builder.compile.lint.reading import read
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage, Spec
@@ -99,7 +99,7 @@ def lint_without_programs(specs: Sequence[Spec], cache: Path | None = None) -> L
 
 
 def needs_linters() -> None:
-    if missing := [name for name in programs.LINTERS if name not in programs.find(NO_PROGRAMS)]:
+    if missing := [name for name in linters.LINTERS if name not in linters.find(NO_PROGRAMS)]:
         pytest.skip(f"missing on this machine: {', '.join(missing)}")
 
 
@@ -156,17 +156,17 @@ def test_pieces_say_what_the_whole_dockerfile_says(sample: Callable[..., Spec]) 
         *compiled(shipped_plan().images[::120]),
         sample(run=run_, end="ls ~/$1; for f in $(ls); do cat $f; done"),
     ]
-    found = programs.find(NO_PROGRAMS)
+    found = linters.find(NO_PROGRAMS)
     for spec in specs:
         where = [place for place in read_places(spec) if place.file == "Dockerfile"]
-        said = programs.remarks([one.piece for one in where], found, Processes(), 2)
+        said = linters.remarks([one.piece for one in where], found, Processes(), 2)
         apart = {
             (place.line(remark.line), remark.rule)
             for place in where
             for remark in said[place.piece]
         }
         piece = dataclasses.replace(where[-1].piece, text=spec.dockerfile)
-        [remarks] = programs.remarks([piece], found, Processes(), 1).values()
+        [remarks] = linters.remarks([piece], found, Processes(), 1).values()
         assert apart == {(remark.line, remark.rule) for remark in remarks}
         assert bool(apart) is (spec is specs[-1])
 
@@ -246,11 +246,11 @@ def test_the_lock_is_part_of_the_key(sample: Callable[..., Spec], tmp_path: Path
         assert ("unpinned-base" in {one.rule for one in report.findings}) is locked
 
 
-def fake(folder: Path, text: str) -> dict[str, programs.Program]:
+def fake(folder: Path, text: str) -> dict[str, linters.Program]:
     path = folder / "hadolint"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
-    return {"hadolint": programs.Program(name="hadolint", path=str(path), stamp="")}
+    return {"hadolint": linters.Program(name="hadolint", path=str(path), stamp="")}
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_linter_that_fails_is_an_error(
 ) -> None:
     pieces = [place.piece for place in read_places(sample())]
     with pytest.raises(StepFailed, match=message):
-        programs.remarks(pieces, fake(tmp_path, text), Processes(), 2)
+        linters.remarks(pieces, fake(tmp_path, text), Processes(), 2)
 
 
 def test_a_stopped_run_starts_no_linter(sample: Callable[..., Spec], tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_stopped_run_starts_no_linter(sample: Callable[..., Spec], tmp_path: P
     processes.stop()
     pieces = [place.piece for place in read_places(sample())]
     with pytest.raises(Interrupted):
-        programs.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
+        linters.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
 
 
 def test_ctrl_c_ends_the_linters(
@@ -282,11 +282,11 @@ def test_ctrl_c_ends_the_linters(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(programs, "_run", interrupted)
+    monkeypatch.setattr(linters, "_run", interrupted)
     processes = Processes()
     pieces = [place.piece for place in read_places(sample())]
     with pytest.raises(KeyboardInterrupt):
-        programs.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
+        linters.remarks(pieces, fake(tmp_path, "echo []"), processes, 2)
     assert processes.stopping
 
 

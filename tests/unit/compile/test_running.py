@@ -14,7 +14,7 @@ from builder.compile.lint import RULES
 from builder.compile.lint.reading import read
 from builder.compile.lint.rules import own_problems
 from builder.compile.spec import compile_spec
-from builder.compile.spec.running import RUN
+from builder.compile.spec.image_scripts import RUN
 from builder.model import Spec
 from builder.plan import make_plan
 

@@ -20,10 +20,10 @@ from samples import ROOT, private_file
 
 from builder.cli import main
 from builder.distribute.bundle import archive as archives
-from builder.distribute.bundle import layout, writing
-from builder.distribute.bundle.judged import with_fix
+from builder.distribute.bundle import contents, layout
+from builder.distribute.bundle.judgements import with_fix
 from builder.model.digests import HashedWriter
-from builder.trust.policy.outcomes import refused
+from builder.trust.policy.records import refused
 
 PROOF = ROOT / "tests/data/proof"
 HOST = str(ROOT / "tests/data/hosts/dgx.json")  # asking this machine takes longer
@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(writing, "_check_space", lambda *_: None)
+    monkeypatch.setattr(contents, "_check_space", lambda *_: None)
     target = tmp_path / "full.tar"
     monkeypatch.setattr(HashedWriter, "write", _full)
     assert bundled(made, target) == 4

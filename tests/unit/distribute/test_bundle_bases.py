@@ -27,16 +27,16 @@ from test_bundle import (  # noqa: F401 - fixtures
     registry_in_memory,
 )
 
-from builder.build.bases.store import kept_base
+from builder.build.base_store import kept_base
 from builder.build.engines.storage import read_storage
 from builder.cli import main
 from builder.distribute.bundle import Contents, opened, write_archive
 from builder.distribute.bundle.bases import read_base
-from builder.distribute.bundle.filling import index_of_inputs, inputs_of
+from builder.distribute.bundle.home import index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs
-from builder.model.names import image_tag
+from builder.model.cells import image_tag
 from builder.registry import Reference, WrongContent, connect
-from builder.registry.kinds import INDEX, MANIFEST
+from builder.registry.manifests import INDEX, MANIFEST
 from builder.registry.repository import DOCKER_MANIFEST
 from builder.sources.journals import Journals, build_id
 from builder.system.home import Home
@@ -183,7 +183,7 @@ def test_one_that_is_not_locked_is_to_be_locked(
 def test_a_registry_that_has_it_no_more(
     fake: Fake, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.failures._FIRST_S", 0.01)
     digest = push(fake)
     project = project_on(tmp_path, fake, digest)
     fake.manifests.clear()

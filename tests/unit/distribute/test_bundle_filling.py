@@ -21,7 +21,7 @@ from test_bundle import (  # noqa: F401 - fixtures
 
 from builder.cli import main
 from builder.distribute.bundle import Contents, opened, write_archive
-from builder.distribute.bundle.filling import Input, fill_home, index_of_inputs, inputs_of
+from builder.distribute.bundle.home import Input, fill_home, index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.distribute.bundle.layout import Repository
 from builder.model.errors import BadInput

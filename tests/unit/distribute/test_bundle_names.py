@@ -24,7 +24,7 @@ from test_bundle import (  # noqa: F401 - fixtures
 
 from builder.cli import main
 from builder.distribute.bundle.layout import REF_NAME, REPOSITORY
-from builder.registry.kinds import ARTIFACT_TYPES, INDEX
+from builder.registry.manifests import ARTIFACT_TYPES, INDEX
 
 IMAGE = "a" * 64
 

@@ -13,7 +13,7 @@ from builder.distribute.bundle import Contents, opened, write_archive
 from builder.distribute.bundle.contents import EmptyRepository
 from builder.model.errors import BadInput
 from builder.registry import Descriptor, WrongContent
-from builder.system.atomic import discard
+from builder.system.files import discard
 
 SECRET = "a key of this user\n"
 

@@ -19,10 +19,10 @@ from builder.artifacts.manifests import write_manifest
 from builder.artifacts.oci import read_layout
 from builder.cli import main
 from builder.registry import Credentials, Reference, Registry, connect
-from builder.registry.kinds import STATEMENT
+from builder.registry.manifests import STATEMENT
 from builder.trust.proof import Attachment, TrustedKey, Verdict, public_key, verified
 from builder.trust.proof.keys import boxed, generated
-from builder.verify.again import finished
+from builder.verify.finished_images import finished
 
 DATA = ROOT / "tests/data/proof"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"

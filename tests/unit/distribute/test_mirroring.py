@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, fake_registry
 
-from builder.distribute.publish.attaching import our_turn
+from builder.distribute.publish.attachments import our_turn
 from builder.distribute.publish.blobs import BlobTransfer
-from builder.distribute.publish.mirroring import Mirror, found_release
+from builder.distribute.publish.mirror import Mirror, found_release
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (
     INDEX,
@@ -27,7 +27,7 @@ from builder.registry import (
     RegistryFailed,
     connect,
 )
-from builder.registry.kinds import SIF, referrer
+from builder.registry.manifests import SIF, referrer
 
 LACKING = "no evidence refers to it"
 

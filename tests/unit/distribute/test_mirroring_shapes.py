@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_registry import fake_registry
 
-from builder.distribute.publish.mirroring import Copied, found_release
+from builder.distribute.publish.mirror import Copied, found_release
 from builder.registry import (
     INDEX,
     MANIFEST,

@@ -29,7 +29,7 @@ from builder.artifacts.oci import read_layout
 from builder.distribute.pull import request
 from builder.model.digests import sha256_of_file
 from builder.system.host_facts import HostFacts
-from builder.trust.proof import standing
+from builder.trust.proof import existing
 
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
 ARCH = ("--arch", "x86_64")
@@ -76,7 +76,7 @@ def site_with_a_published_image(
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COSIGN_PASSWORD", PASSWORD)
     monkeypatch.setattr(made_releases, "host_facts", lambda: HOST)
-    for module in (request, standing):
+    for module in (request, existing):
         monkeypatch.setattr(module, "dt", CLOCK)
     monkeypatch.chdir(tmp_path)
     project = make_project(tmp_path / "project", recipes=["tools"], architectures=["x86_64"])

@@ -16,19 +16,19 @@ from fake_registry import Fake, Fault, digest, fake_registry
 from made_releases import make_images, make_project
 from samples import private_file
 
-from builder.distribute.publish import signing
+from builder.distribute.publish import signatures
 from builder.distribute.publish.blobs import in_threads
 from builder.distribute.publish.namespaces import namespace
-from builder.distribute.publish.proving import unsigned
-from builder.distribute.publish.pushing import Prove, Publisher, index_of
+from builder.distribute.publish.proof import unsigned
+from builder.distribute.publish.publisher import Prove, Publisher, index_of
 from builder.distribute.publish.releases import Release
 from builder.distribute.publish.selection import declared_releases, ready_releases
-from builder.distribute.publish.signing import signed
+from builder.distribute.publish.signatures import signed
 from builder.load.project import load_project
 from builder.model import Selection
 from builder.model.errors import BadInput, Interrupted, Refused
 from builder.registry import RegistryFailed
-from builder.registry.kinds import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
+from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
 from builder.trust.proof import Attachment
 from builder.trust.proof import Descriptor as Subject
@@ -206,7 +206,7 @@ def test_proof_of_two_machines_at_once_is_merged(
 ) -> None:
     """Another client writes its own in the place of ours, at some moments, as if it was there
     alone; in the end both are there."""
-    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.failures._FIRST_S", 0.01)
     fake.referrers = listed
     releases = releases_of(made)
     places = {
@@ -245,7 +245,7 @@ def test_proof_of_two_machines_at_once_is_merged(
 def test_proof_that_another_writes_over_again_and_again_sets_no_tag(
     made: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.failures._FIRST_S", 0.01)
     releases = releases_of(made)
     prove = signed(str(KEY), releases, Processes())
 
@@ -294,7 +294,7 @@ def test_without_a_key_cosign_signs_for_the_job(
         asked.append((image.digest, len(statements)))
         return ()
 
-    monkeypatch.setattr(signing, "keyless_proofs", keyless)
+    monkeypatch.setattr(signatures, "keyless_proofs", keyless)
     releases = releases_of(made)
     publish(fake, releases, signed("keyless", releases, Processes()))
     images = {one.image.digest for release in releases for one in release.images}

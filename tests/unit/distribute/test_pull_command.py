@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from builder.cli import main
-from builder.distribute.pull import several
-from builder.distribute.pull.pulling import Judged, NotProven, PullRequest
+from builder.distribute.pull import images
+from builder.distribute.pull.images import Judged, NotProven, PullRequest
 from builder.model.errors import BadInput
-from builder.trust.policy.outcomes import not_asked, passed, refused
+from builder.trust.policy.records import not_asked, passed, refused
 from builder.trust.proof.keys import generated
 
 
@@ -58,12 +58,12 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
         raise OSError(errno.ENOSPC, "No space left on device", f"/big/{request.reference.tag}")
 
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(several, "look", full)
+    monkeypatch.setattr(images, "look", full)
     (tmp_path / "a.pub").write_bytes(PEM)
     policy = tmp_path / "policy.yaml"
     policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
-    images = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "bad", "2")]
-    assert main(["pull", *images, "--format", "sif", "--policy", str(policy)]) == 4
+    names = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "bad", "2")]
+    assert main(["pull", *names, "--format", "sif", "--policy", str(policy)]) == 4
     assert capsys.readouterr().err.splitlines() == [
         "build-images: /big/1: No space left on device",
         "  hint: make room, or name another place: --output, BUILD_IMAGES_HOME",
@@ -80,12 +80,12 @@ def test_a_reader_that_goes_away_ends_all_of_it(
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(several, "look", look)
+    monkeypatch.setattr(images, "look", look)
     (tmp_path / "a.pub").write_bytes(PEM)
     policy = tmp_path / "policy.yaml"
     policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
-    images = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "2")]
-    assert main(["pull", *images, "--format", "sif", "--policy", str(policy)]) == 141
+    names = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "2")]
+    assert main(["pull", *names, "--format", "sif", "--policy", str(policy)]) == 141
     assert capsys.readouterr().err == ""
 
 

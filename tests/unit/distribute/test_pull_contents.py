@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from test_pull_unpacking import GOOD, HOSTILE, M, layer
 
-from builder.distribute.pull.contents import Contents, noted
-from builder.distribute.pull.limits import LIMITS
-from builder.distribute.pull.unpacking import read, unpack
+from builder.distribute.pull.cache import Contents, noted
+from builder.distribute.pull.layers import read, unpack
+from builder.distribute.pull.streams import LIMITS
 from builder.model.errors import Interrupted, Refused
 
 MEMBERS = [M("a", b"1"), M("b", b"22", mode=0o755)]

@@ -11,16 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.existing import Expected, existing_output, tree_on_disk
-from builder.distribute.pull.finding import published
+from builder.distribute.pull.artifacts import Expected, existing_output, tree_on_disk
 from builder.distribute.pull.receipts import SCHEMA
+from builder.distribute.pull.remote_image import published
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
-from builder.registry.kinds import ARTIFACT_TYPES
-from builder.trust.policy.choosing import newest_proven
-from builder.trust.policy.gathered import EVIDENCE, Evidence, Gathered, Image, Proof
-from builder.trust.policy.values import Policy
+from builder.registry.manifests import ARTIFACT_TYPES
+from builder.trust.policy.evidence import newest_proven
+from builder.trust.policy.records import EVIDENCE, Evidence, Gathered, Image, Proof
+from builder.trust.policy.site_policy import Policy
 
 IMAGE = "sha256:" + "a1" * 32
 TREE = "sha256:" + "7e" * 32

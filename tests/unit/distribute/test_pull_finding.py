@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from builder.distribute.pull.finding import find
-from builder.distribute.pull.limits import LIMITS
+from builder.distribute.pull.remote_image import find
+from builder.distribute.pull.streams import LIMITS
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, Refused
 from builder.registry import INDEX, MANIFEST, Descriptor, Source

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from host_samples import contract, gpu, host, with_gpu
 
-from builder.distribute.pull.fitting import contract_of, pulled_for
+from builder.distribute.pull.remote_image import contract_of, pulled_for
 from builder.host import Host
 from builder.model.contract import as_labels
-from builder.trust.policy.gathered import NO, UNKNOWN, YES
+from builder.trust.policy.records import NO, UNKNOWN, YES
 
 V100 = gpu("Tesla V100-SXM2-32GB", 70)
 K80 = gpu("Tesla K80", 37)

@@ -10,9 +10,8 @@ from typing import Literal
 
 import pytest
 
-from builder.distribute.pull.limits import LIMITS
 from builder.distribute.pull.members import BROKEN, members
-from builder.distribute.pull.streams import Plain
+from builder.distribute.pull.streams import LIMITS, Plain
 from builder.model.digests import HashedReader
 from builder.model.errors import Refused
 

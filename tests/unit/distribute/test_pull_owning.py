@@ -13,17 +13,15 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.contents import Contents
-from builder.distribute.pull.existing import Expected, existing_output
-from builder.distribute.pull.finding import RemoteImage
-from builder.distribute.pull.packing import Packer, pull_cache
-from builder.distribute.pull.placing import atomic_folder
+from builder.distribute.pull.artifacts import Expected, Packer, existing_output, pull_cache
+from builder.distribute.pull.cache import Contents, Store
+from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last
-from builder.distribute.pull.store import Store
+from builder.distribute.pull.remote_image import RemoteImage
 from builder.model.errors import Refused
 from builder.registry import MANIFEST, Descriptor, Source
-from builder.trust.policy.gathered import Gathered, Image
-from builder.trust.policy.values import Policy
+from builder.trust.policy.records import Gathered, Image
+from builder.trust.policy.site_policy import Policy
 
 CONFIG = Descriptor.of(b"{}", "application/vnd.oci.image.config.v1+json")
 

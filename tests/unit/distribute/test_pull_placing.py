@@ -15,13 +15,13 @@ from typing import cast
 
 import pytest
 
-from builder.distribute.pull.placing import atomic_folder
+from builder.distribute.pull.cache import Store
+from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last
-from builder.distribute.pull.store import Store
 from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
-from builder.trust.policy.gathered import Gathered, Image
-from builder.trust.policy.values import Policy
+from builder.trust.policy.records import Gathered, Image
+from builder.trust.policy.site_policy import Policy
 
 DATA = b"a blob"
 WANTED = Descriptor.of(DATA, "application/octet-stream")

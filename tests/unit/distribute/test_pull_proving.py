@@ -14,14 +14,14 @@ from fake_registry import Fake, fake_registry
 from proof_samples import our_key, trusted
 from registry_site import Content, Published, Site
 
-from builder.distribute.pull import proving
-from builder.distribute.pull.proving import proofs_of
+from builder.distribute.pull import proof
+from builder.distribute.pull.proof import proofs_of
 from builder.model.errors import Refused
 from builder.registry import Descriptor, Registry
-from builder.registry.kinds import EMPTY, EMPTY_CONTENT
-from builder.trust.policy.choosing import counted_reasons
-from builder.trust.policy.gathered import OTHER, Proof
-from builder.trust.proof.values import BUNDLE
+from builder.registry.manifests import EMPTY, EMPTY_CONTENT
+from builder.trust.policy.evidence import counted_reasons
+from builder.trust.policy.records import OTHER, Proof
+from builder.trust.proof.attachments import BUNDLE
 
 NOW = dt.datetime.now(dt.timezone.utc)
 
@@ -65,7 +65,7 @@ def test_too_many_claims_are_refused(
 ) -> None:
     """Passed over, the rest could hide a failure."""
     registry, made = image
-    monkeypatch.setattr(proving, "MAX_CLAIMS", 30)
+    monkeypatch.setattr(proof, "MAX_CLAIMS", 30)
     for number in range(3):
         attach(registry, made.image, [b"{}"] * 10, note=str(number))
     with pytest.raises(Refused, match="more than 30 things are claimed of it"):
@@ -83,8 +83,8 @@ def test_too_many_bytes_are_refused(
     image: tuple[Registry, Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, made = image
-    monkeypatch.setattr(proving, "_BYTES", 100_000)
-    monkeypatch.setattr(proving, "_Proof", functools.partial(proving._Proof, remaining=100_000))
+    monkeypatch.setattr(proof, "_BYTES", 100_000)
+    monkeypatch.setattr(proof, "_Proof", functools.partial(proof._Proof, remaining=100_000))
     attach(registry, made.image, [b"x" * 100_000])
     with pytest.raises(Refused, match="more than 100,000 bytes of proof"):
         judged(registry, made.image)

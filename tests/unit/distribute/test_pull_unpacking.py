@@ -18,10 +18,10 @@ import pytest
 from builder.artifacts import flatten
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, tree_digest
-from builder.distribute.pull.existing import tree_on_disk
-from builder.distribute.pull.limits import LIMITS, Limits
-from builder.distribute.pull.roots import Root, kept_mode
-from builder.distribute.pull.unpacking import Unpacked, unpack
+from builder.distribute.pull.artifacts import tree_on_disk
+from builder.distribute.pull.folders import Root, kept_mode
+from builder.distribute.pull.layers import Unpacked, unpack
+from builder.distribute.pull.streams import LIMITS, Limits
 from builder.model.errors import Refused
 
 DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE

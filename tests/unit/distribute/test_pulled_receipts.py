@@ -10,7 +10,7 @@ import pytest
 
 from builder.artifacts.tree import Entry
 from builder.cli import main
-from builder.distribute.pull.verifying import checks_in, receipt_in
+from builder.distribute.pull.verification import checks_in, receipt_in
 from builder.model.errors import BadInput
 from builder.verify import FormatTree
 

@@ -14,8 +14,8 @@ from samples import shipped_project
 
 from builder import facts
 from builder.facts import Facts
-from builder.facts.gpus import capability_of, is_desktop, last_branch
-from builder.facts.processors import NOT_INSTRUCTIONS, cpu_features, level_of, power_levels
+from builder.facts.architectures import NOT_INSTRUCTIONS, cpu_features, level_of, power_levels
+from builder.facts.cuda import capability_of, is_desktop, last_branch
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 

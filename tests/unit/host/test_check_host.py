@@ -30,7 +30,7 @@ from samples import ROOT, compare_with_golden
 
 from builder.facts import NO_FACTS
 from builder.host import NO, UNKNOWN, YES, Host, Verdict, as_text, judge
-from builder.host.record import HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
+from builder.host.records import HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
 from builder.model.contract import HostContract
 
 A100 = gpu("NVIDIA A100-SXM4-40GB", 80)

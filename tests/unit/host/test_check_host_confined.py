@@ -11,9 +11,9 @@ from host_samples import MPICH, NO_GPUS, OPENMPI, contract, cuda, host, known, r
 from test_this_host import Machine
 
 from builder.host import NO, UNKNOWN, YES, Host, as_json, as_text, judge
-from builder.host.confinement import allows_clone3, has_profile, restricted_namespaces
 from builder.host.doctor import Roots
-from builder.host.record import HostGpus, HostRuntime, HostSlurm
+from builder.host.programs import allows_clone3, has_profile, restricted_namespaces
+from builder.host.records import HostGpus, HostRuntime, HostSlurm
 
 DEBIAN_13 = contract(glibc="2.41")
 

@@ -8,7 +8,7 @@ import pytest
 from host_samples import CRAY_MPICH, DEBIANS_MPICH, MPICH, OPENMPI, contract, host, known, recorded
 
 from builder.host import NO, UNKNOWN, YES, Finding, Host, judge
-from builder.host.record import HostMpi, HostSlurm
+from builder.host.records import HostMpi, HostSlurm
 from builder.model.contract import NeededMpi
 
 CRAY = recorded("cray-ex")

@@ -27,12 +27,12 @@ from host_samples import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.facts.gpus import MIG, capability_of
+from builder.facts.cuda import MIG, capability_of
 from builder.facts.runtimes import RUNTIMES
 from builder.host import LAUNCHERS, YES, Host, as_record, judge, read_record
-from builder.host.record import NONE, HostCpu, HostGpus
+from builder.host.contracts import contract_from_file, contract_from_labels
+from builder.host.records import NONE, HostCpu, HostGpus
 from builder.host.verdict import BIND, HYBRID
-from builder.load.contracts import contract_from_file, contract_from_labels
 from builder.model.contract import HostContract, as_document, as_labels, as_text
 from builder.model.errors import BadInput
 

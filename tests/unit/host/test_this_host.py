@@ -10,8 +10,8 @@ import pytest
 
 from builder.host import Host, as_record, read_record
 from builder.host.doctor import Roots
-from builder.host.here import cpu_of, this_host
-from builder.host.record import HostGpu, HostMpi, HostRuntime, HostSlurm
+from builder.host.local_host import cpu_of, this_host
+from builder.host.records import HostGpu, HostMpi, HostRuntime, HostSlurm
 from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlFault, NvmlReading
 from builder.system.process import Processes
 

@@ -11,7 +11,7 @@ from samples import base, block, image, recipe
 
 from builder.compile.spec import compile_spec
 from builder.load.faults import Faults
-from builder.load.files import with_files
+from builder.load.recipes import with_files
 from builder.model import BlockUse, Recipe
 
 

@@ -12,11 +12,11 @@ import pytest
 from golden_cells import golden_images
 from samples import GOLDEN, shipped_plan, shipped_project
 
+from builder.cli.schema import schema_of
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage, Selection
 from builder.model.contract import FILE, IN_IMAGE, as_document, as_labels, as_text, contract_of
 from builder.plan import make_plan
-from builder.reports import schema
 
 SATORI = "cuda-base-1.0-ubuntu18.04-cuda10.1-openmpi2.1-ppc64le"
 HOST_MPI = "hpc-base-1.0-rockylinux9-intelmpi2021.13-x86_64"
@@ -30,7 +30,7 @@ def planned(identifier: str) -> PlannedImage:
 
 @functools.cache
 def validator() -> jsonschema.Draft7Validator:
-    return jsonschema.Draft7Validator(schema.schema("host-contract"))
+    return jsonschema.Draft7Validator(schema_of("host-contract"))
 
 
 def test_cuda_10_1_on_power() -> None:

@@ -11,10 +11,10 @@ import pytest
 from manifest_samples import document
 from samples import ROOT
 
-from builder.artifacts.agreement import faults_of, read_statements
-from builder.artifacts.manifests import read_manifest, write_manifest
+from builder.artifacts.manifests import read_manifest, read_statements, write_manifest
 from builder.build.records import read_record, write_record
 from builder.distribute.pull.receipts import read_receipt, write_json
+from builder.model.agreement import faults_of
 from builder.model.manifest import manifest_from, manifest_text
 from builder.model.records import named, optional, read, unknown, write
 

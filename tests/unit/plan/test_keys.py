@@ -117,8 +117,8 @@ def test_a_base_from_a_registry_is_its_reference() -> None:
 
 def test_all_shipped_stages_that_share_a_key_share_their_text() -> None:
     """What is one key for two images must be one text; comments do not count."""
+    from builder.build.stages import stage_alone  # noqa: PLC0415
     from builder.compile.spec import compile_spec  # noqa: PLC0415
-    from builder.compile.spec.cutting import stage_alone  # noqa: PLC0415
 
     texts: dict[str, str] = {}
     for image in shipped_plan().images[::4]:

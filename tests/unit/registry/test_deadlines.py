@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.model.errors import Interrupted
-from builder.registry import Credentials, Descriptor, RegistryFailed, deadlines
+from builder.registry import Credentials, Descriptor, RegistryFailed, connections
 from builder.registry.client import Registry
 from builder.registry.transport import Transport
 
@@ -27,7 +27,7 @@ def _soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All times are a hundredth of what they are."""
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     for name, value in {"_POLL_S": 0.02, "_RATED_S": 0.3, "_REPORT_S": 0.1}.items():
-        monkeypatch.setattr(deadlines, name, value)
+        monkeypatch.setattr(connections, name, value)
 
 
 @contextlib.contextmanager
@@ -111,8 +111,8 @@ ENDLESS: dict[str, tuple[Answers, str]] = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_answer_without_an_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.registry.retries.ATTEMPTS", 2)
-    monkeypatch.setattr(deadlines, "_FRAMING", 1 << 16)
+    monkeypatch.setattr("builder.registry.failures.ATTEMPTS", 2)
+    monkeypatch.setattr(connections, "_FRAMING", 1 << 16)
     answers, reason = ENDLESS[name]
     silence_s = FLOOD if "flood" in name else 0.5
     with serving(answers) as host, pytest.raises(RegistryFailed, match=reason):
@@ -123,8 +123,8 @@ def test_a_blob_that_comes_steadily_has_a_time_in_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It brings enough in each minute, and goes on for days."""
-    monkeypatch.setattr(deadlines, "ANY_S", 0.5)
-    monkeypatch.setattr(deadlines, "MEAN_RATE", 1 << 30)
+    monkeypatch.setattr(connections, "ANY_S", 0.5)
+    monkeypatch.setattr(connections, "MEAN_RATE", 1 << 30)
     head = HEAD + b"Content-Length: %d\r\n\r\n" % len(CONTENT)
     with serving(again(bytes(8000), head)) as host:
         start = time.monotonic()
@@ -151,7 +151,7 @@ def test_attempts_that_bring_a_byte_each_are_in_vain(tmp_path: Path) -> None:
 
 
 def test_an_upload_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.registry.retries.ATTEMPTS", 2)
+    monkeypatch.setattr("builder.registry.failures.ATTEMPTS", 2)
 
     def answer(connection: socket.socket) -> None:
         here = b"Location: /v2/site/a/blobs/uploads/x\r\nContent-Length: 0\r\n\r\n"
@@ -164,7 +164,7 @@ def test_an_upload_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.registry.retries.ATTEMPTS", 2)
+    monkeypatch.setattr("builder.registry.failures.ATTEMPTS", 2)
     told: list[str] = []
     with serving(again(b"")) as host, pytest.raises(RegistryFailed):
         client(host, told).resolve("1.0")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, Fault, fake_registry
 
-from builder.distribute.pull.proving import attachments_of
+from builder.distribute.pull.proof import attachments_of
 from builder.registry import (
     INDEX,
     MANIFEST,
@@ -23,7 +23,7 @@ from builder.registry import (
     RegistryFailed,
     connect,
 )
-from builder.trust.proof.values import DSSE
+from builder.trust.proof.attachments import DSSE
 
 LIST = "GET .*/referrers/"
 PAGE = {"Content-Type": "text/html"}

@@ -26,8 +26,7 @@ from builder.registry import (
     connect,
     uploads,
 )
-from builder.registry.failures import Transient
-from builder.registry.retries import Retries
+from builder.registry.failures import Retries, Transient
 
 CONTENT = bytes(range(256)) * 4000
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))

@@ -13,9 +13,9 @@ import pytest
 from fake_registry import Fake, Fault, digest, fake_registry
 from test_deadlines import serving
 
-from builder.distribute.bundle.filling import inputs_of
-from builder.distribute.publish.mirroring import found_release
-from builder.distribute.pull.finding import find
+from builder.distribute.bundle.home import inputs_of
+from builder.distribute.publish.mirror import found_release
+from builder.distribute.pull.remote_image import find
 from builder.model.errors import Refused
 from builder.registry import (
     INDEX,
@@ -30,7 +30,7 @@ from builder.registry import (
     WrongContent,
     connect,
 )
-from builder.sources.registry import Registries, RegistryFails
+from builder.sources.base_digests import Registries, RegistryFails
 from builder.system.web import joined, next_page, origin
 
 CONTENT = b"some bytes"

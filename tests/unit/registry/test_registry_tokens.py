@@ -23,8 +23,8 @@ from builder.registry import (
     connect,
     uploads,
 )
-from builder.registry.answers import no_response
 from builder.registry.failures import Transient
+from builder.registry.responses import no_response
 
 CONTENT = bytes(range(256)) * 4000
 

@@ -22,11 +22,11 @@ from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
 from builder.reports.report import refresh
 from builder.verify import Target
-from builder.verify.again import OpenImage
+from builder.verify.finished_images import OpenImage
 from builder.verify.measure import Measured, as_text, exposition
 from builder.verify.measure.plot import plot_of
 from builder.verify.measure.recording import record, with_measurement
-from builder.verify.proving import in_folder
+from builder.verify.proof import in_folder
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:

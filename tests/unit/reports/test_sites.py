@@ -20,8 +20,7 @@ from builder.cli import main
 from builder.model import Cell, PlannedImage
 from builder.model.errors import BadInput
 from builder.reports.sites import Place, SiteImage, site_files, site_image
-from builder.reports.sites.rendering import lua
-from builder.reports.sites.values import kubernetes_name
+from builder.reports.sites.files import kubernetes_name, lua
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PLACE = Place(registry="quay.io/site", folder="/opt/images")

@@ -14,11 +14,11 @@ import pytest
 import requests
 
 from builder.registry import Credentials, Login
-from builder.sources.pins import pin_references
-from builder.sources.registry import (
+from builder.sources.base_digests import (
     Registries,
     RegistryFails,
     RegistryUnreachable,
+    pin_references,
     unreachable,
 )
 
@@ -162,7 +162,7 @@ def test_a_mirror_can_have_a_path_and_content_must_be_what_was_asked(registry: T
 def test_a_namespaces_mirror_is_asked_before_its_registrys(
     registry: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.registry.retries._FIRST_S", 0.01)
+    monkeypatch.setattr("builder.registry.failures._FIRST_S", 0.01)
     registry.files["/v2/nv/cuda/manifests/1"] = (BOTH, INDEX)
     mirrors = {"docker.io": "127.0.0.1:9/hub", "docker.io/nvidia": f"{registry.host}/nv"}
     registries = Registries(mirrors=mirrors)

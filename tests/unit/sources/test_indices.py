@@ -18,8 +18,7 @@ from builder.model.package_indices import (
     state_of,
     states_in,
 )
-from builder.reports.report.badges import badges_of
-from builder.reports.report.indices import index_facts
+from builder.reports.report.badges import badges_of, index_facts
 from builder.sources.journals import Journals, build_id
 from builder.sources.package_cache import PackageCache
 from builder.system.home import Home

@@ -15,11 +15,16 @@ from builder.load.faults import Faults
 from builder.load.lock import read_lock
 from builder.model import Lock, LockedSource
 from builder.model.errors import Refused, StepFailed
+from builder.sources.base_digests import (
+    Registries,
+    RegistryFails,
+    RegistryUnreachable,
+    mismatches,
+    pin_references,
+)
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
 from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
-from builder.sources.pins import mismatches, pin_references
-from builder.sources.registry import Registries, RegistryFails, RegistryUnreachable
 from builder.sources.store import Store, Unfetched
 from builder.system.process import Processes
 

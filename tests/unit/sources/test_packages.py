@@ -23,7 +23,7 @@ import pytest
 import requests
 
 from builder.model.errors import Interrupted, StepFailed
-from builder.sources import pip_index, request_bodies
+from builder.sources import pip_index, upstream
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_proxy import package_cache, pip_configuration
 from builder.system.process import Completed, Processes
@@ -352,7 +352,7 @@ def test_no_body_is_held_whole(cache: PackageCache, endless: str, tmp_path: Path
 def test_a_page_that_is_too_long_is_an_error(
     cache: PackageCache, endless: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_bodies, "_MOST_PAGE", 1 << 20)
+    monkeypatch.setattr(upstream, "_MOST_PAGE", 1 << 20)
     assert len(by_index(cache, f"{endless}/{1 << 20}")) == 1 << 20
     session = requests.Session()
     session.trust_env = False

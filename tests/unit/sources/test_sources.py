@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from builder.model.errors import Interrupted
-from builder.model.locked import Lock, LockedSource
+from builder.model.inputs import Lock, LockedSource
 from builder.sources.download import ATTEMPTS, Downloader, Fetched, NotFetched, digest_of
 from builder.sources.locking import LockedAll, Locking, SourceRequest, lock_sources
 from builder.sources.store import Changed, Store, Unfetched, fetch_all

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from builder.system import inflating
+from builder.system import compression
 
 PLAIN = bytes(range(256)) * 1000
 PACKED = gzip.compress(PLAIN)
@@ -17,17 +17,17 @@ PACKED = gzip.compress(PLAIN)
 @pytest.fixture(autouse=True, params=["isal", "zlib"])
 def _one_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "zlib":
-        monkeypatch.setattr(inflating, "way", zlib)
-    elif inflating.way is zlib:
+        monkeypatch.setattr(compression, "way", zlib)
+    elif compression.way is zlib:
         pytest.skip("this machine has no isal")
 
 
 def pieces(data: bytes, most: int) -> Iterator[bytes]:
     """A gzip file of any number of members, inflated in pieces of at most so many bytes."""
-    one = inflating.inflater(data)
+    one = compression.inflater(data)
     while data:
         if one.eof:
-            one = inflating.inflater(data)
+            one = compression.inflater(data)
         piece = one.decompress(data, most)
         assert len(piece) <= most
         yield piece
@@ -46,7 +46,7 @@ def test_damage_is_found(place: int) -> None:
     """In the header, the data, the checksum and the size."""
     data = bytearray(PACKED)
     data[place] ^= 0xFF
-    with pytest.raises(inflating.DAMAGED):
+    with pytest.raises(compression.DAMAGED):
         list(pieces(bytes(data), 1 << 20))
 
 
@@ -61,5 +61,5 @@ def test_a_header_with_any_parts_comes_in_pieces(flags: int, cut: int) -> None:
     header += b"a-longer-comment\0" if flags & 16 else b""
     header += (zlib.crc32(header) & 0xFFFF).to_bytes(2, "little") if flags & 2 else b""
     whole = bytes(header) + PACKED[10:]
-    one = inflating.inflater(whole[:cut])
+    one = compression.inflater(whole[:cut])
     assert one.decompress(whole[:cut]) + one.decompress(whole[cut:]) == PLAIN

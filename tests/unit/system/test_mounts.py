@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.system.mounts import mounted_below
+from builder.system.files import mounted_below
 
 TABLE = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 30 22 0:20 / /proc rw - proc proc rw

@@ -9,7 +9,7 @@ import pytest
 
 from builder.distribute.pull.receipts import Last, read_receipt
 from builder.model.errors import Refused
-from builder.system.atomic import irregular, read_regular
+from builder.system.files import irregular, read_regular
 
 
 def a_pipe(path: Path) -> None:

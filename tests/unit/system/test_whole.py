@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.system.atomic import discard, unnamed, write_whole
+from builder.system.files import discard, unnamed, write_whole
 
 
 class Killed(BaseException):

@@ -19,17 +19,16 @@ from samples import ROOT
 from builder.model.errors import BadInput
 from builder.trust.proof import (
     TrustedIdentity,
+    attachments,
     chains,
-    envelopes,
-    reading,
-    strict,
-    values,
+    manifests,
+    statements,
     verified,
 )
+from builder.trust.proof.attachments import Descriptor, Unusable, Verdict
+from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certified import Allowance, Signer, certified
-from builder.trust.proof.making import bundle as attached
 from builder.trust.proof.roots import Roots, roots_of
-from builder.trust.proof.values import Descriptor, Unusable, Verdict
 
 SUITE: dict[str, Any] = json.loads(
     lzma.decompress((ROOT / "tests/data/sigstore/conformance.json.xz").read_bytes())
@@ -51,9 +50,11 @@ def judged(
 ) -> Signer:
     """Who signed what a bundle holds, or the artifact that is beside it."""
     if "dsseEnvelope" not in bundle:
-        signature = strict.base64_bytes(bundle["messageSignature"]["signature"], "the signature")
+        signature = attachments.base64_bytes(
+            bundle["messageSignature"]["signature"], "the signature"
+        )
         return certified(bundle, artifact.encode(), signature, trusted)
-    envelope = envelopes.envelope_of(bundle["dsseEnvelope"])
+    envelope = statements.envelope_of(bundle["dsseEnvelope"])
     [signature] = envelope.signatures
     return certified(
         bundle, envelope.signed, signature, trusted, payload=envelope.payload, allowance=allowance
@@ -62,9 +63,11 @@ def judged(
 
 def outcome(name: str) -> Signer:
     case = SUITE["cases"][name]
-    bundle = strict.json_object(case["bundle"].encode(), "the bundle", limit=values.MAX_PAYLOAD)
-    if bundle.get("mediaType") not in reading.BUNDLES:
-        raise Unusable(values.WRONG_TYPE, "not a bundle")
+    bundle = attachments.json_object(
+        case["bundle"].encode(), "the bundle", limit=attachments.MAX_PAYLOAD
+    )
+    if bundle.get("mediaType") not in manifests.BUNDLES:
+        raise Unusable(attachments.WRONG_TYPE, "not a bundle")
     found = judged(
         bundle,
         case.get("artifact", SUITE["artifact"]),
@@ -174,7 +177,7 @@ def statement_digest() -> str:
 
 
 def verdict(*trusted: TrustedIdentity) -> Verdict:
-    image = Descriptor(media_type=values.MANIFEST, digest=statement_digest(), size=1)
+    image = Descriptor(media_type=attachments.MANIFEST, digest=statement_digest(), size=1)
     content = SUITE["cases"][IN_TOTO]["bundle"].encode()
     one = attached(image, content, "https://slsa.dev/provenance/v1", created="")
     return verified(image.digest, [one], trusted, now=NOW)
@@ -196,17 +199,17 @@ def test_an_identity_vouches_for_what_it_signed() -> None:
 @pytest.mark.parametrize(
     ("trusted", "kind", "words"),
     [
-        ([], values.KEYLESS, "no identity is trusted, only keys"),
-        ([identity("https://github.com/other/*")], values.WRONG_KEY, f"signed by '{BEACON}"),
-        ([identity(issuer="https://other.example")], values.WRONG_KEY, "knows: not trusted"),
+        ([], attachments.KEYLESS, "no identity is trusted, only keys"),
+        ([identity("https://github.com/other/*")], attachments.WRONG_KEY, f"signed by '{BEACON}"),
+        ([identity(issuer="https://other.example")], attachments.WRONG_KEY, "knows: not trusted"),
         (
             [identity(until=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))],
-            values.EXPIRED_KEY,
+            attachments.EXPIRED_KEY,
             "until 2026-01-01",
         ),
         (
             [identity(roots=roots(SUITE["cases"]["intoto-with-custom-trust-root"]["roots"]))],
-            values.WRONG_KEY,
+            attachments.WRONG_KEY,
             "of no authority that the roots name",
         ),
     ],

@@ -33,15 +33,11 @@ from test_certified import SUITE, judged
 from test_certified import roots as suites_roots
 
 from builder.model.errors import BadInput
-from builder.trust.policy.gathered import SIGNATURE, Gathered, Image, Proof
+from builder.trust.policy.records import SIGNATURE, Gathered, Image, Proof
 from builder.trust.policy.rules import signature
-from builder.trust.policy.values import Policy
+from builder.trust.policy.site_policy import Policy
 from builder.trust.proof import TrustedIdentity, verified
-from builder.trust.proof.certified import Allowance, Signer, certified
-from builder.trust.proof.chains import is_chain
-from builder.trust.proof.making import bundle as attached
-from builder.trust.proof.roots import Roots, roots_in, roots_of
-from builder.trust.proof.values import (
+from builder.trust.proof.attachments import (
     MANIFEST,
     TOO_LARGE,
     Attachment,
@@ -49,6 +45,10 @@ from builder.trust.proof.values import (
     Unusable,
     Verdict,
 )
+from builder.trust.proof.attestations import bundle as attached
+from builder.trust.proof.certified import Allowance, Signer, certified
+from builder.trust.proof.chains import is_chain
+from builder.trust.proof.roots import Roots, roots_in, roots_of
 
 Bundle = dict[str, Any]
 SITE, LOG = Authority(), Log()

@@ -14,9 +14,9 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from made_certificates import Authority, Log, new_key, text
 
+from builder.trust.proof.attachments import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 from builder.trust.proof.logged import MAX_BODY, Signed, logged
 from builder.trust.proof.roots import Log as TrustedLog
-from builder.trust.proof.values import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
 
 AUTHORITY, LOG = Authority(), Log()
 CERTIFICATE = AUTHORITY.leaf(new_key())

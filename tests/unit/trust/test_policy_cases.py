@@ -10,10 +10,19 @@ import pytest
 from samples import ROOT, compare_with_golden
 
 from builder.trust.policy.cases import Case, as_case, read_cases, try_case
-from builder.trust.policy.gathered import OTHER, SIGNATURE, Gathered, Image, Proof
-from builder.trust.policy.judging import RULE_NAMES, judge
-from builder.trust.policy.outcomes import PASSED, REFUSED, as_lines, refused
-from builder.trust.policy.values import Policy
+from builder.trust.policy.judgement import RULE_NAMES, judge
+from builder.trust.policy.records import (
+    OTHER,
+    PASSED,
+    REFUSED,
+    SIGNATURE,
+    Gathered,
+    Image,
+    Proof,
+    as_lines,
+    refused,
+)
+from builder.trust.policy.site_policy import Policy
 
 CASES = read_cases(ROOT / "tests/data/policy/cases")
 

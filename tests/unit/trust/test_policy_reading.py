@@ -14,8 +14,7 @@ from samples import ROOT, compare_with_golden
 
 from builder.cli import main
 from builder.model.errors import BadInput
-from builder.trust.policy.reading import read_policy
-from builder.trust.policy.values import (
+from builder.trust.policy.site_policy import (
     CHECK_NAMES,
     MAX_AGE,
     Identity,
@@ -25,11 +24,12 @@ from builder.trust.policy.values import (
     WantedEvidence,
     WantedHosts,
     WantedProvenance,
+    read_policy,
 )
 from builder.trust.proof.keys import generated
-from builder.verify.environment import ENVIRONMENT_CHECK
+from builder.verify.checks import ENVIRONMENT_CHECK
 from builder.verify.harness import HARNESS_CHECK
-from builder.verify.proving import WITHHELD_CHECK
+from builder.verify.proof import WITHHELD_CHECK
 from builder.verify.ranks.launchers import LAUNCHERS
 from builder.verify.trees import EQUALITY_CHECK
 

@@ -15,7 +15,8 @@ import pytest
 from builder.model import Artifact, Cell, Outcome
 from builder.model.predicates import CYCLONEDX, SLSA
 from builder.system.host_facts import HostFacts
-from builder.trust.policy.gathered import (
+from builder.trust.policy.predicates import proof_of, time_of
+from builder.trust.policy.records import (
     BILL,
     EVIDENCE,
     OTHER,
@@ -24,9 +25,9 @@ from builder.trust.policy.gathered import (
     Evidence,
     Proof,
     Provenance,
+    as_lines,
+    refused,
 )
-from builder.trust.policy.outcomes import as_lines, refused
-from builder.trust.policy.statements import proof_of, time_of
 from builder.verify.evidence import Setting, statement
 
 DIGEST = "a1" * 32

@@ -35,17 +35,16 @@ from builder.trust.proof import (
     TrustedKey,
     Unusable,
     Verdict,
+    attachments,
     attestation_tag,
-    envelopes,
     layers_of,
     proofs,
     public_key,
     signature_tag,
-    strict,
-    values,
+    statements,
     verified,
 )
-from builder.trust.proof.making import bundle, bundled, classic_attestations
+from builder.trust.proof.attestations import bundle, bundled, classic_attestations
 
 
 def by_cosign() -> tuple[str, list[Attachment]]:
@@ -85,7 +84,7 @@ def test_what_cosign_made_we_accept() -> None:
     assert [one.format for one in verdict.signatures] == ["bundle", "classic"]
     assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
     assert {one.predicate["result"] for one in verdict.of_type(TEST_RESULT)} == {"PASSED"}
-    assert kinds(verdict) == [values.WRONG_KEY]  # those of the other key
+    assert kinds(verdict) == [attachments.WRONG_KEY]  # those of the other key
 
 
 def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
@@ -94,7 +93,7 @@ def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
     key = TrustedKey(key=public_key(str(VECTORS / "ed25519.pub"), {}), name="ed25519")
     verdict = verified(digest, found, [key], now=NOW)
     assert len(verdict.rejected) + len(verdict.signatures) + len(verdict.attestations) == 8
-    assert kinds(verdict) == [values.WRONG_KEY]
+    assert kinds(verdict) == [attachments.WRONG_KEY]
 
 
 def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
@@ -133,7 +132,7 @@ def test_a_statement_about_another_image_is_not_signed() -> None:
 def test_another_key_vouches_for_nothing() -> None:
     verdict = judged(attached(evidence(), key=other_key()))
     assert (verdict.signatures, verdict.attestations) == ((), ())
-    assert kinds(verdict) == [values.WRONG_KEY]
+    assert kinds(verdict) == [attachments.WRONG_KEY]
 
 
 def test_one_of_several_keys_is_enough_and_is_named() -> None:
@@ -150,7 +149,7 @@ def test_no_key_vouches_for_nothing() -> None:
 def test_a_key_that_is_trusted_no_more() -> None:
     ended = trusted(until=NOW - dt.timedelta(days=1))
     verdict = judged(attached(evidence()), ended)
-    assert (verdict.signatures, kinds(verdict)) == ((), [values.EXPIRED_KEY])
+    assert (verdict.signatures, kinds(verdict)) == ((), [attachments.EXPIRED_KEY])
     assert "site until 2026-11-20" in verdict.rejected[0].reason
     assert judged(attached(evidence()), trusted(until=NOW)).rejected == ()
 
@@ -163,13 +162,13 @@ def test_the_proof_of_another_image() -> None:
     for found in (there, moved):
         verdict = judged(found)
         assert (verdict.signatures, verdict.attestations) == ((), ())
-        assert kinds(verdict) == [values.OTHER_SUBJECT]
+        assert kinds(verdict) == [attachments.OTHER_SUBJECT]
         assert len(verdict.rejected) == 4
 
 
 def test_what_refers_to_another_image_does_not_count() -> None:
     found = [rebuilt(one, {"subject": {**IMAGE.as_json, "digest": OTHER}}) for one in attached()]
-    assert kinds(judged(found)) == [values.OTHER_SUBJECT]
+    assert kinds(judged(found)) == [attachments.OTHER_SUBJECT]
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -184,7 +183,7 @@ def test_a_changed_bit_anywhere_in_a_blob_is_found() -> None:
                 blobs = {**one.blobs, layer.digest: flipped(data, at)}
                 verdict = judged([dataclasses.replace(one, blobs=blobs)])
                 assert (verdict.signatures, verdict.attestations) == ((), ())
-                assert kinds(verdict) == [values.MALFORMED]
+                assert kinds(verdict) == [attachments.MALFORMED]
 
 
 def test_a_changed_bit_never_makes_another_statement() -> None:
@@ -212,7 +211,7 @@ def test_a_blob_that_is_missing() -> None:
 
 def changed_bundle(change: Callable[[dict[str, Any]], object]) -> Verdict:
     """The verdict on a bundle that something was done to."""
-    envelope = envelopes.sealed(evidence(), our_key())
+    envelope = statements.sealed_envelope(evidence(), our_key())
     value = json.loads(bundled(envelope, our_key().public))
     change(value)
     content = json.dumps(value).encode()
@@ -220,42 +219,42 @@ def changed_bundle(change: Callable[[dict[str, Any]], object]) -> Verdict:
 
 
 BUNDLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another media type": (lambda one: one.update(mediaType="x"), values.WRONG_TYPE),
-    "no envelope": (lambda one: one.pop("dsseEnvelope"), values.WRONG_TYPE),
-    "an envelope that is a list": (lambda one: one.update(dsseEnvelope=[]), values.WRONG_TYPE),
+    "another media type": (lambda one: one.update(mediaType="x"), attachments.WRONG_TYPE),
+    "no envelope": (lambda one: one.pop("dsseEnvelope"), attachments.WRONG_TYPE),
+    "an envelope that is a list": (lambda one: one.update(dsseEnvelope=[]), attachments.WRONG_TYPE),
     "a message signature": (
         lambda one: one.update(messageSignature=one.pop("dsseEnvelope")),
-        values.WRONG_TYPE,
+        attachments.WRONG_TYPE,
     ),
     "a certificate": (
         lambda one: one.update(verificationMaterial={"certificate": {"rawBytes": "AAAA"}}),
-        values.KEYLESS,
+        attachments.KEYLESS,
     ),
     "another payload type": (
         lambda one: one["dsseEnvelope"].update(payloadType="text/plain"),
-        values.WRONG_TYPE,
+        attachments.WRONG_TYPE,
     ),
-    "no signatures": (lambda one: one["dsseEnvelope"].update(signatures=[]), values.MALFORMED),
+    "no signatures": (lambda one: one["dsseEnvelope"].update(signatures=[]), attachments.MALFORMED),
     "too many signatures": (
         lambda one: one["dsseEnvelope"].update(signatures=one["dsseEnvelope"]["signatures"] * 17),
-        values.MALFORMED,
+        attachments.MALFORMED,
     ),
     "a signature that is a text": (
         lambda one: one["dsseEnvelope"].update(signatures=["x"]),
-        values.MALFORMED,
+        attachments.MALFORMED,
     ),
     "a signature that is not Base64": (
         lambda one: one["dsseEnvelope"].update(signatures=[{"sig": "é"}]),
-        values.MALFORMED,
+        attachments.MALFORMED,
     ),
     "an empty signature": (
         lambda one: one["dsseEnvelope"].update(signatures=[{"sig": ""}]),
-        values.WRONG_KEY,
+        attachments.WRONG_KEY,
     ),
-    "no payload": (lambda one: one["dsseEnvelope"].pop("payload"), values.MALFORMED),
+    "no payload": (lambda one: one["dsseEnvelope"].pop("payload"), attachments.MALFORMED),
     "another payload": (
         lambda one: one["dsseEnvelope"].update(payload=base64.b64encode(b"{}").decode()),
-        values.WRONG_KEY,
+        attachments.WRONG_KEY,
     ),
 }
 
@@ -270,36 +269,36 @@ def test_a_bundle_that_is_not_as_it_should_be(
 
 def signed(payload: bytes) -> Verdict:
     """The verdict on any bytes that our key signed as a statement."""
-    envelope = envelopes.sealed(payload, our_key())
+    envelope = statements.sealed_envelope(payload, our_key())
     return judged([bundle(IMAGE, bundled(envelope, our_key().public), "x", created="")])
 
 
 GOOD = json.loads(evidence())
 STATEMENTS: dict[str, tuple[bytes, str]] = {
-    "not JSON": (b"{", values.MALFORMED),
-    "not UTF-8": (b'{"a": "\xff"}', values.MALFORMED),
-    "a list": (b"[]", values.MALFORMED),
-    "deep": (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", values.MALFORMED),
-    "half a character": (evidence().replace(b"libraries", b"\\ud800"), values.MALFORMED),
-    "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', values.MALFORMED),
-    "not a number": (evidence()[:-1] + b',"a":NaN}', values.MALFORMED),
-    "a number without a bound": (evidence()[:-1] + b',"a":1e999}', values.MALFORMED),
-    "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), values.WRONG_TYPE),
-    "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), values.MALFORMED),
+    "not JSON": (b"{", attachments.MALFORMED),
+    "not UTF-8": (b'{"a": "\xff"}', attachments.MALFORMED),
+    "a list": (b"[]", attachments.MALFORMED),
+    "deep": (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", attachments.MALFORMED),
+    "half a character": (evidence().replace(b"libraries", b"\\ud800"), attachments.MALFORMED),
+    "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', attachments.MALFORMED),
+    "not a number": (evidence()[:-1] + b',"a":NaN}', attachments.MALFORMED),
+    "a number without a bound": (evidence()[:-1] + b',"a":1e999}', attachments.MALFORMED),
+    "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), attachments.WRONG_TYPE),
+    "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), attachments.MALFORMED),
     "a predicate that is a text": (
         json.dumps({**GOOD, "predicate": ""}).encode(),
-        values.MALFORMED,
+        attachments.MALFORMED,
     ),
-    "no subjects": (json.dumps({**GOOD, "subject": None}).encode(), values.MALFORMED),
+    "no subjects": (json.dumps({**GOOD, "subject": None}).encode(), attachments.MALFORMED),
     "odd subjects": (
         json.dumps({**GOOD, "subject": [1, {}, {"digest": []}]}).encode(),
-        values.OTHER_SUBJECT,
+        attachments.OTHER_SUBJECT,
     ),
     "another algorithm": (
         json.dumps(
             {**GOOD, "subject": [{"digest": {"sha512": IMAGE.digest.removeprefix("sha256:")}}]}
         ).encode(),
-        values.OTHER_SUBJECT,
+        attachments.OTHER_SUBJECT,
     ),
 }
 
@@ -317,10 +316,10 @@ def test_several_subjects_may_be_named() -> None:
 
 
 SIMPLE: dict[str, tuple[dict[str, Any], str]] = {
-    "another type": ({"type": "atomic container signature"}, values.WRONG_TYPE),
-    "another image": ({"image": {"docker-manifest-digest": OTHER}}, values.OTHER_SUBJECT),
-    "no image": ({"image": None}, values.OTHER_SUBJECT),
-    "no name": ({"identity": {}}, values.MALFORMED),
+    "another type": ({"type": "atomic container signature"}, attachments.WRONG_TYPE),
+    "another image": ({"image": {"docker-manifest-digest": OTHER}}, attachments.OTHER_SUBJECT),
+    "no image": ({"image": None}, attachments.OTHER_SUBJECT),
+    "no name": ({"identity": {}}, attachments.MALFORMED),
 }
 
 
@@ -330,7 +329,7 @@ def test_a_classic_signature_that_says_something_else(change: dict[str, Any], ki
     [layer] = layers_of(one.manifest)
     claim = json.loads(one.blobs[layer.digest])
     payload = json.dumps({**claim, "critical": {**claim["critical"], **change}}).encode()
-    notes = {values.SIGNATURE_NOTE: base64.b64encode(our_key().sign(payload)).decode()}
+    notes = {attachments.SIGNATURE_NOTE: base64.b64encode(our_key().sign(payload)).decode()}
     digest = digest_of(payload)
     layers = [{**layer.as_json, "digest": digest, "size": len(payload), "annotations": notes}]
     found = dataclasses.replace(rebuilt(one, {"layers": layers}), blobs={digest: payload})
@@ -339,10 +338,10 @@ def test_a_classic_signature_that_says_something_else(change: dict[str, Any], ki
 
 
 MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
-    "no layers": ({"layers": None}, values.MALFORMED),
-    "an old schema": ({"schemaVersion": 1}, values.MALFORMED),
-    "many layers": ({"layers": [{}] * 201}, values.MALFORMED),
-    "a subject that is a text": ({"subject": "x"}, values.MALFORMED),
+    "no layers": ({"layers": None}, attachments.MALFORMED),
+    "an old schema": ({"schemaVersion": 1}, attachments.MALFORMED),
+    "many layers": ({"layers": [{}] * 201}, attachments.MALFORMED),
+    "a subject that is a text": ({"subject": "x"}, attachments.MALFORMED),
 }
 
 
@@ -354,14 +353,14 @@ def test_a_manifest_that_is_none(change: dict[str, Any], kind: str) -> None:
 
 
 LAYERS: dict[str, tuple[dict[str, Any], str]] = {
-    "a large one": ({"size": values.MAX_PAYLOAD + 1}, values.TOO_LARGE),
-    "a size that is a text": ({"size": "1"}, values.MALFORMED),
-    "a size below 0": ({"size": -1}, values.MALFORMED),
-    "another size": ({"size": 1}, values.MALFORMED),
-    "another algorithm": ({"digest": "md5:00"}, values.MALFORMED),
-    "a path": ({"digest": "sha256:../x"}, values.MALFORMED),
-    "annotations that are a list": ({"annotations": ["x"]}, values.MALFORMED),
-    "annotations that are numbers": ({"annotations": {"a": 1}}, values.MALFORMED),
+    "a large one": ({"size": attachments.MAX_PAYLOAD + 1}, attachments.TOO_LARGE),
+    "a size that is a text": ({"size": "1"}, attachments.MALFORMED),
+    "a size below 0": ({"size": -1}, attachments.MALFORMED),
+    "another size": ({"size": 1}, attachments.MALFORMED),
+    "another algorithm": ({"digest": "md5:00"}, attachments.MALFORMED),
+    "a path": ({"digest": "sha256:../x"}, attachments.MALFORMED),
+    "annotations that are a list": ({"annotations": ["x"]}, attachments.MALFORMED),
+    "annotations that are numbers": ({"annotations": {"a": 1}}, attachments.MALFORMED),
 }
 
 
@@ -390,28 +389,28 @@ def test_manifests_of_other_things_are_passed_over() -> None:
 
 def test_of_too_many_attachments_the_rest_is_not_read() -> None:
     rubbish = Attachment(manifest=b"x", blobs={})
-    verdict = judged([*[rubbish] * values.MAX_ATTACHMENTS, *attached()])
+    verdict = judged([*[rubbish] * attachments.MAX_ATTACHMENTS, *attached()])
     assert verdict.signatures == ()
     assert "the rest was not read" in verdict.rejected[-1].reason
-    assert kinds(verdict) == [values.MALFORMED, values.TOO_LARGE]
+    assert kinds(verdict) == [attachments.MALFORMED, attachments.TOO_LARGE]
 
 
 def test_of_too_many_claims_the_rest_is_not_read() -> None:
     """Each may take the checks of 16 signatures by every key."""
     manifest = json.loads(attached()[0].manifest)
-    layers = manifest["layers"] * (values.MAX_LAYERS // len(manifest["layers"]))
+    layers = manifest["layers"] * (attachments.MAX_LAYERS // len(manifest["layers"]))
     many = rebuilt(attached()[0], {"layers": layers})
-    verdict = judged([many] * (values.MAX_CLAIMS // len(layers) + 1))
-    assert len(verdict.signatures) == values.MAX_CLAIMS
-    assert [one.kind for one in verdict.rejected] == [values.TOO_LARGE]
+    verdict = judged([many] * (attachments.MAX_CLAIMS // len(layers) + 1))
+    assert len(verdict.signatures) == attachments.MAX_CLAIMS
+    assert [one.kind for one in verdict.rejected] == [attachments.TOO_LARGE]
 
 
 @pytest.mark.parametrize("filler", ["[]", "{}", "0"])
 def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """31 MiB of `[],` took 900 MB of memory before a signature was looked for."""
-    envelope = envelopes.sealed(evidence(), our_key())
+    envelope = statements.sealed_envelope(evidence(), our_key())
     sound = json.loads(bundled(envelope, our_key().public))
-    text = ",".join([filler] * 5 * strict.MOST_VALUES)
+    text = ",".join([filler] * 5 * attachments.MOST_VALUES)
     content = json.dumps({**sound, "more": 0}).replace('"more": 0', f'"more": [{text}]').encode()
     made = bundle(IMAGE, content, TEST_RESULT, created="")
     loads = json.loads
@@ -422,7 +421,7 @@ def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("builder.model.exact_json.json.loads", only_small)
     verdict = judged([made])
-    assert (verdict.attestations, kinds(verdict)) == ((), [values.MALFORMED])
+    assert (verdict.attestations, kinds(verdict)) == ((), [attachments.MALFORMED])
 
 
 def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:
@@ -432,7 +431,9 @@ def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:
 
 
 def test_several_attestations_lie_in_one_classic_manifest() -> None:
-    sealed = [envelopes.sealed(evidence(result=one), our_key()) for one in ("PASSED", "FAILED")]
+    sealed = [
+        statements.sealed_envelope(evidence(result=one), our_key()) for one in ("PASSED", "FAILED")
+    ]
     verdict = judged([classic_attestations(IMAGE.digest, sealed)])
     assert [one.predicate["result"] for one in verdict.attestations] == ["PASSED", "FAILED"]
 

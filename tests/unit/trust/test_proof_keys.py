@@ -21,16 +21,16 @@ from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.system.process import Completed, Processes
 from builder.trust.proof import (
     PrivateKey,
-    boxes,
-    envelopes,
     keyless_proofs,
+    keys,
     private_key,
     public_key,
+    statements,
 )
+from builder.trust.proof.attachments import BUNDLE
+from builder.trust.proof.attestations import bundled
+from builder.trust.proof.cosign import signer_of
 from builder.trust.proof.keys import boxed, generated
-from builder.trust.proof.making import bundled
-from builder.trust.proof.signers import signer_of
-from builder.trust.proof.values import BUNDLE
 
 SECRET = {"COSIGN_PASSWORD": PASSWORD}
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
@@ -99,7 +99,7 @@ def damaged(**changes: object) -> str:
     content["kdf"]["params"].update(changes.pop("params", {}))
     content.update(changes)
     text = base64.b64encode(json.dumps(content).encode()).decode()
-    return f"-----BEGIN {boxes.LABEL}-----\n{text}\n-----END {boxes.LABEL}-----\n"
+    return f"-----BEGIN {keys.LABEL}-----\n{text}\n-----END {keys.LABEL}-----\n"
 
 
 REFUSED = {
@@ -249,7 +249,7 @@ class FakeKeyless(Processes):
         self.command = [str(word) for word in argv]
         given = dict(itertools.pairwise(self.command))
         payload = Path(given["--statement"]).read_bytes()
-        envelope = envelopes.sealed(payload, generated())
+        envelope = statements.sealed_envelope(payload, generated())
         value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
         Path(given["--bundle"]).write_text(json.dumps(value))
         return Completed(argv=tuple(self.command), returncode=0)
@@ -264,7 +264,7 @@ def test_without_a_key_cosign_signs_statements() -> None:
 
 
 def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
-    other = envelopes.sealed(evidence(OTHER), generated()).as_json
+    other = statements.sealed_envelope(evidence(OTHER), generated()).as_json
     for changes, said in (
         ({"mediaType": "x"}, "does not hold what was to be signed"),
         ({"dsseEnvelope": other}, "does not hold what was to be signed"),

@@ -18,17 +18,17 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from proof_samples import IMAGE
 
-from builder.distribute.publish import signing
+from builder.distribute.publish import signatures
 from builder.model.errors import BadInput, Interrupted, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
 from builder.trust.proof import public_key
+from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, Descriptor
+from builder.trust.proof.attestations import classic_signature
+from builder.trust.proof.cosign import signer_of
 from builder.trust.proof.keys import PublicKey
-from builder.trust.proof.making import classic_signature
-from builder.trust.proof.reading import layers_of
-from builder.trust.proof.signers import signer_of
-from builder.trust.proof.values import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, Descriptor
+from builder.trust.proof.manifests import layers_of
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
 NAME = "registry.example/site/tool"
@@ -222,6 +222,6 @@ def test_the_cosign_of_the_machine_comes_before_the_builders(
     pem = PublicKey(key=Token().key.public_key(), name="").pem
     (tmp_path / "key.pub").write_bytes(pem)
     monkeypatch.setenv("PATH", f"{theirs}{os.pathsep}{os.environ['PATH']}")
-    _, signer = signing._signer(TOKEN, Processes())
+    _, signer = signatures._signer(TOKEN, Processes())
     assert signer is not None
     assert signer.public.pem == public_key(str(tmp_path / "key.pub"), {}).pem

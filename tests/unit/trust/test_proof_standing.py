@@ -11,9 +11,9 @@ from proof_samples import CREATED, IMAGE, REFERENCE, evidence, judged, other_key
 from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof import Attachment, PrivateKey, Standing, proofs
-from builder.trust.proof.envelopes import statement
-from builder.trust.proof.making import attestation_tag
-from builder.trust.proof.reading import layers_of
+from builder.trust.proof.attestations import attestation_tag
+from builder.trust.proof.manifests import layers_of
+from builder.trust.proof.statements import statement
 
 TAG = attestation_tag(IMAGE.digest)
 HOST = {"arch": "x86_64", "cpu": "AMD EPYC", "driver": "", "gpus": [], "kernel": "6.1"}

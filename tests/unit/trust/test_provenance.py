@@ -14,14 +14,14 @@ from manifest_samples import record
 from proof_samples import VECTORS, evidence
 
 from builder import __version__
-from builder.build.declared import files_of, program_digest, project_digests
+from builder.artifacts.manifests import with_digests
+from builder.build.inputs import files_of, program_digest, project_digests
 from builder.model import predicates
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
-from builder.system.bound_files import with_digests
-from builder.trust.proof import envelopes
-from builder.trust.proof.provenance import builder_of, provenance
-from builder.trust.proof.reading import statements_of
+from builder.trust.proof import statements
+from builder.trust.proof.manifests import statements_of
+from builder.trust.proof.statements import builder_of, provenance
 
 SCHEMA = json.loads((VECTORS / "slsa-provenance-v1.schema.json").read_text())
 
@@ -223,7 +223,7 @@ def test_the_statements_of_a_folder(tmp_path: Path) -> None:
     folder, manifest = folder_of(tmp_path)
     found = statements_of(folder, manifest, builder_id=builder_of({}))
     assert found[0] == evidence(digest("oci"))
-    types = [envelopes.statement_of(one, digest("oci"))["predicateType"] for one in found]
+    types = [statements.statement_of(one, digest("oci"))["predicateType"] for one in found]
     assert types == [predicates.TEST_RESULT, predicates.CYCLONEDX, predicates.SLSA]
 
 

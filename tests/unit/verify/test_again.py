@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from manifest_samples import document, record
 
-from builder.artifacts.agreement import Statement
 from builder.cli import main
+from builder.model.agreement import Statement
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.records import write
-from builder.verify.again import merged, with_emulation
+from builder.verify.finished_images import merged, with_emulation
 
 MANIFEST = {
     "image": "x/../../../victim",

@@ -16,14 +16,14 @@ from test_check_outcomes import a_check
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
 from builder.cli import main
-from builder.compile.spec.checks import SCRIPTS
+from builder.compile.spec.image_scripts import SCRIPTS
 from builder.model import FAILED, PASSED, Outcome
 from builder.model.errors import BadInput
 from builder.verify import FormatTree, Target
-from builder.verify.again import check_cell
-from builder.verify.carried import lacking_mpi, with_carried
 from builder.verify.expected import expected_target
-from builder.verify.proving import emulator_of, seen_arch
+from builder.verify.finished_images import check_cell
+from builder.verify.harness import lacking_mpi, with_carried
+from builder.verify.proof import emulator_of, seen_arch
 
 SHIPPED = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 

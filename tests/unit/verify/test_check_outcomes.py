@@ -17,8 +17,14 @@ from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.verify import RUNNERS, InImageCheck, Target
-from builder.verify.checks import after_a_loss, not_started, outcomes_in, passed, why_no_gpu
-from builder.verify.environment import environment_outcome
+from builder.verify.checks import (
+    after_a_loss,
+    environment_outcome,
+    not_started,
+    outcomes_in,
+    passed,
+    why_no_gpu,
+)
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
 

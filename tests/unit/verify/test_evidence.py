@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.reports import schema
 from builder.verify import (
     HostFacts,
     Setting,
@@ -175,7 +175,7 @@ def test_evidence_says_which_gpus_it_was_found_on(tmp_path: Path) -> None:
 
 
 def validator() -> jsonschema.Draft7Validator:
-    made = schema.schema("evidence")
+    made = schema_of("evidence")
     jsonschema.Draft7Validator.check_schema(made)
     return jsonschema.Draft7Validator(made)
 

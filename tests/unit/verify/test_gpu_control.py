@@ -16,7 +16,7 @@ from builder.model.errors import StepFailed
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.verify import RUNNERS, InImageCheck, Kind, Target
-from builder.verify.proving import withheld
+from builder.verify.proof import withheld
 from builder.verify.runners import Container, Runner
 
 FAILS = done("data: {}\nwithout a GPU cuda-compute fails as it has to: CUDA error 35\n")

@@ -10,7 +10,7 @@ from junitparser import JUnitXml, TestSuite
 from samples import ROOT
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
-from builder.verify.junit import junit_xml
+from builder.verify.evidence import junit_xml
 
 OUTCOMES = [
     Outcome(check="mpi", outcome=PASSED, reason="4 ranks", duration_s=1.25, data={"ranks": 4}),

@@ -16,8 +16,8 @@ from manifest_samples import CELL
 
 from builder.cli import main
 from builder.cli import verify as verifying
+from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
-from builder.reports.schema import schema
 from builder.verify import launched as launching
 from builder.verify.evidence import Machine, StartedBy
 from builder.verify.ranks import Ranks
@@ -125,7 +125,7 @@ def test_the_evidence_says_what_started_the_ranks(folder: Path, asked: Asked) ->
     assert verify(folder, "--launcher=srun", "--nodes=2") == 0
     del asked
     statement = json.loads((folder / "evidence/sif-mpi-hybrid-srun.json").read_text())
-    jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+    jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     assert subjects(statement) == ["oci", "sif", "tree"]
     assert statement["predicate"]["passedTests"] == ["mpi-hybrid-srun"]
     run, check = statement["predicate"]["configuration"]
@@ -203,7 +203,7 @@ def test_evidence_is_of_the_machines_that_ran_the_ranks(
     write(folder, cell={**manifest_of(folder)["cell"], "arch": arch})
     assert verify(folder, "--launcher=srun") == 0
     statement = json.loads((folder / "evidence/sif-mpi-hybrid-srun.json").read_text())
-    jsonschema.Draft7Validator(schema("evidence")).validate(statement)
+    jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     about = statement["predicate"]["configuration"][0]["annotations"]
     assert [one["name"] for one in about["launcher"]["machines"]] == ["n0", "n1"]
     assert about["host"]["cpu"] == "POWER9"

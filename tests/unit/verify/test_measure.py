@@ -23,18 +23,17 @@ from builder.verify.measure import (
     programs_in,
     run_rounds,
 )
-from builder.verify.measure.gpus import Gpus
+from builder.verify.measure.measurement import GpuUse, Unreadable
 from builder.verify.measure.programs import words
-from builder.verify.measure.reading import Unreadable
 from builder.verify.measure.sampling import (
     CpuTimes,
+    Gpus,
     Sampler,
     busy_share,
     cpu_times,
     memory_in_use,
     use_of_gpus,
 )
-from builder.verify.measure.values import GpuUse
 
 RECORDED = {
     "hpcc": {

@@ -13,8 +13,8 @@ from fake_nvml import fake_nvml
 from builder.model.errors import StepFailed
 from builder.system.nvml import watcher
 from builder.system.process import Processes
-from builder.verify.measure.gpus import Gpus, Watched, gpu_look
-from builder.verify.measure.values import GpuUse
+from builder.verify.measure.measurement import GpuUse
+from builder.verify.measure.sampling import Gpus, Watched, gpu_look
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_NVML", "after=1")
-    monkeypatch.setattr("builder.verify.measure.gpus._END_S", 0.1)
+    monkeypatch.setattr("builder.verify.measure.sampling._END_S", 0.1)
     processes = Processes()
     with Watched(processes, library=library, silence_s=1) as gpus:
         begin = time.monotonic()
@@ -86,7 +86,7 @@ def test_gpus_that_cannot_be_asked_at_all(
     library: str, monkeypatch: pytest.MonkeyPatch, said: str, problem: str
 ) -> None:
     monkeypatch.setenv("FAKE_NVML", said)
-    monkeypatch.setattr("builder.verify.measure.gpus._END_S", 0.1)
+    monkeypatch.setattr("builder.verify.measure.sampling._END_S", 0.1)
     processes = Processes()
     with Watched(processes, library=library, begin_s=1 if "sleep" in said else 30) as gpus:
         assert gpus.problem == problem

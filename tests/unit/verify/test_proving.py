@@ -37,10 +37,10 @@ from builder.model.records import write as as_json
 from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
-from builder.system.progress import Progress
-from builder.verify import RUNNERS, InImageCheck, Target, again, untried
-from builder.verify.again import prove_again
-from builder.verify.proving import Proof, prove, proven_part
+from builder.system.terminal import Progress
+from builder.verify import RUNNERS, InImageCheck, Target, finished_images, machine_faults
+from builder.verify.finished_images import prove_again
+from builder.verify.proof import Proof, prove, proven_part
 from builder.verify.runners import Container
 
 VARIABLES = {"PATH": "/bin", "MODE": "fast"}
@@ -171,8 +171,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
     monkeypatch.setattr(Tools, "version", lambda _tools, name: f"{name} of this machine")
     monkeypatch.setattr(Tools, "ordinary_user", None)
-    monkeypatch.setattr(untried, "_lacking", lambda *_: "")
-    monkeypatch.setattr(untried, "runs_nothing", lambda *_: "")
+    monkeypatch.setattr(machine_faults, "_lacking", lambda *_: "")
+    monkeypatch.setattr(machine_faults, "runs_nothing", lambda *_: "")
     return made
 
 
@@ -245,7 +245,7 @@ def test_what_the_machine_lacks_says_nothing_of_the_image(
 ) -> None:
     machine.results["apptainer"] = MissingPrerequisite("apptainer: no such program", hint="get it")
     machine.results["charliecloud"] = StepFailed("ch-run: exit status 1", tail=["ch-run: no"])
-    monkeypatch.setattr(untried, "_lacking", lambda kind, *_: f"{kind.name}: too old")
+    monkeypatch.setattr(machine_faults, "_lacking", lambda kind, *_: f"{kind.name}: too old")
     proof = machine.prove()
     assert [*proof.outcomes] == ["oci"]
     assert proof.untried == {
@@ -297,7 +297,7 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
 ) -> None:
     gpu = dataclasses.replace(HOST, driver="550.1", gpus=("V100", "V100"))
     machine.run = dataclasses.replace(machine.run, host=gpu)
-    monkeypatch.setattr("builder.verify.proving.host_facts", lambda: HOST)
+    monkeypatch.setattr("builder.verify.proof.host_facts", lambda: HOST)
     check = dataclasses.replace(HELLO, needs=("gpu",))
     target = dataclasses.replace(TARGET, checks=(check,))
     machine.results["apptainer"] = {**RIGHT, SCRIPT: done("no GPU is left\n", 77)}
@@ -406,10 +406,10 @@ def test_an_image_is_of_the_cell_that_its_manifest_names(
         config["config"] = {"Labels": {**LABELS, "build-images.mpi": "mpich 4.2"}}
     layout = Layout(path=Path(), digest="", config=config, layers=())
     with pytest.raises(BadInput, match=reason):
-        again.check_cell(record({"image": identifier, "cell": cell}), layout)
+        finished_images.check_cell(record({"image": identifier, "cell": cell}), layout)
     fitting = record({"image": "tools-1-x86_64", "cell": {"arch": "x86_64"}})
     if cell["mpi"] == "none":
-        again.check_cell(fitting, layout)
+        finished_images.check_cell(fitting, layout)
 
 
 @pytest.mark.parametrize("name", ["image.oci", "image.sif", "image.tar.gz"])

@@ -21,7 +21,7 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
 from builder.verify.evidence import StartedBy
-from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, saying, verify_ranks
+from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, outcomes, verify_ranks
 from builder.verify.ranks.launchers import Launcher, Unfit
 from builder.verify.ranks.running import PROGRAM, _not_unpacked, machines, said
 from builder.verify.runners import RUNNERS, Around, Container
@@ -270,17 +270,17 @@ ENDED = "rank {} of 4 was ended during: MPI_Bcast of 8 bytes\n"
 
 def test_who_hangs_and_who_says_nothing() -> None:
     text = LATE.format(0) + "noise\n" + ENDED.format(3) + LATE.format(1)
-    assert saying.hang(text, 4) == "ranks 0, 1, 3 in MPI_Bcast of 8 bytes; nothing from rank 2"
-    assert saying.hang(text + "rank 2 was ended during: MPI_Init_thread\n", 4) == (
+    assert outcomes.hang(text, 4) == "ranks 0, 1, 3 in MPI_Bcast of 8 bytes; nothing from rank 2"
+    assert outcomes.hang(text + "rank 2 was ended during: MPI_Init_thread\n", 4) == (
         "ranks 0, 1, 3 in MPI_Bcast of 8 bytes; rank 2 in MPI_Init_thread"
     )
-    assert saying.hang("a rank waited too long in: its start\n" * 2, 2) == "2 more in its start"
-    assert "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..." in saying.hang(LATE.format(20), 20)
+    assert outcomes.hang("a rank waited too long in: its start\n" * 2, 2) == "2 more in its start"
+    assert "ranks 0, 1, 2, 3, 4, 5, 6, 7, ..." in outcomes.hang(LATE.format(20), 20)
 
 
 def test_ranks_that_their_launcher_ends_do_not_hang() -> None:
-    assert saying.hang(ENDED.format(0) + ENDED.format(1), 4) == ""
-    assert saying.hang("slurmstepd: error\n", 4) == ""
+    assert outcomes.hang(ENDED.format(0) + ENDED.format(1), 4) == ""
+    assert outcomes.hang("slurmstepd: error\n", 4) == ""
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_ranks_that_their_launcher_ends_do_not_hang() -> None:
     ],
 )  # fmt: skip
 def test_the_complaint_that_tells_most(text: str, told: str) -> None:
-    assert saying.complaint(text) == told
+    assert outcomes.complaint(text) == told
 
 
 # ---- The verdict ----

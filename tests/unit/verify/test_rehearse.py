@@ -32,15 +32,17 @@ from builder.system.home import Home
 from builder.verify.rehearse import CellTrials, Rehearsal, records
 from builder.verify.rehearse.conda_pins import CondaTrials
 from builder.verify.rehearse.flags import FlagTrials
-from builder.verify.rehearse.imports import import_trials
-from builder.verify.rehearse.libraries import LARGEST_WHEEL, LibraryTrials, needed_outside
-from builder.verify.rehearse.lists import Archives, PackageLists
-from builder.verify.rehearse.package_names import PackageTrials
+from builder.verify.rehearse.imports import (
+    LARGEST_WHEEL,
+    LibraryTrials,
+    import_trials,
+    needed_outside,
+)
+from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials
 from builder.verify.rehearse.records import COMPILED_ONLY, seen_of
 from builder.verify.rehearse.rehearsal import ToolkitTrials
 from builder.verify.rehearse.resolution import Resolved
-from builder.verify.rehearse.servers import Answer
-from builder.verify.rehearse.source_urls import SourceTrials
+from builder.verify.rehearse.source_urls import Answer, SourceTrials
 from builder.verify.rehearse.steps import steps_of
 from builder.verify.rehearse.trees import archive_tree
 from builder.verify.rehearse.trials import (

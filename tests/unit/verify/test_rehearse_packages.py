@@ -14,15 +14,14 @@ import pytest
 from rehearse_samples import outcomes, shipped, step
 from samples import ROOT, block, recipe, shipped_project
 
-from builder.build.bases.mirror import apt_archives
+from builder.build.mirror import apt_archives
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.verify.rehearse import repository_files, rpm_lists
 from builder.verify.rehearse.index import OutOfReach
-from builder.verify.rehearse.lists import Archives, PackageLists
-from builder.verify.rehearse.package_names import PackageTrials, installed_by
+from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials, installed_by
 from builder.verify.rehearse.repository_files import NotInRepository, read_url, unpacked
 from builder.verify.rehearse.rpm_lists import rpm_names
 from builder.verify.rehearse.steps import steps_of

@@ -17,12 +17,10 @@ from rehearse_samples import (
 )
 
 from builder.verify.rehearse import python_pins
-from builder.verify.rehearse.distributions import read_source
 from builder.verify.rehearse.index import Index, OutOfReach
-from builder.verify.rehearse.pip_commands import pip_installs
-from builder.verify.rehearse.resolution import Resolver, Unresolvable
+from builder.verify.rehearse.pip_commands import Target, pip_installs
+from builder.verify.rehearse.resolution import Resolver, Unresolvable, read_source
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.targets import Target
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
 VENV = step("python3 -m venv /opt/v")

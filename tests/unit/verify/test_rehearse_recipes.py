@@ -15,11 +15,9 @@ from builder.model import Selection
 from builder.plan import make_plan
 from builder.verify.rehearse import CellTrials, Rehearsal
 from builder.verify.rehearse.conda_pins import CondaTrials
-from builder.verify.rehearse.libraries import LibraryTrials
-from builder.verify.rehearse.lists import Archives, PackageLists
-from builder.verify.rehearse.package_names import PackageTrials
-from builder.verify.rehearse.servers import Answer
-from builder.verify.rehearse.source_urls import SourceTrials
+from builder.verify.rehearse.imports import LibraryTrials
+from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials
+from builder.verify.rehearse.source_urls import Answer, SourceTrials
 from builder.verify.rehearse.trials import FAILED, PASSED
 
 # What the submissions to MLPerf Training v0.6 ask for, of the commit that the recipes name.

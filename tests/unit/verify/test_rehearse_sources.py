@@ -16,14 +16,14 @@ from samples import a_file, tar_bytes
 
 from builder.model.errors import StepFailed
 from builder.system.process import Completed, Processes
-from builder.verify.rehearse.distributions import (
+from builder.verify.rehearse.resolution import (
     SourceDistribution,
+    pip_of_this_machine,
     read_source,
     write_stand_in,
 )
-from builder.verify.rehearse.patches import PatchCommand, patch_command
-from builder.verify.rehearse.resolution import pip_of_this_machine
 from builder.verify.rehearse.trees import Clones, FilesTree, archive_tree
+from builder.verify.rehearse.workspace import PatchCommand, patch_command
 
 METADATA = "Metadata-Version: 2.1\nName: a\nVersion: 1.0\n"
 REQUIRING = f"{METADATA}Requires-Dist: six\nRequires-Dist: b>1\n"

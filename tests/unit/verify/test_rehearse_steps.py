@@ -12,12 +12,12 @@ from samples import base, plan_of, shipped_project
 from builder.compile.lint.dockerfile import DockerStage
 from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
-from builder.verify import standing_in
+from builder.verify import stand_ins
 from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
-from builder.verify.rehearse.servers import Answer
+from builder.verify.rehearse.source_urls import Answer
 from builder.verify.rehearse.step_trials import StepEnd, step_trials
 from builder.verify.rehearse.trials import failed, passed
-from builder.verify.standing_in import stand_in_for
+from builder.verify.stand_ins import stand_in_for
 
 ERROR = 'Error: building at STEP "RUN ...": while running runtime: exit status 1'
 DOCKERFILE = """\
@@ -214,7 +214,7 @@ def test_a_base_that_cannot_be_made_is_no_failure() -> None:
     image = cell("ubuntu22.04")
     spec = Spec(image=image, dockerfile="", singularity="", files={})
     on_debian = dataclasses.replace(image, base=shipped_project().bases["debian12"])
-    [trial] = standing_in._trials(Unmade(), spec, on_debian, ask)  # type: ignore[arg-type]
+    [trial] = stand_ins._trials(Unmade(), spec, on_debian, ask)  # type: ignore[arg-type]
     assert trial.outcome == NOT_TRIED
     assert trial.text.startswith("debian12 for x86_64 cannot be made here: mmdebstrap of")
 

@@ -15,7 +15,7 @@ from builder.verify.rehearse import index as index_module
 from builder.verify.rehearse import repository_files
 from builder.verify.rehearse.index import OutOfReach, remote_index
 from builder.verify.rehearse.repository_files import NotInRepository, read_url
-from builder.verify.rehearse.servers import Answer, Servers
+from builder.verify.rehearse.source_urls import Answer, Servers
 
 NOWHERE = "http://127.0.0.1:9"  # nobody listens at the port of `discard`
 

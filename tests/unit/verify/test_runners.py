@@ -21,15 +21,7 @@ from builder.system.process import Processes
 from builder.verify.checks import Target, outcomes_in
 from builder.verify.launched import LAUNCHED
 from builder.verify.ranks import LAUNCHERS
-from builder.verify.runners import (
-    DEFAULTS,
-    RUNNERS,
-    Around,
-    Container,
-    Mount,
-    commands,
-    gpus,
-)
+from builder.verify.runners import DEFAULTS, RUNNERS, Around, Container, Mount, commands
 from builder.verify.runners.oci import Chroot
 from builder.verify.runners.protocol import Prefixed
 
@@ -260,34 +252,36 @@ def install(tools: Tools, name: str, text: str = "") -> None:
 def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
     folders = (tmp_path / "none", tmp_path)
     missing = f"no specification of nvidia.com/gpu in {tmp_path}/none/* or {tmp_path}/*"
-    assert gpus.cdi_problem(folders).startswith(missing)
+    assert commands.cdi_problem(folders).startswith(missing)
     (tmp_path / "other.yaml").write_text('cdiVersion: "0.5.0"\nkind: vendor.com/net\n')
-    assert gpus.cdi_problem(folders)
+    assert commands.cdi_problem(folders)
     (tmp_path / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
-    assert gpus.cdi_problem(folders) == ""
-    assert gpus.cdi_problem(folders, kind="*.json")
+    assert commands.cdi_problem(folders) == ""
+    assert commands.cdi_problem(folders, kind="*.json")
 
 
 def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
-    assert gpus.docker_problem(tools) == "there is no nvidia-container-runtime on this machine"
+    assert commands.docker_problem(tools) == "there is no nvidia-container-runtime on this machine"
     install(tools, "nvidia-container-runtime")
-    assert gpus.docker_problem(tools) == ""
+    assert commands.docker_problem(tools) == ""
 
 
 def test_an_old_buildah_cannot_hand_over_devices(tools: Tools) -> None:
     install(tools, "buildah", "/usr/bin/echo '  --env stringArray   add'")
-    assert gpus.buildah_problem(tools) == "this buildah cannot hand over devices"
+    assert commands.buildah_problem(tools) == "this buildah cannot hand over devices"
     install(tools, "buildah", "/usr/bin/echo '  --device stringArray   add'")
-    assert "nvidia.com/gpu" in gpus.buildah_problem(tools)
+    assert "nvidia.com/gpu" in commands.buildah_problem(tools)
 
 
 def test_an_old_charliecloud_copies_the_drivers_files(tools: Tools) -> None:
     install(tools, "ch-run", "/usr/bin/echo '  -c, --cd=DIR  initial directory'")
-    assert gpus.charliecloud_problem(tools) == "there is no ch-fromhost on this machine"
+    assert commands.charliecloud_problem(tools) == "there is no ch-fromhost on this machine"
     install(tools, "ch-fromhost")
-    assert gpus.charliecloud_problem(tools) == "there is no nvidia-container-cli on this machine"
+    assert (
+        commands.charliecloud_problem(tools) == "there is no nvidia-container-cli on this machine"
+    )
     install(tools, "nvidia-container-cli")
-    assert gpus.charliecloud_problem(tools) == ""
+    assert commands.charliecloud_problem(tools) == ""
     assert commands.ch_fromhost("image") == ["--nvidia", "image"]
 
 
@@ -352,10 +346,10 @@ def test_a_driver_that_is_not_copied_fails_what_needs_a_gpu_alone(
 
 def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None:
     install(tools, "ch-run", "/usr/bin/echo '      --cdi-dirs=PATHS  where to look'")
-    assert not gpus.has_cdi(tools)
+    assert not commands.has_cdi(tools)
     install(tools, "ch-run", "/usr/bin/echo '  -d, --cdi[=KIND]  inject resources'")
-    assert gpus.has_cdi(tools)
-    assert "*.json" in gpus.charliecloud_problem(tools)
+    assert commands.has_cdi(tools)
+    assert "*.json" in commands.charliecloud_problem(tools)
 
 
 # The command line.

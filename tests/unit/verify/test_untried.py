@@ -19,11 +19,10 @@ from builder.model.errors import StepFailed
 from builder.model.manifest import required_runs
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
-from builder.verify import machine, untried
-from builder.verify.again import Verified
-from builder.verify.machine import ending_program, runs_nothing
+from builder.verify import machine_faults
+from builder.verify.finished_images import Verified
+from builder.verify.machine_faults import ending_program, machines_fault, not_tried, runs_nothing
 from builder.verify.runners import Container, Kind
-from builder.verify.untried import machines_fault, not_tried
 
 INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
 
@@ -62,7 +61,7 @@ def outcomes(*found: str) -> list[Outcome]:
 def nothing_that_doctor_misses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What doctor finds missing: nothing, unless a test adds something."""
     lacking: list[str] = []
-    monkeypatch.setattr(untried, "_lacking", lambda *_: "; ".join(lacking))
+    monkeypatch.setattr(machine_faults, "_lacking", lambda *_: "; ".join(lacking))
     return lacking
 
 
@@ -121,7 +120,7 @@ def test_the_control_is_an_artifact_of_the_format(
     assert [one.name for one in container.work.iterdir()] == []
 
 
-@pytest.mark.parametrize("arch", machine._CODE)
+@pytest.mark.parametrize("arch", machine_faults._CODE)
 def test_the_program_of_the_control_is_for_each_architecture(arch: str, tmp_path: Path) -> None:
     program = tmp_path / "ends"
     program.write_bytes(ending_program(arch))

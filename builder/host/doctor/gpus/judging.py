@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from builder.facts import HOST, IMAGE, CudaRelease
-from builder.facts.gpus import code_for
+from builder.facts.cuda import code_for
 from builder.facts.versions import version_order
 from builder.host.doctor.gpus.findings import SICK, SOUND, THE_HOST, UNKNOWN, WATCH, Finding
 from builder.host.doctor.gpus.symptoms import symptoms

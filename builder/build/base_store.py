@@ -1,0 +1,309 @@
+"""The local store of base images: made once by mmdebstrap, kept by content key."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from builder import facts
+from builder.artifacts import oci
+from builder.build.mirror import NONE, SECURITY_VARIABLE, Mirror
+from builder.model import BaseImage
+from builder.model.cells import base_tag
+from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.package_indices import IndexState
+from builder.model.records import read, write
+from builder.system.files import as_root_of_own, fsync, fsync_files, note_use, remove_tree
+from builder.system.home import LENT_AT
+from builder.system.locks import locked
+from builder.system.process import Processes
+
+# Time stamps in a base are clamped to this, so that the same packages give the same bytes:
+# https://reproducible-builds.org/specs/source-date-epoch/
+SOURCE_DATE_EPOCH = 1
+PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KEYRINGS = Path("/usr/share/keyrings")
+SECURITY = "security"
+_FORMAT = "3"
+
+# In the image, for the build steps: neither packages nor apt's own caches are left in a layer,
+# where they would make up a third of it. mmdebstrap itself needs the packages.
+_APT_CONF = "80build-images"
+_APT_OPTIONS = """\
+APT::Keep-Downloaded-Packages "false";
+DPkg::Post-Invoke { "rm -f /var/cache/apt/*.bin || true"; };
+"""
+# Where apt's own user may not enter the root file system, apt leaves these folders to root.
+_OF_APT = 'chroot "$1" chown _apt /var/cache/apt/archives/partial /var/lib/apt/lists/partial'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredBase:
+    """A base in the store. `name` is how specs name it; `digest` its OCI manifest's.
+
+    One of a registry, which `load` brought, has no `key` and no time at which it was `made`.
+    `indices` are the states of the package indices that it was made with, where that is known.
+    """
+
+    name: str
+    arch: str
+    key: str
+    archive: Path
+    digest: str
+    made: str
+    indices: tuple[IndexState, ...] = ()
+
+    @property
+    def tag(self) -> str:
+        """What an engine keeps it under, whatever else is called `name` meanwhile."""
+        return base_tag(self.digest)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that an engine keeps it under: none gives an image a name by digest."""
+        return (self.tag,) if "@" in self.name else (self.name, self.tag)
+
+    def touch(self) -> None:
+        """Note that it is of use: `gc` leaves what was so lately."""
+        note_use(self.archive.parent / "base.json")
+
+    def check(self) -> None:
+        """Raise `StepFailed` if the store has another base in its place now."""
+        record = json.loads((self.archive.parent / "base.json").read_text())
+        if record["digest"] != self.digest:
+            raise StepFailed(
+                f"{self.archive}: not the base that this run began with ({self.digest})",
+                hint="another build-images made it anew meanwhile: run the same command again",
+            )
+
+
+def ensure_base(
+    base: BaseImage,
+    arch: str,
+    name: str,
+    *,
+    mirror: Mirror,
+    store: Path,
+    processes: Processes,
+    log: Path,
+    say: Callable[[str], None],
+    not_before: str = "",
+    native: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    told: Callable[[], tuple[IndexState, ...]] = tuple,
+) -> StoredBase:
+    """The base from the store; made first if it is not there, or was made before `not_before`.
+
+    `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601. `native` is a folder of
+    native tools for an emulated architecture; the base is the same without them. `environment` is
+    given to mmdebstrap: a proxy for packages. `told` says afterwards which indices there were.
+    """
+    key = base_key(base, arch, mirror)
+    folder = store / f"{base.name}-{arch}-{key[:12]}"
+    with locked(store, folder.name, stopped=lambda: processes.stopping):
+        record = folder / "base.json"
+        if record.exists() and (stored := _read(record, name)).made >= not_before:
+            return stored
+        say(f"making base {base.name} for {arch} with mmdebstrap")
+        with staging(store, folder.name) as partial:
+            stored = _make(
+                base, arch, name, key, mirror, partial, processes, log, native, environment
+            )
+            stored = replace(stored, indices=told())
+            (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
+        return _read(record, name)
+
+
+def stored_base(
+    base: BaseImage, arch: str, name: str, *, mirror: Mirror, store: Path
+) -> StoredBase | None:
+    """The base from the store; None if it was not made here yet."""
+    folder = store / f"{base.name}-{arch}-{base_key(base, arch, mirror)[:12]}"
+    try:
+        return _read(folder / "base.json", name)
+    except OSError:
+        return None
+
+
+def kept_base(name: str, *, store: Path) -> StoredBase | None:
+    """The newest base that specs call by a name, from whichever mirror; None if there is none.
+
+    For where no mirror is: a base that was brought is of the mirror of those who made it. One of a
+    registry is known by the digest in its name.
+    """
+    found, digest = [], name.partition("@")[2]
+    for record in store.glob("*/base.json"):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            about = json.loads(record.read_text())
+            if about["digest"] == digest if digest else about["name"] == name:
+                found.append(_read(record, name))
+    return max((one for one in found if one.archive.is_file()), key=_made, default=None)
+
+
+def _made(base: StoredBase) -> str:
+    return base.made
+
+
+def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
+    """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
+    made = base.bootstrap
+    assert made is not None
+    content = [_FORMAT, base.name, arch, asdict(made), asdict(mirror)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _read(record: Path, name: str) -> StoredBase:
+    """The base of a record; specs may name it anew, though nothing in it changed."""
+    stored = read(StoredBase, json.loads(record.read_text()))
+    return replace(stored, archive=record.parent / stored.archive.name, name=name)
+
+
+@contextlib.contextmanager
+def staging(store: Path, name: str) -> Iterator[Path]:
+    """A folder for half-made things, fresh at the start; it becomes `name` if all went well.
+
+    Files right in it are on disk by then: a record that is there is believed.
+    """
+    partial = store / f".{name}.partial"
+    remove_tree(partial)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        fsync_files(partial)
+        if (store / name).is_symlink():  # to what another user shares
+            (store / name).unlink()
+        remove_tree(store / name)
+        partial.rename(store / name)
+        fsync(store)
+    finally:
+        remove_tree(partial)
+
+
+def _make(
+    base: BaseImage,
+    arch: str,
+    name: str,
+    key: str,
+    mirror: Mirror,
+    staging: Path,
+    processes: Processes,
+    log: Path,
+    native: Path | None,
+    environment: Mapping[str, str] | None,
+) -> StoredBase:
+    rootfs = staging / "rootfs.tar"
+    (staging / _APT_CONF).write_text(_APT_OPTIONS)
+    processes.logged(
+        mmdebstrap_command(base, arch, mirror, rootfs, native),
+        log=log,
+        env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
+        what=f"mmdebstrap of {base.name} for {arch}",
+        hint="is the mirror reachable, and does it carry this suite and architecture?",
+    )
+    archive = staging / f"{base.name}-{arch}.oci.tar"
+    digest = oci.write_archive(
+        rootfs,
+        archive,
+        architecture=facts.ARCHITECTURES[arch].oci,
+        environment={"PATH": PATH_IN_IMAGES},
+        name=base.name,
+    )
+    rootfs.unlink()
+    (staging / _APT_CONF).unlink()
+    made = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
+    return StoredBase(name=name, arch=arch, key=key, archive=archive, digest=digest, made=made)
+
+
+def mmdebstrap_command(
+    base: BaseImage, arch: str, mirror: Mirror, target: Path, native: Path | None = None
+) -> list[str]:
+    """The command that makes a base's root file system, signatures checked by apt.
+
+    mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
+    walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted.
+    """
+    made = base.bootstrap
+    assert made is not None
+    keyring = keyring_of(base)
+    return [
+        *bootstrapping(target.parent),
+        "--variant=minbase",
+        "--format=tar",
+        f"--architectures={facts.ARCHITECTURES[arch].debian}",
+        *([f"--include={','.join(made.packages)}"] if made.packages else []),
+        "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
+        "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
+        '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
+        f"--customize-hook=upload {target.parent / _APT_CONF} /etc/apt/apt.conf.d/{_APT_CONF}",
+        f"--customize-hook={_OF_APT}",
+        *(_lending(native) if native else []),
+        made.suite,
+        str(target),
+        *source_lines(base, mirror, keyring),
+    ]
+
+
+def bootstrapping(scratch: Path) -> tuple[str, ...]:
+    """The words that start mmdebstrap, which unpacks in a folder that only its user may enter."""
+    return (*as_root_of_own(), "env", f"TMPDIR={scratch}", "mmdebstrap", "--mode=root")
+
+
+def _lending(native: Path) -> list[str]:
+    """Shows the root file system native tools while it is made, and takes them away again."""
+    shown = f'"$1{LENT_AT}"'
+    show = f"mkdir {shown} && mount --bind {shlex.quote(str(native))} {shown}"
+    return [
+        f"--extract-hook={show} && mount -o remount,bind,ro {shown}",
+        f"--customize-hook=umount {shown} && rmdir {shown}",
+    ]
+
+
+def keyring_of(base: BaseImage) -> Path:
+    """The keyring that signs a base's packages; raises `MissingPrerequisite` if it is not here."""
+    assert base.bootstrap is not None
+    keyring = KEYRINGS / base.bootstrap.keyring
+    if not keyring.exists():
+        raise MissingPrerequisite(
+            f"{keyring}: the keyring that signs {base.name} is not on this machine",
+            hint="apt-get install debian-archive-keyring, or: build-images setup",
+        )
+    return keyring
+
+
+def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
+    """The lines of sources.list(5), which the image keeps."""
+    assert base.bootstrap is not None
+    components = " ".join(base.bootstrap.components)
+    return [
+        f"deb [signed-by={keyring}] {archive} {suite} {components}"
+        for archive, suite in sources(base, mirror)
+    ]
+
+
+def sources(base: BaseImage, mirror: Mirror) -> list[tuple[str, str]]:
+    """The archives that a base's packages come from, each with its suite.
+
+    The pocket security is left out where the user said so.
+    """
+    made = base.bootstrap
+    assert made is not None
+    found = [(mirror.main, made.suite)]
+    for pocket in made.pockets:
+        archive = mirror.security if pocket == SECURITY else mirror.main
+        if archive is None:
+            raise MissingPrerequisite(
+                f"{base.name} takes the pocket {SECURITY}, and no security mirror is known",
+                hint=(
+                    f"set {SECURITY_VARIABLE} to its URL (the folder that holds dists/), "
+                    f"or to {NONE} to do without security updates"
+                ),
+            )
+        if archive:
+            found.append((archive, f"{made.suite}-{pocket}"))
+    return found

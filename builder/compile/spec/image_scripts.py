@@ -1,0 +1,101 @@
+"""How checks get into an image: their sources, and one script for each that runs it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from builder.model import PlannedImage, StageCheck, StageRecipe
+from builder.model.scripts import OWN
+
+IN_IMAGE = "/opt/build-images"
+SOURCES = f"{IN_IMAGE}/src"
+PROGRAMS = f"{IN_IMAGE}/bin"
+SCRIPTS = f"{IN_IMAGE}/checks"
+RUN_CHECKS = f"{IN_IMAGE}/run-checks"
+EXECUTABLE = ("files/checks/", "files/run")  # run-checks, and what the image runs
+
+
+def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
+    """The files that the specs copy in, by path in the spec's folder."""
+    files = {"files/run-checks": run_checks}
+    for script, check in zip(script_names(image), image.checks, strict=True):
+        files[f"files/checks/{script}"] = _script(check)
+        files.update({f"files/src/{name}": text for name, text in check.sources.items()})
+    return dict(sorted(files.items()))
+
+
+def script_names(image: PlannedImage) -> tuple[str, ...]:
+    """`10-architecture`, `20-mpi`: the order in which they run; with more than nine, `010-`."""
+    width = len(str(10 * len(image.checks)))
+    return tuple(f"{10 * (n + 1):0{width}}-{check.name}" for n, check in enumerate(image.checks))
+
+
+def script_of(image: PlannedImage, check: StageCheck) -> str:
+    """The path in the image of the script that runs a check."""
+    return f"{SCRIPTS}/{script_names(image)[image.checks.index(check)]}"
+
+
+def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
+    """The sources of a stage's checks, each once, as paths in the spec's folder."""
+    found = (
+        f"files/src/{name}"
+        for check in image.checks
+        if check.name in stage.checks
+        for name in check.sources
+    )
+    return list(dict.fromkeys(found))
+
+
+def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:
+    """The commands that make a stage's checks."""
+    commands = [c for check in image.checks if check.name in stage.checks for c in check.build]
+    if not commands:
+        return []
+    # Open MPI's compiler wrapper does not start without a HOME, and ch-image sets none.
+    variables = f"export SRC={SOURCES} OUT={PROGRAMS} HOME=${{HOME:-/tmp}}"
+    return [f"mkdir -p {PROGRAMS}", variables, *commands]
+
+
+def _script(check: StageCheck) -> str:
+    return (
+        "#!/bin/sh\n"
+        f"# {check.about}\n"
+        f"# at most {check.timeout_s} s; exit status: 0 passed, 77 skipped, else failed\n"
+        f"SRC={SOURCES} OUT={PROGRAMS} PATH={PROGRAMS}:$PATH HOME=${{HOME:-/tmp}}\n"
+        "export SRC OUT PATH HOME  # Open MPI does not start without a HOME\n"
+        f"{check.run}\n"
+    )
+
+
+RUN = OWN
+IN_SPEC = "files/run"
+_SHELL = ("/bin/bash",)
+
+
+def has_run_script(image: PlannedImage) -> bool:
+    """Return whether a recipe says what the image runs."""
+    return bool(image.command or image.entrypoint)
+
+
+def run_script(image: PlannedImage) -> str:
+    """A script that runs its arguments, or else the command, behind the entry point."""
+    before = shlex.join(image.entrypoint)
+    alone = shlex.join([*image.entrypoint, *(image.command or (() if before else _SHELL))])
+    given = f'{before} "$@"' if before else '"$@"'
+    return f"#!/bin/sh\nif [ $# -gt 0 ]; then exec {given}; else exec {alone}; fi\n"
+
+
+def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> str:
+    """ENTRYPOINT and CMD, in their exec form."""
+    lines = []
+    if image.entrypoint or clears_entrypoint:
+        lines.append(f"ENTRYPOINT {json.dumps([*image.entrypoint])}")
+    command = image.command or (() if image.entrypoint else _SHELL)
+    lines.append(f"CMD {json.dumps([*command])}")
+    return "\n".join(lines)
+
+
+def base_archive(image: PlannedImage) -> str:
+    """The name, in the spec's folder, of the OCI archive that the definition starts from."""
+    return f"{image.base.name}-{image.cell.arch}.oci.tar"

@@ -1,0 +1,257 @@
+"""Inputs from an archive into the builder's home, and a project's files into a folder.
+
+What was signed says what each file is; where it goes is worked out here, and never read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from builder import facts
+from builder.build.base_store import staging
+from builder.build.native import RECORD
+from builder.build.native.files import digest_of, entries_of, put_together, read_entries
+from builder.distribute.bundle.bases import RegistryBase, is_base_name, keep_base, read_base
+from builder.distribute.bundle.contents import INPUTS
+from builder.distribute.bundle.inputs import TAG
+from builder.distribute.bundle.layout import Bundle, Repository
+from builder.model.digests import sha256_of_file
+from builder.model.errors import MissingPrerequisite
+from builder.model.exact_json import part
+from builder.registry import Descriptor, NotThere, Source, WrongContent
+from builder.registry.manifests import (
+    BASE,
+    NATIVE,
+    PACKAGES,
+    PROJECT,
+    REGISTRY_BASE,
+    SOURCES,
+    TITLE,
+    blobs_of,
+    descriptors,
+)
+from builder.sources.journals import ANSWERS, Journals, ServedFile, is_build_id, is_file
+from builder.system.home import Home
+from builder.system.locks import locked
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_BASE_KEYS = ("name", "arch", "key", "digest", "made")
+_MOST_CONFIG = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """One artifact: its kind, its document, and its files by title."""
+
+    kind: str
+    about: Mapping[str, object]
+    files: Mapping[str, Descriptor]
+
+
+@dataclass(kw_only=True, slots=True)
+class Filled:
+    """Numbers of inputs in a home, with those that it had before."""
+
+    bases: int = 0
+    sources: int = 0
+    native: list[str] = field(default_factory=list)
+    packages: set[str] = field(default_factory=set)
+    builds: int = 0
+    project: list[str] = field(default_factory=list)
+
+
+def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
+    """The index that names an archive's inputs. Raises `MissingPrerequisite` if it has none."""
+    repository = bundle.repository(INPUTS)
+    try:
+        return repository, repository.resolve(TAG)
+    except NotThere as error:
+        raise MissingPrerequisite(
+            f"{bundle.archive.path}: it holds images alone: no bases, sources and packages",
+            hint="make it without --no-inputs, on the machine that built the images",
+        ) from error
+
+
+def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
+    """Read the inputs that an index names. Raises `WrongContent` for an unknown artifact, and for a
+    base that is no image, or of another architecture than its document names.
+    """
+    _, document = repository.document(index)
+    inputs = []
+    for where in descriptors(document, "manifests", repository.name):
+        _, manifest = repository.document(where.bare())
+        if "config" not in manifest:
+            raise repository.wrong(where.digest, "it is no artifact of an input")
+        config, *layers = blobs_of(manifest, where.digest)
+        content = repository.small_blob(config, _MOST_CONFIG)
+        about = repository.object_of(content, config.digest, "document of an input", most=None)
+        files = {layer.annotations.get(TITLE, ""): layer for layer in layers}
+        if len(files) != len(layers):
+            raise repository.wrong(where.digest, "it is no artifact of an input")
+        entry = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
+        if entry.kind == REGISTRY_BASE:
+            _base_in(repository, entry)
+        inputs.append(entry)
+    return inputs
+
+
+def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled:
+    """Put bases, sources, native tools and packages where builds look for them."""
+    done = Filled()
+    ways: dict[str, Callable[[Repository, Input, Home, Filled], None]] = {
+        BASE: _base,
+        REGISTRY_BASE: _registry_base,
+        SOURCES: _sources,
+        NATIVE: _native,
+        PACKAGES: _packages,
+    }
+    for entry in inputs:
+        if way := ways.get(entry.kind):
+            way(repository, entry, home, done)
+    return done
+
+
+def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
+    """A project's files, by path."""
+    files = (entry.files for entry in inputs if entry.kind == PROJECT)
+    return {name: blob for by_name in files for name, blob in by_name.items()}
+
+
+def write_project(repository: Repository, inputs: list[Input], folder: Path) -> None:
+    """Write a project's files into an empty folder."""
+    for name, blob in files_of_project(inputs).items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+            raise repository.wrong(blob.digest, f"{name!r} is no path of a project")
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        repository.read_blob(blob, target)
+
+
+def is_project(inputs: list[Input], folder: Path) -> bool:
+    """True if a folder holds a project's files, and nothing else."""
+    files = files_of_project(inputs)
+    if folder.is_symlink() or not all(_holds(folder / name, files[name]) for name in files):
+        return False
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return {path.relative_to(folder).as_posix() for path in paths} == files.keys()
+
+
+def _base(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+    record = {key: str(entry.about.get(key, "")) for key in _BASE_KEYS}
+    [(title, blob)] = entry.files.items() if len(entry.files) == 1 else [("", None)]
+    names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
+    if blob is None or not all(_NAME.fullmatch(name) for name in names):
+        raise repository.wrong(str(record["digest"]), "it is no base image")
+    folder = "-".join(names)
+    with locked(home.bases, folder):
+        target = home.bases / folder
+        if not ((target / "base.json").exists() and _holds(target / title, blob)):
+            with staging(home.bases, folder) as partial:
+                repository.read_blob(blob, partial / title)
+                text = json.dumps({**record, "archive": str(partial / title)}, indent=1)
+                (partial / "base.json").write_text(text)
+    done.bases += 1
+
+
+def _registry_base(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+    keep_base(_base_in(repository, entry), home.bases)
+    done.bases += 1
+
+
+def _base_in(repository: Source, entry: Input) -> RegistryBase:
+    name, arch, digest = (str(entry.about.get(key, "")) for key in ("name", "arch", "digest"))
+    manifest = entry.files.get(digest)
+    if manifest is None or not is_base_name(name, digest) or arch not in facts.ARCHITECTURES:
+        raise repository.wrong(digest, "it is no base image of a registry")
+    return read_base(repository, name, arch, manifest.bare())
+
+
+def _sources(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+    for sha256, blob in entry.files.items():
+        if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
+            raise repository.wrong(blob.digest, "it is no source")
+        with locked(home.sources, sha256):
+            _bring(repository, blob, home.sources / "sha256" / sha256)
+        done.sources += 1
+
+
+def _native(repository: Repository, record: Input, home: Home, done: Filled) -> None:
+    name, digest, date = (str(record.about.get(key, "")) for key in ("name", "digest", "made"))
+    try:
+        entries = read_entries(record.about.get("entries"))
+    except ValueError as error:
+        raise repository.wrong(digest, f"these are no native tools: {error}") from error
+    contents = {content for _, mode, content in entries if stat.S_ISREG(mode)}
+    files = {sha for sha, blob in record.files.items() if blob.digest == f"sha256:{sha}"}
+    if digest_of(entries) != digest or files != contents or not _NAME.fullmatch(name):
+        raise repository.wrong(digest, "these are no native tools")
+    folder = f"{name}-{digest.partition(':')[2][:12]}"
+    with locked(home.native, folder):
+        target = home.native / folder
+        if not (target / RECORD).exists() or digest_of(entries_of(target / "root")) != digest:
+            with staging(home.native, folder) as partial:
+                put_together(
+                    entries,
+                    partial / "root",
+                    lambda sha, path: repository.read_blob(record.files[sha], path),
+                )
+                about = {"name": name, "digest": digest, "made": date}
+                (partial / RECORD).write_text(json.dumps(about, indent=1))
+                partial.chmod(0o755)
+    done.native.append(name)
+
+
+def _packages(repository: Repository, record: Input, home: Home, done: Filled) -> None:
+    build, journals = str(record.about.get("build", "")), Journals(cache=home.packages)
+    downloads = list(_given(record))
+    if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
+        raise repository.wrong(build, "it is no journal of a build")
+    for file, blob in record.files.items():
+        folder, _, name = file.partition("/")
+        if folder == ANSWERS and blob.digest != f"sha256:{name}":
+            raise repository.wrong(blob.digest, f"it is not the answer {file}")
+    # Builds share files: two loads of different builds would write the same one at once.
+    with locked(home.packages, "load"):
+        for file, blob in record.files.items():
+            _bring(repository, blob, home.packages / file)
+        journals.replace(build, downloads)
+    if index := record.about.get("index"):
+        journals.note_index(str(index))
+    done.packages |= record.files.keys()
+    done.builds += 1
+
+
+def _given(record: Input) -> Iterator[ServedFile]:
+    for entry in part(record.about, "given") or []:
+        try:
+            download = ServedFile(url=entry["url"], file=entry["file"], kind=entry["kind"])
+        except (LookupError, TypeError) as error:
+            raise WrongContent("a line of a journal is none") from error
+        if not is_file(str(download.file)):
+            raise WrongContent(f"a journal names the file {download.file!r}")
+        yield download
+
+
+def _holds(file: Path, blob: Descriptor) -> bool:
+    return file.is_file() and f"sha256:{sha256_of_file(file)}" == blob.digest
+
+
+def _bring(repository: Repository, blob: Descriptor, target: Path) -> None:
+    """A file that is there whole or not at all; one with its SHA-256 is there already."""
+    if _holds(target, blob):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        repository.read_blob(blob, partial)
+        partial.chmod(0o644)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)

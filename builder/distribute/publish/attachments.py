@@ -1,0 +1,147 @@
+"""Proof and files, attached to an image by `subject`, or under cosign's tags.
+
+A tag is read and written, and a registry compares nothing in between: two clients that write one at
+the same time overwrite each other's proof. So what is at a tag is merged until ours is there to
+stay, and looked at again before any tag of a release is set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from builder.model.digests import digest_of
+from builder.model.errors import Refused
+from builder.registry import MANIFEST, Descriptor, NotThere, Registry, RegistryFailed
+from builder.registry.failures import Transient
+from builder.registry.manifests import EMPTY_CONTENT
+
+_EMPTY = digest_of(EMPTY_CONTENT)
+_AGAIN = "run the same command again"
+
+
+class Attached(Protocol):
+    """Proof as it is pushed: a manifest, the blobs that it names, and a tag if it has one.
+
+    What has no tag names an image as its `subject`. It `replaces` manifests of other such proof, by
+    their digests. What is `fresh` is the first of an image: its blobs are nowhere yet.
+    """
+
+    @property
+    def manifest(self) -> bytes: ...
+    @property
+    def blobs(self) -> Mapping[str, bytes]: ...
+    @property
+    def tag(self) -> str: ...
+    @property
+    def replaces(self) -> tuple[str, ...]: ...
+    @property
+    def fresh(self) -> bool: ...
+    def merged(self, manifest: bytes, /) -> Attached | None:
+        """This proof with what is at its tag now; None where that has all of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proven:
+    """Attachments of an image or an index: proof that has a tag, and other manifests."""
+
+    registry: Registry
+    digest: str
+    tagged: Sequence[Attached]
+    referring: Sequence[bytes]
+
+
+def attach(
+    registry: Registry,
+    digest: str,
+    prove: Callable[[], Sequence[Attached]],
+    files: Sequence[bytes] = (),
+) -> Proven:
+    """Attach files and proof to an image or an index, and see that the registry lists them.
+
+    What has a tag may hold what was there before, so `prove` is asked when it is our turn.
+    """
+    with our_turn(registry, digest):
+        proof = prove()
+        _send_blobs(registry, proof)
+        tagged = [attached for attached in proof if attached.tag]
+        for attached in tagged:
+            _write_merged(registry, attached)
+        referring = [*files, *(attached.manifest for attached in proof if not attached.tag)]
+        check_listed(registry, digest, registry.attach_all(referring))
+        if replaced := {digest for attached in proof for digest in attached.replaces}:
+            registry.detach(digest, replaced)
+    return Proven(registry=registry, digest=digest, tagged=tagged, referring=referring)
+
+
+def is_settled(proven: Proven) -> bool:
+    """True if the registry still has all of it; what other clients wrote over is attached anew.
+
+    Raises `RegistryFailed` where they go on doing so.
+    """
+    registry = proven.registry
+    with our_turn(registry, proven.digest):
+        written = [attached for attached in proven.tagged if _write_merged(registry, attached)]
+        referrers = registry.referrers(proven.digest) if proven.referring else ()
+        listed = {descriptor.digest for descriptor in referrers}
+        lost = [manifest for manifest in proven.referring if digest_of(manifest) not in listed]
+        if lost:
+            check_listed(registry, proven.digest, registry.attach_all(lost))
+    return not (written or lost)
+
+
+def _send_blobs(registry: Registry, proof: Sequence[Attached]) -> None:
+    sent: set[str] = set()
+    for attached in proof:
+        for blob in attached.blobs.keys() - sent:
+            missing = attached.fresh and blob != _EMPTY  # which is in every bundle
+            registry.write_blob(attached.blobs[blob], digest=blob, missing=missing)
+        sent.update(attached.blobs)
+
+
+def _write_merged(registry: Registry, proof: Attached) -> bool:
+    """Have proof under its tag, with what others have there; whether it had to be written."""
+    retries, written = registry.transport.retries(), 0
+    while (merged := proof.merged(_manifest_at(registry, proof.tag))) is not None:
+        if written:
+            retries.wait(Transient(overwritten(registry, proof.tag)))
+        for blob in merged.blobs.keys() - proof.blobs.keys():  # its list of layers
+            registry.write_blob(merged.blobs[blob], digest=blob)
+        registry.write_manifest(merged.manifest, MANIFEST, proof.tag)
+        written += 1
+    return bool(written)
+
+
+def _manifest_at(registry: Registry, tag: str) -> bytes:
+    """The manifest under a tag; empty if there is none."""
+    try:
+        return registry.manifest(tag)
+    except NotThere:
+        return b""
+
+
+@contextlib.contextmanager
+def our_turn(registry: Registry, digest: str) -> Iterator[None]:
+    """Wait for this process's turn to write the tags of an image's proof."""
+    shown = f"the proof of {registry.name}@{digest}"
+    with registry.transport.write_lock(digest_of(shown.encode()).partition(":")[2], shown):
+        yield
+
+
+def overwritten(registry: Registry, tag: str) -> RegistryFailed:
+    """The failure for proof that is not under its tag any more."""
+    problem = "another client wrote over this proof; no tag was set"
+    return RegistryFailed(f"{registry.name}:{tag}: {problem}", hint=_AGAIN)
+
+
+def check_listed(registry: Registry, digest: str, attached: Sequence[Descriptor]) -> None:
+    """Refuse to go on unless all that was attached is found by who looks for it."""
+    listed = {descriptor.digest for descriptor in registry.referrers(digest)} if attached else set()
+    if lost := [descriptor.digest for descriptor in attached if descriptor.digest not in listed]:
+        raise Refused(
+            f"{registry.name}@{digest}: the registry does not list what was attached: "
+            f"{', '.join(lost)}; no tag was set",
+            hint=_AGAIN,
+        )

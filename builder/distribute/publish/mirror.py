@@ -1,0 +1,325 @@
+"""Releases from one registry, or an archive, to another, with everything that refers to them.
+
+Each byte is checked against its digest on the way. `skopeo copy` and most mirrors drop what refers
+to an image, and the proof with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from builder import facts
+from builder.distribute.publish.attachments import check_listed, our_turn, overwritten
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
+from builder.distribute.publish.publisher import Done, lost_architectures
+from builder.model.errors import Refused
+from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
+from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent
+from builder.registry.manifests import ARTIFACT_TYPES, blobs_of, descriptors, json_object
+
+_CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
+_NOTES = (UNSIGNED_NOTE, BUNDLE_NOTE, CLASSIC_NOTE)
+_MOST_REFERRERS = 1000  # of one image
+_MOST_BYTES = 128 << 20  # of all manifests that refer to it, which are kept in memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copied:
+    """A manifest of the source. Proof has the digest that it is of as `subject`.
+
+    `tag` is where the classic format keeps it; what has none says itself what it refers to.
+    """
+
+    descriptor: Descriptor
+    content: bytes
+    subject: str = ""
+    tag: str = ""
+
+    def blobs(self) -> list[Descriptor]:
+        """The blobs that it names; none for an index."""
+        parsed = json_object(self.content, self.descriptor.digest)
+        return blobs_of(parsed, self.descriptor.digest)
+
+    @property
+    def kind(self) -> str:
+        """Its artifact type; as registries list it, the type of its configuration if it has none.
+
+        It is read from the manifest itself: a list of what refers to an image may say another.
+        """
+        parsed = json_object(self.content, self.descriptor.digest)
+        config = parsed.get("config")
+        kind = parsed.get("artifactType") or (isinstance(config, dict) and config.get("mediaType"))
+        return kind if isinstance(kind, str) else ""
+
+    @property
+    def file(self) -> str:
+        """The digest of the one file that it holds; empty if it holds none, or several."""
+        layers = [layer.digest for layer in self.layers()]
+        return layers[0] if len(layers) == 1 else ""
+
+    def layers(self) -> list[Descriptor]:
+        """The layers among its blobs."""
+        parsed = json_object(self.content, self.descriptor.digest)
+        return descriptors(parsed, "layers", self.descriptor.digest)
+
+    def predicate_types(self) -> set[str]:
+        """Of which statements it says that it holds some."""
+        notes = json_object(self.content, self.descriptor.digest).get("annotations")
+        every = [notes if isinstance(notes, dict) else {}, *(o.annotations for o in self.layers())]
+        return {n[name] for n in every for name in _NOTES if isinstance(n.get(name), str)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class File:
+    """A SIF or tarball: the image that it is of, its format, and the digest of its bytes."""
+
+    image: str
+    format: str
+    digest: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Mirrored:
+    """All of one release: its index, its images, and what refers to any of them."""
+
+    recipe: str
+    tags: tuple[str, ...]
+    index: Copied
+    images: dict[str, Copied] = field(default_factory=dict)
+    proof: list[Copied] = field(default_factory=list)
+
+    @property
+    def everything(self) -> list[Copied]:
+        return [*self.images.values(), *self.proof, self.index]
+
+    def leave_out(self, proven: Collection[File]) -> list[str]:
+        """Leave out SIFs and tarballs that are not proven, with what refers to them; a line each.
+
+        Whoever may write where they are from can have any file refer to an image.
+        """
+        names = {kind: name for name, kind in ARTIFACT_TYPES.items()}
+        lines = dict[str, str]()
+        retained = []
+        for proof in self.proof:  # what is referred to comes before what refers to it
+            digest = proof.descriptor.digest
+            name = names.get(proof.kind, "")
+            if name and File(image=proof.subject, format=name, digest=proof.file) not in proven:
+                lines[digest] = f"{digest} is left out: no proven {name} of {proof.subject}"
+            elif proof.subject in lines:
+                lines[digest] = f"{digest} is left out: it refers to {proof.subject}"
+            else:
+                retained.append(proof)
+        self.proof = retained
+        return [f"{self.recipe}:{self.tags[0]}: {line}" for line in lines.values()]
+
+    def files(self, image: Descriptor) -> dict[str, str]:
+        """The SIF and tarball of an image: the digest of its manifest, by format.
+
+        Of several files in one format nobody knows here which is the right one: none is named.
+        """
+        by_format: dict[str, dict[str, str]] = {}
+        for name, kind in ARTIFACT_TYPES.items():
+            proofs = [p for p in self.proof if p.subject == image.digest and p.kind == kind]
+            by_format[name] = {proof.file: proof.descriptor.digest for proof in proofs}
+        return {name: next(iter(d.values())) for name, d in by_format.items() if len(d) == 1}
+
+
+def found_release(
+    source: Source, recipe: str, tags: Sequence[str], architectures: Sequence[str]
+) -> tuple[Mirrored | None, list[str]]:
+    """A release as the source has it, and why it may not be copied, a line a reason.
+
+    `tags` are its own and its floating ones; of those, the source's that point elsewhere are left
+    out. `architectures` are those that it has to have, spelt as OCI does.
+    """
+    where = f"{source.name}:{tags[0]}"
+    try:
+        descriptor, parsed = source.document(tags[0])
+    except NotThere:
+        return None, [f"{where}: it is not there"]
+    if descriptor.media_type not in INDEXES:
+        return None, [f"{where}: it is no index of architectures"]
+    content = source.manifest(descriptor)
+    release = Mirrored(
+        recipe=recipe,
+        tags=tuple(tag for tag in tags if _is_at(source, tag, descriptor)),
+        index=Copied(descriptor=descriptor, content=content),
+    )
+    release.proof += _referring(source, descriptor)
+    reasons = []
+    for image in descriptors(parsed, "manifests", where):
+        arch = image.platform.get("architecture", "unknown")
+        if arch in release.images:
+            raise WrongContent(f"{where}: it names two images for {arch}")
+        release.images[arch] = Copied(descriptor=image.bare(), content=source.manifest(image))
+        proof = _referring(source, image)
+        if not any(TEST_RESULT in copied.predicate_types() for copied in proof):
+            reasons.append(f"{where}: {arch}: no evidence refers to it")
+        release.proof += proof
+    if lost := sorted({*architectures} - release.images.keys()):
+        reasons.append(f"{where}: it is not there for {', '.join(lost)}")
+    return release, reasons
+
+
+def _is_at(source: Source, tag: str, index: Descriptor) -> bool:
+    try:
+        return source.resolve(tag).digest == index.digest
+    except NotThere:
+        return False
+
+
+def _referring(source: Source, image: Descriptor) -> list[Copied]:
+    """Manifests that refer to an image, and to those in turn, in an order for writing."""
+    attached: dict[str, Copied] = {}
+    todo, size = [image.digest], 0
+    while todo:
+        digest = todo.pop()
+        for tag in (f"{digest.replace(':', '-')}{suffix}" for suffix in _CLASSIC):
+            if tagged := _tagged(source, tag, digest):
+                attached[tag] = tagged
+                size += len(tagged.content)
+        for referrer in source.referrers(digest):
+            if referrer.digest in attached:
+                continue
+            content = source.manifest(referrer.bare())
+            subject = json_object(content, referrer.digest).get("subject")
+            if not isinstance(subject, dict) or subject.get("digest") != digest:
+                raise WrongContent(f"{source.name}: {referrer.digest} does not refer to {digest}")
+            attached[referrer.digest] = Copied(descriptor=referrer, content=content, subject=digest)
+            todo.append(referrer.digest)
+            size += len(content)
+            if len(attached) > _MOST_REFERRERS or size > _MOST_BYTES:
+                raise WrongContent(f"{source.name}: too much refers to {image.digest}")
+    return list(attached.values())
+
+
+def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
+    """Return the manifest under a tag of a digest's proof; None if there is none."""
+    try:
+        descriptor, content = source.read(tag)
+    except NotThere:
+        return None
+    return Copied(descriptor=descriptor, content=content, subject=digest, tag=tag)
+
+
+class Mirror:
+    """Copies releases from one namespace to another; `target` gives a recipe's repository there."""
+
+    def __init__(
+        self,
+        source: Callable[[str], Source],
+        target: Callable[[str], Registry],
+        *,
+        jobs: int,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._source, self._target, self._jobs, self._say = source, target, jobs, say
+
+    def narrowed(self, releases: Sequence[Mirrored]) -> list[str]:
+        """Return a line for each tag of the target that would lose an architecture."""
+        return [
+            reason
+            for item in releases
+            for reason in lost_architectures(self._target(item.recipe), item.tags, {*item.images})
+        ]
+
+    def missing(self, releases: Sequence[Mirrored]) -> Traffic:
+        """Return the traffic of a copy; nothing is changed."""
+        return send_all(self._transfers(releases), jobs=self._jobs, only_look=True)
+
+    def copy(self, releases: Sequence[Mirrored]) -> tuple[list[Done], Traffic]:
+        """Copy releases, in the order in which they are published."""
+        traffic = send_all(self._transfers(releases), jobs=self._jobs)
+        for release in releases:
+            self._write(release)
+        for release in releases:
+            self._check_proof(release)
+        for release in releases:
+            target = self._target(release.recipe)
+            for tag in release.tags:
+                self._say(f"{target.name}:{tag}: {release.index.descriptor.digest}")
+                target.write_manifest(
+                    release.index.content, release.index.descriptor.media_type, tag
+                )
+        return [self.described(release) for release in releases], traffic
+
+    def _transfers(self, releases: Sequence[Mirrored]) -> Iterator[BlobTransfer]:
+        for release in releases:
+            source, target = self._source(release.recipe), self._target(release.recipe)
+            relatives = _to_mount_from(source, target)
+            for copied in release.everything:
+                for blob in copied.blobs():
+                    yield BlobTransfer(
+                        registry=target, blob=blob, origin=source, relatives=relatives
+                    )
+
+    def _write(self, release: Mirrored) -> None:
+        target = self._target(release.recipe)
+        for copied in (*release.images.values(), release.index):
+            self._say(f"{target.name}: {copied.descriptor.digest}")
+            target.write_manifest(copied.content, copied.descriptor.media_type)
+        in_threads(
+            lambda proof: self._attach(target, proof),
+            release.proof,
+            jobs=self._jobs,
+            stop=target.stop,
+        )
+
+    def _check_proof(self, release: Mirrored) -> None:
+        """All proof is there, whatever other clients wrote meanwhile."""
+        target = self._target(release.recipe)
+        for proof in release.proof:
+            if proof.tag and _lacking(proof, _tagged(target, proof.tag, proof.subject)):
+                raise overwritten(target, proof.tag)
+        referring = [proof for proof in release.proof if not proof.tag]
+        for subject in dict.fromkeys(proof.subject for proof in referring):
+            attached = [proof.descriptor for proof in referring if proof.subject == subject]
+            check_listed(target, subject, attached)
+
+    def _attach(self, target: Registry, proof: Copied) -> None:
+        if not proof.tag:
+            target.attach(proof.content, proof.descriptor.media_type)
+            return
+        with our_turn(target, proof.subject):
+            _check_retained(target, proof)
+            target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
+
+    def described(self, release: Mirrored) -> Done:
+        """Describe a release as it is in the target, or would be."""
+        images: dict[str, dict[str, str]] = {}
+        for oci, image in release.images.items():
+            known = facts.architecture(oci)
+            arch = known.name if known else oci
+            images[arch] = {"oci": image.descriptor.digest, **release.files(image.descriptor)}
+        return Done(
+            repository=self._target(release.recipe).name,
+            tag=release.tags[0],
+            floating=release.tags[1:],
+            digest=release.index.descriptor.digest,
+            images=images,
+        )
+
+
+def _to_mount_from(source: Source, target: Registry) -> tuple[str, ...]:
+    """The source's repository, if it is on the same registry as the target."""
+    if isinstance(source, Registry) and source.transport.registry == target.transport.registry:
+        return (source.repository,)
+    return ()
+
+
+def _lacking(proof: Copied, other: Copied | None) -> set[str]:
+    """The layers of some proof that another one, or nothing, has not."""
+    digests = {layer.digest for layer in other.layers()} if other else set()
+    return {layer.digest for layer in proof.layers()} - digests
+
+
+def _check_retained(target: Registry, proof: Copied) -> None:
+    """Refuse to write over proof that the source does not have."""
+    existing = _tagged(target, proof.tag, proof.subject)
+    if existing and (lost := _lacking(existing, proof)):
+        where = f"{target.name}:{proof.tag}"
+        raise Refused(
+            f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",
+            hint="remove the tag there, or copy into another namespace",
+        )

@@ -1,0 +1,353 @@
+"""A proven image as what was asked for, in an empty folder: every byte checked by our own code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
+from builder.artifacts.sif import is_sif
+from builder.artifacts.tree import Entry, comparable, is_allowed, tree_digest
+from builder.distribute.pull.cache import Contents, Store, noted
+from builder.distribute.pull.folders import is_own
+from builder.distribute.pull.layers import Unpacked, read, unpack
+from builder.distribute.pull.members import shown
+from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt, write_json
+from builder.distribute.pull.remote_image import RemoteImage
+from builder.distribute.threads import Coming
+from builder.model.digests import sha256_of_file
+from builder.model.errors import BadInput, BuildImagesError, Refused
+from builder.registry import MANIFEST, Descriptor, Source
+from builder.system.files import read_regular
+from builder.system.workers import Workers
+
+NAMES = {
+    "oci": "image.oci",
+    "sif": "image.sif",
+    "charliecloud": "image.tar.gz",
+    "directory": "rootfs",
+}
+ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
+_MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
+_OF_LAYERS = ("oci", "directory")
+NOTED = ("oci", "charliecloud")  # what is in their layers is noted, and not written out
+
+
+def environment_of(remote: RemoteImage) -> bytes:
+    """The file with an image's variables, a line each."""
+    text = "".join(f"{variable}\n" for variable in remote.environment if "\n" not in variable)
+    return text.encode(errors="backslashreplace")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """A format of an image on disk: its digest, and its tree if that was read.
+
+    `source` is the blob that was handed over, and that the store is to forget.
+    """
+
+    name: str
+    digest: str
+    unpacked: Unpacked | None = None
+    source: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Brought:
+    """A layer's blob, and the note on what is in it, where that is asked for."""
+
+    blob: Path
+    note: Path | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PullCache:
+    """Cache of blobs and notes from registries; `coming` are the layers that come meanwhile."""
+
+    store: Store
+    contents: Contents
+    coming: Coming[Brought]
+
+
+def pull_cache(
+    folder: Path,
+    *,
+    check: Callable[[], object],
+    tell: Callable[[str], object] = lambda _: None,
+    coming: Coming[Brought] | None = None,
+    workers: Workers | None = None,
+) -> PullCache:
+    """Return the cache below a folder; `check` raises to end the reading of a layer.
+
+    `tell` is told of what is waited for.
+    Images of one command share what is `coming`: each layer is brought once. They share `workers`,
+    too (`builder.distribute.pull.cache.reading`).
+    """
+    return PullCache(
+        store=Store(folder=folder / "blobs", check=check, tell=tell),
+        contents=Contents(folder=folder / "layers", check=check, workers=workers),
+        coming=coming or Coming(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packer:
+    """Brings the blobs of an image from a registry, and makes one format of them."""
+
+    registry: Source
+    cache: PullCache
+    remote: RemoteImage
+    artifact: Descriptor | None
+    tag: str = ""
+
+    def make(self, artifact_format: str, folder: Path) -> Packed:
+        """Make a format in an empty folder. Raises `Refused` for what must not be accepted."""
+        target = folder / NAMES[artifact_format]
+        if artifact_format == "oci":
+            return self._layout(target)
+        if artifact_format == "directory":
+            return self._directory(target)
+        return self._file(target, artifact_format)
+
+    def begin(self, artifact_format: str) -> None:
+        """Have the layers come that a format will be made of."""
+        if artifact_format in _OF_LAYERS:
+            for layer in self.remote.layers:
+                self.cache.coming.ask(*self._asked(layer, noted=artifact_format == "oci"))
+
+    def _directory(self, target: Path) -> Packed:
+        target.mkdir()
+        with self._layers(noted=False) as layers:
+            unpacked = unpack(
+                ((layer.blob, digest) for layer, digest in layers),
+                target,
+                reader=functools.partial(read, diff_ids=self.remote.diff_ids),
+                files={ENVIRONMENT: environment_of(self.remote)},
+                folders=_MOUNT_POINTS,
+            )
+        target.chmod(0o755)
+        return Packed(name=target.name, digest=self.remote.image.digest, unpacked=unpacked)
+
+    def _layout(self, target: Path) -> Packed:
+        remote = self.remote
+        if remote.config_descriptor.media_type != CONFIG:
+            raise Refused(
+                f"{shown(remote.config_descriptor.media_type)} is no image's configuration"
+            )
+        start_layout(target)
+        with self._layers(noted=True) as layers:
+            reader = functools.partial(noted, diff_ids=remote.diff_ids)
+            unpacked = unpack(self._placed(layers, target), None, reader=reader)
+        for descriptor, content in (
+            (remote.config_descriptor, remote.config),
+            (remote.manifest, remote.content),
+        ):
+            blob_path(target, descriptor.digest).write_bytes(content)
+        named = {"org.opencontainers.image.ref.name": self.tag or "latest"}
+        entry = {
+            "mediaType": MANIFEST,
+            "digest": remote.manifest.digest,
+            "size": remote.manifest.size,
+            "annotations": named,
+        }
+        (target / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+        write_json(target / "index.json", {"schemaVersion": 2, "manifests": [entry]})
+        for path in (target, *target.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask, nobody else writes
+        return Packed(name=target.name, digest=remote.image.digest, unpacked=unpacked)
+
+    def _file(self, target: Path, artifact_format: str) -> Packed:
+        assert self.artifact is not None  # the rule `artifact` has passed
+        blob = self.cache.store.get(self.registry, self.artifact)
+        unpacked = None
+        if artifact_format == "charliecloud":
+            note = self.cache.contents.note(blob, self.artifact.digest)
+            unpacked = unpack([(note, self.artifact.digest)], None, reader=noted)
+        elif not is_sif(blob):
+            raise Refused(f"{self.artifact.digest}: what was published as a SIF is none")
+        self.cache.store.give(blob, target)
+        target.chmod(0o755 if artifact_format == "sif" else 0o644)
+        return Packed(name=target.name, digest=self.artifact.digest, unpacked=unpacked, source=blob)
+
+    @contextmanager
+    def _layers(self, *, noted: bool) -> Iterator[Iterator[tuple[Brought, str]]]:
+        """Each layer and its digest, the lowest first, when it has come.
+
+        The others come meanwhile.
+        """
+        coming, asked = (
+            self.cache.coming,
+            [self._asked(layer, noted=noted) for layer in self.remote.layers],
+        )
+        try:
+            for request in asked:
+                coming.ask(*request)
+            yield (
+                (coming.get(*request), layer.digest)
+                for request, layer in zip(asked, self.remote.layers, strict=True)
+            )
+        except BaseException:
+            self.registry.stop()
+            coming.forget(self.remote)
+            raise
+
+    def _asked(
+        self, layer: Descriptor, *, noted: bool
+    ) -> tuple[str, Callable[[], Brought], RemoteImage]:
+        return layer.digest, functools.partial(self._bring, layer, noted=noted), self.remote
+
+    def _bring(self, layer: Descriptor, *, noted: bool) -> Brought:
+        blob = self.cache.store.get(self.registry, layer)
+        note = self._note(blob, layer.digest) if noted else None
+        return Brought(blob=blob, note=note)
+
+    def _note(self, blob: Path, digest: str) -> Path:
+        return self.cache.contents.note(blob, digest, hashed=digest in self.remote.diff_ids)
+
+    def _placed(
+        self, layers: Iterator[tuple[Brought, str]], layout: Path
+    ) -> Iterator[tuple[Path, str]]:
+        """The notes on layers whose blobs are in the layout by then."""
+        for layer, digest in layers:
+            shown = blob_path(layout, digest)
+            if not shown.exists():
+                self.cache.store.place(layer.blob, shown)
+            assert layer.note is not None  # it was asked for
+            yield layer.note, digest
+
+
+_ELSEWHERE = "name another folder with --output, or move this one away"
+_BROKEN = (OSError, BuildImagesError, ValueError, LookupError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """The output that a pull needs: `digest` is that of the image, or of its SIF or tarball.
+
+    `tree` is the tree digest that the evidence names, `environment` the file of a folder.
+    """
+
+    format: str
+    image: str
+    digest: str
+    tree: str
+    environment: bytes
+
+
+def existing_output(output: Path, expected: Expected) -> tuple[Path, PullReceipt]:
+    """Return an output and its receipt, if it is the expected one and complete.
+
+    To the folder, the receipt and the artifact nobody else may write; of a layout, to nothing in
+    it. The receipt is believed only for the tree of a folder on disk, whose modes differ from the
+    image's. Raises `BadInput` for what is something else, `Refused` for what was changed.
+    """
+    try:
+        receipt = read_receipt(output)
+    except ValueError:
+        receipt = None
+    if receipt is None:
+        raise BadInput(f"{output} is there already, and is not what a pull left", hint=_ELSEWHERE)
+    for path in (output, output / NAME):
+        _ours(path)
+    for part, wish, actual in (
+        ("the format", expected.format, receipt.format),
+        ("the image", expected.image, receipt.image.digest),
+        (f"the {expected.format}", expected.digest, receipt.digest),
+    ):
+        if actual != wish:
+            shown = actual if actual and actual.isprintable() else "not known"
+            problem = f"{output} is there already: {part} is {shown}, not {wish}"
+            raise BadInput(problem, hint=_ELSEWHERE)
+    path = output / NAMES[expected.format]
+    _ours(path)
+    for file in path.rglob("*") if expected.format == "oci" else ():
+        _ours(file)
+    try:
+        is_intact = _is_whole(path, expected, receipt)
+    except _BROKEN:
+        is_intact = False
+    if not is_intact:
+        raise Refused(
+            f"{path} is not what was pulled: it was changed since",
+            hint="move it away, and pull it again",
+        )
+    return path, receipt
+
+
+def _ours(path: Path) -> None:
+    """Raise `Refused` unless a path is this user's own, and nobody else may write to it."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise Refused(
+            f"{path} is not there any more ({error.strerror})",
+            hint="move the folder away, and pull it again",
+        ) from error
+    if stat.S_ISLNK(status.st_mode):
+        problem = "is a link"
+    elif status.st_uid != os.geteuid():
+        problem = "belongs to somebody else, who could change it at any time"
+    elif not is_own(status):
+        problem = "can be written to by others, who could change it at any time"
+    else:
+        return
+    raise Refused(f"{path} {problem}", hint=_ELSEWHERE)
+
+
+def _is_whole(path: Path, expected: Expected, receipt: PullReceipt) -> bool:
+    if expected.format == "oci":
+        layout = read_layout(path)
+        layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]
+        return (layout.digest, unpack(layers, None).tree) == (expected.digest, expected.tree)
+    if expected.format != "directory":
+        proven = expected.format == "sif" or receipt.tree == expected.tree
+        return proven and f"sha256:{sha256_of_file(path)}" == expected.digest
+    file = path / ENVIRONMENT
+    return (
+        receipt.tree == expected.tree
+        and file.parent.is_dir()
+        and not file.parent.is_symlink()
+        and read_regular(file, len(expected.environment)) == expected.environment
+        and tree_on_disk(path) == receipt.on_disk
+    )
+
+
+def tree_on_disk(folder: Path) -> str:
+    """The tree digest of a folder; raises `OSError` where something cannot be read."""
+    return tree_digest(comparable(_entries(folder)))
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    known: dict[tuple[int, int], str] = {}
+    todo = [""]
+    while todo:
+        above = todo.pop()
+        with os.scandir(folder / above) as entries:
+            for entry in entries:
+                path = f"{above}/{entry.name}" if above else entry.name
+                if is_allowed(path):
+                    continue
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    todo.append(path)
+                yield _entry(folder / path, path, status, known)
+
+
+def _entry(
+    file: Path, path: str, status: os.stat_result, known: dict[tuple[int, int], str]
+) -> Entry:
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        return Entry(path=path, kind="link", mode=0o777, target=os.readlink(file))  # noqa: PTH115 - as it is
+    if not stat.S_ISREG(status.st_mode):
+        kind = "directory" if stat.S_ISDIR(status.st_mode) else "pipe"
+        return Entry(path=path, kind=kind, mode=mode)
+    inode = status.st_dev, status.st_ino
+    if inode not in known:
+        known[inode] = sha256_of_file(file)
+    return Entry(path=path, kind="file", mode=mode, size=status.st_size, content=known[inode])

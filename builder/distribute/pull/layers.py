@@ -1,0 +1,320 @@
+"""Layers laid over each other by our own code, on disk or only to know the tree.
+
+The rules are those of builder.artifacts.flatten, and give the same tree digest. What these layers
+hold was written by somebody else, so what no sound layer has is refused: paths that lead out,
+paths below a link, devices outside of /dev, bombs.
+https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import stat
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, cast
+
+from builder.artifacts.flatten import OPAQUE, WHITEOUT
+from builder.artifacts.tars import users_attributes
+from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
+from builder.distribute.pull.folders import Root, kept_mode
+from builder.distribute.pull.members import Laid, checked_path, members, named, shown
+from builder.distribute.pull.streams import LIMITS, Limits, check_diff_id, opened
+from builder.model.digests import sha256_of
+from builder.model.errors import Refused
+
+_SHOWN = 20
+_NONE: Mapping[str, str] = MappingProxyType({})
+Reader = Callable[[Path, str, Limits], Iterator[Laid]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unpacked:
+    """Result of unpacking layers: tree digest, number of paths, paths left out or changed.
+
+    `changes` has paths by what was done to them, at most 20 of each, and `counts` how many.
+    `on_disk` is the tree digest of the folder as it was written, with changed modes.
+    """
+
+    tree: str
+    paths: int
+    changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    on_disk: str = ""
+
+
+def unpack(
+    layers: Iterable[tuple[Path, str]],
+    target: Path | None,
+    limits: Limits = LIMITS,
+    *,
+    files: Mapping[str, bytes] | None = None,
+    folders: Iterable[str] = (),
+    reader: Reader | None = None,
+) -> Unpacked:
+    """Lay layers, each a blob and its digest, over each other, the lowest first.
+
+    `reader` gives the members of a layer in place of its blob (`builder.distribute.pull.cache`).
+
+    They are written to an empty folder, or only read if there is none. `files` are laid over them,
+    and `folders` are made unless something is there. Raises `Refused` for what must not be
+    unpacked, with whose layer it is; what was written is then to be removed.
+    """
+    root = Root(target) if target else None
+    laying = _Laying(root, limits)
+    try:
+        for blob, digest in layers:
+            laying.begin_layer()
+            with named(digest):
+                for member, path, content in (reader or read)(blob, digest, limits):
+                    laying.lay(member, path, content)
+        laying.begin_layer()
+        for path in folders:
+            laying.lay_folder(path)
+        for path, data in (files or {}).items():
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            laying.lay(member, path, io.BytesIO(data))
+        return laying.result()
+    finally:
+        if root:
+            root.close()
+
+
+def read(
+    blob: Path, digest: str, limits: Limits, *, diff_ids: Mapping[str, str] = _NONE
+) -> Iterator[Laid]:
+    """The members of a layer's blob, one after the other.
+
+    Raises `Refused` where its plain bytes have another digest than `diff_ids` has for it.
+    """
+    with opened(blob, digest, limits, hashed=digest in diff_ids) as stream:
+        yield from cast("Iterator[Laid]", members(stream, limits))
+        check_diff_id(stream.digest, digest, diff_ids)
+
+
+class _Laying:
+    """The tree so far; `root` is where it is written, if it is.
+
+    `_fresh` are the paths of the layer at hand: its whiteouts hide only what is below it, so that a
+    second one of a path, of which `_hidden` has the first, finds nothing more.
+    """
+
+    def __init__(self, root: Root | None, limits: Limits) -> None:
+        self._fresh: set[str] = set()
+        self._hidden: set[tuple[str, bool]] = set()
+        self._root, self._limits = root, limits
+        self._entries: dict[str, Entry] = {}
+        self._kinds: dict[str, str] = {"": "directory"}  # of all paths, also those without entry
+        self._below: dict[str, set[str]] = {}
+        self._times: dict[str, float] = {}
+        self._seen = self._size = 0
+        self._changes: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+
+    def begin_layer(self) -> None:
+        """Go on with the next layer, or with what is laid over all of them."""
+        self._fresh, self._hidden = set(), set()
+
+    def lay(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> None:
+        """Lay one member over what is there."""
+        self._seen += 1
+        self._size += member.size
+        self._limits.check_entries(self._seen)
+        if self._size > self._limits.plain:
+            raise Refused(f"this looks like a bomb: more than {self._limits.plain:,} bytes")
+        folder, _, name = path.rpartition("/")
+        if name == OPAQUE:
+            self._hide(folder, itself=False)
+        elif name.startswith(WHITEOUT):
+            hidden = name[len(WHITEOUT) :]
+            if hidden in {"", ".", ".."}:
+                raise Refused(f"/{shown(path)}: a whiteout of nothing")
+            self._hide(f"{folder}/{hidden}" if folder else hidden, itself=True)
+        elif path:
+            self._place(member, path, folder, content)
+
+    def lay_folder(self, path: str) -> None:
+        """Make a folder where nothing is."""
+        if path not in self._kinds:
+            member = tarfile.TarInfo(path)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            self.lay(member, path, io.BytesIO())
+
+    def _place(
+        self, member: tarfile.TarInfo, path: str, folder: str, content: IO[bytes] | str
+    ) -> None:
+        if not member.isreg():
+            if member.isdev() and not member.isfifo():
+                self._device(path)
+                return
+            if not (member.isdir() or member.issym() or member.islnk() or member.isfifo()):
+                raise Refused(f"/{shown(path)}: a member of a kind that is not read here")
+        if self._kinds.get(folder) != "directory":
+            self._make_parents(path)
+        if member.islnk():
+            target = checked_path(member.linkname, self._limits)
+            if target == path:
+                raise Refused(f"/{shown(path)}: a hard link to itself")
+            self._clear(path, folder=False)
+            entry = self._another_name(path, target)
+        else:
+            self._clear(path, folder=member.isdir())
+            entry = self._make(member, path, content)
+        self._entries[path] = entry
+        self._kinds[path] = entry.kind
+        self._below.setdefault(folder, set()).add(path)
+        self._fresh.add(path)
+
+    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> Entry:
+        mode = stat.S_IMODE(member.mode)
+        on_disk = kept_mode(mode, folder=member.isdir())
+        if self._root and not member.issym():
+            self._note_mode(path, mode, on_disk)
+        if self._root and users_attributes(member):
+            self._note("extended attributes that were left out", path)
+        if member.isreg():
+            return self._make_file(member, path, content, mode, on_disk)
+        if self._root:
+            if member.isdir():
+                self._root.folder(path)
+                self._times[path] = member.mtime
+            elif member.issym():
+                self._root.link(path, member.linkname, member.mtime)
+            else:
+                self._root.pipe(path, on_disk)
+        return entry_of_special(member, path)
+
+    def _make_file(
+        self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str, mode: int, on_disk: int
+    ) -> Entry:
+        if isinstance(content, str):  # read before: nothing is written then
+            digest = content
+        elif self._root:
+            digest = self._root.file(path, content, member.size, on_disk, member.mtime)
+        else:
+            digest = sha256_of(content)
+        return Entry(
+            path=path,
+            kind="file",
+            mode=mode,
+            size=member.size,
+            content=digest,
+            attributes=users_attributes(member),
+        )
+
+    def _another_name(self, path: str, target: str) -> Entry:
+        linked = self._entries.get(target)
+        if linked is None or linked.kind == "directory":
+            raise Refused(
+                f"/{shown(path)}: a hard link to /{shown(target)}, which is no file that is there"
+            )
+        if self._root:
+            self._root.same(path, target)
+        return dataclasses.replace(linked, path=path)
+
+    def _device(self, path: str) -> None:
+        if not path.startswith("dev/"):
+            raise Refused(f"/{shown(path)}: a device outside of /dev")
+        self._note("devices that were left out, which runtimes make", path)
+        self._hide(path, itself=True)
+
+    def _make_parents(self, path: str) -> None:
+        """The folders above a path; what is no folder there is never gone through."""
+        parent = path.rpartition("/")[0]
+        missing = []
+        while parent not in self._kinds:
+            missing.append(parent)
+            parent = parent.rpartition("/")[0]
+        if self._kinds[parent] != "directory":
+            above = f"/{shown(parent)} above it is a {self._kinds[parent]}, not a folder"
+            raise Refused(f"/{shown(path)}: {above}")
+        for folder in reversed(missing):
+            if self._root:
+                self._root.folder(folder)
+            self._kinds[folder] = "directory"
+            self._below.setdefault(folder.rpartition("/")[0], set()).add(folder)
+
+    def _clear(self, path: str, *, folder: bool) -> None:
+        """Make room for a path; a folder keeps what is in it if there is a folder already."""
+        kind = self._kinds.get(path)
+        if kind is None or (folder and kind == "directory"):
+            return
+        if kind == "directory":
+            self._hide(path, itself=True)
+            if path in self._kinds:
+                raise Refused(f"/{shown(path)}: a folder with something in it, and no folder")
+        else:
+            self._drop(path)
+
+    def _hide(self, path: str, *, itself: bool) -> None:
+        """Remove what lower layers have at a path, and below it; only once for each."""
+        if (path, itself) in self._hidden:
+            return
+        self._hidden.add((path, itself))
+        order, todo = [], [path]
+        while todo:
+            current = todo.pop()
+            if current in self._kinds:
+                order.append(current)
+                todo += self._below.get(current, ())
+        for current in reversed(order):  # what is in a folder goes before it
+            if current in self._fresh or (current == path and not itself):
+                continue
+            if self._below.get(current):
+                self._entries.pop(current, None)  # something of this layer is in it
+            else:
+                self._drop(current)
+
+    def _drop(self, path: str) -> None:
+        folder = self._kinds.pop(path) == "directory"
+        if self._root:
+            self._root.remove(path, folder=folder)
+        self._entries.pop(path, None)
+        self._below.pop(path, None)
+        self._times.pop(path, None)
+        self._below[path.rpartition("/")[0]].discard(path)
+        self._fresh.discard(path)
+
+    def _note_mode(self, path: str, mode: int, on_disk: int) -> None:
+        if mode & (stat.S_ISUID | stat.S_ISGID):
+            self._note("setuid and setgid bits that were dropped", path)
+        if on_disk & ~mode:
+            self._note("paths that were made readable for their owner", path)
+
+    def _note(self, kind: str, path: str) -> None:
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        if self._counts[kind] <= _SHOWN:
+            self._changes.setdefault(kind, []).append(f"/{shown(path)}")
+
+    def result(self) -> Unpacked:
+        """The digest of the tree, and folders with their modes if it was written."""
+        on_disk = ""
+        if self._root:
+            written = {path: self._as_written(path) for path in self._kinds if path}
+            for path, entry in sorted(written.items(), reverse=True):  # what is within comes first
+                if entry.kind == "directory":
+                    self._root.settle(path, entry.mode, self._times.get(path, 0))
+            on_disk = tree_digest(comparable(written.values()))
+        entries = comparable(self._entries.values())
+        return Unpacked(
+            tree=tree_digest(entries),
+            paths=len(entries),
+            changes={kind: tuple(paths) for kind, paths in self._changes.items()},
+            counts=dict(self._counts),
+            on_disk=on_disk,
+        )
+
+    def _as_written(self, path: str) -> Entry:
+        """A path as it is on disk, without attributes; a folder that no layer tells of has the
+        usual mode.
+        """
+        entry = self._entries.get(path) or Entry(path=path, kind="directory", mode=0o755)
+        if entry.kind == "link":
+            return entry
+        mode = kept_mode(entry.mode, folder=entry.kind == "directory")
+        return dataclasses.replace(entry, mode=mode, attributes=())

@@ -1,0 +1,169 @@
+"""This machine as a host: what its kernel, its driver and its programs say. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from builder import facts
+from builder.facts.architectures import power_levels
+from builder.host.doctor import Roots
+from builder.host.doctor.emulation import handlers_of
+from builder.host.doctor.host import driver_version, gpu_models, namespaces_problem
+from builder.host.programs import Programs, mpis, restricted_namespaces, runtimes, slurm
+from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
+from builder.system import nvml
+from builder.system.process import Processes
+
+_COMPAT = re.compile(r"cuda-(\d+\.\d+)")
+_CDI = ("etc/cdi", "var/run/cdi")
+_FEATURES = ("flags", "Features")  # of x86_64, of aarch64
+_MODELS = ("model name", "cpu")
+_MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by their PCI number
+_BOTH = 0o006  # read and write, for others
+
+
+def this_host(
+    processes: Processes,
+    *,
+    search_path: str,
+    roots: Roots | None = None,
+    ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
+    variables: Mapping[str, str] | None = None,
+) -> Host:
+    """Look at this machine. `roots` is where the system shows itself, `ask` asks NVML.
+
+    `variables` are those of the environment, by which some modules are told; None takes our own.
+    """
+    variables = os.environ if variables is None else variables
+    roots, programs = roots or Roots(), Programs(processes, search_path)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(mpis, programs, variables), pool.submit(slurm, programs)
+        starting = pool.submit(runtimes, programs, roots)
+        gpu = _gpus(roots, programs, lambda: ask(processes))
+        return Host(
+            name=platform.node(),
+            architecture=platform.machine() or None,
+            kernel=platform.release() or None,
+            glibc=_glibc(),
+            cpu=cpu_of(_text(roots.proc / "cpuinfo")),
+            gpu=gpu,
+            mpi=asked[0].result(),
+            slurm=asked[1].result(),
+            runtimes=starting.result(),
+            page_size=os.sysconf("SC_PAGE_SIZE"),
+            user_namespaces=not namespaces_problem(roots)[0],
+            restricted_namespaces=restricted_namespaces(roots),
+            fuse=_is_open(roots.dev / "fuse"),
+            emulators=_emulators(roots),
+        )
+
+
+def _glibc() -> str | None:
+    """The C library that this interpreter runs on, which is the host's; None if it is no glibc."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return None
+    return version if name == "glibc" and version else None
+
+
+def cpu_of(cpuinfo: str) -> HostCpu:
+    """The processor that /proc/cpuinfo tells of; the first one's, where there are several."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    model = next((fields[key] for key in _MODELS if key in fields), "")
+    listed = next((fields[key].split() for key in _FEATURES if key in fields), [])
+    return HostCpu(model=model, features=tuple(sorted(listed)) or power_levels(model) or None)
+
+
+def _gpus(roots: Roots, programs: Programs, ask: Callable[[], nvml.NvmlReading]) -> HostGpus:
+    version = driver_version(roots)
+    found = HostGpus(
+        driver=NONE if version is None else version or None,
+        on_bus=_on_bus(roots.top / "sys"),
+        others=_others(roots.top / "sys"),
+        compat=_compat(roots.top / "usr/local"),
+        toolkit=programs.find("nvidia-container-cli") is not None,
+        cdi=any(list((roots.top / folder).glob("*nvidia*")) for folder in _CDI),
+    )
+    if version is None:
+        return replace(found, devices=())
+    reading = ask()
+    if reading.fault and reading.fault.name == nvml.LIBRARY_NOT_FOUND:
+        models = gpu_models(roots)
+        return replace(found, devices=tuple(HostGpu(model=one) for one in models) or None)
+    if reading.fault:
+        return replace(found, fault=f"{reading.fault.text} ({reading.fault.name})".strip())
+    return replace(found, devices=tuple(_device(gpu) for gpu in reading.gpus))
+
+
+def _device(gpu: nvml.Gpu) -> HostGpu:
+    """What counts for an image; a GPU that does not know MIG has none."""
+    capability = gpu.compute_capability.replace(".", "")
+    return HostGpu(
+        model=gpu.name,
+        capability=int(capability) if capability else None,
+        mig=gpu.mig_enabled if gpu.fault else bool(gpu.mig_enabled),
+        mig_instances=gpu.mig_devices,
+    )
+
+
+def _on_bus(sys: Path) -> int | None:
+    """Return how many GPUs of NVIDIA's are on the PCI bus; None where it is not to be seen."""
+    return len(nvml.pci_gpus(sys)) if (sys / "bus/pci/devices").is_dir() else None
+
+
+def _others(sys: Path) -> tuple[str, ...] | None:
+    """The makers of other GPUs on the PCI bus; None where it is not to be seen."""
+    folder = sys / "bus/pci/devices"
+    if not folder.is_dir():
+        return None
+    makers = {_MAKERS.get(_text(one / "vendor")) for one in folder.iterdir() if _computes(one)}
+    return tuple(sorted(name for name in makers if name))
+
+
+def _computes(device: Path) -> bool:
+    """Whether a PCI device is a GPU: a display, a 3D controller or a processing accelerator."""
+    return _text(device / "class").startswith(("0x03", "0x12"))
+
+
+def _is_open(device: Path) -> bool:
+    """Return whether ordinary users may read and write a device."""
+    try:
+        return device.stat().st_mode & _BOTH == _BOTH
+    except OSError:
+        return False
+
+
+def _compat(folder: Path) -> tuple[str, ...]:
+    """The CUDA releases of the cuda-compat packages that are installed."""
+    found = [_COMPAT.search(str(file)) for file in folder.glob("cuda-*/compat/libcuda.so.1")]
+    return tuple(sorted({one[1] for one in found if one}))
+
+
+def _emulators(roots: Roots) -> tuple[str, ...] | None:
+    """The architectures that binfmt_misc hands to an emulator, also within containers."""
+    folder = roots.proc / "sys/fs/binfmt_misc"
+    if not (folder / "status").exists():
+        return None
+    handlers = [one for one in handlers_of(folder) if one.enabled and "F" in one.flags]
+    return tuple(
+        name
+        for name, arch in facts.ARCHITECTURES.items()
+        if any(handler.serves(arch) for handler in handlers)
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,338 @@
+"""Whether what is known of an image agrees: its manifest, its evidence and its artifacts.
+
+A summary is never believed where the details are there. Main job, report, publish and pull judge by
+the functions here, and by nothing of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from builder.model.cells import FAILED, NONE, PASSED, SKIPPED
+from builder.model.exact_json import member, part
+from builder.model.manifest import Manifest, Outcome, required_runs
+from builder.model.package_indices import states_in
+from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
+
+CHECK = "agreement"  # the outcome that stands for a run whose evidence contradicts the manifest
+BENCH = "-bench"  # ends the names of evidence of measurements, of which manifests have no outcomes
+ALWAYS = ("formats-equal", "environment")  # the harness's own checks, part of every run
+MPI = "mpi"  # the check that every image with an MPI has
+_RESULTS = {"PASSED": PASSED, "WARNED": SKIPPED, "FAILED": FAILED}
+_WORST_LAST = (PASSED, SKIPPED, FAILED)
+# in-toto's Statement v1 is of that year: https://github.com/in-toto/attestation/releases
+_EARLIEST = dt.datetime(2023, 1, 1, tzinfo=dt.timezone.utc)
+_CLOCKS_DIFFER = dt.timedelta(days=1)
+
+Statement = Mapping[str, object]
+
+
+def required_checks(declared: Collection[str], mpi: str) -> set[str]:
+    """The checks that each run of an image's has to have, by those declared and by its MPI."""
+    return {*ALWAYS, *declared, *([MPI] if mpi != NONE else [])}
+
+
+def outcomes_of(result: TestResult) -> dict[str, str]:
+    """Each check's outcome in a test result: the worst that a list or its details say."""
+    outcomes = _listed(result)
+    for check, outcome in _details(result):
+        ranked = (outcome, outcomes.get(check, outcome))
+        outcomes[check] = max(ranked, key=_WORST_LAST.index)
+    return outcomes
+
+
+def wrong_numbers(data: Mapping[str, object]) -> list[int]:
+    """The numbers that ranks reported, where they are not 0 to `ranks` - 1; else none."""
+    numbers: list[int] = part(data, "rank_numbers") or []  # earlier programs report none
+    return numbers if numbers and numbers != [*range(member(data, "ranks"))] else []
+
+
+def run_faults(result: TestResult, *, arch: str = "") -> list[str]:
+    """Return where a test result contradicts itself on when and where it ran.
+
+    `arch` is the image's architecture, where known. Raises `ValueError` for times that are none.
+    """
+    run = result.run
+    host, is_emulated = run.host.arch, run.emulated
+    faults = [*_wrong_times(run.started, run.finished)]
+    if arch and is_emulated is not (host != arch):
+        how = "emulated" if is_emulated else "native"
+        faults.append(f"a run of {arch} on {host} is said to be {how}")
+    expected = arch or ("" if is_emulated else host)
+    for name, finding in result.checks:
+        seen = (finding.data or {}).get("uname", expected)
+        if expected and seen != expected:
+            faults.append(f"{name} saw {seen}, expected {expected}")
+    return faults
+
+
+def faults_of(
+    manifest: Manifest,
+    statements: Mapping[str, Statement | None],
+    *,
+    required: Collection[str] = (),
+    harness: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return where manifest and evidence contradict each other, or lack what has to be there.
+
+    `statements` are by the names that the manifest has for their files, None where one cannot be
+    read. `required` are checks that are declared beside those that the manifest lists. `harness`
+    has the digests of the scripts that ran the checks, where the builder's are known.
+    """
+    return [
+        *_wrong_summary(manifest),
+        *_wrong_runs(manifest, statements, {*required}),
+        *_wrong_harness(manifest, statements, harness or {}),
+    ]
+
+
+def formats_not_run(manifest: Manifest) -> list[str]:
+    """The formats in which no run of the checks is in a manifest; runs are `oci`, `oci-podman`."""
+    run = {name.partition("-")[0] for name in manifest.checks}
+    return sorted(manifest.artifacts.keys() - run)
+
+
+def checked_outcomes(
+    manifest: Manifest, run: str, statements: Mapping[str, Statement | None]
+) -> tuple[Outcome, ...]:
+    """The outcomes that a manifest has of a run; one more that failed, if evidence contradicts."""
+    ran = run.partition("-")[0]
+    is_emulated = manifest.emulated
+    if manifest.emulated_runs is not None:
+        is_emulated = run in manifest.emulated_runs
+    alone = dataclasses.replace(
+        manifest,
+        checks={run: manifest.checks[run]},
+        artifacts={name: one for name, one in manifest.artifacts.items() if name == ran},
+        launched={},
+        emulated=is_emulated,
+        emulated_runs=(run,) if is_emulated else (),
+    )
+    own = {file: one for file, one in statements.items() if _run_of(file) == run}
+    return as_judged(alone, faults_of(alone, own)).checks[run]
+
+
+def as_judged(manifest: Manifest, faults: Sequence[str]) -> Manifest:
+    """A manifest whose image failed, since something contradicts it; as it is without faults."""
+    if not faults:
+        return manifest
+    failure = Outcome(check=CHECK, outcome=FAILED, reason="; ".join(faults))
+    runs = {**dict.fromkeys(manifest.artifacts, ()), **manifest.checks}
+    checks = {
+        name: (*(one for one in outcomes if one.check != CHECK), failure)
+        for name, outcomes in runs.items()
+    }
+    return dataclasses.replace(manifest, outcome="failed", checks=checks)
+
+
+# ---- One statement ----
+
+
+def _listed(result: TestResult) -> dict[str, str]:
+    """The outcome that lists have of each check, the worst where several have it."""
+    lists = result.lists
+    listed = {PASSED: lists.passed, SKIPPED: lists.skipped, FAILED: lists.failed}
+    return {check: outcome for outcome in _WORST_LAST for check in listed[outcome]}
+
+
+def _details(result: TestResult) -> Iterator[tuple[str, str]]:
+    for name, finding in result.checks:
+        if finding.outcome not in _WORST_LAST:
+            raise ValueError(f"outcome {finding.outcome} of {name}")
+        yield name, finding.outcome
+
+
+def _wrong_lists(result: TestResult) -> Iterator[str]:
+    listed, details = _listed(result), dict(_details(result))
+    for check in sorted(listed.keys() | details.keys()):
+        if details.get(check) != listed.get(check):
+            yield (
+                f"{check} is {listed.get(check, 'not')} listed, "
+                f"and {details.get(check, 'missing')} in its details"
+            )
+    worst = max(outcomes_of(result).values(), key=_WORST_LAST.index, default=PASSED)
+    if _RESULTS.get(result.lists.result) != worst:
+        yield f"its result is {result.lists.result}, and its worst outcome {worst}"
+
+
+def _wrong_times(started: str, finished: str) -> Iterator[str]:
+    if _time(finished) < _time(started):
+        yield f"it ended at {finished}, before it began at {started}"
+
+
+def _impossible_times(manifest: Manifest, started: str, finished: str) -> Iterator[str]:
+    """Times at which an image cannot have run; `pull` leaves these to the policy's rule of age."""
+    latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCKS_DIFFER
+    if _time(started) < _EARLIEST or _time(finished) > latest:
+        yield f"it is said to have run from {started} to {finished}"
+    begun = manifest.started or started
+    if _time(started) < _time(begun) - _CLOCKS_DIFFER:
+        yield f"it is of {started}, before the image was made ({begun})"
+
+
+def _time(text: object) -> dt.datetime:
+    time = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    if time.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    return time
+
+
+# ---- A manifest and its statements ----
+
+
+def _wrong_summary(manifest: Manifest) -> Iterator[str]:
+    """Return where the manifest contradicts itself."""
+    if manifest.outcome != "verified":
+        return
+    for name in formats_not_run(manifest):
+        yield f"it is said to be verified, and its checks were not run as {name}"
+    for run in sorted(required_runs(manifest.checks)):
+        for one in manifest.checks[run]:
+            if one.outcome == FAILED:
+                yield f"it is said to be verified, and {one.check} failed in {run}"
+    if manifest.formats_equal is False:
+        yield "it is said to be verified, and its formats are not equal"
+    trees = {manifest.tree_digest, *(one.tree_digest for one in manifest.artifacts.values())}
+    if len(trees - {""}) > 1:
+        yield f"it has {len(trees - {''})} tree digests"
+    if manifest.proven_on_gpu and (unproven := sorted(_unproven(manifest))):
+        yield f"it is said to be proven on a GPU, and {unproven[0]} did not pass"
+
+
+def _unproven(manifest: Manifest) -> set[str]:
+    """The checks of a GPU that passed in no run of some format."""
+    passed = {
+        (run.partition("-")[0], one.check)
+        for run, outcomes in manifest.checks.items()
+        for one in outcomes
+        if one.outcome == PASSED or one.data.get("applies") is False
+    }
+    return {
+        check
+        for check in manifest.gpu_checks
+        for name in manifest.artifacts
+        if (name, check) not in passed
+    }
+
+
+def _wrong_runs(
+    manifest: Manifest, statements: Mapping[str, Statement | None], required: set[str]
+) -> Iterator[str]:
+    runs = _runs(manifest)
+    declared = {check.name for check in manifest.in_image_checks} | required
+    required = required_checks(declared, manifest.cell.mpi)
+    for name in sorted(runs.keys() - {_run_of(file) for file in statements}):
+        yield f"{name}: there is no evidence of this run"
+    emulated = set()
+    for file, statement in statements.items():
+        run = _run_of(file)
+        try:
+            lacking = required if run in manifest.checks else set()
+            outcomes = runs.get(run, None if run.endswith(BENCH) else {})
+            for fault in _wrong_run(manifest, statement or {}, outcomes, lacking):
+                yield f"{file}: {fault}"
+            if statement and result_of(statement).run.emulated:
+                emulated |= {run} & runs.keys()
+        except (LookupError, TypeError, ValueError, AttributeError):
+            yield f"{file}: this evidence is missing, or cannot be read"
+    # Ranks that were not started ran nowhere.
+    emulated -= {run for run, outcomes in runs.items() if {*outcomes.values()} == {SKIPPED}}
+    listed = emulated if manifest.emulated_runs is None else {*manifest.emulated_runs}
+    if listed != emulated or (runs and manifest.emulated is not bool(emulated)):
+        yield f"by its evidence the emulated runs are: {', '.join(sorted(emulated)) or 'none'}"
+
+
+def _wrong_harness(
+    manifest: Manifest,
+    statements: Mapping[str, Statement | None],
+    harness: Mapping[str, str],
+) -> Iterator[str]:
+    """Whether it was the builder's own scripts and programs that ran the checks of each run."""
+    programs = manifest.inputs.programs.items()
+    expected = {name.removeprefix("files/"): one[len("sha256:") :] for name, one in programs}
+    expected |= harness
+    for file, statement in statements.items():
+        if not expected or _run_of(file) not in manifest.checks:
+            continue
+        try:
+            checks = result_of(statement or {}).checks
+            [equal] = [finding.data for name, finding in checks if name == ALWAYS[0]]
+            found = member(equal, "harness")
+            unlike = sorted(path for path in expected if found.get(path) != expected[path])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            yield f"{file}: it does not say which scripts ran the checks"
+            continue
+        if unlike:
+            yield f"{file}: what ran the checks is not the builder's: {', '.join(unlike[:3])}"
+
+
+def _runs(manifest: Manifest) -> dict[str, dict[str, str]]:
+    """The outcomes that a manifest has of each run, by the names of their evidence."""
+    runs = {
+        name: {one.check: one.outcome for one in outcomes if one.check != CHECK}
+        for name, outcomes in manifest.checks.items()
+    }
+    for name, outcomes in (manifest.launched or {}).items():
+        runs |= {f"{name}-{one.check}": {one.check: one.outcome} for one in outcomes}
+    return runs
+
+
+def _run_of(file: str) -> str:
+    return Path(file).stem
+
+
+def _wrong_run(
+    manifest: Manifest,
+    statement: Statement,
+    outcomes: Mapping[str, str] | None,
+    required: set[str],
+) -> Iterator[str]:
+    """What of one statement contradicts the manifest, whose `outcomes` of that run these are.
+
+    They are None where a manifest has none of such a run.
+    """
+    if (statement["_type"], statement["predicateType"]) != (STATEMENT, TEST_RESULT):
+        yield "it is no test result"
+        return
+    result = result_of(statement)
+    yield from run_faults(result, arch=manifest.cell.arch)
+    yield from _wrong_lists(result)
+    yield from _wrong_subjects(manifest, result.subjects, of_all=bool(required))
+    found = outcomes_of(result)
+    if lacking := sorted(required - found.keys()):
+        yield f"it has no outcome of {', '.join(lacking)}"
+    if outcomes is not None and outcomes != found:
+        unlike = sorted(
+            check for check in {*found, *outcomes} if found.get(check) != outcomes.get(check)
+        )
+        yield f"the manifest has other outcomes of {', '.join(unlike)}"
+    yield from _impossible_times(manifest, result.run.started, result.run.finished)
+    yield from _wrong_ranks(result)
+    states = tuple(asdict(one) for one in states_in(manifest.inputs))
+    if result.run.indices not in (None, states):
+        yield "it names other states of package indices than the manifest"
+
+
+def _wrong_ranks(result: TestResult) -> Iterator[str]:
+    """Ranks of a check that passed which are not numbered from 0, each once."""
+    for name, finding in result.checks:
+        if finding.outcome == PASSED and (numbers := wrong_numbers(finding.data or {})):
+            yield f"the ranks of {name} are numbered {numbers}, and it passed"
+
+
+def _wrong_subjects(
+    manifest: Manifest, subjects: Mapping[str, str], *, of_all: bool
+) -> Iterator[str]:
+    """Launched ranks may speak for the artifact alone that they ran in."""
+    identifier = manifest.image
+    for name, artifact in manifest.artifacts.items():
+        found = subjects.get(f"{identifier}/{name}")
+        if found != artifact.digest and (of_all or found):
+            yield f"it is about {found or 'no'} {name}, not about {artifact.digest}"
+        tree = subjects.get(f"{identifier}/tree") or subjects.get(f"{identifier}/{name}/tree")
+        if of_all and artifact.tree_digest and tree != artifact.tree_digest:
+            yield f"its tree of {name} is {tree or 'missing'}, not {artifact.tree_digest}"

@@ -1,0 +1,157 @@
+"""Media types of published artifacts, and manifests that refer to an image by `subject`.
+
+SIF: what `apptainer pull oras://` takes, a single layer of that type
+(https://github.com/apptainer/apptainer/blob/main/internal/pkg/client/oras/oras.go). The tarball's
+type is this project's own: no standard has one for a plain root file system.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from builder.model import exact_json
+from builder.model.exact_json import MOST_VALUES
+from builder.registry.failures import WrongContent
+from builder.registry.references import Descriptor
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+EMPTY = "application/vnd.oci.empty.v1+json"
+EMPTY_CONTENT = b"{}"
+SIF = "application/vnd.sylabs.sif.layer.v1.sif"
+TARBALL = "application/vnd.build-images.charliecloud.v1.tar+gzip"
+STATEMENT = "application/vnd.in-toto+json"
+CYCLONEDX = "application/vnd.cyclonedx+json"
+# What an archive of `bundle` has besides images: docs/air-gap.md.
+PROJECT = "application/vnd.build-images.project.v1"
+BASE = "application/vnd.build-images.base.v1"
+REGISTRY_BASE = "application/vnd.build-images.registry-base.v1"
+SOURCES = "application/vnd.build-images.sources.v1"
+NATIVE = "application/vnd.build-images.native.v1"
+PACKAGES = "application/vnd.build-images.packages.v1"
+ARTIFACT_TYPES: Mapping[str, str] = {"sif": SIF, "charliecloud": TARBALL}  # by format
+TITLE = "org.opencontainers.image.title"
+
+
+def referrer(
+    layer: Descriptor, subject: Descriptor, *, artifact_type: str, annotations: Mapping[str, str]
+) -> bytes:
+    """Return the manifest of one file that belongs to an image; equal files give equal bytes."""
+    return as_bytes(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": artifact_type,
+            "config": Descriptor.of(EMPTY_CONTENT, EMPTY).as_json(),
+            "layers": [layer.as_json()],
+            "subject": subject.bare().as_json(),
+            **({"annotations": dict(annotations)} if annotations else {}),
+        }
+    )
+
+
+def as_bytes(value: object) -> bytes:
+    """Return JSON that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+LARGEST_MANIFEST = 4 << 20  # bytes; what the specification asks registries to take at least
+
+
+class Source(ABC):
+    """A repository that is read: manifests, blobs and referrers, each checked against its digest.
+
+    Every method may raise `NotThere`, `WrongContent`, and the errors of the place itself.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Return the name in errors: `quay.io/site/pytorch`."""
+
+    @abstractmethod
+    def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
+        """Return a manifest by tag, digest or descriptor, and its bytes.
+
+        Raises `WrongContent` when it has another digest or size than the one named, or more than
+        4 MiB.
+        """
+
+    @abstractmethod
+    def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
+        """Return the bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
+
+    @abstractmethod
+    def read_blob(
+        self,
+        blob: Descriptor,
+        path: Path,
+        *,
+        on_bytes: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Write a blob to a file, and check its digest; raises `WrongContent` without the file."""
+
+    @abstractmethod
+    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+        """Return the referrers of a manifest; of one artifact type, if one is named."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the requests of other threads; they raise `Interrupted`."""
+
+    def resolve(self, target: str) -> Descriptor:
+        """Return what a tag or a digest is now, computed from the manifest's bytes."""
+        return self.read(target)[0]
+
+    def manifest(self, target: str | Descriptor) -> bytes:
+        """Return the bytes of a manifest; see `read`."""
+        return self.read(target)[1]
+
+    def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
+        """Return a manifest or index as JSON; its `mediaType` is checked, if it has one."""
+        descriptor, content = self.read(target)
+        parsed = self.object_of(content, descriptor.digest, "manifest")
+        if parsed.get("mediaType", descriptor.media_type) != descriptor.media_type:
+            raise self.wrong(descriptor.digest, "its media type is not the one it is served with")
+        return descriptor, parsed
+
+    def object_of(
+        self, content: bytes, resource: str, kind: str, most: int | None = MOST_VALUES
+    ) -> dict[str, Any]:
+        """Return a JSON object of at most `most` values; raises `WrongContent` for others."""
+        return json_object(content, f"{self.name}: {resource}", kind, most)
+
+    def wrong(self, resource: str, reason: str) -> WrongContent:
+        """Return the error that refuses a resource."""
+        return WrongContent(f"{self.name}: {resource}: {reason}")
+
+
+def json_object(
+    content: bytes, where: str, kind: str = "manifest", most: int | None = MOST_VALUES
+) -> dict[str, object]:
+    """Return an untrusted JSON object; raises `WrongContent` for anything else."""
+    try:
+        value = exact_json.parsed(content, most=most)
+    except ValueError as error:
+        raise WrongContent(f"{where}: it is not JSON that can be relied on") from error
+    if not isinstance(value, dict):
+        raise WrongContent(f"{where}: it is no {kind}")
+    return value
+
+
+def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[Descriptor]:
+    """Return the descriptors that a manifest lists under a key: none without such a list."""
+    entries = manifest.get(key) or []
+    if not isinstance(entries, list):
+        raise WrongContent(f"{where}: its {key} are no list")
+    return [Descriptor.read(entry, where) for entry in entries]
+
+
+def blobs_of(manifest: Mapping[str, object], where: str) -> list[Descriptor]:
+    """Return the blobs that a manifest names, its configuration first; none of an index."""
+    config = [Descriptor.read(manifest["config"], where)] if "config" in manifest else []
+    return [*config, *descriptors(manifest, "layers", where)]

@@ -1,0 +1,163 @@
+"""Files that leave nothing half-made, whatever ends this process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.model.errors import BuildImagesError
+from builder.system.process import Processes
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        with partial.open("w") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        partial.rename(file)
+        fsync(file.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
+    """Write a file so that a reader sees all of it or the one before; others may write it, too.
+
+    `errors` says, as `str.encode` takes it, what comes of what is no Unicode. After a power cut the
+    file may be as it was before.
+    """
+    partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # its own name may be a long one
+    try:
+        partial.write_text(text, encoding="utf-8", errors=errors)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def fsync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk even if the power fails."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_files(folder: Path) -> None:
+    """Have the files right in a folder on disk, and their names: before it gets its own name."""
+    for one in folder.iterdir():
+        if one.is_file() and not one.is_symlink():
+            fsync(one)
+    fsync(folder)
+
+
+@contextlib.contextmanager
+def unnamed(folder: Path) -> Iterator[Path]:
+    """The path of an empty file that is in no folder, on the file system of one.
+
+    It is gone when it is closed, also if nobody is left to remove it.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        yield Path(f"/proc/self/fd/{file.fileno()}")
+
+
+def discard(file: Path) -> None:
+    """Remove a file, if it is there; an `unnamed` one goes by itself."""
+    with contextlib.suppress(PermissionError):
+        file.unlink(missing_ok=True)
+
+
+def note_use(record: Path) -> None:
+    """Note that something is of use: `gc` leaves what was so lately.
+
+    What another user shares is that one's to note, and to remove.
+    """
+    with contextlib.suppress(OSError):  # gone, another's, or on a file system that is read-only
+        os.utime(record)
+
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def read_regular(path: Path, limit: int | None = None, *, follow: bool = False) -> bytes:
+    """Return the bytes of a regular file, of which there are at most `limit`.
+
+    Raises `OSError` for anything else at that path: no pipe is waited for, and no link followed,
+    unless asked to `follow`.
+    """
+    flags = _FLAGS if follow else _FLAGS | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        content = file.read() if limit is None else file.read(limit + 1)
+    if limit is not None and len(content) > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
+
+
+def irregular(path: Path) -> Iterator[Path]:
+    """A path, and those below it, that lead neither to regular files nor to folders."""
+    for found in [path, *(path.rglob("*") if path.is_dir() else ())]:
+        if not (found.is_file() or found.is_dir()):
+            yield found
+
+
+_ESCAPE = re.compile(rb"\\([0-7]{3})")  # space, tab, newline and backslash, proc_pid_mountinfo(5)
+_TARGET = 4
+
+
+def mounted_below(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> list[Path]:
+    """Return where something is mounted at `folder` or below it, the last one mounted first.
+
+    `folder` is a real path, without links; `mounts` is in the format of `/proc/PID/mountinfo`.
+    """
+    lines = mounts.read_bytes().splitlines()
+    targets = [Path(_unescaped(line.split(b" ")[_TARGET])) for line in lines]
+    return [one for one in reversed(targets) if one == folder or folder in one.parents]
+
+
+def _unescaped(field: bytes) -> str:
+    found = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field)
+    return found.decode(errors="surrogateescape")
+
+
+def type_of(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system that a folder is on, as `tmpfs`; empty if nothing says it."""
+    found, longest = "", -1
+    real = folder.resolve()
+    for line in mounts.read_bytes().splitlines():
+        fields, _, rest = line.partition(b" - ")
+        target = Path(_unescaped(fields.split(b" ")[_TARGET]))
+        if (target == real or target in real.parents) and len(target.parts) >= longest:
+            found, longest = rest.split(b" ")[0].decode(), len(target.parts)
+    return found
+
+
+def as_root_of_own() -> tuple[str, ...]:
+    """The words before a command that is to be root and to mount, where nobody else sees it.
+
+    `buildah unshare` reads sub-ids as newuidmap does, and is there wherever images are built.
+    """
+    return ("unshare", "--mount") if os.geteuid() == 0 else ("buildah", "unshare")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder if it is there, also with what sub-ids own in it.
+
+    Processes of a run that was interrupted start nothing more, so these are others.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.geteuid() != 0 and os.path.lexists(folder):
+        with contextlib.suppress(BuildImagesError):
+            Processes().capture([*as_root_of_own(), "rm", "-rf", "--", folder], check=False)

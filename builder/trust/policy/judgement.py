@@ -1,0 +1,158 @@
+"""All rules of a policy, applied to what was gathered about one image."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from builder.model.errors import counted
+from builder.trust.policy import rules
+from builder.trust.policy.evidence import choose, trusted
+from builder.trust.policy.records import (
+    EVIDENCE,
+    PROVENANCE,
+    REFUSED,
+    Evidence,
+    Gathered,
+    Previous,
+    Provenance,
+    Ruling,
+    not_asked,
+    passed,
+    refused,
+)
+from builder.trust.policy.rules import day_of, digests_of, short
+from builder.trust.policy.site_policy import Policy
+
+_ON_PURPOSE = "name it by digest, or say rollback: accepted, if it is meant"
+WITHOUT_DIGESTS = "say rollback: accepted in the policy, if it is meant"  # where tags alone name it
+
+
+def rollback(policy: Policy, found: Gathered) -> Ruling:
+    """What a tag names now is not older than what it named at the last pull."""
+    rule, last = "rollback", found.previous
+    if not policy.rollback:
+        return not_asked(rule, "the policy accepts older images")
+    if last is None:
+        return not_asked(rule, "nothing was pulled under this reference before")
+    if last.digest == found.image.digest:
+        return passed(rule, "the same image as at the last pull")
+    return _by_time(rule, times_of(found), last)
+
+
+def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Ruling:
+    for kind in ("provenance", "created", "evidence"):
+        if kind in last.times and kind not in now:
+            reason = f"the image at the last pull had a time by its {kind}, and this one has none"
+            return refused(rule, reason, _ON_PURPOSE)
+        if kind not in last.times or now[kind] == last.times[kind]:
+            continue
+        days = f"{day_of(now[kind])}, after {day_of(last.times[kind])}"
+        if now[kind] > last.times[kind]:
+            return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
+        reason = f"older than at the last pull, by its {kind}: {day_of(now[kind])}"
+        return refused(rule, reason, _ON_PURPOSE)
+    reason = f"another image than at the last pull ({short(last.digest)}), and nothing says which "
+    return refused(rule, reason + "is newer", _ON_PURPOSE)
+
+
+def times_of(found: Gathered) -> dict[str, dt.datetime]:
+    """When an image came to be: by its provenance, by itself, by its first evidence."""
+    digests = digests_of(found)
+    contents = [
+        proof.content
+        for kind in (PROVENANCE, EVIDENCE)
+        for proof in trusted(found.proofs, kind, digests)
+    ]
+    built = [c.finished for c in contents if isinstance(c, Provenance) and c.finished]
+    checked = [c.finished for c in contents if isinstance(c, Evidence)]
+    times = {"provenance": max(built, default=None), "evidence": min(checked, default=None)}
+    times["created"] = found.image.created
+    return {kind: time for kind, time in times.items() if time is not None}
+
+
+_FIX = "ask whoever published the image to build it again, or raise evidence.max_index_age"
+
+
+def package_index(policy: Policy, found: Gathered) -> Ruling:
+    """The image was made with indices of packages that are not too old by now.
+
+    Nor were they in the place of newer ones that the mirror had not whole.
+    """
+    rule, limit = "package index", policy.evidence.max_index_age
+    if limit is None:
+        return not_asked(rule, "the policy sets no evidence.max_index_age")
+    runs = choose(policy, found).runs
+    if not runs:
+        return not_asked(rule, "there is no evidence that counts")
+    known = [one.packages for one in runs if one.packages]
+    if not known:
+        return refused(rule, "no evidence says how old the image's package indices are", _FIX)
+    most = counted(limit.days, "day")
+    date, behind = min(one.date for one in known), max(one.behind_days for one in known)
+    shown = f"{date.date().isoformat()}, {counted((found.now - date).days, 'day')} ago"
+    if found.now - date > limit:
+        return refused(rule, f"its packages are of {shown}; at most {most} are allowed", _FIX)
+    if behind > limit.days:
+        reason = f"a package index was {behind} days behind its mirror; at most {most} are allowed"
+        return refused(rule, reason, _FIX)
+    return passed(rule, f"its packages are of {shown}")
+
+
+# In the order in which they are shown. `rules.tree` is asked when the layers are there.
+RULES: tuple[Callable[[Policy, Gathered], Ruling], ...] = (
+    rules.identity,
+    rules.architecture,
+    rules.signature,
+    rules.dates,
+    rules.evidence,
+    rules.checks,
+    rules.age,
+    package_index,
+    rules.artifact,
+    rules.provenance,
+    rules.bill,
+    rules.contract,
+    rollback,
+)
+RULE_NAMES = (
+    "identity",
+    "architecture",
+    "signature",
+    "dates",
+    "evidence",
+    "checks",
+    "age",
+    "package index",
+    "artifact",
+    "provenance",
+    "sbom",
+    "host contract",
+    "rollback",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """Every ruling. `evidence` are the digests of the evidence that counted, the newest first;
+    `tree` is the tree digest that the newest is about."""
+
+    rulings: tuple[Ruling, ...]
+    evidence: tuple[str, ...] = ()
+    tree: str = ""
+
+    @property
+    def refused(self) -> tuple[Ruling, ...]:
+        """The rulings that refuse the image; it is accepted if there are none."""
+        return tuple(one for one in self.rulings if one.result == REFUSED)
+
+
+def judge(policy: Policy, gathered: Gathered) -> Judgement:
+    """Apply every rule, also after one has refused: all reasons are shown at once."""
+    chosen = choose(policy, gathered)
+    return Judgement(
+        rulings=tuple(rule(policy, gathered) for rule in RULES),
+        evidence=tuple(one.digest for one in chosen.proofs),
+        tree=chosen.runs[0].tree if chosen.runs else "",
+    )

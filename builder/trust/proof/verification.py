@@ -1,0 +1,290 @@
+"""What a set of public keys vouches for: signatures and statements about one image.
+
+A signature is checked before anything of what it covers is read. What cannot be relied on is
+listed with the reason, and stops nothing: whoever may write to a registry can attach rubbish.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from builder.model.exact_json import part
+from builder.trust.proof import attachments, manifests, statements
+from builder.trust.proof.attachments import (
+    CONTAINER_SIGNATURE,
+    EXPIRED_KEY,
+    KEYLESS,
+    MALFORMED,
+    MAX_ATTACHMENTS,
+    MAX_CLAIMS,
+    MAX_PAYLOAD,
+    OTHER_SUBJECT,
+    SIGNATURE_NOTE,
+    SIMPLE_SIGNING,
+    TOO_LARGE,
+    WRONG_KEY,
+    WRONG_TYPE,
+    Attachment,
+    Attestation,
+    Descriptor,
+    Rejection,
+    Signature,
+    Unusable,
+    Verdict,
+)
+from builder.trust.proof.keys import PublicKey
+from builder.trust.proof.statements import SIGN, Envelope
+
+if TYPE_CHECKING:
+    from builder.trust.proof.certified import Allowance
+    from builder.trust.proof.roots import Roots
+
+CLASSIC, BUNDLED = "classic", "bundle"
+_SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrustedKey:
+    """A key that is trusted, up to a time if it has one; `name` is how people call it."""
+
+    key: PublicKey
+    name: str
+    until: dt.datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrustedIdentity:
+    """Somebody who signs by certificates, and is trusted, up to a time if it has one.
+
+    `glob` is over what certificates call them, `issuer` is who knows them by that name, and `roots`
+    are whom that is believed.
+    """
+
+    glob: str
+    issuer: str
+    roots: Roots
+    until: dt.datetime | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.glob} ({self.issuer})"
+
+    def is_of(self, subject: str, issuer: str) -> bool:
+        """Return whether somebody is meant.
+
+        A glob with `@` is two, of what stands before the first one and behind it. A branch may
+        be called `x@refs/heads/main`, and is not the branch `main`.
+        """
+        if "@" not in self.glob:
+            return issuer == self.issuer and fnmatchcase(subject, self.glob)
+        parts = zip(subject.partition("@"), self.glob.partition("@"), strict=True)
+        return issuer == self.issuer and all(fnmatchcase(one, glob) for one, glob in parts)
+
+
+Trusted = TrustedKey | TrustedIdentity
+
+
+def verified(
+    digest: str, found: Iterable[Attachment], trusted: Sequence[Trusted], *, now: dt.datetime
+) -> Verdict:
+    """What those who are trusted vouch for of an image, `sha256:…`, among what is attached to it.
+
+    `found` are the manifests that refer to the image and those at its classic tags, with the blobs
+    that `manifests.layers_of` names. Manifests of other things are passed over.
+    """
+    gathered = _Gathered(digest=digest, trusted=trusted, now=now)
+    for number, one in enumerate(found):
+        if number >= MAX_ATTACHMENTS:
+            reason = f"more than {MAX_ATTACHMENTS} things are attached; the rest was not read"
+            gathered.reject(Unusable(TOO_LARGE, reason), digest)
+            break
+        gathered.read(one)
+    return gathered.verdict()
+
+
+class _Gathered:
+    """What was found so far of one image."""
+
+    def __init__(self, *, digest: str, trusted: Sequence[Trusted], now: dt.datetime) -> None:
+        self._digest, self._now = digest, now
+        self._trusted = [one for one in trusted if isinstance(one, TrustedKey)]
+        self._identities = [one for one in trusted if isinstance(one, TrustedIdentity)]
+        self._signatures: list[Signature] = []
+        self._attestations: list[Attestation] = []
+        self._rejected: list[Rejection] = []
+        self._seen: set[str] = set()
+        self._claims = 0
+        self._allowance: Allowance | None = None
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            signatures=tuple(self._signatures),
+            attestations=tuple(self._attestations),
+            rejected=tuple(self._rejected),
+        )
+
+    def reject(self, error: Unusable, source: str, form: str = "") -> None:
+        self._rejected.append(
+            Rejection(kind=error.kind, reason=error.reason, source=source, format=form)
+        )
+
+    def read(self, one: Attachment) -> None:
+        """Read one manifest; what it holds is counted, or rejected layer by layer."""
+        source = one.digest
+        try:
+            layers = manifests.layers_of(one.manifest)
+            subject = manifests.subject_of(one.manifest) if layers else ""
+        except Unusable as error:
+            self.reject(error, source)
+            return
+        self._claims += len(layers)
+        if self._claims > MAX_CLAIMS:
+            reason = f"more than {MAX_CLAIMS} things are claimed; the rest was not read"
+            self.reject(Unusable(TOO_LARGE, reason), source)
+            return
+        for layer in layers:
+            form = BUNDLED if layer.media_type in manifests.BUNDLES else CLASSIC
+            try:
+                self._check_subject(subject)
+                self._reader(layer)(manifests.content_of(one, layer), layer, source)
+            except Unusable as error:
+                self.reject(error, source, form)
+
+    def _check_subject(self, subject: str) -> None:
+        if subject not in {"", self._digest}:
+            raise Unusable(OTHER_SUBJECT, f"the manifest refers to {subject}")
+
+    def _reader(self, layer: Descriptor) -> Callable[[bytes, Descriptor, str], None]:
+        if layer.media_type == SIMPLE_SIGNING:
+            return self._simple
+        return self._bundle if layer.media_type in manifests.BUNDLES else self._attestation
+
+    def _simple(self, payload: bytes, layer: Descriptor, source: str) -> None:
+        signature = attachments.base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
+        keys = self._vouching(lambda key: key.verifies(signature, payload))
+        claim = attachments.json_object(payload, "the payload", limit=MAX_PAYLOAD)
+        if part(claim, "critical", "type") != CONTAINER_SIGNATURE:
+            raise Unusable(WRONG_TYPE, f"the payload is not a {CONTAINER_SIGNATURE}")
+        about = part(claim, "critical", "image", "docker-manifest-digest")
+        if about != self._digest:
+            raise Unusable(OTHER_SUBJECT, f"the signature is of {ascii(about)[:80]}")
+        reference = part(claim, "critical", "identity", "docker-reference")
+        if not isinstance(reference, str):
+            raise Unusable(MALFORMED, "the payload names no image")
+        self._signatures.append(
+            Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
+        )
+
+    def _attestation(self, content: bytes, _layer: Descriptor, source: str) -> None:
+        value = attachments.json_object(content, "the envelope", limit=MAX_PAYLOAD)
+        envelope = statements.envelope_of(value)
+        self._statement(envelope, self._keys_of(envelope), source, CLASSIC)
+
+    def _bundle(self, content: bytes, layer: Descriptor, source: str) -> None:
+        value = attachments.json_object(content, "the bundle", limit=MAX_PAYLOAD)
+        if value.get("mediaType") not in manifests.BUNDLES:
+            raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
+        envelope = statements.envelope_of(_enveloped(value))
+        if _is_certified(value):
+            if layer.digest in self._seen:
+                return  # it takes long, and says nothing new, however often it is named
+            self._seen.add(layer.digest)
+            signer, names = self._certified(value, envelope)
+            self._statement(envelope, names, source, BUNDLED, signer=signer)
+        else:
+            self._statement(envelope, self._keys_of(envelope), source, BUNDLED)
+
+    def _statement(
+        self, envelope: Envelope, keys: tuple[str, ...], source: str, form: str, signer: str = ""
+    ) -> None:
+        statement = statements.statement_of(envelope.payload, self._digest)
+        if statement["predicateType"] == SIGN:
+            self._signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
+            return
+        self._attestations.append(
+            Attestation(
+                statement=statement,
+                payload=envelope.payload,
+                keys=keys,
+                source=source,
+                format=form,
+            )
+        )
+
+    def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
+        """The names of the trusted keys that signed an envelope; raises `Unusable` if none did."""
+        return self._vouching(lambda key: bool(statements.signed_by(envelope, [key])))
+
+    def _vouching(self, signed: Callable[[PublicKey], bool]) -> tuple[str, ...]:
+        """The names of the trusted keys that signed; raises `Unusable` if none did."""
+        signers = [one for one in self._trusted if signed(one.key)]
+        if not signers:
+            raise Unusable(WRONG_KEY, "no trusted key signed this, or it was changed since")
+        return self._still(signers)
+
+    def _certified(
+        self, bundle: Mapping[str, object], envelope: Envelope
+    ) -> tuple[str, tuple[str, ...]]:
+        """Who signed, and as which of the trusted identities; raises `Unusable` if as none."""
+        if not self._identities:
+            raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
+        # What is signed by keys, as most is, needs nothing of certificates.
+        from builder.trust.proof.certified import Allowance, certified  # noqa: PLC0415
+        from builder.trust.proof.chains import NO_AUTHORITY  # noqa: PLC0415
+
+        if len(envelope.signatures) != 1:
+            raise Unusable(MALFORMED, "a certificate, and not one signature")
+        [signature] = envelope.signatures
+        self._allowance = self._allowance or Allowance()
+        signers, errors, who = list[TrustedIdentity](), [], ""
+        for roots in {id(one.roots): one.roots for one in self._identities}.values():
+            some = [one for one in self._identities if one.roots is roots]
+            try:
+                found = certified(
+                    bundle,
+                    envelope.signed,
+                    signature,
+                    roots,
+                    payload=envelope.payload,
+                    allowance=self._allowance,
+                    wanted=lambda *who, some=some: any(one.is_of(*who) for one in some),
+                )
+                if found.last > self._now + _SKEW:
+                    late = f"{found.last:%Y-%m-%d %H:%M} UTC"
+                    raise Unusable(MALFORMED, f"signed in the future, {late}")  # noqa: TRY301
+            except Unusable as error:
+                errors.append(error)
+                continue
+            signers += [one for one in some if one.is_of(found.subject, found.issuer)]
+            who = f"{found.subject} ({found.issuer})"
+        if not signers:
+            raise next((one for one in errors if one.reason != NO_AUTHORITY), errors[0])
+        return who, self._still(signers)
+
+    def _still(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
+        """The names of those that are trusted to this day; raises `Unusable` if none is."""
+        valid = [one for one in signers if one.until is None or self._now <= one.until]
+        if not valid:
+            ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)
+            raise Unusable(EXPIRED_KEY, f"the signer is trusted no more: {ended}")
+        return tuple(one.name for one in valid)
+
+
+def _is_certified(bundle: Mapping[str, object]) -> bool:
+    """Return whether a bundle is signed by a certificate, and not by a key."""
+    material = bundle.get("verificationMaterial")
+    return isinstance(material, dict) and bool(
+        material.keys() & {"certificate", "x509CertificateChain"}
+    )
+
+
+def _enveloped(value: Mapping[str, object]) -> dict[str, object]:
+    """The DSSE envelope of a bundle; raises `Unusable`."""
+    envelope = value.get("dsseEnvelope")
+    if not isinstance(envelope, dict):
+        raise Unusable(WRONG_TYPE, "the bundle holds no DSSE envelope")
+    return envelope

@@ -1,0 +1,163 @@
+"""Runs in which nothing passed: whether the machine, and not the image, is why.
+
+What a machine lacks says nothing of an image, so nothing is recorded of such a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import platform
+import struct
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from builder import facts
+from builder.artifacts import oci
+from builder.build.engines import Tools
+from builder.host import doctor as examination
+from builder.model import FAILED, Outcome
+from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.verify.container_output import LONGEST, readable
+from builder.verify.runners import Container, Kind
+
+_FULL = ("no space left on device", "disk quota exceeded")
+
+
+def machines_fault(
+    kind: Kind,
+    container: Container,
+    arch: str,
+    outcomes: Iterable[Outcome],
+    error: StepFailed | None = None,
+) -> str:
+    """Why this machine cannot run an image's checks; empty if it can, or if one of them passed.
+
+    `error` is why the container did not start, if it did not. To find out takes some seconds.
+    """
+    if any(one.outcome != FAILED for one in outcomes):
+        return ""
+    if error and any(text in error.said() for text in _FULL):
+        return f"{container.tools.home.path}: the disk is full"
+    return _lacking(kind, container.tools, arch) or runs_nothing(kind, container)
+
+
+def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
+    """What doctor finds missing for a runner."""
+    home = tools.home
+    diagnosis = examination.examine(tools.processes, home=home.path, search_path=home.search_path())
+    lacking = examination.lacking_for(diagnosis, kind.name, arch)
+    return "; ".join(f"{item.title}: {item.text}" for item in lacking)
+
+
+def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisite:
+    """The error of a verification for which this machine lacks something."""
+    lines = [f"{identifier}: this machine lacks what its checks need. Not tried, nor recorded:"]
+    lines += [f"  {name}: {reason}" for name, reason in untried.items()]
+    return MissingPrerequisite(
+        "\n".join(lines), hint="'build-images doctor' shows all that this machine has"
+    )
+
+
+PROGRAM = "/ends"
+_TIMEOUT_S = 60.0
+# exit(0) as machine code, by each architecture's system call: syscall(2)
+_CODE = {
+    "x86_64": "b83c000000 31ff 0f05",  # mov eax, 60; xor edi, edi; syscall
+    "aarch64": "000080d2 a80b80d2 010000d4",  # mov x0, 0; mov x8, 93; svc 0
+    "ppc64le": "01000038 00006038 02000044",  # li r0, 1; li r3, 0; sc
+}
+_ELF_V2 = {"ppc64le": 2}  # e_flags: the ABI
+_ADDRESS, _PAGE = 0x10000000, 0x10000
+# What runtimes mount on, or write over.
+_FOLDERS = (
+    *("ch", "dev", "etc", "home", "mnt", "proc", "root", "run", "sys", "tmp", "var", "var/tmp"),
+)
+_FILES = ("ch/environment", "etc/group", "etc/hosts", "etc/passwd", "etc/resolv.conf")
+
+
+def runs_nothing(kind: Kind, container: Container) -> str:
+    """Why a runner does not run a program that only ends; empty if it does, or nobody can tell."""
+    if platform.machine() not in _CODE:
+        return ""
+    with tempfile.TemporaryDirectory(dir=container.work, prefix="control-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        control = dataclasses.replace(
+            container, artifact=_image(kind.format, folder), directory="/", gpu=False, data=None
+        )
+        try:
+            with kind.open(control) as runner:
+                done = getattr(runner, "inner", runner).run([PROGRAM], timeout_s=_TIMEOUT_S)
+        except StepFailed as error:
+            return _shown(error.tail, error.message)
+    lines = done.stderr.strip().splitlines()
+    return _shown(lines, f"exit status {done.returncode}") if done.returncode else ""
+
+
+def ending_program(arch: str) -> bytes:
+    """A static ELF program that only ends: https://refspecs.linuxfoundation.org/elf/elf.pdf"""
+    code = bytes.fromhex(_CODE[arch])
+    header, table = 64, 56
+    start = header + table
+    size = start + len(code)
+    head = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01",
+        2,  # ET_EXEC
+        facts.ARCHITECTURES[arch].elf_machine,
+        1,
+        *(_ADDRESS + start, header, 0, _ELF_V2.get(arch, 0)),
+        *(header, table, 1, 0, 0, 0),
+    )
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _ADDRESS, _ADDRESS, size, size, _PAGE)
+    return head + segment + code
+
+
+def _image(artifact_format: str, folder: Path) -> Path:
+    """The control as an artifact of a format; in the place of a SIF a folder, which runs as one."""
+    rootfs = folder / "rootfs.tar"
+    _write_tree(rootfs)
+    if artifact_format == "charliecloud":
+        target = folder / "image.tar.gz"
+        target.write_bytes(gzip.compress(rootfs.read_bytes()))
+        return target
+    if artifact_format == "sif":
+        return _unpacked(rootfs, folder / "sandbox")
+    architecture, archive = facts.ARCHITECTURES[platform.machine()].oci, folder / "image.tar"
+    oci.write_archive(rootfs, archive, architecture=architecture, environment={}, name="control")
+    return _unpacked(archive, folder / "image.oci")
+
+
+def _write_tree(target: Path) -> None:
+    program = ending_program(platform.machine())
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in _FOLDERS:
+            member = tarfile.TarInfo(name)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(member)
+        for name, mode, data in (
+            *((one, 0o644, b"") for one in _FILES),
+            (PROGRAM[1:], 0o755, program),
+        ):
+            member = tarfile.TarInfo(name)
+            member.mode, member.size = mode, len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+def _unpacked(archive: Path, target: Path) -> Path:
+    target.mkdir()
+    with tarfile.open(archive) as tar:
+        # An attribute: Debian 12's Python has no argument for it, and Python 3.14 needs it.
+        tar.extraction_filter = lambda member, _: member
+        tar.extractall(target)  # noqa: S202 - what was written here
+    return target
+
+
+def _shown(lines: Sequence[str], otherwise: str) -> str:
+    """The last line that tells something: Buildah's ends with the status of its second self."""
+    telling = [line for line in lines if line != "Error: exit status 1"]
+    return readable((telling or [otherwise])[-1][:LONGEST])

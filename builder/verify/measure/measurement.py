@@ -1,0 +1,283 @@
+"""What is measured, and what came of it: one frozen value for a whole measurement."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.records import plain, write
+from builder.verify import HostFacts
+
+BARE = "bare"
+COLLAPSE_CHECK = "collapse"
+BUSY = 0.2  # with so much of its cores taken by others, a machine compares nothing
+FLOOR = 0.5  # below half of bare, something is broken; above it, figures are for people to judge
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """One figure that a program finds.
+
+    `name` is for programs to read, `unit` for people. `metric` is the name that Prometheus knows
+    it by, which ends with its base unit, and `scale` what a value is multiplied by to be in that:
+    https://prometheus.io/docs/practices/naming/#base-units
+    """
+
+    name: str
+    title: str
+    unit: str
+    metric: str
+    scale: float
+    more_is_better: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuUse:
+    """What a GPU did: `busy` is the share of the time, 0 to 1. None is what it does not say."""
+
+    index: int
+    busy: float | None = None
+    memory_bytes: int | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The whole machine at one moment, `at_s` seconds after the run began.
+
+    `cpu` is the share of the time since the sample before in which its cores were busy, 0 to 1 for
+    all cores together. `memory_bytes` is what is in use and could not be had by dropping caches.
+    """
+
+    at_s: float
+    cpu: float
+    memory_bytes: int
+    gpus: tuple[GpuUse, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """What a run took of the whole machine: time to completion, cores, memory, GPUs.
+
+    `cpu` is the mean over the run, memory the most, and for each GPU the mean share of the time
+    and the most memory and power. `no_gpus` says why GPUs could not be asked, or not to the end.
+    """
+
+    seconds: float
+    cpu: float
+    memory_bytes: int
+    gpus: tuple[GpuUse, ...] = ()
+    no_gpus: str = ""
+    samples: tuple[Sample, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OneRun:
+    """One program's run in one place: values by quantity, or the `problem` why there are none."""
+
+    round: int
+    place: str
+    program: str
+    use: Use
+    values: Mapping[str, float] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """What the runs of one program in one place took, over all rounds.
+
+    Time and share of the cores are medians, memory the most; `gpus` is the mean share of the time
+    in which GPUs were busy, None where none was sampled.
+    """
+
+    program: str
+    place: str
+    seconds: float
+    cpu: float
+    memory_bytes: int
+    gpus: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlaceFacts:
+    """Where programs ran: `bare`, or what evidence calls a format's run; by which program."""
+
+    name: str
+    runner: str
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The median of some values, and the lowest and the highest of them."""
+
+    median: float
+    lowest: float
+    highest: float
+    count: int
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """Of at least one value."""
+        middle = statistics.median(values)
+        return cls(median=middle, lowest=min(values), highest=max(values), count=len(values))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A quantity in one place.
+
+    `ratio` compares it with bare, round by round: 1 is as fast, 2 twice as fast, whether the
+    quantity is a rate or a time. `problem` says why there are no values, or none of bare.
+    """
+
+    quantity: Quantity
+    program: str
+    place: str
+    values: Spread | None = None
+    ratio: Spread | None = None
+    problem: str = ""
+
+    def is_below(self, floor: float) -> bool:
+        """Return whether half of the rounds or more were below a share of bare."""
+        return self.ratio is not None and self.ratio.median < floor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A whole measurement of one image. Times are in UTC, as ISO 8601.
+
+    `emulator` is what ran the image's code, bare as well, if it is not this machine's processor;
+    `bare` says how the image's root file system was entered there. `sizes` are those of the
+    programs. `others` is the share of the cores that was busy before each round, when nothing of
+    ours ran.
+    """
+
+    image: str
+    arch: str
+    host: HostFacts
+    emulator: str
+    bare: str
+    started: str
+    finished: str
+    repeats: int
+    sizes: Mapping[str, int]
+    places: tuple[PlaceFacts, ...]
+    rows: tuple[Row, ...]
+    runs: tuple[OneRun, ...]
+    others: tuple[float, ...] = ()
+    floor: float = FLOOR
+
+    @property
+    def is_disturbed(self) -> bool:
+        """True if others took the machine's cores in half of the rounds or more."""
+        return bool(self.others) and statistics.median(self.others) > BUSY
+
+    @property
+    def completions(self) -> tuple[Completion, ...]:
+        """Times to completion, and what the machine did meanwhile, of what ran."""
+        groups: dict[tuple[str, str], list[Use]] = {}
+        for run in self.runs:
+            if not run.problem:
+                groups.setdefault((run.program, run.place), []).append(run.use)
+        return tuple(_completion(*ran, uses) for ran, uses in groups.items())
+
+    @property
+    def no_gpus(self) -> str:
+        """Why GPUs could not be sampled, or not to the end; empty where nothing was amiss."""
+        return next((run.use.no_gpus for run in self.runs if run.use.no_gpus), "")
+
+    def collapse_in(self, place: str) -> Outcome:
+        """The one check of a measurement: nothing is below the floor, and everything ran.
+
+        On a machine that others keep busy, what is slow may be so by chance: then it is skipped.
+        So it is where bare could not run a program, which may be the machine's doing.
+        """
+        untold = {row.program: row.problem for row in self.rows if row.place == BARE}
+        untold = {program: problem for program, problem in untold.items() if problem}
+        here = [row for row in self.rows if row.place == place]
+        mine = [row for row in here if row.program not in untold]
+        unknown = "; ".join(
+            f"cannot tell of {program}, as it did not run bare: {problem}"
+            for program, problem in untold.items()
+        )
+        found = [_reason(row, self.floor) for row in mine]
+        problems = list(dict.fromkeys(one for one in found if one))
+        data = {row.quantity.name: round(row.ratio.median, 3) for row in mine if row.ratio}
+        if problems:
+            outcome, reason = FAILED, "; ".join(problems)
+            if self.is_disturbed and not any(row.problem for row in mine):
+                busy = statistics.median(self.others)
+                outcome = SKIPPED
+                reason = f"cannot tell, as others kept {busy:.0%} of the cores busy: {reason}"
+            reason = "; ".join(filter(None, [reason, unknown]))
+            return Outcome(check=COLLAPSE_CHECK, outcome=outcome, reason=reason, data=data)
+        if unknown:
+            return Outcome(check=COLLAPSE_CHECK, outcome=SKIPPED, reason=unknown, data=data)
+        slowest = min(mine, key=lambda row: row.ratio.median if row.ratio else 0)
+        assert slowest.ratio is not None
+        return Outcome(
+            check=COLLAPSE_CHECK,
+            outcome=PASSED,
+            reason=f"{len(data)} figures at {slowest.ratio.median:.2f} of bare or more "
+            f"(least: {slowest.quantity.title}); {self.repeats} rounds",
+            data=data,
+        )
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """That check, by the name of each place but bare."""
+        return {one.name: self.collapse_in(one.name) for one in self.places if one.name != BARE}
+
+    @property
+    def has_collapsed(self) -> bool:
+        """True if the check failed in one of the formats."""
+        return any(one.outcome == FAILED for one in self.outcomes.values())
+
+    def as_json(self, *, with_runs: bool = True) -> dict[str, object]:
+        """As data; without the runs, what a manifest keeps."""
+        found = {**write(self), "no_gpus": self.no_gpus}
+        found |= {"completions": plain(self.completions), "outcomes": plain(self.outcomes)}
+        if not with_runs:
+            del found["runs"]
+        return found
+
+
+def _completion(program: str, place: str, uses: Sequence[Use]) -> Completion:
+    busy = [gpu.busy for use in uses for gpu in use.gpus if gpu.busy is not None]
+    return Completion(
+        program=program,
+        place=place,
+        seconds=statistics.median(use.seconds for use in uses),
+        cpu=statistics.median(use.cpu for use in uses),
+        memory_bytes=max(use.memory_bytes for use in uses),
+        gpus=statistics.fmean(busy) if busy else None,
+    )
+
+
+def _reason(row: Row, floor: float) -> str:
+    if row.problem:
+        return f"{row.program}: {row.problem}"
+    if row.is_below(floor):
+        assert row.ratio is not None
+        return f"{row.quantity.title}: {row.ratio.median:.2f} of bare, less than {floor}"
+    return ""
+
+
+class Unreadable(Exception):
+    """A program printed something else than its figures."""
+
+
+def number(text: object, name: str) -> float:
+    """A figure, which has to be above zero; raises `Unreadable`."""
+    try:
+        found = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise Unreadable(f"it gives no {name}: {str(text)[:40]!r}") from None
+    if not math.isfinite(found) or found <= 0:
+        raise Unreadable(f"its {name} is {text}")
+    return found

@@ -1,0 +1,243 @@
+"""An image built again, away from everything, and compared with itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from builder.artifacts import oci
+from builder.artifacts.compare import Difference, layout_differences, tarball_difference
+from builder.build.at_work import using
+from builder.build.base_store import StoredBase
+from builder.build.engines import ENGINES, Tools
+from builder.build.inputs import fetched, sources_of, store_of
+from builder.build.packing import Packer, file_digest
+from builder.build.run import Run, Timer, downloading
+from builder.build.stages import brought_bases, on_images
+from builder.build.workspace import FILES, workspace, write_spec
+from builder.compile.spec import base_archive
+from builder.host import doctor as examination
+from builder.load.faults import Faults
+from builder.load.site import read_site
+from builder.model import Artifact, Spec
+from builder.model.errors import BadInput
+from builder.model.exact_json import part
+from builder.model.manifest import SBOM, Manifest
+from builder.system.files import remove_tree
+from builder.system.home import Home
+from builder.system.host_facts import host_facts
+from builder.system.orphans import MARK, living
+from builder.system.process import Processes
+from builder.system.terminal import Progress
+from builder.verify.preparation import BuildSettings
+
+COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What building again came to: digests by format, and what differs."""
+
+    image: str
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    differences: Sequence[Difference]
+    packages: Sequence[str]
+    duration_s: float
+
+    @property
+    def is_same(self) -> bool:
+        """True if every artifact is the same, byte for byte."""
+        return self.before == self.after
+
+
+def build_again(
+    folder: Path,
+    manifest: Manifest,
+    spec: Spec,
+    options: BuildSettings,
+    progress: Progress,
+) -> Comparison:
+    """Build an image again from what it was built from, and compare the two.
+
+    `options` say what is lent and what is asked of the network; formats, engine and epoch are the
+    manifest's.
+    """
+    start = time.monotonic()
+    base = _base(folder, manifest, spec)
+    before = {name: manifest.artifacts[name].digest for name in _formats(manifest)}
+    for name, digest in before.items():
+        _check(folder / FILES[name], digest)
+    home = Home.of_environment()
+    with (
+        using(home, options.project, progress.say),
+        _scratch(options, progress, spec, manifest) as run,
+    ):
+        bases = (base,) if base else brought_bases(spec.image, home)
+        after, bill = _built(run, options, spec, bases)
+        same = {name: artifact.digest for name, artifact in after.items()} == before
+        differences = [] if same else _differences(folder, before, after, run.tools)
+    return Comparison(
+        image=manifest.image,
+        before=before,
+        after={name: artifact.digest for name, artifact in after.items()},
+        differences=differences,
+        packages=[] if same else _changed_packages(folder, bill),
+        duration_s=round(time.monotonic() - start, 1),
+    )
+
+
+def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
+    """The base that lies with the image; None if it comes from a registry."""
+    image, known = spec.image, manifest.inputs.base
+    if not image.is_bootstrapped:
+        return None
+    archive = folder / base_archive(image)
+    try:
+        with tarfile.open(archive) as tar:
+            index = tar.extractfile("index.json")
+            assert index is not None
+            digest = json.load(index)["manifests"][0]["digest"]
+    except (OSError, tarfile.TarError, KeyError, ValueError) as error:
+        raise BadInput(f"{archive}: not the base that it was built from ({error})") from error
+    if digest != known.digest:
+        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known.digest}")
+    return StoredBase(
+        name=image.base_image,
+        arch=image.cell.arch,
+        key=known.key,
+        archive=archive,
+        digest=digest,
+        made=known.made,
+    )
+
+
+def _formats(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(name for name in COMPARED if name in manifest.artifacts)
+
+
+def _check(path: Path, digest: str) -> None:
+    """Raise `BadInput` unless an artifact is the one that the manifest names."""
+    if not path.exists():
+        raise BadInput(f"{path}: the manifest names this artifact, and it is not there")
+    found = oci.read_layout(path).digest if path.is_dir() else file_digest(path)
+    if found != digest:
+        raise BadInput(f"{path}: its digest is {found}, the manifest says {digest}")
+
+
+@contextmanager
+def _scratch(
+    options: BuildSettings, progress: Progress, spec: Spec, manifest: Manifest
+) -> Iterator[Run]:
+    """A run in a home of its own, with neither layers nor bases of earlier builds in it."""
+    epoch = manifest.inputs.source_date_epoch
+    if epoch is None:
+        raise BadInput(f"{manifest.image}: built by a version whose images cannot be reproduced")
+    processes = Processes(echo=progress.echo if options.verbose else None)
+    home = Home.of_environment()
+    home.work.mkdir(parents=True, exist_ok=True)
+    diagnosis = examination.examine(processes, home=home.path, search_path=home.search_path())
+    examination.require(
+        diagnosis,
+        archs=[spec.image.cell.arch],
+        formats=_formats(manifest),
+        engine=manifest.engine,
+        home=home.path,
+        out=home.work,
+        bases=False,
+    )
+    path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
+    scratch = Home(path=path, shared=home.shared)
+    with (
+        living(home.builders) as mark,  # whoever builds next ends what this leaves if it is killed
+        downloading(
+            Tools(processes=processes, home=scratch),
+            home,
+            [spec.image],
+            progress,
+            offline=options.offline,
+            noted=False,
+            max_index_age=options.max_index_age,
+        ) as tools,
+    ):
+        processes.mark[MARK] = mark
+        engine = ENGINES[manifest.engine](tools)
+        try:
+            for name in ("tools", "native"):
+                (path / name).symlink_to(home.path / name)
+            yield Run(
+                tools=tools,
+                engine=engine,
+                mirror=None,
+                out=path / "out",
+                progress=progress,
+                host=host_facts(),
+                versions={},
+                formats=_formats(manifest),
+                cache=False,
+                verify=False,
+                native_tools=options.native_tools,
+                offline=options.offline,
+                epoch=epoch,
+            )
+        finally:
+            processes.stop()
+            engine.clean()
+            remove_tree(path)
+
+
+def _built(
+    run: Run, options: BuildSettings, spec: Spec, bases: Sequence[StoredBase]
+) -> tuple[dict[str, Artifact], Mapping[str, object]]:
+    """The artifacts of a build without any cache, and their bill of materials.
+
+    `bases` are those that are here: the one that was made, or those of registries.
+    """
+    image, sources = spec.image, {}
+    if wanted := sources_of([spec]):
+        store = store_of(options.project, read_site(options.project, Faults()), wanted)
+        sources = fetched(wanted, store, run.progress, offline=options.offline)
+    with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
+        archive = bases[0].archive if image.is_bootstrapped else None
+        text = on_images(spec.dockerfile, {one.name: one.tag for one in bases})
+        own = dataclasses.replace(spec, dockerfile=text)
+        write_spec(own, archive, work.context, base_archive(image), sources)
+        packer = Packer(run=run, image=image, work=work, timer=Timer())
+        artifacts = packer.artifacts(*packer.layout(bases))
+        return artifacts, work.remember("sbom", dict)
+
+
+def _differences(
+    folder: Path, before: Mapping[str, str], after: Mapping[str, Artifact], tools: Tools
+) -> list[Difference]:
+    """What differs, layer by layer; in the tarball only where the layers are the same."""
+    if before["oci"] != after["oci"].digest:
+        layouts = (oci.read_layout(folder / FILES["oci"]), oci.read_layout(after["oci"].path))
+        return layout_differences(*layouts)
+    unpack = [tools.program("pigz"), "--decompress", "--stdout"]
+    paths = (folder / FILES["charliecloud"], after["charliecloud"].path)
+    with (
+        tools.processes.reading_from([*unpack, paths[0]]) as one,
+        tools.processes.reading_from([*unpack, paths[1]]) as other,
+    ):
+        return [tarball_difference(one, other)]
+
+
+def _changed_packages(folder: Path, bill: Mapping[str, object]) -> list[str]:
+    """Packages of other versions than the image's, as `name version, not version`."""
+    try:
+        old = json.loads((folder / SBOM).read_text())
+    except (OSError, ValueError):
+        return []
+    one, other = (
+        {one["name"]: one["version"] for one in part(some, "components") or []}
+        for some in (old, bill)
+    )
+    names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    return [f"{name} {other.get(name, 'none')}, not {one.get(name, 'none')}" for name in names]

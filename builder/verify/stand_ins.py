@@ -1,0 +1,192 @@
+"""Steps of specs, run on bases that stand in for those of registries (`rehearse --steps`)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from builder.build.at_work import at_work
+from builder.build.engines.protocol import shortened
+from builder.build.run import lent_to
+from builder.build.stages import Stages, stage_alone
+from builder.build.workspace import remove, stored_sources, write_spec
+from builder.compile.lint.dockerfile import DockerStage
+from builder.compile.spec import base_archive, block_faults
+from builder.facts.versions import version_order
+from builder.load.project import load_project
+from builder.model import BaseImage, Plan, PlannedImage, Spec
+from builder.model.cells import rehearsal_tag
+from builder.model.errors import StepFailed
+from builder.model.inputs import base_name
+from builder.system.locks import locked
+from builder.system.terminal import Progress
+from builder.verify.preparation import BuildSettings, prepare
+from builder.verify.rehearse import Trial
+from builder.verify.rehearse.packages import STAND_INS
+from builder.verify.rehearse.source_urls import Ask
+from builder.verify.rehearse.step_trials import StepEnd, step_trials
+from builder.verify.rehearse.trials import STEPS, not_tried
+
+_WAITING = "waiting for another build-images that runs the same steps"
+_STEP = "step"
+_SHOWN = 80
+
+# Tries the steps of one spec.
+StepsOf = Callable[[Spec], list[Trial]]
+
+
+@contextlib.contextmanager
+def steps_on_stand_ins(
+    options: BuildSettings, specs: Sequence[Spec], progress: Progress, ask: Ask
+) -> Iterator[StepsOf]:
+    """The time in which steps of `specs` can be run: on the store, beside other builders."""
+    bases = load_project(options.project, block_faults=block_faults).bases.values()
+    chosen = {spec.image.identifier: stand_in_for(spec.image, bases) for spec in specs}
+    images = {
+        spec.image.identifier: _on(spec.image, base)
+        for spec in specs
+        if isinstance(base := chosen[spec.image.identifier], BaseImage)
+    }
+    with contextlib.ExitStack() as held:
+        stages = _stages(options, images, progress, held) if images else None
+
+        def steps_of(spec: Spec) -> list[Trial]:
+            image = images.get(spec.image.identifier)
+            if stages is None or image is None:
+                return [not_tried(STEPS, "all steps", str(chosen[spec.image.identifier]))]
+            return _trials(stages, spec, image, ask)
+
+        yield steps_of
+
+
+def _trials(stages: Stages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
+    """The trials of a spec's steps on the base of `image`, which is made first if need be."""
+    try:
+        stages.make_base(image)
+    except StepFailed as error:
+        name = f"{image.base.name} for {image.cell.arch}"
+        return [not_tried(STEPS, "all steps", f"{name} cannot be made here: {error.message}")]
+    with _stand_in(stages, spec, image) as stand_in:
+        return list(step_trials(spec, stand_in, ask))
+
+
+def _on(image: PlannedImage, base: BaseImage) -> PlannedImage:
+    """An image as if it started from another base, which has no CUDA."""
+    name = base_name(base, image.cell.arch)
+    return dataclasses.replace(
+        image,
+        base=base,
+        base_image=name,
+        runtime_image=name,
+        base_reference=name,
+        runtime_reference=name,
+        cuda=None,
+    )
+
+
+def _stages(
+    options: BuildSettings,
+    images: Mapping[str, PlannedImage],
+    progress: Progress,
+    held: contextlib.ExitStack,
+) -> Stages:
+    """What the main job makes bases with, after this machine was found to have all of it."""
+    plan = Plan(images=tuple(images.values()), left_out=())
+    run = prepare(options, progress, plan, todo=1, held=held)
+    held.enter_context(at_work(run.tools, options.project, progress.say))
+    return Stages(run=run, engine="")
+
+
+@contextlib.contextmanager
+def _stand_in(stages: Stages, spec: Spec, image: PlannedImage) -> Iterator[_StandIn]:
+    """The stand-in for a spec's base, held by this run alone."""
+    run, name = stages.run, f"rehearsal-{image.identifier}"
+    home = run.tools.home
+    with locked(
+        home.work,
+        name,
+        waiting=lambda: run.progress.step(image.identifier, _WAITING),
+        stopped=lambda: run.tools.processes.stopping,
+    ):
+        log, context = home.rehearsals / f"{image.identifier}.log", home.work / name
+        log.unlink(missing_ok=True)
+        try:
+            sources = stored_sources(spec)
+            write_spec(spec, None, context, base_archive(spec.image), sources)
+            yield _StandIn(stages, spec, image, context, log, sources)
+        finally:
+            remove(context)
+
+
+class _StandIn:
+    """A base of this machine on which a spec's stages grow, each under a tag of its own."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        spec: Spec,
+        image: PlannedImage,
+        context: Path,
+        log: Path,
+        sources: Collection[str],
+    ) -> None:
+        self.name, self.log, self.sources = image.base.name, str(log), sources
+        self._stages, self._image, self._context, self._log = stages, image, context, log
+        base = stages.bases[image.base_image]
+        stages.run.engine.provide_base(base, log=log)
+        self._names = dict.fromkeys(spec.image.registry_bases.values(), base.tag)
+
+    def begin(self, stage: DockerStage) -> None:
+        self._names[stage.name] = self._names.get(stage.source, stage.source)
+
+    def run(self, stage: str, text: str) -> StepEnd:
+        """Build a Dockerfile of this step alone, on what the stage has come to."""
+        run, image = self._stages.run, self._image
+        run.progress.step(image.identifier, f"on {self.name}: {shortened(text, _SHOWN)}")
+        step = f"FROM {stage} AS {_STEP}\n{text}\n"
+        native = self._stages.native_of(image)
+        (self._context / "Dockerfile").write_text(
+            stage_alone(step, _STEP, self._names, native=native)
+        )
+        name = rehearsal_tag(image.identifier, stage)
+        try:
+            with run.tools.installing():
+                run.engine.build(
+                    image,
+                    self._context,
+                    log=self._log,
+                    on_line=lambda line: run.progress.detail(image.identifier, line),
+                    name=name,
+                    lent=lent_to(run, image, log=self._log, name=name),
+                )
+        except StepFailed as error:
+            return StepEnd(has_passed=False, tail=error.tail)
+        self._names[stage] = name
+        return StepEnd(has_passed=True)
+
+
+_FAMILY = frozenset({"debian", "ubuntu"})
+
+
+def stand_in_for(image: PlannedImage, bases: Iterable[BaseImage]) -> BaseImage | str:
+    """The base among a project's `bases` that stands in for an image's; else why none does.
+
+    It is the Debian release that the Ubuntu release was made from, or the oldest that is made here:
+    the nearest one.
+    """
+    base, arch = image.base, image.cell.arch
+    if image.is_bootstrapped:
+        return f"{base.name} is made here, so the image can be built"
+    if base.distribution not in _FAMILY:
+        return f"no base of the family of {base.name} is made here"
+    near = STAND_INS.get(base.version, ())
+    made = [
+        (one.bootstrap.suite not in near, version_order(one.version), one.name, one)
+        for one in bases
+        if one.bootstrap and one.distribution in _FAMILY and arch in one.architectures
+    ]
+    if not made:
+        return f"no base of Debian's family is made here for {arch}"
+    return min(made, key=lambda entry: entry[:3])[3]
