@@ -6,14 +6,14 @@ import functools
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from builder.load.document import Node, key_node
+from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.load.readers import (
     Reader,
     Table,
     identifier,
+    keyed,
     list_of,
-    mapping,
     one_of,
     positive,
     record,
@@ -22,40 +22,28 @@ from builder.load.readers import (
 from builder.load.templated import templated
 from builder.model import Check
 
+_timeout = positive("a number of seconds", "valid: a whole number above 0, such as 300")
 NEEDS = ("mpi", "cuda", "gpu")
 
 
 def read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:
     """Return the checks by name; `files` are the files beside the document, if they are known."""
-    table = Table(node, faults, required=("checks",))
-    return table.read("checks", _checks(files), {})
-
-
-def _checks(files: Collection[str] | None) -> Reader[dict[str, Check]]:
-    def read(node: Node, faults: Faults) -> dict[str, Check]:
-        return {
-            name: _check(identifier(key_node(name, entry), faults), entry, files, faults)
-            for name, entry in (mapping(node, faults) or {}).items()
-        }
-
-    return read
-
-
-def _check(name: str, node: Node, files: Collection[str] | None, faults: Faults) -> Check:
     folder = PurePosixPath(node.where.file).parent
-    seconds = positive("a number of seconds", "valid: a whole number above 0, such as 300")
-    read = record(
-        functools.partial(Check, name=name),
-        {"about": text, "run": _command, "timeout": seconds},
-        {
-            "sources": list_of(one_of(files, f"file in {folder}")),
-            "build": list_of(_command),
-            "needs": list_of(one_of(NEEDS, "need")),
-        },
-        fields={"timeout": "timeout_s"},
-        placed=True,
-    )
-    return read(node, faults)
+    required = {"about": text, "run": _command, "timeout": _timeout}
+    optional = {
+        "sources": list_of(one_of(files, f"file in {folder}")),
+        "build": list_of(_command),
+        "needs": list_of(one_of(NEEDS, "need")),
+    }
+
+    def check_of(name: str) -> Reader[Check]:
+        kind = functools.partial(Check, name=name)
+        return record(kind, required, optional, fields={"timeout": "timeout_s"}, placed=True)
+
+    table = Table(node, faults, required=("checks",))
+    nothing: tuple[Check, ...] = ()
+    checks = table.read("checks", keyed(identifier, check_of), nothing)
+    return {check.name: check for check in checks}
 
 
 def _command(node: Node, faults: Faults) -> str:

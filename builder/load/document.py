@@ -7,7 +7,7 @@ the types that `yaml.safe_load` gives them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +64,18 @@ class Node:
         if isinstance(self.value, Mapping):
             return {key: item.plain() for key, item in self.value.items()}
         return self.value
+
+    def scalars(self) -> Iterator[Node]:
+        """The scalars in this value, or itself."""
+        if isinstance(self.value, tuple):
+            items = self.value
+        elif isinstance(self.value, Mapping):
+            items = tuple(self.value.values())
+        else:
+            yield self
+            return
+        for item in items:
+            yield from item.scalars()
 
     def describe(self) -> str:
         """What stands here, in the words of an error message."""

@@ -28,8 +28,8 @@ _AGAIN = "run build-images lock, which drops it"
 _TAKE_OUT = "take the entry out and run build-images lock, which writes this file"
 _FILE = r"[\w+~][\w.+~%=-]*"
 _URL = r"(?:https?|ftp)://[^\s/@]+/\S+"  # no user name, no password
-_DEBIAN = re.escape(DEBIAN_SOURCE) + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*"
-_LOCAL = rf"{re.escape(LOCAL_SOURCE)}(?:{_FILE}/)*{_FILE}"
+_DEBIAN = DEBIAN_SOURCE + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*"
+_LOCAL = rf"{LOCAL_SOURCE}(?:{_FILE}/)*{_FILE}"
 _SHA256 = r"[0-9a-f]{64}"
 
 source_url = matching(

@@ -113,6 +113,18 @@ def record(
     return read
 
 
+def keyed(key: Reader[str], entry_of: Callable[[str], Reader[T]]) -> Reader[tuple[T, ...]]:
+    """A reader of a mapping as its entries; `entry_of` gives the reader of an entry by its key."""
+
+    def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        return tuple(
+            entry_of(key(key_node(name, entry), faults))(entry, faults)
+            for name, entry in (mapping(node, faults) or {}).items()
+        )
+
+    return read
+
+
 def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
     """The entries of a mapping; None, with a fault, if the node is none."""
     if isinstance(node, Probe):
@@ -237,7 +249,9 @@ def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
     return read
 
 
-def list_of(item: Reader[T], *, least: int = 0, distinct: bool = False) -> Reader[tuple[T, ...]]:
+def list_of(
+    item: Reader[T | None], *, least: int = 0, distinct: bool = False
+) -> Reader[tuple[T, ...]]:
     """A reader of a list of at least `least` (0 or 1) items, each unlike the others if `distinct`.
 
     Items read as None are left out.

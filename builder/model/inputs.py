@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.facts import NO_FACTS, Facts
 from builder.facts.places import Where
-from builder.model.cells import MPI_ROUTES, OWN
+from builder.model.cells import MPI_ROUTES, NONE, OWN
 from builder.model.digests import sha256_of_json
 
 LOCK = "lock.yaml"
@@ -114,6 +114,11 @@ class BlockUse:
     when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
+    def place_of(self, argument: str) -> Where:
+        """Return the place of an argument: the block's own line if it is not given."""
+        line = self.lines.get(argument, self.where.line)
+        return Where(file=self.where.file, line=line, key=f"{self.where.key}.{argument}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
@@ -127,14 +132,14 @@ class Recipe:
     name: str
     version: str
     about: str
-    parent: str | None
-    limits: Mapping[str, tuple[str, ...]]
-    development: tuple[BlockUse, ...]
-    runtime: tuple[BlockUse, ...]
-    environment: Mapping[str, str]
-    labels: Mapping[str, str]
-    checks: tuple[str, ...]
     where: Where
+    parent: str | None = None
+    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    development: tuple[BlockUse, ...] = ()
+    runtime: tuple[BlockUse, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     command: tuple[str, ...] = ()
@@ -150,8 +155,8 @@ class Bootstrap:
 
     suite: str
     components: tuple[str, ...]
-    packages: tuple[str, ...]
     keyring: str
+    packages: tuple[str, ...] = ()
     pockets: tuple[str, ...] = ()
 
 
@@ -240,11 +245,11 @@ class BaseImage:
     version: str
     hpccm_distro: str
     architectures: tuple[str, ...]
-    bootstrap: Bootstrap | None
-    references: Mapping[str, str]
-    mpi: tuple[PackagedMpi, ...]
-    cuda: CudaSupport
     where: Where
+    bootstrap: Bootstrap | None = None
+    references: Mapping[str, str] = field(default_factory=dict)
+    mpi: tuple[PackagedMpi, ...] = ()
+    cuda: CudaSupport = field(default_factory=CudaSupport)
     gcc: tuple[str, ...] = ()
     prepare: tuple[str, ...] = ()
     end_of_life: EndOfLife | None = None
@@ -286,9 +291,9 @@ class FloatingTag:
     recipe: str
     tag: str
     base: str
-    cuda: str
-    mpi: str
     where: Where
+    cuda: str = NONE
+    mpi: str = NONE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,9 +301,9 @@ class Matrix:
     """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection."""
 
     axes: Mapping[str, tuple[str, ...]]
-    excludes: tuple[Exclude, ...]
-    default: Mapping[str, tuple[str, ...]]
     where: Where
+    excludes: tuple[Exclude, ...] = ()
+    default: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tags: tuple[FloatingTag, ...] = ()
 
 
