@@ -1,7 +1,7 @@
 """Facts about the world, as data, each with its source.
 
-Architectures, processors, GPUs, runtimes and MPI families are constants here. CUDA, cuDNN and NCCL
-releases, MPI series and distributions are rows of data/*.yaml, which a project may add to:
+GPUs, runtimes and MPI families are constants here; architectures are in builder.model. CUDA, cuDNN
+and NCCL releases, MPI series and distributions are rows of data/*.yaml, which a project may add to:
 builder.load.facts reads them.
 """
 
@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.facts.architectures import (
-    ARCHITECTURE_ALIASES,
-    ARCHITECTURES,
-    CPU_TARGETS,
-    Architecture,
-    architecture,
-    architecture_of_target,
-)
+from packaging.version import Version
+
 from builder.facts.cuda import (
     CUDNN,
     DEB,
@@ -31,7 +25,6 @@ from builder.facts.cuda import (
 from builder.facts.cuda_errors import HOST, IMAGE, START, UNCLEAR, CudaError, cuda_errors
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
 from builder.facts.runtimes import SystemRelease
-from builder.facts.versions import version_order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +54,7 @@ class Facts:
             for release in {CUDNN: self.cudnn, NCCL: self.nccl}[name]
             if release.pairs_with(cuda) and arch in release.packagings.get(packaging, ())
         )
-        return max(fitting, key=lambda release: version_order(release.version), default=None)
+        return max(fitting, key=lambda release: Version(release.version), default=None)
 
     def mpi_series(self, family: str, version: str) -> MpiRelease | None:
         """Return the series that a version (`4.1.4`) of a family belongs to, if it is known."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from builder.facts import CudaRelease, Facts, LibraryRelease
 from builder.facts.places import Where
-from builder.facts.versions import version_order
+from builder.model.versions import version_order
 
 # The place of a row, the key in it, the problem, and what is valid there.
 Contradiction = tuple[Where, str, str, str]

@@ -6,10 +6,10 @@ import itertools
 import re
 from typing import TypeVar
 
-from builder import facts
 from builder.load.document import Node, Probe, note
 from builder.load.faults import Faults, suggest
 from builder.load.readers import Reader, list_of, matching, text
+from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def capability(node: Node, faults: Faults) -> int | None:
 def target(node: Node, faults: Faults) -> str:
     """`generic`, or a CPU target of some architecture."""
     value = text(node, faults)
-    known = [GENERIC, *itertools.chain(*facts.CPU_TARGETS.values())]
+    known = [GENERIC, *itertools.chain(*CPU_TARGETS.values())]
     note(node, enum=known)
     if value and value not in known:
         faults.add(node.where, f'"{value}" is no CPU target', suggest(value, known))

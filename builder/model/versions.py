@@ -12,14 +12,14 @@ import re
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from builder.facts import mpi
-from builder.facts.architectures import architecture
+from builder import facts
+from builder.model.architectures import architecture
 
 # https://packaging.python.org/en/latest/specifications/version-specifiers/
 _OPERATOR = r"(?:[<>!~=]=|[<>]|===)"
 _MPI = re.compile(r"(?P<family>[^\d=]*?)(?:[-=]?(?P<version>\d.*))?", re.DOTALL)
 _VERSION = re.compile(r"[-=]?(?P<version>\d.*)|", re.DOTALL)
-_NUMBERED = tuple(family for family in mpi.MPI_FAMILIES if family[-1].isdigit())
+_NUMBERED = tuple(family for family in facts.MPI_FAMILIES if family[-1].isdigit())
 _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
 _PRINTED = re.compile(r"\d+(?:\.\d+)+")
 _GLOB = re.compile(r"[*?\[]")
