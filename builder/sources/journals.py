@@ -23,8 +23,9 @@ from pathlib import Path
 
 from builder.model.package_indices import IndexState, distinct, state_from
 from builder.model.records import read
-from builder.system.files import write_atomically, write_whole
+from builder.system.files import write_whole
 from builder.system.home import PIP_CONFIG
+from builder.system.locks import locked
 
 ANSWERS = "answers"
 RUN = "run"  # the user that is no build
@@ -179,8 +180,8 @@ class Journals:
     def note_index(self, url: str) -> None:
         """Note the index that pip uses."""
         folder = self.cache / _FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / _INDEX, url + "\n")
+        with locked(folder, _INDEX):
+            write_whole(folder / _INDEX, url + "\n")
 
 
 def is_build_id(text: str) -> bool:
