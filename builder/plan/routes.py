@@ -95,7 +95,7 @@ def _no_way(request: _Request, missing: list[str]) -> Reason:
 def _routes(request: _Request) -> tuple[str, ...]:
     """The site's order of routes; by default, images that are to be deleted come last."""
     if request.sdk:
-        return (nvidia.ROUTE,)
+        return (nvidia.SDK_ROUTE,)
     if ordered := request.project.site.cuda_routes:
         return ordered
     late = ("image",) if request.release.leaving else ()
@@ -220,14 +220,14 @@ def _by_sdk(request: _Request) -> PlannedCuda | str:
         others = [release.version for release in known.sdks if cuda in release.cuda.get(arch, ())]
         more = f"; HPC SDK {', '.join(others)} has it" if others else ""
         return f"HPC SDK {sdk.version} brings no CUDA {cuda} for {arch}, but {has}{more}"
-    return _planned(request, nvidia.ROUTE, nvidia.toolkit(sdk.version, cuda, arch))
+    return _planned(request, nvidia.SDK_ROUTE, nvidia.toolkit(sdk.version, cuda, arch))
 
 
 _WAYS = {
     "image": _by_image,
     "repository": _by_repository,
     "distribution": _by_distribution,
-    nvidia.ROUTE: _by_sdk,
+    nvidia.SDK_ROUTE: _by_sdk,
 }
 
 
