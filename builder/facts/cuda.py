@@ -1,4 +1,4 @@
-"""What NVIDIA fixes: CUDA releases, and cuDNN and NCCL for them."""
+"""Facts about NVIDIA's software: CUDA releases, and cuDNN and NCCL for them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class LibraryRelease:
         return self.build in {cuda, cuda.partition(".")[0]}
 
     def packages(self, packaging: str) -> tuple[str, str]:
-        """What to install for run time and for development, as apt or dnf take it: with versions.
+        """Return the packages for run time and development as apt or dnf take them, with versions.
 
         The names are those of NVIDIA's images, https://gitlab.com/nvidia/container-images/cuda.
         """
@@ -180,8 +180,8 @@ def capability_of(model: str) -> int | None:
     """
     if is_desktop(model):
         return None
-    found = [CAPABILITIES[word] for word in _WORD.findall(model) if word in CAPABILITIES]
-    return found[0] if found else None
+    capabilities = [CAPABILITIES[word] for word in _WORD.findall(model) if word in CAPABILITIES]
+    return capabilities[0] if capabilities else None
 
 
 def is_data_centre(model: str) -> bool:
@@ -200,10 +200,10 @@ def code_for(capability: int, codes: Iterable[int]) -> int | None:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
     """
     fitting = [
-        one
-        for one in codes
-        if one == capability
-        or (one // 10 == capability // 10 and one < capability and not {one, capability} & TEGRA)
+        code
+        for code in codes
+        if code == capability
+        or (code // 10 == capability // 10 and code < capability and not {code, capability} & TEGRA)
     ]
     return max(fitting, default=None)
 

@@ -83,7 +83,7 @@ class Node:
             yield from item.scalars()
 
     def describe(self) -> str:
-        """What stands here, in the words of an error message."""
+        """Return the kind of the value, in the words of an error message."""
         if isinstance(self.value, tuple):
             return "a list"
         if isinstance(self.value, Mapping):

@@ -113,11 +113,11 @@ def _read(root: Path, faults: Faults) -> Facts:
 
     def rows(name: str, read: RowReader[Row]) -> tuple[Row, ...]:
         file, key = f"{name}.yaml", _KEYS[name]
-        found = _rows(_SHIPPED / file, f"{_SHOWN}/{file}", read, key, lines, faults)
+        rows_by_key = _rows(_SHIPPED / file, f"{_SHOWN}/{file}", read, key, lines, faults)
         own = root / FOLDER / file
         if own.exists():
-            found |= _rows(own, f"{FOLDER}/{file}", read, key, lines, faults)
-        return tuple(sorted(found.values(), key=key.order))
+            rows_by_key |= _rows(own, f"{FOLDER}/{file}", read, key, lines, faults)
+        return tuple(sorted(rows_by_key.values(), key=key.order))
 
     tables = Facts(
         cuda={release.version: release for release in rows("cuda", _cuda)},

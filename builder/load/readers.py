@@ -235,7 +235,7 @@ def positive(title: str, valid: str) -> Reader[int]:
     return read
 
 
-def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
+def one_of(names: Collection[str] | None, title: str) -> Reader[str]:
     """A reader of one of `names`; of any text where the names are not known (None)."""
 
     def read(node: Node, faults: Faults) -> str:
@@ -243,7 +243,7 @@ def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
         if names is not None:
             note(node, enum=list(names))
         if value and names is not None and value not in names:
-            faults.add(node.where, f'"{value}" is no {what}', suggest(value, names))
+            faults.add(node.where, f'"{value}" is no {title}', suggest(value, names))
         return value
 
     return read

@@ -18,7 +18,7 @@ LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that ma
 
 
 def source_folder(recipe: str) -> str:
-    """Where an image has the files that a recipe's steps are made from, until they are used."""
+    """Return an image's folder of the files that a recipe's steps use, until they are used."""
     return f"/opt/build-images/sources/{recipe}"
 
 
@@ -67,15 +67,17 @@ class LockedSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
-    """What lock.yaml pins: sources by URL, and digests (`sha256:...`) by reference and arch."""
+    """Pins of lock.yaml: sources by URL, and digests (`sha256:...`) by reference and arch."""
 
     sources: Mapping[str, LockedSource] = field(default_factory=dict)
     references: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def of_recipes(self, names: Collection[str]) -> tuple[LockedSource, ...]:
         """The sources that any of these recipes asks for, by URL."""
-        found = [one for one in self.sources.values() if not set(names).isdisjoint(one.recipes)]
-        return tuple(sorted(found, key=lambda one: one.url))
+        sources = [
+            source for source in self.sources.values() if not set(names).isdisjoint(source.recipes)
+        ]
+        return tuple(sorted(sources, key=lambda source: source.url))
 
     def asked(self, urls: Sequence[str]) -> str:
         """Of some alternatives the one that is locked, as blocks are given it; else the first."""
@@ -148,7 +150,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bootstrap:
-    """How mmdebstrap makes a base's root file system from a Debian mirror.
+    """Arguments by which mmdebstrap makes a base's root file system from a Debian mirror.
 
     `pockets` are suites beside the release itself: `updates`, `security`, `backports`.
     """
@@ -199,7 +201,7 @@ class PackagedCuda:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackagedExtra:
-    """What can come with a CUDA toolkit: `cudnn` or `nccl`, as packages of both stages."""
+    """An addition to a CUDA toolkit: `cudnn` or `nccl`, as packages of both stages."""
 
     version: str
     development: tuple[str, ...]
@@ -330,7 +332,9 @@ def mirrored_part(reference: str, registries: Iterable[str]) -> str:
 
     A namespace (`docker.io/nvidia`) comes before its whole registry.
     """
-    return max((one for one in registries if reference.startswith(f"{one}/")), key=len, default="")
+    return max(
+        (part for part in registries if reference.startswith(f"{part}/")), key=len, default=""
+    )
 
 
 def at_mirror(reference: str, registries: Mapping[str, str]) -> str:
@@ -354,12 +358,12 @@ class Project:
 
     def chain(self, recipe: str) -> tuple[Recipe, ...]:
         """A recipe's ancestors and itself, the oldest first."""
-        found: list[Recipe] = []
+        recipes: list[Recipe] = []
         name: str | None = recipe
         while name is not None:
-            found.append(self.recipes[name])
-            name = found[-1].parent
-        return tuple(reversed(found))
+            recipes.append(self.recipes[name])
+            name = recipes[-1].parent
+        return tuple(reversed(recipes))
 
 
 def base_name(base: BaseImage, arch: str) -> str:

@@ -28,7 +28,7 @@ from builder.plan.routes import BASE, MAINTAINER, WORLD, choose_cuda, choose_mpi
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class CellVerdict:
     """A cell's toolkits, and every reason against it."""
 
     cuda: PlannedCuda | None
@@ -44,7 +44,7 @@ class Constraints:
         self._cuda = functools.cache(functools.partial(choose_cuda, project))
         self._mpi = functools.cache(functools.partial(choose_mpi, project))
 
-    def examine(self, cell: Cell) -> Verdict:
+    def examine(self, cell: Cell) -> CellVerdict:
         """Return the toolkits of a cell, and the reasons why it cannot or shall not be built."""
         chain = self._project.chain(cell.recipe)
         blocks = (use for recipe in chain for use in recipe.development)
@@ -65,7 +65,7 @@ class Constraints:
         )
         layers = (WORLD, BASE, MAINTAINER)
         in_order = sorted(reasons, key=lambda reason: layers.index(reason.layer))
-        return Verdict(cuda=cuda.chosen, mpi=mpi.chosen, reasons=tuple(in_order))
+        return CellVerdict(cuda=cuda.chosen, mpi=mpi.chosen, reasons=tuple(in_order))
 
     def _routes(self, uses: list[BlockUse]) -> tuple[str, ...]:
         """Return the routes to an MPI that a recipe takes, in the site's order."""

@@ -22,8 +22,8 @@ from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import Fault
 from builder.model.inputs import at_mirror, base_name
-from builder.plan.constraints import Verdict
-from builder.plan.stages import CHECKS_FOLDER, Stages, read_text
+from builder.plan.constraints import CellVerdict
+from builder.plan.stages import CHECKS_FOLDER, StagePlanner, read_text
 
 KEY_FORMAT = "5"  # raised when the same inputs would make another image
 
@@ -34,14 +34,14 @@ class Images:
     def __init__(self, project: Project, compiler: str) -> None:
         self._project = project
         self._compiler = compiler
-        self._stages = Stages(project)
+        self._stages = StagePlanner(project)
         self._run_checks = read_text(project.root / CHECKS_FOLDER / "run-checks")
 
     @property
     def faults(self) -> list[Fault]:
         return self._stages.faults
 
-    def of(self, cell: Cell, verdict: Verdict) -> PlannedImage:
+    def of(self, cell: Cell, verdict: CellVerdict) -> PlannedImage:
         """Return the image of a cell."""
         stages, checks = self._stages.of(cell, verdict)
         base, cuda, lock = self._project.bases[cell.base], verdict.cuda, self._project.lock
@@ -106,7 +106,7 @@ _CUDA_ROUTES = {
 }
 
 
-def _decisions(base: BaseImage, cell: Cell, verdict: Verdict) -> Iterator[str]:
+def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[str]:
     """Yield a line for each decision, with the file or the fact that made it."""
     bootstrap = base.bootstrap
     origin = f"bootstrapped, suite {bootstrap.suite}" if bootstrap else base.references[cell.arch]

@@ -22,13 +22,13 @@ from builder.model import (
 from builder.model.errors import BadInput, Fault
 from builder.plan import toolkits
 from builder.plan.cells import fits
-from builder.plan.constraints import Verdict
+from builder.plan.constraints import CellVerdict
 
 CHECKS_FOLDER = Path("tests/images")
 _NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
 
 
-class Stages:
+class StagePlanner:
     """Plans stages and checks of the images of one project; `faults` are those of templates."""
 
     def __init__(self, project: Project) -> None:
@@ -39,7 +39,7 @@ class Stages:
         self.faults: list[Fault] = []
 
     def of(
-        self, cell: Cell, verdict: Verdict
+        self, cell: Cell, verdict: CellVerdict
     ) -> tuple[tuple[StageRecipe, ...], tuple[StageCheck, ...]]:
         """Return the stages of the cell's recipe and its ancestors, and the checks of them all."""
         base = self._project.bases[cell.base]
@@ -70,7 +70,7 @@ class Stages:
         recipe: Recipe,
         checks: tuple[str, ...],
         cell: Cell,
-        verdict: Verdict,
+        verdict: CellVerdict,
         names: Mapping[str, object],
     ) -> StageRecipe:
         sources = templates.source_names(recipe.name, recipe.sources, self._project.lock)
@@ -105,7 +105,7 @@ class Stages:
                 arguments = self._rendered(use.arguments, context, use.where)
                 yield dataclasses.replace(use, arguments=arguments, when={})
 
-    def _expanded(self, use: BlockUse, cell: Cell, verdict: Verdict) -> toolkits.Expansion:
+    def _expanded(self, use: BlockUse, cell: Cell, verdict: CellVerdict) -> toolkits.Expansion:
         """Return the expansion of a block: itself, or the blocks of a toolkit's route."""
         if use.name == toolkits.MPI:
             assert verdict.mpi is not None
@@ -116,7 +116,7 @@ class Stages:
             return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch)
         return toolkits.Expansion(development=(use,))
 
-    def _check(self, name: str, verdict: Verdict, names: Mapping[str, object]) -> StageCheck:
+    def _check(self, name: str, verdict: CellVerdict, names: Mapping[str, object]) -> StageCheck:
         check = self._project.checks[name]
         run = self._rendered(check.run, names, check.where)
         if "mpi" in check.needs and verdict.mpi is not None and verdict.mpi.route == "host":

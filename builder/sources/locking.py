@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from builder.model.errors import BuildImagesError, Refused
 from builder.model.inputs import DEBIAN_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
-from builder.sources.store import Store, Unfetched, in_parallel
+from builder.sources.store import SourceStore, Unfetched, in_parallel
 from builder.system.locks import locked
 from builder.system.web import without_users
 
@@ -41,7 +41,7 @@ class Locking:
     With `update`, locked sources are looked up anew, and changes are accepted.
     """
 
-    store: Store
+    store: SourceStore
     downloader: Downloader
     resolve: Callable[[str], LockedSource]
     update: bool = False

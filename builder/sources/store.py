@@ -36,7 +36,7 @@ class Changed(Refused):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Store:
+class SourceStore:
     """The folder of sources. `mirrors` are URLs of a site's own folders of source files.
 
     `debian` is the URL of a Debian archive, for sources that come from one; empty if none is
@@ -203,7 +203,7 @@ OFFLINE_HINT = (
 
 
 def fetch_all(
-    store: Store,
+    store: SourceStore,
     sources: Collection[LockedSource],
     *,
     downloader: Downloader,
@@ -234,7 +234,7 @@ def fetch_all(
 
 
 def joined(
-    failures: Sequence[BuildImagesError], store: Store, *, offline: bool = False
+    failures: Sequence[BuildImagesError], store: SourceStore, *, offline: bool = False
 ) -> BuildImagesError:
     """Return one error for all sources that could not be fetched."""
     texts = sorted(str(failure) for failure in failures)

@@ -40,7 +40,7 @@ def machines_fault(
     """
     if any(one.outcome != FAILED for one in outcomes):
         return ""
-    if error and any(text in error.said() for text in _FULL):
+    if error and any(text in error.output() for text in _FULL):
         return f"{container.tools.home.path}: the disk is full"
     return _lacking(kind, container.tools, arch) or runs_nothing(kind, container)
 

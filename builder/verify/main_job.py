@@ -165,7 +165,7 @@ def _because(task: Task, first: str, error: BuildImagesError) -> BuildImagesErro
 def _as_error(run: Run, name: str, error: BaseException) -> BuildImagesError:
     if isinstance(error, OSError):
         return _system_error(run, name, error)
-    if isinstance(error, StepFailed) and any(one in error.said() for one in _FULL):
+    if isinstance(error, StepFailed) and any(one in error.output() for one in _FULL):
         return _full(name, error.message)
     if isinstance(error, BuildImagesError):
         return error
