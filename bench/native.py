@@ -25,7 +25,7 @@ from builder.build.mirror import find_mirror
 from builder.load.project import load_project
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
-from builder.sources.store import Store
+from builder.sources.store import SourceStore
 from builder.system.home import LENT_AT, Home
 from builder.system.process import Processes
 
@@ -75,7 +75,7 @@ class Bench:
         self.containers: dict[str, str] = {}
 
     def _source(self) -> Path:
-        store = Store(path=self.tools.home.sources, debian=find_mirror().main)
+        store = SourceStore(path=self.tools.home.sources, debian=find_mirror().main)
         found = DebianSources(
             store=store,
             suites=["bookworm"],

@@ -19,7 +19,7 @@ from builder.model.inputs import DEBIAN_SOURCE
 from builder.sources.base_digests import MIRROR_HINT, SilentRegistry, registry_of, unreachable
 from builder.sources.download import Downloader
 from builder.sources.locking import SourceRequest
-from builder.sources.store import Store, fetch_all
+from builder.sources.store import SourceStore, fetch_all
 from builder.system.home import Home
 from builder.system.terminal import Progress
 
@@ -33,7 +33,7 @@ def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
 
 
 def fetched(
-    sources: Collection[LockedSource], store: Store, progress: Progress, *, offline: bool
+    sources: Collection[LockedSource], store: SourceStore, progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
     """Their files in the store, verified, by URL; see `builder.sources.fetch_all` for errors."""
     return fetch_all(
@@ -47,13 +47,13 @@ def fetched(
 
 def store_of(
     project: Path, site: Site, sources: Collection[LockedSource] | Collection[SourceRequest] = ()
-) -> Store:
+) -> SourceStore:
     """The store in the builder's home; with this machine's Debian mirror if one is needed."""
     groups = (one.urls if isinstance(one, SourceRequest) else (one.url,) for one in sources)
     urls = [url for group in groups for url in group]
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
     home = Home.of_environment().sources
-    return Store(path=home, mirrors=site.sources, debian=debian, project=project)
+    return SourceStore(path=home, mirrors=site.sources, debian=debian, project=project)
 
 
 class DownloadProgress:

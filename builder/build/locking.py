@@ -19,7 +19,7 @@ from builder.sources.base_digests import Key, Registries, mismatches, pin_refere
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
 from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
-from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, Store, Unfetched
+from builder.sources.store import MIRROR_HINT, UPDATE_HINT, Changed, SourceStore, Unfetched
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -118,7 +118,7 @@ def references_of(images: Iterable[PlannedImage]) -> list[Key]:
     return sorted(found)
 
 
-def _locking(project: Project, store: Store, progress: Progress, *, update: bool) -> Locking:
+def _locking(project: Project, store: SourceStore, progress: Progress, *, update: bool) -> Locking:
     bootstraps = [base.bootstrap for base in project.bases.values() if base.bootstrap]
     downloader = Downloader()
     debian = DebianSources(
@@ -137,7 +137,7 @@ def _locking(project: Project, store: Store, progress: Progress, *, update: bool
     )
 
 
-def not_locked(failures: Sequence[BuildImagesError], store: Store) -> BuildImagesError:
+def not_locked(failures: Sequence[BuildImagesError], store: SourceStore) -> BuildImagesError:
     """One error for all that could not be locked; its exit code is the gravest."""
     texts = [str(one) for one in failures]
     count = f"{counted(len(texts), 'thing')} could not be locked; the rest is written:"

@@ -187,9 +187,9 @@ def stored_sources(spec: Spec) -> dict[str, Path]:
     """The sources of a spec that are in the store already, by URL."""
     if not spec.sources:
         return {}
-    from builder.sources.store import Store  # noqa: PLC0415 - most specs need none, and no HTTP client
+    from builder.sources.store import SourceStore  # noqa: PLC0415 - most specs need none, and no HTTP client
 
-    store = Store(path=Home.of_environment().sources)
+    store = SourceStore(path=Home.of_environment().sources)
     return {one.url: path for one in spec.sources if (path := store.holds(one))}
 
 

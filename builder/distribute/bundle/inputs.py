@@ -36,7 +36,7 @@ from builder.registry.manifests import (
     as_bytes,
 )
 from builder.sources.journals import Journals, ServedFile, build_id
-from builder.sources.store import Store
+from builder.sources.store import SourceStore
 from builder.system.home import Home
 
 TAG = "inputs"
@@ -160,7 +160,7 @@ def inputs_of(
             lacking += _base(image, record.base, inputs)
         for name, at in planned.registry_bases.items():
             lacking += _registry_base(image, name, planned.cell.arch, partial(source, at), inputs)
-        lacking += _sources(image, record.sources or {}, Store(path=home.sources), inputs)
+        lacking += _sources(image, record.sources or {}, SourceStore(path=home.sources), inputs)
         lacking += _native(image, record.native_tools, home, inputs)
         lacking += _builds(image, record.stages, Journals(cache=home.packages), inputs)
     if lacking:
@@ -217,7 +217,7 @@ def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
 
 
 def _sources(
-    image: Ready, sources: Mapping[str, str], store: Store, inputs: Inputs
+    image: Ready, sources: Mapping[str, str], store: SourceStore, inputs: Inputs
 ) -> Iterator[str]:
     for url, digest in sources.items():
         sha256 = digest.partition(":")[2]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
-from builder.facts import CUDA_ERRORS, HOST, IMAGE, START, UNCLEAR, CudaRelease
+from builder.facts import HOST, IMAGE, START, UNCLEAR, CudaRelease, cuda_errors
 from builder.facts.cuda import code_for
 from builder.host.doctor.gpu_findings import (
     CHECK,
@@ -218,7 +218,7 @@ def _failed_check(
     check: str, reason: str, formats: list[str], sick: list[GpuFinding]
 ) -> GpuFinding:
     number = _ERROR.search(reason)
-    error = CUDA_ERRORS.get(int(number[1])) if number else None
+    error = cuda_errors().get(int(number[1])) if number else None
     matter = error.matter if error else UNCLEAR if number or check not in _NO_GPU else IMAGE
     remedy = error.remedy if error else ""
     if sick and matter in {HOST, UNCLEAR}:

@@ -15,7 +15,7 @@ from builder.load.site import read_site
 from builder.model import LockedSource, Spec
 from builder.model.errors import MissingPrerequisite
 from builder.sources.pip_index import own_index
-from builder.sources.store import Store
+from builder.sources.store import SourceStore
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.web import innermost, server_of
@@ -49,7 +49,7 @@ def rehearsal_here(
             "this machine's pip names no package index", hint="pip config set global.index-url URL"
         )
     index = remote_index(index_url)
-    store = Store(path=home.sources)
+    store = SourceStore(path=home.sources)
     clones = Clones(processes, (*clones_in, home.path / "clones"))
     resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
     return Rehearsal(
@@ -62,7 +62,7 @@ def rehearsal_here(
     )
 
 
-def _workspace(processes: Processes, clones: Clones, store: Store, spec: Spec) -> Workspace:
+def _workspace(processes: Processes, clones: Clones, store: SourceStore, spec: Spec) -> Workspace:
     stored = {source.file: path for source in spec.sources if (path := _stored(store, source))}
     read, copied = functools.cache(archive_tree), copied_texts(spec)
 
@@ -76,7 +76,7 @@ def _workspace(processes: Processes, clones: Clones, store: Store, spec: Spec) -
     return Workspace(clones=clones.tree, archives=archive, texts=text, processes=processes)
 
 
-def _stored(store: Store, source: LockedSource) -> Path | None:
+def _stored(store: SourceStore, source: LockedSource) -> Path | None:
     path = store.place(source.sha256)
     return path if path.exists() else None
 

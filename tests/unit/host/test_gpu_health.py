@@ -17,7 +17,7 @@ from fake_nvml import fake_nvml
 from manifest_samples import CELL, record
 
 from builder.cli import main
-from builder.facts import CUDA_ERRORS
+from builder.facts import cuda_errors
 from builder.host.doctor.gpu_findings import (
     SICK,
     SOUND,
@@ -485,7 +485,7 @@ def test_the_text_of_it(
 
 
 def test_each_cuda_error_says_whose_matter_it_is_and_what_to_do() -> None:
-    for error in CUDA_ERRORS.values():
+    for error in cuda_errors().values():
         assert error.matter in {"host", "image", "start", "unclear"}
         assert error.meaning
         assert error.remedy
