@@ -24,9 +24,16 @@ from builder.model.errors import counted
 from builder.system.home import Home
 from builder.system.terminal import Progress
 from builder.verify.preparation import BuildSettings
-from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
-from builder.verify.rehearse.source_urls import Servers
-from builder.verify.rehearse.this_machine import rehearsal_here
+from builder.verify.rehearse.rehearsal import rehearsal_here
+from builder.verify.rehearse.servers import Servers
+from builder.verify.rehearse.trials import (
+    FAILED,
+    NOT_TRIED,
+    PASSED,
+    CellTrials,
+    Trial,
+    write_record,
+)
 from builder.verify.stand_ins import steps_on_stand_ins
 
 _INDENT = " " * 4
@@ -74,7 +81,7 @@ def run(options: RehearseOptions) -> int:
         for number, spec in enumerate(specs, start=1):
             progress.say(f"{number} of {len(specs)}: {spec.image.identifier}")
             cells.append(rehearsal.of(spec).with_more(steps_of(spec)))
-            records.keep(home.rehearsals, cells[-1], today)
+            write_record(home.rehearsals, cells[-1], today)
     if options.json:
         print(json.dumps(as_json(cells), indent=1))
     else:

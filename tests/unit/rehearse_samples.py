@@ -21,11 +21,11 @@ from builder.compile import spec
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.system.process import Completed, Processes
-from builder.verify.rehearse.index import Index, OutOfReach
+from builder.verify.rehearse.index import Index
 from builder.verify.rehearse.pip_commands import Target
-from builder.verify.rehearse.python_pins import PythonTrials
+from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import Resolver
-from builder.verify.rehearse.source_urls import Answer
+from builder.verify.rehearse.servers import Answer, OutOfReach
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trees import FilesTree, Tree
 from builder.verify.rehearse.workspace import Workspace
@@ -198,7 +198,6 @@ def step(command: str, *, folder: str = "/", line: int = 1, final: bool = False)
         folder=folder,
         line=line,
         layer=line,
-        stage=0,
         final=final,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import tarfile
 from collections.abc import Sequence
@@ -13,8 +14,7 @@ from typing import Protocol
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
-_TIMEOUT_S = 300.0
-_REPOSITORY = re.compile(r"https://[^/]+/(?P<owner>[^/]+)/(?P<name>[^/]+?)(\.git)?/?")
+_GIT_TIMEOUT_S = 300.0
 
 
 class Tree(Protocol):
@@ -23,7 +23,7 @@ class Tree(Protocol):
     def names(self) -> frozenset[str]: ...
 
     def read(self, path: str) -> str | None:
-        """The text of a file; None where there is none."""
+        """Return the text of a file, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +39,36 @@ class FilesTree:
         return self.files.get(path)
 
 
+def archive_tree(path: Path) -> FilesTree:
+    """Return the texts of an archive, by path below its folder's parent."""
+    with tarfile.open(path) as tar:
+        return FilesTree(
+            {
+                member.name.removeprefix("./"): file.read().decode(errors="replace")
+                for member in tar
+                if member.isfile() and (file := tar.extractfile(member))
+            }
+        )
+
+
 class GitTree:
     """A commit of a Git repository, bare or not."""
 
-    def __init__(self, processes: Processes, repository: Path, commit: str) -> None:
-        self._git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository))
-        self._processes, self._commit = processes, commit
+    def __init__(self, processes: Processes, git: Sequence[str], commit: str) -> None:
+        self._processes, self._git, self._commit = processes, git, commit
         self.names = functools.cache(self._names)
         self.read = functools.cache(self._read)
 
     def _names(self) -> frozenset[str]:
-        argv = [*self._git, "ls-tree", "-r", "--name-only", "-z", self._commit]
-        with self._processes.reading_from(argv) as stream:
-            return frozenset(stream.read().decode(errors="replace").split("\0")) - {""}
+        names = self._output("ls-tree", "-r", "--name-only", "-z", self._commit)
+        return frozenset(names.split("\0")) - {""}
 
     def _read(self, path: str) -> str | None:
-        if path not in self.names():
-            return None
-        argv = [*self._git, "show", f"{self._commit}:{path}"]
-        with self._processes.reading_from(argv) as stream:
+        return self._output("show", f"{self._commit}:{path}") if path in self.names() else None
+
+    def _output(self, *argv: str) -> str:
+        with self._processes.reading_from([*self._git, *argv]) as stream:
             return stream.read().decode(errors="replace")
-
-
-def archive_tree(path: Path) -> FilesTree:
-    """The texts of an archive, by path below its folder's parent."""
-    with tarfile.open(path) as tar:
-        found = {
-            member.name.removeprefix("./"): file.read().decode(errors="replace")
-            for member in tar
-            if member.isfile() and (file := tar.extractfile(member))
-        }
-    return FilesTree(found)
 
 
 class Clones:
@@ -80,24 +79,19 @@ class Clones:
         self.tree = functools.cache(self._tree)
 
     def _tree(self, url: str, ref: str) -> Tree | str:
-        """A tag or commit of a repository; a text that says why it cannot be read."""
-        named = _REPOSITORY.fullmatch(url)
-        if named is None:
+        """Return a tag or commit of a repository, or the reason why it cannot be read."""
+        match = re.fullmatch(r"https://[^/]+/([^/]+)/([^/]+?)(?:\.git)?/?", url)
+        if match is None:
             return f"{url} names no owner and repository"
-        owner, name = named["owner"], named["name"]
-        for folder in self._folders:
-            for path in (folder / owner / f"{name}.git", folder / owner / name / ".git"):
-                if path.exists():
-                    return self._commit(path, ref)
+        owner, name = match.groups()
+        for folder, path in itertools.product(self._folders, (f"{name}.git", f"{name}/.git")):
+            repository = folder / owner / path
+            if repository.exists():
+                git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository))
+                argv = [*git, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"]
+                try:
+                    completed = self._processes.capture(argv, timeout_s=_GIT_TIMEOUT_S)
+                except StepFailed:
+                    return f"the copy in {repository} has no {ref}"
+                return GitTree(self._processes, git, completed.stdout.strip())
         return f"no copy of {owner}/{name} is at hand (--clones names folders that have one)"
-
-    def _commit(self, repository: Path, ref: str) -> Tree | str:
-        argv = ["git", "-c", "safe.directory=*", "--git-dir", str(repository)]
-        try:
-            done = self._processes.capture(
-                [*argv, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"],
-                timeout_s=_TIMEOUT_S,
-            )
-        except StepFailed:
-            return f"the copy in {repository} has no {ref}"
-        return GitTree(self._processes, repository, done.stdout.strip())

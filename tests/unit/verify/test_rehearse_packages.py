@@ -19,13 +19,12 @@ from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
-from builder.verify.rehearse import repository_files, rpm_lists
-from builder.verify.rehearse.index import OutOfReach
+from builder.verify.rehearse import repositories, servers
 from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials, installed_by
-from builder.verify.rehearse.repository_files import NotInRepository, read_url, unpacked
-from builder.verify.rehearse.rpm_lists import rpm_names
+from builder.verify.rehearse.rehearsal import package_archives
+from builder.verify.rehearse.repositories import rpm_names, unpacked
+from builder.verify.rehearse.servers import NotOnServer, OutOfReach, read_url
 from builder.verify.rehearse.steps import steps_of
-from builder.verify.rehearse.this_machine import package_archives
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
 DATA = ROOT / "tests/data/packages"
@@ -165,7 +164,7 @@ def test_debian_stands_in_for_ubuntu_and_it_is_said() -> None:
 
 def test_a_mirror_that_lacks_a_list_is_said() -> None:
     def read_nothing(url: str) -> bytes:
-        raise NotInRepository(f"it has no {url}")
+        raise NotOnServer(f"it has no {url}")
 
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
     lists = PackageLists(read_nothing, OF_DEBIAN)
@@ -291,7 +290,7 @@ def test_a_list_has_the_checksum_that_the_index_names(tmp_path: Path) -> None:
 
 
 def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rpm_lists, "_LONGEST", 100)
+    monkeypatch.setattr(repositories, "_LONGEST", 100)
     primary = b"<metadata><package><name>" + b"x\n" * 200 + b"</name></package></metadata>"
     with pytest.raises(OutOfReach, match="too long"):
         rpm_names(read_url, repository(tmp_path, primary), "x86_64")
@@ -301,7 +300,7 @@ def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_what_unpacks_to_more_than_the_limit_is_refused(
     packed: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repository_files, "LARGEST", 1 << 20)
+    monkeypatch.setattr(repositories, "LARGEST", 1 << 20)
     bomb = packed(bytes(32 << 20))
     sizes: list[int] = []
     with pytest.raises(OutOfReach, match="larger than 1 MiB"):
@@ -312,7 +311,7 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(
 def test_a_file_larger_than_the_limit_is_not_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(repository_files, "LARGEST_PACKED", 10)
+    monkeypatch.setattr(servers, "LARGEST", 10)
     (tmp_path / "Packages").write_bytes(b"x" * 11)
     with pytest.raises(OutOfReach, match="larger than"):
         read_url(f"file://{tmp_path}/Packages")
