@@ -1,4 +1,4 @@
-"""`build-images verify --bench`: how fast an image's programs are in each format, and bare."""
+"""The measurement of an image for `verify --bench`, and its place in manifest and evidence."""
 
 from __future__ import annotations
 
@@ -19,29 +19,13 @@ from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
-from builder.verify.measure import (
-    BARE,
-    BARE_FORMAT,
-    EMULATED,
-    PROGRAMS,
-    Measured,
-    Place,
-    PlaceFacts,
-    Program,
-    Rounds,
-    Sampler,
-    Sizes,
-    bare_kind,
-    gpu_look,
-    how,
-    programs_in,
-    rows_of,
-    run_rounds,
-)
+from builder.verify.measure.bare import BARE_FORMAT, bare_kind
+from builder.verify.measure.measurement import BARE, Measured, PlaceFacts
+from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Sizes
+from builder.verify.measure.rounds import Place, programs_in, rows_of, run_rounds
+from builder.verify.measure.sampling import gpu_look
 from builder.verify.proof import emulator_of
 from builder.verify.runners import Container
-
-_RANKS = 2
 
 
 def measure(
@@ -65,118 +49,92 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
             f"--bench: the image has no {BARE_FORMAT} tarball, of which bare is made",
             hint="build it with --format charliecloud",
         )
-    started, launch = now(), _launcher(image.record.cell.mpi)
+    started = now()
     emulator = emulator_of(run, image.target.arch)
+    family = facts.MPI_FAMILIES.get(split_mpi(image.record.cell.mpi)[0])
     sizes = EMULATED if emulator else Sizes()
-    with contextlib.ExitStack() as held:
-        places = _places(run, image, runners, held)
-        bare = next(places)
-        programs = programs_in(bare.runner, PROGRAMS, mpi=bool(launch))
+    with contextlib.ExitStack() as stack:
+        opening = _places(run, image, runners, stack)
+        bare = next(opening)
+        programs = programs_in(bare.runner, PROGRAMS, mpi=family is not None)
         if not programs:
             raise BadInput(
                 f"--bench: {image.record.image} holds none of the programs that measure",
-                hint=f"they are {', '.join(one.name for one in PROGRAMS)}; recipe hpc-bench",
+                hint=f"they are {', '.join(each.name for each in PROGRAMS)}; recipe hpc-bench",
             )
-        everywhere = [bare, *places]
-        rounds = _rounds(run, image, everywhere, programs, sizes, launch, repeats)
-    known = tuple(one.facts for one in everywhere)
+        places = [bare, *opening]
+        rounds = run_rounds(
+            places,
+            programs,
+            sizes,
+            launch=family.launch.format(ranks=RANKS) if family else "",
+            repeats=repeats,
+            gpus=gpu_look(run.tools.processes),
+            say=lambda text: run.progress.step(image.target.identifier, text),
+        )
+    root = "the image's root file system, unpacked and entered by chroot"
     return Measured(
         image=image.record.image,
         arch=image.target.arch,
         host=run.host,
         emulator=emulator,
-        bare=how(is_root=os.geteuid() == 0),
+        bare=root if os.geteuid() == 0 else f"{root} in a user namespace",
         started=started,
         finished=now(),
         repeats=repeats,
         sizes=asdict(sizes),
-        places=known,
-        rows=rows_of(rounds.runs, programs, [one.name for one in known]),
+        places=tuple(place.facts for place in places),
+        rows=rows_of(rounds.runs, programs, [place.facts.name for place in places]),
         runs=rounds.runs,
         others=rounds.others,
     )
 
 
-def _rounds(
-    run: Run,
-    image: OpenImage,
-    places: Sequence[Place],
-    programs: Sequence[Program],
-    sizes: Sizes,
-    launch: str,
-    repeats: int,
-) -> Rounds:
-    look = gpu_look(run.tools.processes)
-    return run_rounds(
-        places,
-        programs,
-        sizes,
-        launch=launch,
-        repeats=repeats,
-        sampler=lambda: Sampler(gpus=look),
-        say=lambda text: run.progress.step(image.target.identifier, text),
-    )
-
-
-def _launcher(mpi: str) -> str:
-    """What starts the ranks in the image; empty if it has no MPI."""
-    family = facts.MPI_FAMILIES.get(split_mpi(mpi)[0])
-    return family.launch.format(ranks=_RANKS) if family else ""
-
-
 def _places(
-    run: Run, image: OpenImage, runners: Sequence[str], held: contextlib.ExitStack
+    run: Run, image: OpenImage, runners: Sequence[str], stack: contextlib.ExitStack
 ) -> Iterator[Place]:
-    """Bare, then each format, made when it is asked for; all have the same folder for files."""
+    """Open bare, then each format when it is asked for; all have the same folder for files."""
+    tools, target = run.tools, image.target
     data = image.work / "data"
     data.mkdir()
     data.chmod(0o1777)  # each runner has an ordinary user of its own
     usual = [DEFAULTS[name] for name in FORMATS if name in image.artifacts]
-    kinds = [RUNNERS[name] for name in runners or usual]
-    for kind in (bare_kind(image.target.environment), *kinds):
-        yield held.enter_context(_place(run, image, kind, data))
-
-
-@contextlib.contextmanager
-def _place(run: Run, image: OpenImage, kind: Kind, data: Path) -> Iterator[Place]:
-    tools, target = run.tools, image.target
-    run.progress.step(target.identifier, f"unpacking for {kind.name}")
-    container = Container(
-        artifact=image.artifacts[kind.format].path,
-        work=image.work,
-        tools=tools,
-        directory=target.directory,
-        data=data,
-    )
-    version = run.versions.get(kind.program) or tools.version(kind.program)
-    with kind.open(container) as runner:
-        known = PlaceFacts(name=_name(kind), runner=kind.program, version=version)
-        yield Place(facts=known, runner=runner)
+    for kind in (bare_kind(target.environment), *(RUNNERS[name] for name in runners or usual)):
+        run.progress.step(target.identifier, f"unpacking for {kind.name}")
+        container = Container(
+            artifact=image.artifacts[kind.format].path,
+            work=image.work,
+            tools=tools,
+            directory=target.directory,
+            data=data,
+        )
+        version = run.versions.get(kind.program) or tools.version(kind.program)
+        facts_of_place = PlaceFacts(name=_name(kind), runner=kind.program, version=version)
+        yield Place(facts=facts_of_place, runner=stack.enter_context(kind.open(container)))
 
 
 def _name(kind: Kind) -> str:
-    """As evidence calls it: the format, with the runner where it is not the usual one."""
-    if kind.name in {BARE, DEFAULTS[kind.format]}:
-        return BARE if kind.name == BARE else kind.format
-    return f"{kind.format}-{kind.name}"
+    """Return the name in evidence: the format, with the runner where it is not the usual one."""
+    if kind.name == BARE:
+        return BARE
+    return kind.format if kind.name == DEFAULTS[kind.format] else f"{kind.format}-{kind.name}"
 
 
 def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Manifest:
     """Write the evidence of each format and the manifest, which is returned.
 
-    Of what a busy machine could not tell there is none: that says nothing of the image.
+    There is no evidence of what a busy machine could not tell: that says nothing of the image.
     """
-    evidence = [
-        _evidence(run, image, folder, place, measured)
+    files = [
+        _write_evidence(run, image, folder, place, measured).relative_to(folder).as_posix()
         for place in measured.places
         if place.name != BARE and measured.collapse_in(place.name).outcome != SKIPPED
     ]
-    files = [file.relative_to(folder).as_posix() for file in evidence]
     return write_manifest(folder, with_measurement(image.record, measured, files), files)
 
 
 def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[str]) -> Manifest:
-    """A manifest with a measurement in the place of an older one.
+    """Return a manifest with a measurement in the place of an older one.
 
     Whether the image is verified stays as it is: what is fast may be wrong, and what is slow right.
     """
@@ -187,19 +145,19 @@ def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[
     )
 
 
-def _evidence(
+def _write_evidence(
     run: Run, image: OpenImage, folder: Path, place: PlaceFacts, measured: Measured
 ) -> Path:
-    ran = place.name.partition("-")[0]
+    format_ = place.name.partition("-")[0]
     return write_evidence(
         folder / "evidence",
         f"{place.name}{BENCH}",
         identifier=measured.image,
-        artifacts=subjects(image.record, image.artifacts[ran]),
+        artifacts=subjects(image.record, image.artifacts[format_]),
         outcomes=[measured.collapse_in(place.name)],
         scripts={},
         setting=Setting(
-            format=ran,
+            format=format_,
             runner=place.runner,
             runner_version=place.version,
             host=measured.host,

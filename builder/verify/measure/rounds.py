@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from builder.model.errors import StepFailed
 from builder.system.process import TAIL_LINES, Completed
 from builder.verify.container_output import LONGEST, last_line
-from builder.verify.measure.measurement import BARE, OneRun, PlaceFacts, Row, Spread, Unreadable
-from builder.verify.measure.programs import Program, Sizes
-from builder.verify.measure.sampling import Sampler, busy_share
+from builder.verify.measure.measurement import BARE, OneRun, PlaceFacts, Row, Spread
+from builder.verify.measure.programs import Program, Sizes, Unreadable
+from builder.verify.measure.sampling import Gpus, Sampler, busy_share
 from builder.verify.runners import Runner
 
-TIMEOUT_S = 900.0
+_TIMEOUT_S = 900.0
 _LOOK_S = 60.0
 
 
@@ -32,30 +32,31 @@ class Rounds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where programs run."""
+    """A place where programs run."""
 
     facts: PlaceFacts
     runner: Runner
 
 
 def programs_in(runner: Runner, programs: Sequence[Program], *, mpi: bool) -> tuple[Program, ...]:
-    """Those programs that an image holds; without an MPI, those that need none.
+    """Return those programs that an image holds; without an MPI, those that need none.
 
     Raises `StepFailed` when the image cannot be entered to look.
     """
-    wanted = [one for one in programs if mpi or not one.needs_mpi]
+    candidates = [program for program in programs if mpi or not program.needs_mpi]
     script = 'for one; do command -v "$one" >/dev/null && echo "$one"; done; exit 0'
-    done = runner.run(["sh", "-c", script, "sh", *(one.path for one in wanted)], timeout_s=_LOOK_S)
-    if done.timed_out:
-        problem = f"no answer after {_LOOK_S:.0f} s{_waiting(done)}"
+    argv = ["sh", "-c", script, "sh", *(program.path for program in candidates)]
+    completed = runner.run(argv, timeout_s=_LOOK_S)
+    if completed.timed_out:
+        problem = f"no answer after {_LOOK_S:.0f} s{_waiting(completed)}"
         raise StepFailed(f"looking for programs in the image: {problem}")
-    if done.returncode:
+    if completed.returncode:
         raise StepFailed(
-            f"looking for programs in the image: exit status {done.returncode}",
-            tail=(done.stderr or done.stdout).splitlines()[-TAIL_LINES:],
+            f"looking for programs in the image: exit status {completed.returncode}",
+            tail=(completed.stderr or completed.stdout).splitlines()[-TAIL_LINES:],
         )
-    there = set(done.stdout.split())
-    return tuple(one for one in wanted if one.path in there)
+    paths = set(completed.stdout.split())
+    return tuple(program for program in candidates if program.path in paths)
 
 
 def run_rounds(
@@ -65,7 +66,7 @@ def run_rounds(
     *,
     launch: str,
     repeats: int,
-    sampler: Callable[[], Sampler] = Sampler,
+    gpus: Gpus,
     others: Callable[[], float] = busy_share,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Rounds:
@@ -73,89 +74,84 @@ def run_rounds(
     runs: list[OneRun] = []
     busy: list[float] = []
     broken: set[tuple[str, str]] = set()
-    with sampler().gpus:  # asked by one process for as long as all rounds take
+    with gpus:  # asked by one process for as long as all rounds take
         for turn in range(repeats):
             first = turn % len(places)
             busy.append(round(others(), 4))
             for program in programs:
                 say(f"round {turn + 1} of {repeats}: {program.name}")
+                script = program.script(sizes, launch)
                 for place in (*places[first:], *places[:first]):
                     if (place.facts.name, program.name) in broken:
                         continue
-                    one = _one(turn, place, program, program.script(sizes, launch), sampler())
-                    runs.append(one)
-                    if one.problem:
-                        broken.add((one.place, one.program))
+                    run = _run(turn, place, program, script, Sampler(gpus))
+                    runs.append(run)
+                    if run.problem:
+                        broken.add((run.place, run.program))
     return Rounds(runs=tuple(runs), others=tuple(busy))
 
 
-def _one(turn: int, place: Place, program: Program, script: str, sampler: Sampler) -> OneRun:
+def _run(turn: int, place: Place, program: Program, script: str, sampler: Sampler) -> OneRun:
     with sampler:
-        done = place.runner.run(["sh", "-c", script], timeout_s=TIMEOUT_S)
-    values, problem = _read(program, done)
+        completed = place.runner.run(["sh", "-c", script], timeout_s=_TIMEOUT_S)
+    values: Mapping[str, float] = {}
+    problem = ""
+    if completed.timed_out:
+        problem = f"no result after {_TIMEOUT_S:.0f} s{_waiting(completed)}"
+    elif completed.returncode:
+        output = last_line(completed.stdout) or last_line(completed.stderr)
+        problem = f"exit status {completed.returncode}: {output}"
+    else:
+        try:
+            values = program.read(completed.stdout)
+        except Unreadable as error:
+            problem = str(error)
     return OneRun(
         round=turn,
         place=place.facts.name,
         program=program.name,
         use=sampler.use,
         values=values,
-        problem=problem,
+        problem=problem[:LONGEST],
     )
 
 
-def _read(program: Program, done: Completed) -> tuple[Mapping[str, float], str]:
-    if done.timed_out:
-        return {}, f"no result after {TIMEOUT_S:.0f} s{_waiting(done)}"[:LONGEST]
-    if done.returncode:
-        said = last_line(done.stdout) or last_line(done.stderr)
-        return {}, f"exit status {done.returncode}: {said}"[:LONGEST]
-    try:
-        return program.read(done.stdout), ""
-    except Unreadable as error:
-        return {}, str(error)[:LONGEST]
-
-
-def _waiting(done: Completed) -> str:
-    """What a command that had to be ended waited for."""
-    return f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
+def _waiting(completed: Completed) -> str:
+    """Return what a command that had to be ended waited for."""
+    return f"; it was waiting for: {', '.join(completed.waiting)}" if completed.waiting else ""
 
 
 def rows_of(
     runs: Sequence[OneRun], programs: Sequence[Program], places: Sequence[str]
 ) -> tuple[Row, ...]:
-    """Each quantity in each place, compared with bare."""
+    """Return each quantity in each place, compared with bare."""
     rows = []
     for program in programs:
-        mine = [one for one in runs if one.program == program.name]
-        problems = {one.place: one.problem for one in mine if one.problem}
+        own = [run for run in runs if run.program == program.name]
+        problems = {run.place: run.problem for run in own if run.problem}
         for quantity in program.quantities:
-            found = {
-                place: {
-                    one.round: one.values[quantity.name]
-                    for one in mine
-                    if one.place == place and quantity.name in one.values
-                }
-                for place in places
-            }
+            values: dict[str, dict[int, float]] = {place: {} for place in places}
+            for run in own:
+                if run.place in values and quantity.name in run.values:
+                    values[run.place][run.round] = run.values[quantity.name]
             for place in places:
-                ratios = _ratios(found[place], found[BARE], more=quantity.more_is_better)
+                ratios = _ratios(values[place], values[BARE], more=quantity.more_is_better)
                 problem = problems.get(place, "")
                 if not problem and place != BARE and not ratios:
                     problem = f"nothing to compare with: {problems.get(BARE, 'bare did not run')}"
-                rows.append(
-                    Row(
-                        quantity=quantity,
-                        program=program.name,
-                        place=place,
-                        values=Spread.of(list(found[place].values())) if found[place] else None,
-                        ratio=Spread.of(ratios) if ratios and place != BARE else None,
-                        problem=problem,
-                    )
+                row = Row(
+                    quantity=quantity,
+                    program=program.name,
+                    place=place,
+                    values=Spread.of([*values[place].values()]) if values[place] else None,
+                    ratio=Spread.of(ratios) if ratios and place != BARE else None,
+                    problem=problem,
                 )
+                rows.append(row)
     return tuple(rows)
 
 
-def _ratios(here: Mapping[int, float], bare: Mapping[int, float], *, more: bool) -> list[float]:
+def _ratios(own: Mapping[int, float], bare: Mapping[int, float], *, more: bool) -> list[float]:
     """Return how fast it is, as shares of bare's speed in the same round."""
-    both = [(here[turn], bare[turn]) for turn in sorted(here.keys() & bare.keys())]
-    return [one / other if more else other / one for one, other in both]
+    pairs = [(own[turn], bare[turn]) for turn in sorted(own.keys() & bare.keys())]
+    return [value / other if more else other / value for value, other in pairs]

@@ -16,8 +16,9 @@ from test_proving import Machine, machine, manifest, write  # noqa: F401 - two a
 from builder.model.errors import BadInput
 from builder.system.process import Completed
 from builder.verify import RUNNERS
-from builder.verify.measure import PROGRAMS, recording
-from builder.verify.measure.programs import bare_kind
+from builder.verify.measure import recording
+from builder.verify.measure.bare import bare_kind
+from builder.verify.measure.programs import PROGRAMS
 from builder.verify.measure.recording import measure
 from builder.verify.measure.rounds import run_rounds
 from builder.verify.runners import Container

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from recorded import Commands
 
-from builder.verify.measure.programs import bare_kind
+from builder.verify.measure.bare import bare_kind
 from builder.verify.ranks.launchers import cancel
 from builder.verify.runners import RUNNERS, Around, Container, Kind, Mount
 
