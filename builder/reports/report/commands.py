@@ -1,79 +1,115 @@
-"""The commands that run an image, as a site would type them."""
+"""The commands that run an image, as a site would type them: from a folder, or from a registry."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+from builder.facts import ARCHITECTURES
+from builder.facts.runtimes import RUNTIMES
 from builder.model import NONE
 from builder.model.manifest import Manifest
 
-RUN_CHECKS = "/opt/build-images/run-checks"
+_RUN_CHECKS = "/opt/build-images/run-checks"
+_AGAIN, _IN_IT = "run the checks in it again", "run the checks in it"
+_BY_HOST = "an MPI program, started by the host's MPI"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
-    """One line for a terminal, and what it does."""
-
-    about: str
-    line: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """The commands of one container runtime."""
-
-    runtime: str
-    commands: tuple[Command, ...]
+# A container runtime, and its commands: what a line does, and the line for a terminal.
+Recipe = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def recipes_of(manifest: Manifest, *, folder: str) -> tuple[Recipe, ...]:
-    """Return how to run each artifact that the image has, from the folder that holds `folder`."""
+    """Return how to run each artifact of an image, from the folder that holds `folder`."""
     image, mpi = manifest.image, manifest.cell.mpi
-    launch = {} if mpi == NONE else {"launch": "mpiexec -n 4" if "mpich" in mpi else "mpirun -np 4"}
-    makers = {"sif": _apptainer, "charliecloud": _charliecloud, "oci": _podman}
-    found = []
-    for format_, maker in makers.items():
-        artifact = manifest.artifacts.get(format_)
-        if artifact:
-            path = shlex.quote(f"{folder}/{image}/{artifact.path}")
-            found.append(maker(path, image, **launch))
-    return tuple(found)
+    launch = "mpiexec -n 4" if "mpich" in mpi else "mpirun -np 4"
+    paths = {
+        name: shlex.quote(f"{folder}/{image}/{artifact.path}")
+        for name, artifact in manifest.artifacts.items()
+    }
+    sif, tar, oci = (paths.get(name, "") for name in ("sif", "charliecloud", "oci"))
+    root = shlex.quote(f"/var/tmp/{image}")  # noqa: S108 - where a site unpacks, not this program
+    recipes = {
+        "Apptainer": (
+            (_AGAIN, f"apptainer exec {sif} {_RUN_CHECKS}"),
+            ("the same, through %test", f"apptainer test {sif}"),
+            (_BY_HOST, f"{launch} apptainer exec {sif} ./program"),
+        ),
+        "Charliecloud": (
+            ("unpack", f"ch-convert -i tar -o dir {tar} {root}"),
+            ("or with tar alone", f"mkdir -p {root} && tar -xzf {tar} -C {root}"),
+            (_AGAIN, f"ch-run --set-env -w {root} -- {_RUN_CHECKS}"),
+            (_BY_HOST, f"{launch} ch-run --set-env -w {root} -- ./program"),
+        ),
+        "Podman": (
+            (_AGAIN, f"podman run --rm oci:{oci} {_RUN_CHECKS}"),
+            (
+                "an MPI program, started by the image's MPI",
+                f"podman run --rm -v .:/work -w /work oci:{oci} {launch} ./program",
+            ),
+        ),
+    }
+    return tuple(
+        (runtime, commands[:-1] if mpi == NONE else commands)
+        for (runtime, commands), path in zip(recipes.items(), (sif, tar, oci), strict=True)
+        if path
+    )
 
 
-def _apptainer(path: str, _image: str, launch: str = "") -> Recipe:
-    commands = [
-        ("run the checks in it again", f"apptainer exec {path} {RUN_CHECKS}"),
-        ("the same, through %test", f"apptainer test {path}"),
-    ]
-    if launch:
-        line = f"{launch} apptainer exec {path} ./program"
-        commands.append(("an MPI program, started by the host's MPI", line))
-    return _recipe("Apptainer", commands)
+def pull_recipes(
+    image: str, cell: Mapping[str, str], *, registry: str, tag: str, digest: str
+) -> tuple[Recipe, ...]:
+    """Return the commands for an image at HOST/NAMESPACE; other programs take it by digest.
 
-
-def _charliecloud(path: str, image: str, launch: str = "") -> Recipe:
-    folder = shlex.quote(f"/var/tmp/{image}")  # noqa: S108 - where a site unpacks, not this program
-    commands = [
-        ("unpack", f"ch-convert -i tar -o dir {path} {folder}"),
-        ("or with tar alone", f"mkdir -p {folder} && tar -xzf {path} -C {folder}"),
-        ("run the checks in it again", f"ch-run --set-env -w {folder} -- {RUN_CHECKS}"),
-    ]
-    if launch:
-        line = f"{launch} ch-run --set-env -w {folder} -- ./program"
-        commands.append(("an MPI program, started by the host's MPI", line))
-    return _recipe("Charliecloud", commands)
-
-
-def _podman(path: str, _image: str, launch: str = "") -> Recipe:
-    commands = [("run the checks in it again", f"podman run --rm oci:{path} {RUN_CHECKS}")]
-    if launch:
-        line = f"podman run --rm -v .:/work -w /work oci:{path} {launch} ./program"
-        commands.append(("an MPI program, started by the image's MPI", line))
-    return _recipe("Podman", commands)
-
-
-def _recipe(runtime: str, commands: Sequence[tuple[str, str]]) -> Recipe:
-    lines = tuple(Command(about=about, line=line) for about, line in commands)
-    return Recipe(runtime=runtime, commands=lines)
+    `build-images pull` checks the proof; none of the others does.
+    """
+    repository = f"{registry}/{cell['recipe']}"
+    ours, pinned = shlex.quote(f"{repository}:{tag}"), shlex.quote(f"{repository}@{digest}")
+    pull = f"build-images pull {ours} --arch {cell['arch']} --format"
+    arch = ARCHITECTURES[cell["arch"]].oci
+    # ch-image(1), --arch: it has names with the variant alone where there are variants.
+    ch_arch = {"arm64": "arm64/v8"}.get(arch, arch)
+    name, sif, folder = map(shlex.quote, (image.lower(), f"{image}.sif", f"./{image}"))
+    sif_source = shlex.quote(f"docker://{repository}@{digest}")
+    has_gpu = cell.get("cuda", NONE) != NONE
+    nv, cdi, gpus = (
+        f" {RUNTIMES[runtime].gpu}" if has_gpu else ""
+        for runtime in ("apptainer", "podman", "docker")
+    )
+    driver = ("bring the driver's libraries in", f"ch-fromhost --nvidia {folder}")
+    docker_run = f"docker run --rm --platform=linux/{arch}{gpus}"
+    return (
+        (
+            "build-images, which looks at the proof",
+            (("as SIF", f"{pull} sif"), ("for Charliecloud", f"{pull} charliecloud")),
+        ),
+        (
+            "Apptainer",
+            (
+                ("pull", f"apptainer pull --arch {arch} {sif} {sif_source}"),
+                (_IN_IT, f"apptainer exec{nv} {sif} {_RUN_CHECKS}"),
+            ),
+        ),
+        (
+            "Charliecloud",
+            (
+                ("pull", f"ch-image pull --arch={ch_arch} {pinned} {name}"),
+                ("unpack", f"ch-convert {name} {folder}"),
+                *((driver,) if has_gpu else ()),
+                (_IN_IT, f"ch-run --set-env {folder} -- {_RUN_CHECKS}"),
+            ),
+        ),
+        (
+            "Podman",
+            (
+                ("pull", f"podman pull --arch={arch} {pinned}"),
+                (_IN_IT, f"podman run --rm --arch={arch}{cdi} {pinned} {_RUN_CHECKS}"),
+            ),
+        ),
+        (
+            "Docker",
+            (
+                ("pull", f"docker pull --platform=linux/{arch} {pinned}"),
+                (_IN_IT, f"{docker_run} {pinned} {_RUN_CHECKS}"),
+            ),
+        ),
+    )
