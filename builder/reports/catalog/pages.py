@@ -16,7 +16,6 @@ from builder.reports import report
 from builder.reports.catalog.entries import Entry
 from builder.reports.report.commands import Recipe, pull_recipes
 from builder.reports.report.templates import page_environment
-from builder.reports.sites import tag_of_identifier
 
 CATALOG = "catalog.json"  # the last that is written
 SCHEMA = "build-images/catalog/v1"
@@ -81,9 +80,8 @@ def _recipes(entry: Entry, registry: str) -> tuple[Recipe, ...]:
     cell = entry.manifest.cell
     return pull_recipes(
         entry.image,
-        asdict(cell),
+        cell,
         registry=registry,
-        tag=tag_of_identifier(entry.image, recipe=cell.recipe, arch=cell.arch),
         digest=entry.manifest.artifacts["oci"].digest,
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, as_yaml
+from builder.reports.pipelines.jobs import ENVIRONMENT, Job, Pipeline, Publication, as_yaml
 
 # https://docs.github.com/en/actions/reference/github-hosted-runners-reference: none is ppc64le.
 RUNNERS: Mapping[str, str] = {"x86_64": "ubuntu-24.04", "aarch64": "ubuntu-24.04-arm"}
@@ -15,7 +16,7 @@ _DOWNLOAD = "actions/download-artifact@d3f86a106a0bac45b974a628896c90dbdf5c8093"
 _VERSIONS = {_CHECKOUT: "v4.2.2", _UPLOAD: "v4.6.2", _DOWNLOAD: "v4.3.0"}
 # The set-up installs Debian's packages; user namespaces and binfmt_misc need the privilege.
 _CONTAINER = {"image": "debian:13", "options": "--privileged"}
-_SETUP = {"name": "Set up", "run": "ci/retry ci/setup images"}
+_STEP_CHECKOUT = {"uses": _CHECKOUT, "with": {"persist-credentials": False}}
 # Also where an image failed: `publish` refuses it, and attaches the evidence of that.
 _PUBLISHES = (
     "${{ !cancelled() && github.event_name != 'pull_request' && github.ref_name == github.event"
@@ -26,9 +27,12 @@ _KEY = ("COSIGN_PRIVATE_KEY", "COSIGN_PASSWORD")
 
 
 def github(pipeline: Pipeline) -> str:
-    """The text of a workflow, for `.github/workflows/images.yml`."""
-    jobs = {one.key: _job(one) for one in pipeline.jobs}
-    jobs |= {one.key: _publication(one, pipeline) for one in pipeline.publications}
+    """Return the text of a workflow, for `.github/workflows/images.yml`."""
+    jobs = {_key(job.image): _job(job) for job in pipeline.jobs}
+    jobs |= {
+        f"publish-{_key(publication.name)}": _publication(publication, pipeline)
+        for publication in pipeline.publications
+    }
     document = {
         "name": "images",
         "on": {
@@ -51,39 +55,42 @@ def github(pipeline: Pipeline) -> str:
     return text
 
 
-def _checkout() -> dict[str, object]:
-    return {"uses": _CHECKOUT, "with": {"persist-credentials": False}}
+def _key(text: str) -> str:
+    """https://docs.github.com/en/actions/reference/workflow-syntax-for-github-actions#jobsjob_id"""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)
+
+
+def _set_up(command: str) -> dict[str, object]:
+    return {"name": "Set up", "run": command}
 
 
 def _job(job: Job) -> dict[str, object]:
-    folder = f"out/{job.image}"
     build = {
         "name": "Build and verify",
-        # At night with today's packages: what did not change comes out with the same digest.
         "env": {"REFRESH": "${{ github.event_name == 'schedule' && '1' || '' }}"},
-        "run": f"ci/retry {PROGRAM} {job.selectors} ${{REFRESH:+--refresh}}",
+        "run": job.build,
     }
     image = {
-        "if": "${{ !cancelled() }}",  # one that fails: its log, and the evidence that says so
+        "if": "${{ !cancelled() }}",  # of a failure: its log, and the evidence that says so
         "uses": _UPLOAD,
         "with": {
             "name": job.image,
-            "path": folder,
+            "path": f"out/{job.image}",
             "compression-level": 0,
             "retention-days": 3,
             "if-no-files-found": "error",
         },
     }
     return {
-        "name": job.title,
+        "name": f"{job.image}{' (emulated)' if job.emulated else ''}",
         "runs-on": job.runner,
-        "container": dict(_CONTAINER),
+        "container": _CONTAINER,
         "timeout-minutes": job.minutes,
-        "steps": [_checkout(), dict(_SETUP), build, image],
+        "steps": [_STEP_CHECKOUT, _set_up("ci/retry ci/setup images"), build, image],
     }
 
 
-def _publication(one: Publication, pipeline: Pipeline) -> dict[str, object]:
+def _publication(publication: Publication, pipeline: Pipeline) -> dict[str, object]:
     secrets = _LOGIN if pipeline.is_keyless else (*_LOGIN, *_KEY)
     # The token by which GitHub tells Sigstore's authority which workflow of which repository it is.
     rights = {"contents": "read", "id-token": "write"}
@@ -93,7 +100,7 @@ def _publication(one: Publication, pipeline: Pipeline) -> dict[str, object]:
             "uses": _DOWNLOAD,
             "with": {"name": job.image, "path": f"out/{job.image}"},
         }
-        for job in one.jobs
+        for job in publication.jobs
     ]
     publish = {
         "name": "Publish",
@@ -101,16 +108,16 @@ def _publication(one: Publication, pipeline: Pipeline) -> dict[str, object]:
             "REGISTRY": "${{ vars.BUILD_IMAGES_REGISTRY }}",
             **{name: f"${{{{ secrets.{name} }}}}" for name in secrets},
         },
-        "run": pipeline.publishing(one, "$REGISTRY"),
+        "run": pipeline.publishing(publication, "$REGISTRY"),
     }
     return {
-        "name": f"publish {one.name}",
-        "needs": [job.key for job in one.jobs],
+        "name": f"publish {publication.name}",
+        "needs": [_key(job.image) for job in publication.jobs],
         "if": _PUBLISHES,
         "environment": ENVIRONMENT,
         **({"permissions": rights} if pipeline.is_keyless else {}),
-        "runs-on": one.runner,
-        "container": dict(_CONTAINER),
+        "runs-on": publication.runner,
+        "container": _CONTAINER,
         "timeout-minutes": 60,
-        "steps": [_checkout(), *images, {**_SETUP, "run": pipeline.setup}, publish],
+        "steps": [_STEP_CHECKOUT, *images, _set_up(pipeline.setup), publish],
     }

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from builder.reports.pipelines.jobs import ENVIRONMENT, PROGRAM, Job, Pipeline, Publication, as_yaml
+from builder.reports.pipelines.jobs import ENVIRONMENT, Job, Pipeline, Publication, as_yaml
 
 # https://docs.gitlab.com/ci/runners/hosted_runners/linux/: none is ppc64le.
 RUNNERS: Mapping[str, str] = {
     "x86_64": "saas-linux-medium-amd64",
     "aarch64": "saas-linux-medium-arm64",
 }
-_SETUP = "ci/retry ci/setup images"
-# What failed for the runner's sake; what a job's own commands lacked for a moment, ci/retry knows.
+# Failures of the runner; ci/retry repeats a job's own commands.
 _RUNNERS_FAULT = ["runner_system_failure", "scheduler_failure", "api_failure"]
 
 
 def gitlab(pipeline: Pipeline) -> str:
-    """The text of a pipeline, for `.gitlab-ci.yml`.
+    """Return the text of a pipeline, for `.gitlab-ci.yml`.
 
     Secrets come by masked variables of the environment: BUILD_IMAGES_REGISTRY_USER and _PASSWORD,
     COSIGN_PRIVATE_KEY and COSIGN_PASSWORD. Its jobs have them by themselves, and no others do.
@@ -33,11 +32,14 @@ def gitlab(pipeline: Pipeline) -> str:
         "default": {
             "image": "debian:13",
             "interruptible": True,
-            "retry": {"max": 2, "when": list(_RUNNERS_FAULT)},
+            "retry": {"max": 2, "when": _RUNNERS_FAULT},
         },
     }
     jobs = {job.image: _job(job) for job in pipeline.jobs}
-    jobs |= {f"publish {one.name}": _publication(one, pipeline) for one in pipeline.publications}
+    jobs |= {
+        f"publish {publication.name}": _publication(publication, pipeline)
+        for publication in pipeline.publications
+    }
     return as_yaml(pipeline, {**document, **jobs})
 
 
@@ -47,15 +49,11 @@ def _job(job: Job) -> dict[str, object]:
         "stage": "build",
         "tags": [job.runner],
         "timeout": f"{job.minutes}m",
-        # At night with today's packages: what did not change comes out with the same digest.
         "rules": [
             {"if": '$CI_PIPELINE_SOURCE == "schedule"', "variables": {"REFRESH": "1"}},
             {"when": "on_success"},
         ],
-        "script": [
-            _SETUP,
-            f"ci/retry {PROGRAM} {job.selectors} ${{REFRESH:+--refresh}}",
-        ],
+        "script": ["ci/retry ci/setup images", job.build],
         "artifacts": {
             "when": "always",
             "paths": [f"{folder}/"],
@@ -65,16 +63,16 @@ def _job(job: Job) -> dict[str, object]:
     }
 
 
-def _publication(one: Publication, pipeline: Pipeline) -> dict[str, object]:
+def _publication(publication: Publication, pipeline: Pipeline) -> dict[str, object]:
     # https://docs.gitlab.com/ci/yaml/signing_examples/: cosign finds the token by that name
     token = {"SIGSTORE_ID_TOKEN": {"aud": "sigstore"}}
     return {
         "stage": "publish",
-        "tags": [one.runner],
+        "tags": [publication.runner],
         "timeout": "60m",
         "interruptible": False,
         "environment": {"name": ENVIRONMENT},
-        "needs": [job.image for job in one.jobs],
+        "needs": [job.image for job in publication.jobs],
         # Also where an image failed: `publish` refuses it, and attaches the evidence of that.
         "rules": [
             {
@@ -83,5 +81,5 @@ def _publication(one: Publication, pipeline: Pipeline) -> dict[str, object]:
             }
         ],
         **({"id_tokens": token} if pipeline.is_keyless else {}),
-        "script": [pipeline.setup, pipeline.publishing(one, "$BUILD_IMAGES_REGISTRY")],
+        "script": [pipeline.setup, pipeline.publishing(publication, "$BUILD_IMAGES_REGISTRY")],
     }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 
 from builder.facts import ARCHITECTURES
 from builder.facts.runtimes import RUNTIMES
-from builder.model import NONE
+from builder.model import NONE, Cell
 from builder.model.manifest import Manifest
 
 _RUN_CHECKS = "/opt/build-images/run-checks"
@@ -55,22 +54,20 @@ def recipes_of(manifest: Manifest, *, folder: str) -> tuple[Recipe, ...]:
     )
 
 
-def pull_recipes(
-    image: str, cell: Mapping[str, str], *, registry: str, tag: str, digest: str
-) -> tuple[Recipe, ...]:
+def pull_recipes(image: str, cell: Cell, *, registry: str, digest: str) -> tuple[Recipe, ...]:
     """Return the commands for an image at HOST/NAMESPACE; other programs take it by digest.
 
     `build-images pull` checks the proof; none of the others does.
     """
-    repository = f"{registry}/{cell['recipe']}"
-    ours, pinned = shlex.quote(f"{repository}:{tag}"), shlex.quote(f"{repository}@{digest}")
-    pull = f"build-images pull {ours} --arch {cell['arch']} --format"
-    arch = ARCHITECTURES[cell["arch"]].oci
+    repository = f"{registry}/{cell.recipe}"
+    ours, pinned = shlex.quote(f"{repository}:{cell.tag}"), shlex.quote(f"{repository}@{digest}")
+    pull = f"build-images pull {ours} --arch {cell.arch} --format"
+    arch = ARCHITECTURES[cell.arch].oci
     # ch-image(1), --arch: it has names with the variant alone where there are variants.
     ch_arch = {"arm64": "arm64/v8"}.get(arch, arch)
     name, sif, folder = map(shlex.quote, (image.lower(), f"{image}.sif", f"./{image}"))
     sif_source = shlex.quote(f"docker://{repository}@{digest}")
-    has_gpu = cell.get("cuda", NONE) != NONE
+    has_gpu = cell.cuda != NONE
     nv, cdi, gpus = (
         f" {RUNTIMES[runtime].gpu}" if has_gpu else ""
         for runtime in ("apptainer", "podman", "docker")
