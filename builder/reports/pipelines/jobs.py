@@ -1,20 +1,29 @@
-"""The jobs of a pipeline as values, the same for every CI system."""
+"""The jobs of a pipeline, the same for every CI system, and their YAML by a template."""
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import jinja2
 import yaml
 
 from builder.model import GENERIC, RUNTIME, Cell, PlannedImage, Selection
 from builder.model.errors import BadInput
 
+# Labels of the systems' own runners; none is ppc64le:
+# https://docs.github.com/en/actions/reference/github-hosted-runners-reference
+# https://docs.gitlab.com/ci/runners/hosted_runners/linux/
+RUNNERS: Mapping[str, Mapping[str, str]] = {
+    "github": {"x86_64": "ubuntu-24.04", "aarch64": "ubuntu-24.04-arm"},
+    "gitlab": {"x86_64": "saas-linux-medium-amd64", "aarch64": "saas-linux-medium-arm64"},
+}
 _NO_RUNNER = "none"
 _EMULATING = "x86_64"  # the architecture whose runners stand in for those that there are none of
-# An environment of both systems: what is set for it reaches the jobs that name it alone.
-ENVIRONMENT = "registry"
 _PROGRAM = ".venv/bin/build-images"
 SECRET_KEY, KEYLESS = "env://COSIGN_PRIVATE_KEY", "keyless"
 # Minutes. GitHub ends a job after six hours, GitLab.com's default is one hour.
@@ -143,25 +152,31 @@ def words_of(selection: Selection) -> list[str]:
     ]
 
 
-_HEADER = """\
-# Made by: {command}
-# Change recipes or matrix.yaml, not this file, and print it again. docs/ci.md tells of it.
-"""
+def pipeline_text(system: str, pipeline: Pipeline) -> str:
+    """Return the YAML of a pipeline for one of the systems in `RUNNERS`."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=False,  # noqa: S701 - no HTML: texts go through the filter `scalar`
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="[[",  # GitHub's expressions have braces
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        comment_start_string="[#",
+        comment_end_string="#]",
+    )
+    environment.filters.update(scalar=_scalar, key=_key)
+    return environment.get_template(f"{system}.yaml.j2").render(pipeline=pipeline)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Without anchors and aliases, and with lists indented."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        del data
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        del indentless
-        super().increase_indent(flow, indentless=False)
+def _scalar(text: str) -> str:
+    dumped = yaml.safe_dump(text, width=math.inf, allow_unicode=True)
+    return dumped.removesuffix("\n").removesuffix("\n...")
 
 
-def as_yaml(pipeline: Pipeline, document: Mapping[str, object]) -> str:
-    """Return the text of a pipeline, with a head that says where it comes from."""
-    body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
-    return _HEADER.format(command=pipeline.command) + body
+def _key(text: str) -> str:
+    """https://docs.github.com/en/actions/reference/workflow-syntax-for-github-actions#jobsjob_id"""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)

@@ -182,7 +182,7 @@ class SiteImage:
         return self.place.gpus if self.has_gpu else 4
 
     def gpu_option(self, runtime: str) -> str:
-        """Return the runtime's option that brings the driver in, with a space before it, or nothing."""
+        """Return the runtime's option for the driver, with a space before it, or nothing."""
         return f" {RUNTIMES[runtime].gpu}" if self.has_gpu else ""
 
     @property
