@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder import facts
@@ -17,6 +17,7 @@ from builder.host.contracts import contract_from_file
 from builder.model import FAILED
 from builder.model.contract import FILE
 from builder.model.errors import BadInput
+from builder.model.exact_json import part
 from builder.model.manifest import SBOM, Manifest
 from builder.model.predicates import RunFacts, RunHost, TestLists, TestResult, result_of
 from builder.model.records import read
@@ -40,31 +41,14 @@ _UNREADABLE = TestResult(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Licence:
-    id: str = ""
-    name: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LicenceChoice:
-    """A licence of a component: https://cyclonedx.org/docs/1.5/json/#components_items_licenses"""
-
-    expression: str = ""
-    license: Licence = Licence()
-
-    def __str__(self) -> str:
-        return self.expression or self.license.id or self.license.name
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
-    """A component of an SBOM."""
+    """A component of an SBOM: https://cyclonedx.org/docs/1.5/json/#components"""
 
     name: str
     version: str = ""
     purl: str = ""
     type: str = ""
-    licenses: tuple[LicenceChoice, ...] = ()
+    licenses: tuple[Mapping[str, object], ...] = ()
 
     @property
     def kind(self) -> str:
@@ -74,41 +58,34 @@ class Component:
 
     @property
     def licence(self) -> str:
-        return ", ".join(filter(None, map(str, self.licenses)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SbomHash:
-    content: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SbomSubject:
-    hashes: tuple[SbomHash, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SbomMetadata:
-    component: SbomSubject = SbomSubject()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Composition:
-    aggregate: str
+        names = (
+            choice.get("expression")
+            or part(choice, "license", "id")
+            or part(choice, "license", "name")
+            for choice in self.licenses
+        )
+        return ", ".join(str(name) for name in names if name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sbom:
     """A bill of materials, as far as it is shown: https://cyclonedx.org/docs/1.5/json/"""
 
-    metadata: SbomMetadata = SbomMetadata()
+    metadata: Mapping[str, object] = field(default_factory=dict)
     components: tuple[Component, ...] = ()
-    compositions: tuple[Composition, ...] = ()
+    compositions: tuple[Mapping[str, object], ...] = ()
+
+    def is_of(self, digest: str) -> bool:
+        """Return whether it is of the image with a digest (`sha256:…`)."""
+        hashes = part(self.metadata, "component", "hashes")
+        return isinstance(hashes, list) and digest in {
+            f"sha256:{part(each, 'content')}" for each in hashes
+        }
 
     @property
     def is_complete(self) -> bool:
         """True if it does not call itself incomplete."""
-        return Composition(aggregate="incomplete") not in self.compositions
+        return all(each.get("aggregate") != "incomplete" for each in self.compositions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,8 +135,7 @@ def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
     card = card_of(manifest, folder=folder.parent.name)
     proofs, sbom = _proofs(folder, manifest), _sbom(folder / SBOM)
     faults = [*_proof_faults(manifest, proofs)]
-    hashes = [f"sha256:{each.content}" for each in sbom.metadata.component.hashes] if sbom else []
-    if sbom and manifest.artifacts["oci"].digest not in hashes:
+    if sbom and not sbom.is_of(manifest.artifacts["oci"].digest):
         faults.append("the SBOM is of another image")
     if card.state == VERIFIED and faults:
         card = dataclasses.replace(card, state=FAILED, mark="✗", word="not proven")

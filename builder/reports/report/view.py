@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder import facts
-from builder.model import FAILED, PASSED, SKIPPED, Artifact, LeftOut, Outcome
+from builder.model import FAILED, Artifact, LeftOut, Outcome
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
@@ -20,11 +20,10 @@ from builder.reports.report.matrix import (
     standing_of,
     tiles_of,
 )
-from builder.reports.report.templates import first_line, human_moment, human_time
+from builder.reports.report.templates import first_line, human_moment
 from builder.verify.measure.plot import Plot, plot_of
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
-_MARKS = {PASSED: "✓", FAILED: "✗", SKIPPED: "○"}
 _ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
 _LOG = ("build.log", "build.log")
@@ -42,23 +41,12 @@ class Badge:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """The finding of a check in one format; `outcome` may also be `absent`: it was not run."""
-
-    format: str
-    outcome: str
-    mark: str
-    reason: str
-    time: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
     """All about one image. One whose build failed has an `error`, and no manifest.
 
     `links` are texts with paths in the image's folder, `steps` names with seconds and shares of the
     time in percent, `artifacts` and `trees` (tree digests, if there are any) by formats' titles,
-    `checks` findings by check.
+    `checks` formats' titles with outcomes, by check: None is one that was not run.
     """
 
     image: str
@@ -73,7 +61,7 @@ class Card:
     digests: _Pairs = ()
     steps: tuple[tuple[str, float, float], ...] = ()
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
-    checks: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    checks: Mapping[str, tuple[tuple[str, Outcome | None], ...]] = field(default_factory=dict)
     trees: Mapping[str, str] = field(default_factory=dict)
     trees_are_equal: bool = False
     recipes: tuple[Recipe, ...] = ()
@@ -294,29 +282,16 @@ def _index_state(state: IndexState, at: str) -> str:
 
 def _checks(
     outcomes: Mapping[str, Sequence[Outcome]], formats: Sequence[str]
-) -> dict[str, tuple[Finding, ...]]:
+) -> dict[str, tuple[tuple[str, Outcome | None], ...]]:
     by_check: dict[str, dict[str, Outcome]] = {}
     for run, own in outcomes.items():
         for outcome in own:
             by_check.setdefault(outcome.check, {})[run] = outcome
     columns = formats or _in_order(outcomes, FORMATS)
     return {
-        check: tuple(_finding(FORMATS.get(name, name), own.get(name)) for name in columns)
+        check: tuple((FORMATS.get(name, name), own.get(name)) for name in columns)
         for check, own in by_check.items()
     }
-
-
-def _finding(title: str, outcome: Outcome | None) -> Finding:
-    if outcome is None:
-        return Finding(format=title, outcome="absent", mark="·", reason="not run", time="")
-    word = outcome.outcome if outcome.outcome in _MARKS else FAILED
-    return Finding(
-        format=title,
-        outcome=word,
-        mark=_MARKS[word],
-        reason=outcome.reason,
-        time="" if word == SKIPPED else human_time(outcome.duration_s),
-    )
 
 
 def _stated(*pairs: tuple[str, str]) -> _Pairs:

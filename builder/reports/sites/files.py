@@ -52,48 +52,6 @@ class Place:
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Starter:
-    """The start of an MPI's ranks by Slurm: the command before the runtime's, and why so.
-
-    `mpiexec` is the same by the launcher of the host's MPI, empty where there is none.
-    """
-
-    slurm: str
-    mpiexec: str
-    why: str
-
-
-_MPIEXEC_OPEN_MPI = 'mpiexec -n "$SLURM_NTASKS" --map-by "ppr:$SLURM_NTASKS_PER_NODE:node"'
-_MPIEXEC_HYDRA = 'mpiexec -n "$SLURM_NTASKS" -ppn "$SLURM_NTASKS_PER_NODE"'
-
-# srun --mpi: https://slurm.schedmd.com/mpi_guide.html. -ppn is Hydra's, which MPICH, MVAPICH2 and
-# Intel MPI have; --map-by is Open MPI's, mpirun(1).
-_PMIX = Starter(
-    slurm="srun --mpi=pmix",
-    mpiexec=_MPIEXEC_OPEN_MPI,
-    why="Slurm starts the ranks by PMIx, which the image's Open MPI brings.",
-)
-_NO_PMIX = Starter(
-    slurm=_MPIEXEC_OPEN_MPI,
-    mpiexec=_MPIEXEC_OPEN_MPI,
-    why="The image's Open MPI has no PMIx: mpiexec of the same Open MPI on the host starts it.",
-)
-_PMI2 = Starter(
-    slurm="srun --mpi=pmi2",
-    mpiexec=_MPIEXEC_HYDRA,
-    why="Slurm starts the ranks by PMI, which MPICH and its kin speak.",
-)
-_CRAY = Starter(
-    slurm="srun --mpi=cray_shasta",
-    mpiexec="",
-    why="Slurm starts the ranks by Cray's PMI, which the host's Cray MPICH speaks.",
-)
-_NO_MPI = Starter(
-    slurm="srun", mpiexec="", why="The image has no MPI: each task is a process by itself."
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SiteImage:
     """One image at a site, as the templates see it.
@@ -190,16 +148,22 @@ class SiteImage:
         return needs_of(self.contract)
 
     @property
-    def starter(self) -> Starter:
+    def starter(self) -> str:
+        """The way in which Slurm starts the ranks, as templates/starters.j2 has it."""
         mpi = self.planned.mpi
         if mpi is None:
-            return _NO_MPI
+            return "none"
         family = facts.MPI_FAMILIES[mpi.family]
-        if family.slurm == "cray_shasta":
-            return _CRAY
+        if family.slurm:
+            return family.slurm
         if family.abi != "openmpi":
-            return _PMI2
-        return _PMIX if mpi.pmix else _NO_PMIX
+            return "pmi2"
+        return "pmix" if mpi.pmix else "mpiexec"
+
+    @property
+    def has_mpiexec(self) -> bool:
+        """True if the launcher of a host's MPI starts the ranks, too."""
+        return self.planned.mpi is not None and not self.binds_cray
 
     @property
     def proof(self) -> str:
@@ -270,7 +234,7 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
     of_shpc: dict[str, list[SiteImage]] = {}
     for image in images:
         left_out = {_BY_CH_RUN} if image.binds_cray else set()
-        left_out |= set() if image.starter.mpiexec else {_MPIEXEC}
+        left_out |= set() if image.has_mpiexec else {_MPIEXEC}
         for name in _FILES:
             if name not in left_out:
                 files[f"{image.identifier}/{name}"] = text(name, image=image)
