@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder import facts
 from builder.host.contracts import contract_from_file
 from builder.model import FAILED
+from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import FILE
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
@@ -130,7 +130,7 @@ def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
 
     None for one of no recipe, or of an unknown architecture.
     """
-    if not manifest.cell.recipe or manifest.cell.arch not in facts.ARCHITECTURES:
+    if not manifest.cell.recipe or manifest.cell.arch not in ARCHITECTURES:
         return None
     card = card_of(manifest, folder=folder.parent.name)
     proofs, sbom = _proofs(folder, manifest), _sbom(folder / SBOM)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from builder.facts import ARCHITECTURES
 from builder.facts.runtimes import RUNTIMES
 from builder.model import NONE, Cell
+from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import Manifest
 
 _RUN_CHECKS = "/opt/build-images/run-checks"

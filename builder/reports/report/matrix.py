@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from builder import facts
 from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
+from builder.model.architectures import CPU_TARGETS
 from builder.model.manifest import Manifest
 from builder.reports.report.templates import first_line, human_time
 
@@ -123,7 +124,7 @@ def axes_of(image: str) -> dict[str, str]:
     """Take an image identifier apart, for an image that left nothing but its name."""
     words = image.split("-")
     axes = {"arch": words.pop()}
-    if words and words[-1] in facts.CPU_TARGETS.get(axes["arch"], ()):
+    if words and words[-1] in CPU_TARGETS.get(axes["arch"], ()):
         axes["cpu"] = words.pop()
     if words and words[-1] == DEVELOPMENT:
         axes["flavour"] = words.pop()

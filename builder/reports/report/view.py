@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from builder import facts
 from builder.model import FAILED, Artifact, LeftOut, Outcome
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
@@ -118,7 +118,7 @@ def report_of(
         build=build,
         facts=_machine(build, totals),
         folder=folder,
-        architectures=tuple(_in_order(sorted(architectures), facts.ARCHITECTURES)),
+        architectures=tuple(_in_order(sorted(architectures), ARCHITECTURES)),
         rows=rows_of(tiles),
         cards=(  # failures first, else in build order
             *(_broken(image, text) for image, text in failures.items()),

@@ -17,6 +17,7 @@ import jinja2
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
 from builder.model import GENERIC, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, contract_of
 from builder.model.errors import BadInput
 
@@ -116,7 +117,7 @@ class SiteImage:
     @property
     def oci_arch(self) -> str:
         """The architecture in registries and in the label `kubernetes.io/arch`."""
-        return facts.ARCHITECTURES[self.arch].oci
+        return ARCHITECTURES[self.arch].oci
 
     @property
     def has_gpu(self) -> bool:

@@ -6,10 +6,10 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from builder.facts import ARCHITECTURES
 from builder.facts.software import GCC_FLAGS, NVCC_FLAGS, CompilerFlag
-from builder.facts.versions import version_order
 from builder.model import PlannedImage
+from builder.model.architectures import ARCHITECTURES
+from builder.model.versions import version_order
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FLAGS, TOOLKIT, Trial, failed, not_tried, passed
 from builder.verify.rehearse.workspace import Workspace

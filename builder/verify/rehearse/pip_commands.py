@@ -13,8 +13,8 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.facts.versions import version_order
 from builder.model import PlannedImage
+from builder.model.versions import version_order
 from builder.verify.rehearse.steps import Step
 
 _PIP = re.compile(r"pip(3(\.\d+)?)?")

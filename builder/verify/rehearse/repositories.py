@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from builder.facts import ARCHITECTURES
+from builder.model.architectures import ARCHITECTURES
 from builder.system.compression import DAMAGED, GzipStream, ZstdInflater
 from builder.system.web import innermost
 from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl
