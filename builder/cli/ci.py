@@ -10,14 +10,7 @@ from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput
-from builder.reports.pipelines.jobs import (
-    KEYLESS,
-    RUNNERS,
-    SECRET_KEY,
-    pipeline_of,
-    pipeline_text,
-    words_of,
-)
+from builder.reports.pipelines import jobs
 
 _DESCRIPTION = """\
 Print a pipeline that builds, verifies and publishes the selected images, for GitHub Actions or
@@ -40,7 +33,7 @@ def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
     add_selectors(parser)
     add_project(parser)
-    parser.add_argument("system", choices=tuple(RUNNERS), help="which CI system")
+    parser.add_argument("system", choices=tuple(jobs.RUNNERS), help="which CI system")
     parser.add_argument(
         "--native-runner",
         action="append",
@@ -60,16 +53,16 @@ def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
     own_runners = {_architecture(arch): label for arch, label in options.native_runner}
-    words = ["build-images", "ci", system, *words_of(options.selection)]
+    words = ["build-images", "ci", system, *jobs.words_of(options.selection)]
     words += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
     words += ["--keyless"] if options.keyless else []
-    pipeline = pipeline_of(
+    pipeline = jobs.pipeline_of(
         load_plan(options.project, options.selection).images,
-        {**RUNNERS[system], **own_runners},
+        {**jobs.RUNNERS[system], **own_runners},
         command=shlex.join(words),
-        key=KEYLESS if options.keyless else SECRET_KEY,
+        key=jobs.KEYLESS if options.keyless else jobs.SECRET_KEY,
     )
-    print(pipeline_text(system, pipeline), end="")
+    print(jobs.pipeline_text(system, pipeline), end="")
     return 0
 
 

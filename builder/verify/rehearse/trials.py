@@ -19,8 +19,10 @@ from builder.model.records import read, write
 from builder.system.files import write_atomically
 from builder.system.home import Home
 
-PASSED, FAILED, NOT_TRIED = "passed", "failed", "not tried"
-# The kinds of trials, in the order in which results are shown.
+# In the order in which results are shown.
+OUTCOMES = ("failed", "not tried", "passed")
+FAILED, NOT_TRIED, PASSED = OUTCOMES
+# The kinds of trials, in that order, too.
 KINDS = (
     *("sources", "clones", "packages", "python", "conda", "patches"),
     *("flags", "toolkit", "imports", "libraries", "steps"),
