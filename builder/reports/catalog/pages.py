@@ -15,7 +15,7 @@ from builder.model.errors import BadInput
 from builder.reports import report
 from builder.reports.catalog.entries import Entry
 from builder.reports.report.commands import Recipe, pull_recipes
-from builder.reports.report.templates import page_environment
+from builder.reports.templates import page_environment
 
 CATALOG = "catalog.json"  # the last that is written
 SCHEMA = "build-images/catalog/v1"

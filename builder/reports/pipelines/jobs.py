@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 import yaml
 
 from builder.model import GENERIC, RUNTIME, Cell, PlannedImage, Selection
 from builder.model.errors import BadInput
+from builder.reports.templates import text_environment
 
 # Labels of the systems' own runners; none is ppc64le:
 # https://docs.github.com/en/actions/reference/github-hosted-runners-reference
@@ -154,13 +154,8 @@ def words_of(selection: Selection) -> list[str]:
 
 def pipeline_text(system: str, pipeline: Pipeline) -> str:
     """Return the YAML of a pipeline for one of the systems in `RUNNERS`."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=False,  # noqa: S701 - no HTML: texts go through the filter `scalar`
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+    environment = text_environment(
+        Path(__file__).parent,
         variable_start_string="[[",  # GitHub's expressions have braces
         variable_end_string="]]",
         block_start_string="[%",

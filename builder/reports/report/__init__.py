@@ -13,8 +13,8 @@ from builder import __version__
 from builder.model import Cell, LeftOut, Plan, Reason
 from builder.model.manifest import Manifest, manifest_text
 from builder.model.records import read, write
-from builder.reports.report.templates import page_environment
 from builder.reports.report.view import BuildRun, report_of
+from builder.reports.templates import page_environment
 from builder.system.files import write_atomically
 
 SCHEMA = "build-images/report/v1"

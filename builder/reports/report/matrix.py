@@ -9,7 +9,7 @@ from builder import facts
 from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
 from builder.model.architectures import CPU_TARGETS
 from builder.model.manifest import Manifest
-from builder.reports.report.templates import first_line, human_time
+from builder.reports.templates import first_line, human_time
 
 _USUAL = {"flavour": RUNTIME, "cpu": GENERIC}  # not shown
 VERIFIED, BUILT, COMPILED = "verified", "built", "compiled"

@@ -20,7 +20,7 @@ from builder.reports.report.matrix import (
     standing_of,
     tiles_of,
 )
-from builder.reports.report.templates import first_line, human_moment
+from builder.reports.templates import first_line, human_moment
 from builder.verify.measure.plot import Plot, plot_of
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}

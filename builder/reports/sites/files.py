@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import jinja2
-
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
 from builder.model import GENERIC, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, contract_of
 from builder.model.errors import BadInput
+from builder.reports.templates import text_environment
 
 _IN_IMAGE = "/opt/build-images"
 # A registry's host and namespace: https://github.com/distribution/reference/blob/main/regexp.go
@@ -226,7 +225,14 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
     Each image has a folder; the modules are together in `modulefiles/`, and the entries of shpc in
     `shpc/ARCHITECTURE/`, as their programs want it. An image without a digest has no such entry.
     """
-    environment = _environment()
+    environment = text_environment(Path(__file__).parent / "templates")
+    environment.filters.update(
+        shell=shlex.quote,
+        quoted=json.dumps,  # YAML
+        lua=lua,
+        line=lambda text: " ".join(text.split()),  # for a comment
+        kube=kubernetes_name,
+    )
 
     def text(name: str, **values: object) -> str:
         return environment.get_template(f"{name}.j2").render(**values)
@@ -247,25 +253,6 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
     for path, group in of_shpc.items():
         files[path] = text("container.yaml", image=group[-1], images=group)
     return files
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # noqa: S701 - no HTML: each value goes through the filter of its language
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        shell=shlex.quote,
-        quoted=json.dumps,  # YAML
-        lua=lua,
-        line=lambda text: " ".join(text.split()),  # for a comment
-        kube=kubernetes_name,
-    )
-    return environment
 
 
 def lua(text: str) -> str:

@@ -71,15 +71,42 @@ class Archives:
         return (self.debian,) if self.debian and base.bootstrap else ()
 
 
-class PackageLists:
-    """Names of packages; each list is read once."""
+class PackageTrials:
+    """Tries the packages that images install against lists of packages; each is read once."""
 
     def __init__(self, read: ReadUrl, archives: Archives) -> None:
         self._read, self._archives = read, archives
         self._of_apt = functools.cache(self._names_for_apt)
         self._of_rpm = functools.cache(self._names_of_rpms)
 
-    def of(self, image: PlannedImage) -> frozenset[str] | str:
+    def of(self, steps: Iterable[Step], image: PlannedImage) -> Iterator[Trial]:
+        requests = {step.line: names for step in steps if (names := installed_by(step))}
+        if not requests:
+            return
+        known = self._known(image)
+        for line, names in requests.items():
+            for reason, group in itertools.groupby(sorted(names, key=_unlisted), key=_unlisted):
+                own = [*group]
+                if reason:
+                    yield not_tried(PACKAGES, shown(own), reason, line)
+                elif isinstance(known, str):
+                    yield self._by_stand_in(image, own, known, line)
+                else:
+                    yield _by_list(image, own, known, line)
+
+    def _by_stand_in(self, image: PlannedImage, names: list[str], reason: str, line: int) -> Trial:
+        """Try a release of the same family; the base may have a package that it lacks."""
+        stand_in = self._stand_in(image)
+        if stand_in is None:
+            return not_tried(PACKAGES, shown(names), reason, line)
+        suite, known = stand_in
+        if unknown := [name for name in names if name not in known]:
+            text = f"{reason}, and Debian's {suite} in its place has no {', '.join(unknown)}"
+            return not_tried(PACKAGES, shown(names), text, line)
+        text = f"each is in the list of Debian's {suite}, which stands in for {image.base.name}"
+        return passed(PACKAGES, shown(names), text, line)
+
+    def _known(self, image: PlannedImage) -> frozenset[str] | str:
         """Return the names of a base's packages, or the reason why they are not known."""
         base, arch = image.base, image.cell.arch
         urls = self._archives.of(base)
@@ -92,7 +119,7 @@ class PackageLists:
             return self._of_apt(urls, _of_ubuntu(suite), arch)
         return self._of_rpm(urls, arch)
 
-    def stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]] | None:
+    def _stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]] | None:
         """Return Debian's release in place of an Ubuntu release, and its names."""
         base, debian = image.base, self._archives.debian
         suites = STAND_INS.get(base.version, ()) if base.distribution == UBUNTU and debian else ()
@@ -129,40 +156,6 @@ class PackageLists:
             except OutOfReach as reason:
                 return f"repository {number} of {len(repositories)}: {reason}"
         return frozenset(names)
-
-
-class PackageTrials:
-    """Tries the packages that images install against lists of packages."""
-
-    def __init__(self, lists: PackageLists) -> None:
-        self._lists = lists
-
-    def of(self, steps: Iterable[Step], image: PlannedImage) -> Iterator[Trial]:
-        requests = {step.line: names for step in steps if (names := installed_by(step))}
-        if not requests:
-            return
-        known = self._lists.of(image)
-        for line, names in requests.items():
-            for reason, group in itertools.groupby(sorted(names, key=_unlisted), key=_unlisted):
-                own = [*group]
-                if reason:
-                    yield not_tried(PACKAGES, shown(own), reason, line)
-                elif isinstance(known, str):
-                    yield self._by_stand_in(image, own, known, line)
-                else:
-                    yield _by_list(image, own, known, line)
-
-    def _by_stand_in(self, image: PlannedImage, names: list[str], reason: str, line: int) -> Trial:
-        """Try a release of the same family; the base may have a package that it lacks."""
-        stand_in = self._lists.stand_in(image)
-        if stand_in is None:
-            return not_tried(PACKAGES, shown(names), reason, line)
-        suite, known = stand_in
-        if unknown := [name for name in names if name not in known]:
-            text = f"{reason}, and Debian's {suite} in its place has no {', '.join(unknown)}"
-            return not_tried(PACKAGES, shown(names), text, line)
-        text = f"each is in the list of Debian's {suite}, which stands in for {image.base.name}"
-        return passed(PACKAGES, shown(names), text, line)
 
 
 def _unlisted(name: str) -> str:

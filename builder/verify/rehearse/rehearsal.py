@@ -32,7 +32,6 @@ from builder.verify.rehearse.index import remote_index
 from builder.verify.rehearse.packages import (
     UBUNTU_SUITES,
     Archives,
-    PackageLists,
     PackageTrials,
     installed_by,
 )
@@ -129,7 +128,7 @@ def rehearsal_here(
         python=PythonTrials(resolver, servers.ask),
         conda=CondaTrials(_read_channel),
         sources=SourceTrials(servers.ask, lambda source: store.place(source.sha256)),
-        packages=PackageTrials(PackageLists(read_url, package_archives(project))),
+        packages=PackageTrials(read_url, package_archives(project)),
         libraries=LibraryTrials(index.read, index.size_of),
         new_workspace=lambda spec: _workspace(processes, clones, store, spec),
     )

@@ -17,8 +17,8 @@ from builder.model import Cell, LeftOut, Reason
 from builder.model.records import read, write
 from builder.reports.report import write_report
 from builder.reports.report.matrix import axes_of
-from builder.reports.report.templates import human_moment, human_size, human_time
 from builder.reports.report.view import BuildRun, card_of
+from builder.reports.templates import human_moment, human_size, human_time
 
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 VOID = {"meta", "link", "input", "br", "hr", "img"}

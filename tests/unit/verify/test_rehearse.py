@@ -36,7 +36,7 @@ from builder.verify.rehearse.imports import (
     import_trials,
     needed_outside,
 )
-from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials
+from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.python_packages import CondaTrials
 from builder.verify.rehearse.rehearsal import Rehearsal
 from builder.verify.rehearse.resolution import Resolved
@@ -413,7 +413,7 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
         python=python_trials(silent="://"),
         conda=CondaTrials(lambda *_: "no server is asked"),
         sources=SourceTrials(lambda _: silent, lambda _: tmp_path / "none"),
-        packages=PackageTrials(PackageLists(lambda _: b"", Archives())),
+        packages=PackageTrials(lambda _: b"", Archives()),
         libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
         new_workspace=lambda _: workspace(),
     )

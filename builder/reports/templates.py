@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
-from urllib.parse import quote
 
 import jinja2
 
@@ -13,18 +12,22 @@ _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 def page_environment(*folders: Path) -> jinja2.Environment:
     """Return an environment for HTML: templates of the folders, and of the report's."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*folders, Path(__file__).parent]),
-        autoescape=True,
+    environment = text_environment(*folders, Path(__file__).parent / "report", autoescape=True)
+    environment.filters.update(size=human_size, time=human_time, moment=human_moment)
+    return environment
+
+
+def text_environment(*folders: Path, autoescape: bool = False, **syntax: str) -> jinja2.Environment:
+    """Return an environment for texts; without `autoescape`, a language's filter quotes a value."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=autoescape,  # noqa: S701 - only HTML wants it
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        **syntax,  # type: ignore[arg-type]  # delimiters
     )
-    environment.filters.update(
-        size=human_size, time=human_time, moment=human_moment, first_line=first_line, path=quote
-    )
-    return environment
 
 
 def first_line(text: str) -> str:
