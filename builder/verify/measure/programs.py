@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from builder.verify.container_output import data_of
 from builder.verify.measure.measurement import Quantity
@@ -96,6 +97,11 @@ def _number(value: object, name: str) -> float:
     return number
 
 
+def _script(name: str, **values: object) -> str:
+    text = (Path(__file__).parent / f"{name}.sh.in").read_text(encoding="utf-8")
+    return text.format(folder=DATA_AT, **values)
+
+
 # ---- HPC Challenge ----
 
 _HPCC = (
@@ -117,60 +123,13 @@ _SUMMARY = {
     "hpcc_latency": ("AvgPingPongLatency_usec", 1.0),
     "hpcc_bandwidth": ("AvgPingPongBandwidth_GBytes", 1.0),
 }
-# As HPL reads it, line by line: https://www.netlib.org/benchmark/hpl/tuning.html
-_INPUT = """\
-HPLinpack benchmark input file
-made by build-images
-HPL.out  output file name
-8        device out (a file)
-1        number of problem sizes
-{order}  N
-1        number of block sizes
-{block}  NB
-0        process mapping, row-major
-1        number of process grids
-1        P
-{ranks}  Q
-16.0     threshold
-1        number of panel factorisations
-2        PFACT, right
-1        number of stopping criteria
-4        NBMIN
-1        number of panels in recursion
-2        NDIV
-1        number of recursive factorisations
-1        RFACT, Crout
-1        number of broadcasts
-1        BCAST, 1rM
-1        number of lookahead depths
-1        DEPTH
-2        SWAP, mix
-64       swapping threshold
-0        L1, transposed
-0        U, transposed
-1        equilibration
-8        alignment of memory
-0        number of further sizes for PTRANS
-0        its sizes
-0        number of further block sizes for PTRANS
-0        its block sizes
-"""
 
 
 def _hpcc_script(sizes: Sizes, launch: str) -> str:
-    """One thread a rank; the summary is printed."""
-    text = _INPUT.format(order=sizes.hpl, block=min(128, sizes.hpl // 2), ranks=RANKS)
-    return f"""\
-work=$(mktemp -d -p {DATA_AT}) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-cat >hpccinf.txt <<'INPUT'
-{text}INPUT
-OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-export OMP_NUM_THREADS OPENBLAS_NUM_THREADS
-{launch} hpcc || exit
-sed -n '/^Begin of Summary/,$p' hpccoutf.txt
-"""
+    """Run one thread a rank on an input for HPL: https://www.netlib.org/benchmark/hpl/tuning.html"""
+    return _script(
+        "hpcc", order=sizes.hpl, block=min(128, sizes.hpl // 2), ranks=RANKS, launch=launch
+    )
 
 
 def _read_hpcc(text: str) -> dict[str, float]:
@@ -251,22 +210,12 @@ _FIO = (
 
 
 def _fio_script(sizes: Sizes, _launch: str) -> str:
-    """Four jobs after each other on one file, past the page cache (O_DIRECT).
+    """Run four jobs after each other on one file, past the page cache (O_DIRECT).
 
     psync asks nothing of the kernel that a container or an emulator could forbid (io_uring, aio);
     so reads at once are threads.
     """
-    at_random = f"--rw=randread --bs=4k --time_based --runtime={sizes.seconds}"
-    return f"""\
-work=$(mktemp -d -p {DATA_AT}) || exit 1
-trap 'rm -rf "$work"' EXIT
-fio --output-format=json --directory="$work" --filename=file --size={sizes.file_mib}m \\
-    --ioengine=psync --thread --direct=1 --bs=1m --group_reporting --randseed=20 \\
-    --name=fio_write --rw=write --end_fsync=1 \\
-    --name=fio_read --stonewall --rw=read \\
-    --name=fio_random --stonewall {at_random} \\
-    --name=fio_random_deep --stonewall --numjobs={_DEPTH} {at_random}
-"""
+    return _script("fio", mebibytes=sizes.file_mib, seconds=sizes.seconds, depth=_DEPTH)
 
 
 def _read_fio(text: str) -> dict[str, float]:

@@ -25,7 +25,7 @@ from builder.verify import Target
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.measurement import Measured
 from builder.verify.measure.plot import plot_of
-from builder.verify.measure.recording import record, with_measurement
+from builder.verify.measure.rounds import record, with_measurement
 from builder.verify.measure.text import as_text, exposition
 from builder.verify.proof import in_folder
 
