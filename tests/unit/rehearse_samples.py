@@ -27,7 +27,7 @@ from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import Resolver
 from builder.verify.rehearse.servers import Answer, OutOfReach
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.trees import FilesTree, Tree
+from builder.verify.rehearse.trees import Tree
 from builder.verify.rehearse.workspace import Workspace
 
 BIONIC = Target(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
@@ -207,7 +207,7 @@ def workspace(**repositories: Mapping[str, str]) -> Workspace:
 
     def clones(url: str, _: str) -> Tree | str:
         name = url.rpartition("/")[2].removesuffix(".git")
-        return FilesTree(dict(repositories[name])) if name in repositories else "no copy of it"
+        return repositories.get(name, "no copy of it")
 
     return Workspace(clones=clones, archives=lambda _: None, processes=Processes())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from builder import facts
@@ -27,7 +27,7 @@ from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.container_output import LONGEST, last_line
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure.bare import BARE_FORMAT, bare_kind
-from builder.verify.measure.measurement import BARE, Measured, OneRun, PlaceFacts, Row, Spread
+from builder.verify.measure.measurement import BARE, Measured, OneRun, PlaceFacts, Row, Spread, Use
 from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Program, Sizes, Unreadable
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
@@ -65,14 +65,14 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
     with contextlib.ExitStack() as stack:
         opening = _places(run, image, runners, stack)
         bare = next(opening)
-        programs = programs_in(bare.runner, PROGRAMS, mpi=family is not None)
+        programs = programs_in(bare[1], PROGRAMS, mpi=family is not None)
         if not programs:
             raise BadInput(
                 f"--bench: {image.record.image} holds none of the programs that measure",
                 hint=f"they are {', '.join(each.name for each in PROGRAMS)}; recipe hpc-bench",
             )
         places = [bare, *opening]
-        rounds = run_rounds(
+        runs, others = run_rounds(
             places,
             programs,
             sizes,
@@ -92,10 +92,10 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
         finished=now(),
         repeats=repeats,
         sizes=asdict(sizes),
-        places=tuple(place.facts for place in places),
-        rows=rows_of(rounds.runs, programs, [place.facts.name for place in places]),
-        runs=rounds.runs,
-        others=rounds.others,
+        places=tuple(place for place, _ in places),
+        rows=rows_of(runs, programs, [place.name for place, _ in places]),
+        runs=runs,
+        others=others,
     )
 
 
@@ -118,8 +118,8 @@ def _places(
             data=data,
         )
         version = run.versions.get(kind.program) or tools.version(kind.program)
-        facts_of_place = PlaceFacts(name=_name(kind), runner=kind.program, version=version)
-        yield Place(facts=facts_of_place, runner=stack.enter_context(kind.open(container)))
+        place = PlaceFacts(name=_name(kind), runner=kind.program, version=version)
+        yield place, stack.enter_context(kind.open(container))
 
 
 def _name(kind: Kind) -> str:
@@ -183,20 +183,7 @@ def _write_evidence(
 # ---- Rounds ----
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rounds:
-    """All runs in their order, and how busy others kept the machine before each round (0 to 1)."""
-
-    runs: tuple[OneRun, ...]
-    others: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """A place where programs run."""
-
-    facts: PlaceFacts
-    runner: Runner
+Place = tuple[PlaceFacts, Runner]  # where programs run
 
 
 def programs_in(runner: Runner, programs: Sequence[Program], *, mpi: bool) -> tuple[Program, ...]:
@@ -230,8 +217,11 @@ def run_rounds(
     gpus: Gpus,
     others: Callable[[], float] = busy_share,
     say: Callable[[str], None] = lambda _text: None,
-) -> Rounds:
-    """Run everything. A program that failed in a place is not tried there again."""
+) -> tuple[tuple[OneRun, ...], tuple[float, ...]]:
+    """Return all runs in their order, and how busy others were before each round (0 to 1).
+
+    A program that failed in a place is not tried there again.
+    """
     runs: list[OneRun] = []
     busy: list[float] = []
     broken: set[tuple[str, str]] = set()
@@ -242,19 +232,19 @@ def run_rounds(
             for program in programs:
                 say(f"round {turn + 1} of {repeats}: {program.name}")
                 script = program.script(sizes, launch)
-                for place in (*places[first:], *places[:first]):
-                    if (place.facts.name, program.name) in broken:
+                for place, runner in (*places[first:], *places[:first]):
+                    if (place.name, program.name) in broken:
                         continue
-                    run = _run(turn, place, program, script, Sampler(gpus))
+                    with Sampler(gpus) as sampler:
+                        completed = runner.run(["sh", "-c", script], timeout_s=_TIMEOUT_S)
+                    run = _run_of(completed, turn, place.name, program, sampler.use)
                     runs.append(run)
                     if run.problem:
                         broken.add((run.place, run.program))
-    return Rounds(runs=tuple(runs), others=tuple(busy))
+    return tuple(runs), tuple(busy)
 
 
-def _run(turn: int, place: Place, program: Program, script: str, sampler: Sampler) -> OneRun:
-    with sampler:
-        completed = place.runner.run(["sh", "-c", script], timeout_s=_TIMEOUT_S)
+def _run_of(completed: Completed, turn: int, place: str, program: Program, use: Use) -> OneRun:
     values: Mapping[str, float] = {}
     problem = ""
     if completed.timed_out:
@@ -269,9 +259,9 @@ def _run(turn: int, place: Place, program: Program, script: str, sampler: Sample
             problem = str(error)
     return OneRun(
         round=turn,
-        place=place.facts.name,
+        place=place,
         program=program.name,
-        use=sampler.use,
+        use=use,
         values=values,
         problem=problem[:LONGEST],
     )

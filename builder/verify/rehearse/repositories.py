@@ -83,41 +83,35 @@ def rpm_names(read: ReadUrl, repository: str, arch: str) -> set[str]:
 def _primary(index: bytes) -> tuple[str, str, str]:
     """Return path, algorithm and checksum of the list of packages."""
     path = algorithm = checksum = ""
-    for element in _elements([index]):
-        if element.path == (*_OF_INDEX, "location"):
-            path = element.attributes.get("href", "")
-        elif element.path == (*_OF_INDEX, "checksum"):
-            algorithm = _CHECKSUMS.get(element.attributes.get("type", ""), "")
-            checksum = element.text
-        elif element.path == _OF_INDEX and element.attributes.get("type") == "primary":
+    for place, attributes, text in _elements([index]):
+        if place == (*_OF_INDEX, "location"):
+            path = attributes.get("href", "")
+        elif place == (*_OF_INDEX, "checksum"):
+            algorithm, checksum = _CHECKSUMS.get(attributes.get("type", ""), ""), text
+        elif place == _OF_INDEX and attributes.get("type") == "primary":
             if not algorithm or "://" in path or {"", ".."} & {*path.split("/")}:
                 raise OutOfReach(f"{_INDEX} names no usable list of packages")
             return path, algorithm, checksum
     raise OutOfReach(f"{_INDEX} names no list of packages")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Element:
-    """An element at its end: local names from the root to it, its attributes, its text."""
-
-    path: tuple[str, ...]
-    attributes: Mapping[str, str]
-    text: str
+# An element at its end: local names from the root to it, its attributes, its text.
+_Element = tuple[tuple[str, ...], Mapping[str, str], str]
 
 
 def _rpm_names(elements: Iterable[_Element], arch: str) -> Iterator[str]:
     name, is_own = "", False
-    for element in elements:
-        if element.path == (*_OF_PACKAGE, "name"):
-            name = element.text
-        elif element.path == (*_OF_PACKAGE, "arch"):
-            is_own = element.text in (arch, "noarch")
-            if element.text != "src":
-                yield name if is_own else f"{name}.{element.text}"
-        elif is_own and element.path == (*_OF_PACKAGE, "format", "provides", "entry"):
-            yield element.attributes.get("name", "")
-        elif is_own and element.path == (*_OF_PACKAGE, "format", "file"):
-            yield element.text
+    for place, attributes, text in elements:
+        if place == (*_OF_PACKAGE, "name"):
+            name = text
+        elif place == (*_OF_PACKAGE, "arch"):
+            is_own = text in (arch, "noarch")
+            if text != "src":
+                yield name if is_own else f"{name}.{text}"
+        elif is_own and place == (*_OF_PACKAGE, "format", "provides", "entry"):
+            yield attributes.get("name", "")
+        elif is_own and place == (*_OF_PACKAGE, "format", "file"):
+            yield text
 
 
 @dataclass(kw_only=True, slots=True)
@@ -142,8 +136,7 @@ class _Builder:
             raise OutOfReach("a text in its XML is too long")
 
     def end(self, _: str) -> None:
-        attributes, text = self.attributes.pop(), self.text.strip()
-        self.ended.append(_Element(path=tuple(self.path), attributes=attributes, text=text))
+        self.ended.append((tuple(self.path), self.attributes.pop(), self.text.strip()))
         self.path.pop()
         self.text = ""
 

@@ -6,10 +6,8 @@ import functools
 import itertools
 import re
 import tarfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
@@ -17,54 +15,43 @@ from builder.system.process import Processes
 _GIT_TIMEOUT_S = 300.0
 
 
-class Tree(Protocol):
-    """Files by their paths in a source tree."""
-
-    def names(self) -> frozenset[str]: ...
-
-    def read(self, path: str) -> str | None:
-        """Return the text of a file, if there is one."""
+Tree = Mapping[str, str]  # texts by their paths in a source tree
 
 
-@dataclass(frozen=True, slots=True)
-class FilesTree:
-    """A tree whose files are at hand."""
-
-    files: dict[str, str]
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self.files)
-
-    def read(self, path: str) -> str | None:
-        return self.files.get(path)
-
-
-def archive_tree(path: Path) -> FilesTree:
+def archive_tree(path: Path) -> Tree:
     """Return the texts of an archive, by path below its folder's parent."""
     with tarfile.open(path) as tar:
-        return FilesTree(
-            {
-                member.name.removeprefix("./"): file.read().decode(errors="replace")
-                for member in tar
-                if member.isfile() and (file := tar.extractfile(member))
-            }
-        )
+        return {
+            member.name.removeprefix("./"): file.read().decode(errors="replace")
+            for member in tar
+            if member.isfile() and (file := tar.extractfile(member))
+        }
 
 
-class GitTree:
-    """A commit of a Git repository, bare or not."""
+class GitTree(Tree):
+    """A commit of a Git repository, bare or not; each text is read when it is asked for."""
 
     def __init__(self, processes: Processes, git: Sequence[str], commit: str) -> None:
         self._processes, self._git, self._commit = processes, git, commit
-        self.names = functools.cache(self._names)
-        self.read = functools.cache(self._read)
+        self._texts: dict[str, str] = {}
 
+    @functools.cached_property
     def _names(self) -> frozenset[str]:
         names = self._output("ls-tree", "-r", "--name-only", "-z", self._commit)
         return frozenset(names.split("\0")) - {""}
 
-    def _read(self, path: str) -> str | None:
-        return self._output("show", f"{self._commit}:{path}") if path in self.names() else None
+    def __getitem__(self, path: str) -> str:
+        if path not in self._names:
+            raise KeyError(path)
+        if path not in self._texts:
+            self._texts[path] = self._output("show", f"{self._commit}:{path}")
+        return self._texts[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
     def _output(self, *argv: str) -> str:
         with self._processes.reading_from([*self._git, *argv]) as stream:

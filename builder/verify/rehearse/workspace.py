@@ -86,7 +86,7 @@ class Workspace:
         if path in self._edited:
             return self._edited[path]
         match = self._at(path)
-        return match[0].tree.read(match[1]) if match else None
+        return match[0].tree.get(match[1]) if match else None
 
     def is_at_hand(self, folder: str) -> bool:
         """Return whether a folder's files are those of a source tree that is at hand."""
@@ -98,7 +98,7 @@ class Workspace:
             return
         mount, inside = match
         prefix = f"{inside}/" if inside else ""
-        for name in sorted(mount.tree.names()):
+        for name in sorted(mount.tree):
             path = name.removeprefix(prefix)
             if name.startswith(prefix) and posixpath.join(folder, path) not in self._removed:
                 yield path

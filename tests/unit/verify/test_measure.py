@@ -199,7 +199,7 @@ def said(stdout: str = "", **changes: object) -> Completed:
 
 
 def place(name: str, *answers: Completed) -> Place:
-    return Place(facts=PlaceFacts(name=name, runner="r"), runner=Fake(*answers))
+    return PlaceFacts(name=name, runner="r"), Fake(*answers)
 
 
 def test_places_take_turns_and_each_round_begins_with_another() -> None:
@@ -207,11 +207,10 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
     places = [place(name, good) for name in ("bare", "oci", "sif")]
     program = PROGRAM_BY_NAME["memory-speed"]
     shares = iter([0.5, 0.1, 0.0, 0.2])
-    found = run_rounds(
+    runs, others = run_rounds(
         places, [program], Sizes(), launch="", repeats=4, gpus=Gpus(), others=lambda: next(shares)
     )
-    assert found.others == (0.5, 0.1, 0.0, 0.2)
-    runs = found.runs
+    assert others == (0.5, 0.1, 0.0, 0.2)
     assert [one.place for one in runs] == [
         *("bare", "oci", "sif"),
         *("oci", "sif", "bare"),
@@ -238,9 +237,9 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
 def test_a_program_that_fails_is_said_and_not_tried_again(answer: Completed, problem: str) -> None:
     places = [place("bare", said(recorded("memory-speed"))), place("oci", answer)]
     program = PROGRAM_BY_NAME["memory-speed"]
-    runs = run_rounds(
+    runs, _ = run_rounds(
         places, [program], Sizes(), launch="", repeats=3, gpus=Gpus(), others=lambda: 0.0
-    ).runs
+    )
     failed = [one for one in runs if one.problem]
     assert [(one.place, one.problem) for one in failed] == [("oci", problem)]
     assert len(runs) == 4
@@ -365,7 +364,7 @@ class OneGpu(Gpus):
 
 def test_gpus_are_asked_once_for_all_rounds() -> None:
     gpus = OneGpu()
-    found = run_rounds(
+    runs, _ = run_rounds(
         [place("bare", said(recorded("memory-speed")))],
         [PROGRAM_BY_NAME["memory-speed"]],
         Sizes(),
@@ -377,7 +376,7 @@ def test_gpus_are_asked_once_for_all_rounds() -> None:
     assert gpus.begun == 101
     assert gpus.inside
     assert all(gpus.inside)
-    assert [one.use.no_gpus for one in found.runs] == ["", ""]
+    assert [one.use.no_gpus for one in runs] == ["", ""]
 
 
 def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
