@@ -27,8 +27,7 @@ from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import Resolver
 from builder.verify.rehearse.servers import Answer, OutOfReach
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.trees import Tree
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import Tree, Workspace
 
 BIONIC = Target(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
 CENTOS = Target(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")

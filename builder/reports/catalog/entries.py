@@ -152,7 +152,6 @@ def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
 
 
 def _filters(manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Return the values by which an image is found: PyTorch's also by the recipes below it."""
     cell = manifest.cell
     chain = [recipe.name for recipe in manifest.inputs.recipes]
     return {

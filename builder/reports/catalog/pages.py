@@ -74,7 +74,6 @@ def _filters(entries: Sequence[Entry]) -> dict[str, tuple[str, list[str]]]:
 
 
 def _recipes(entry: Entry, registry: str) -> tuple[Recipe, ...]:
-    """Return commands by registry where images are published, else for the output folder."""
     if not registry:
         return entry.card.recipes
     cell = entry.manifest.cell

@@ -28,11 +28,6 @@ class LeftOutImage:
     cell: Cell
     reasons: tuple[str, ...]
 
-    @classmethod
-    def of(cls, absent: LeftOut) -> LeftOutImage:
-        reasons = tuple(map(str, absent.reasons))
-        return cls(image=absent.cell.identifier, cell=absent.cell, reasons=reasons)
-
     def left_out(self) -> LeftOut:
         """Return the cell with its reasons taken apart again."""
         pairs = (text.partition(": ") for text in self.reasons)
@@ -96,7 +91,14 @@ def write_report(
             build=build,
             images=tuple(manifests),
             failures=failures,
-            left_out=tuple(map(LeftOutImage.of, left_out)),
+            left_out=tuple(
+                LeftOutImage(
+                    image=absent.cell.identifier,
+                    cell=absent.cell,
+                    reasons=tuple(map(str, absent.reasons)),
+                )
+                for absent in left_out
+            ),
             compiled=lacking,
         )
     )

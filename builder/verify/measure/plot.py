@@ -146,12 +146,11 @@ def _lane(index: int, rows: Mapping[str, Row], names: Sequence[str], most: float
         bare=value_of(rows[BARE]),
         y=top + _LANE * len(names) / 2,
         marks=tuple(marks),
-        cells=tuple(_cell(rows[name]) for name in names),
+        cells=tuple(
+            rows[name].problem or (ratio_of(ratio) if (ratio := rows[name].ratio) else "")
+            for name in names
+        ),
     )
-
-
-def _cell(row: Row) -> str:
-    return row.problem or (ratio_of(row.ratio) if row.ratio else "")
 
 
 def _caption(measured: ManifestMeasurement) -> str:

@@ -159,10 +159,6 @@ _MPI_SPEED = (
 )
 
 
-def _read_memory_speed(text: str) -> dict[str, float]:
-    return {_MEMORY_TRIAD.name: _number(data_of(text).get("triad_gb_per_s"), "triad")}
-
-
 def _read_mpi_speed(text: str) -> dict[str, float]:
     data = data_of(text)
     _check_ranks(data.get("ranks"))
@@ -249,7 +245,7 @@ PROGRAMS = (
         path="memory-speed",
         quantities=(_MEMORY_TRIAD,),
         script=lambda sizes, _launch: f"exec memory-speed {sizes.memory_mib} 5",
-        read=_read_memory_speed,
+        read=lambda text: {"memory_triad": _number(data_of(text).get("triad_gb_per_s"), "triad")},
     ),
     Program(
         name="mpi-speed",

@@ -268,7 +268,6 @@ def _run_of(completed: Completed, turn: int, place: str, program: Program, use: 
 
 
 def _waiting(completed: Completed) -> str:
-    """Return what a command that had to be ended waited for."""
     return f"; it was waiting for: {', '.join(completed.waiting)}" if completed.waiting else ""
 
 

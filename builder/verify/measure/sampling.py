@@ -188,7 +188,6 @@ class Watched(Gpus):
         return uses if age <= _FRESH_S and not self.problem else ()
 
     def _fail(self, problem: str) -> None:
-        """Note the first problem, which is the one that counts."""
         self.problem = self.problem or problem
 
     def _listen(self) -> None:

@@ -218,7 +218,6 @@ class LibraryTrials:
         return passed(LIBRARIES, name, f"it finds its libraries{packaged}", line)
 
     def _needed_by(self, url: str) -> frozenset[str] | str:
-        """Return the libraries that a wheel needs outside of it, or why they are not known."""
         size = self._size_of(url)
         if size > LARGEST_WHEEL:
             return f"the wheel has {size >> 20} MiB, and is not read for this"

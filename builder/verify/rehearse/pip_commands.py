@@ -168,7 +168,6 @@ def _new_environment(step: Step, system: Target) -> dict[str, Target]:
 
 
 def _install_words(step: Step) -> tuple[str, ...] | None:
-    """Return the words after `pip install`; None for any other command."""
     words = step.argv
     if _PYTHON.fullmatch(step.program) and words[1:3] == ("-m", "pip"):
         words = words[2:]

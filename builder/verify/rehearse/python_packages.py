@@ -101,7 +101,6 @@ class PythonTrials:
 
 
 def _misplaced(command: PipInstall) -> str:
-    """Return what is known of a package that no index of the command has; empty if nothing is."""
     urls = (command.index, *command.extra_indexes)
     for requirement in map(Requirement, command.requirements):
         pins = [each.version for each in requirement.specifier if each.operator == "=="]
@@ -116,7 +115,6 @@ def _misplaced(command: PipInstall) -> str:
 
 
 def _loosely_built(package: Resolved, command: PipInstall) -> str:
-    """Return what a package is compiled with that nothing pins; empty if all of it is pinned."""
     source = package.source
     if source is None:
         return ""
@@ -141,7 +139,6 @@ def _is_exact(requirement: Requirement) -> bool:
 
 
 def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
-    """Return whether a version that a build wants is pinned, or the distribution's own."""
     name = canonicalize_name(requirement.name)
     if not _applies(requirement, command.target):
         return True

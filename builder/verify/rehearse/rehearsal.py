@@ -40,9 +40,8 @@ from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
 from builder.verify.rehearse.servers import OutOfReach, Servers, SourceTrials, read_url
 from builder.verify.rehearse.steps import Step, steps_of
-from builder.verify.rehearse.trees import Clones, Tree, archive_tree
 from builder.verify.rehearse.trials import CellTrials, Trial, in_order
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import Clones, Tree, Workspace, archive_tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

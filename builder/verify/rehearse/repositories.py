@@ -81,7 +81,6 @@ def rpm_names(read: ReadUrl, repository: str, arch: str) -> set[str]:
 
 
 def _primary(index: bytes) -> tuple[str, str, str]:
-    """Return path, algorithm and checksum of the list of packages."""
     path = algorithm = checksum = ""
     for place, attributes, text in _elements([index]):
         if place == (*_OF_INDEX, "location"):

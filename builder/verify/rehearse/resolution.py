@@ -205,7 +205,6 @@ def _requirement(text: str) -> Requirement | None:
 
 
 def _reason(completed: Completed) -> str:
-    """Return pip's own error, in one line."""
     lines = [line.removeprefix("ERROR: ") for line in completed.stderr.splitlines()]
     errors = [line for line in lines if line.strip() and not line.startswith("WARNING")]
     return "; ".join(errors[:4]) or f"pip ended with exit status {completed.returncode}"
@@ -260,7 +259,6 @@ def write_stand_in(source: SourceDistribution, folder: Path) -> Path:
 
 
 def _files(archive: bytes) -> dict[str, str]:
-    """Return the files of an archive that name requirements, by their names."""
     stream = io.BytesIO(archive)
     if zipfile.is_zipfile(stream):
         with zipfile.ZipFile(stream) as zipped:

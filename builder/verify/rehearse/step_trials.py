@@ -133,7 +133,6 @@ class _Course:
         return trial
 
     def _lacks(self, instruction: Instruction, text: str) -> str:
-        """Return what a step needs that is known to be missing; empty if it can run."""
         if instruction.name != "RUN":
             missing = (each for each in self._missing if each.in_context in instruction.words)
             return next((f"the store has not fetched {each.url}" for each in missing), "")

@@ -88,7 +88,6 @@ def _alternatives(command: Command) -> Iterator[tuple[tuple[str, ...], bool]]:
 
 
 def _assignments(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the variables that the first words set, and the words after them."""
     variables: dict[str, str] = {}
     for count, word in enumerate(words):
         match = _ASSIGNMENT.fullmatch(word)

@@ -42,7 +42,6 @@ from builder.verify.rehearse.rehearsal import Rehearsal
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Answer, SourceTrials
 from builder.verify.rehearse.steps import steps_of
-from builder.verify.rehearse.trees import archive_tree
 from builder.verify.rehearse.trials import (
     FAILED,
     NOT_TRIED,
@@ -57,7 +56,7 @@ from builder.verify.rehearse.trials import (
     seen_of,
     write_record,
 )
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import Workspace, archive_tree
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"

@@ -22,8 +22,7 @@ from builder.verify.rehearse.resolution import (
     read_source,
     write_stand_in,
 )
-from builder.verify.rehearse.trees import Clones, archive_tree
-from builder.verify.rehearse.workspace import PatchCommand, patch_command
+from builder.verify.rehearse.workspace import Clones, PatchCommand, archive_tree, patch_command
 
 METADATA = "Metadata-Version: 2.1\nName: a\nVersion: 1.0\n"
 REQUIRING = f"{METADATA}Requires-Dist: six\nRequires-Dist: b>1\n"
