@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timezone
 from pathlib import Path
 
 import jinja2
+
+from builder.facts.runtimes import RUNTIMES
+from builder.model.architectures import ARCHITECTURES
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
@@ -13,7 +17,10 @@ _SIZES = ("B", "kB", "MB", "GB", "TB")
 def page_environment(*folders: Path) -> jinja2.Environment:
     """Return an environment for HTML: templates of the folders, and of the report's."""
     environment = text_environment(*folders, Path(__file__).parent / "report", autoescape=True)
-    environment.filters.update(size=human_size, time=human_time, moment=human_moment)
+    environment.filters.update(
+        size=human_size, time=human_time, moment=human_moment, shell=shlex.quote
+    )
+    environment.globals.update(architectures=ARCHITECTURES, runtimes=RUNTIMES)
     return environment
 
 

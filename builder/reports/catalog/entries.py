@@ -101,12 +101,13 @@ class Proof:
 class Entry:
     """One image in the catalogue. The state on its card is the one that its evidence has.
 
-    `filters` maps the name of a filter (architecture, base, cuda, mpi, framework) to the image's
-    values. `needs` is what a host must bring, in one line. `files` are what can be had with the
-    page, below the image's folder.
+    `folder` is the name of the folder of all images. `filters` maps the name of a filter
+    (architecture, base, cuda, mpi, framework) to the image's values. `needs` is what a host must
+    bring, in one line. `files` are what can be had with the page, below the image's folder.
     """
 
     manifest: Manifest
+    folder: str
     card: Card
     filters: Mapping[str, tuple[str, ...]]
     proofs: tuple[Proof, ...]
@@ -132,7 +133,7 @@ def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
     """
     if not manifest.cell.recipe or manifest.cell.arch not in ARCHITECTURES:
         return None
-    card = card_of(manifest, folder=folder.parent.name)
+    card = card_of(manifest)
     proofs, sbom = _proofs(folder, manifest), _sbom(folder / SBOM)
     faults = [*_proof_faults(manifest, proofs)]
     if sbom and not sbom.is_of(manifest.artifacts["oci"].digest):
@@ -141,6 +142,7 @@ def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
         card = dataclasses.replace(card, state=FAILED, mark="✗", word="not proven")
     return Entry(
         manifest=manifest,
+        folder=folder.parent.name,
         card=card,
         filters=_filters(manifest),
         proofs=proofs,

@@ -14,7 +14,6 @@ from builder.model import NONE
 from builder.model.errors import BadInput
 from builder.reports import report
 from builder.reports.catalog.entries import Entry
-from builder.reports.report.commands import Recipe, pull_recipes
 from builder.reports.templates import page_environment
 
 CATALOG = "catalog.json"  # the last that is written
@@ -46,11 +45,8 @@ def write_catalog(
     text = index_page.render(entries=ordered, filters=_filters(ordered), **values)
     _write(out / "index.html", text)
     for entry in ordered:
-        recipes = _recipes(entry, registry)
         links = [(name, name) for name in entry.files]
-        text = image_page.render(
-            entry=entry, card=entry.card, recipes=recipes, links=links, **values
-        )
+        text = image_page.render(entry=entry, card=entry.card, links=links, **values)
         _write(pages / f"{entry.image}.html", text)
         for name in entry.files:
             target = pages / entry.image / name
@@ -71,18 +67,6 @@ def _filters(entries: Sequence[Entry]) -> dict[str, tuple[str, list[str]]]:
         if len(values) > 1:
             filters[name] = title, sorted(values, key=lambda value: (value == NONE, value))
     return filters
-
-
-def _recipes(entry: Entry, registry: str) -> tuple[Recipe, ...]:
-    if not registry:
-        return entry.card.recipes
-    cell = entry.manifest.cell
-    return pull_recipes(
-        entry.image,
-        cell,
-        registry=registry,
-        digest=entry.manifest.artifacts["oci"].digest,
-    )
 
 
 def _as_json(entry: Entry, registry: str) -> dict[str, object]:

@@ -10,7 +10,6 @@ from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
-from builder.reports.report.commands import Recipe, recipes_of
 from builder.reports.report.matrix import (
     BUILT,
     COMPILED,
@@ -64,7 +63,6 @@ class Card:
     checks: Mapping[str, tuple[tuple[str, Outcome | None], ...]] = field(default_factory=dict)
     trees: Mapping[str, str] = field(default_factory=dict)
     trees_are_equal: bool = False
-    recipes: tuple[Recipe, ...] = ()
     plot: Plot | None = None
 
 
@@ -109,7 +107,7 @@ def report_of(
     current = [manifest for manifest in manifests if manifest.image not in failures]
     tiles = tiles_of(current, left_out, failures, compiled)
     totals = _totals(tiles, current)
-    cards = [card_of(manifest, folder=folder) for manifest in current]
+    cards = [card_of(manifest) for manifest in current]
     architectures = {tile.arch for tile in tiles}
     return Report(
         outcome=_outcome(totals),
@@ -187,8 +185,8 @@ def _broken(image: str, text: str) -> Card:
     )
 
 
-def card_of(manifest: Manifest, *, folder: str) -> Card:
-    """Return all that a manifest says of its image, which is in a folder's subfolder."""
+def card_of(manifest: Manifest) -> Card:
+    """Return all that a manifest says of its image."""
     state, mark, word = standing_of(manifest)
     names = _in_order(manifest.artifacts, FORMATS)
     artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
@@ -219,7 +217,6 @@ def card_of(manifest: Manifest, *, folder: str) -> Card:
         checks=_checks(manifest.all_outcomes(), names),
         trees=trees if any(trees.values()) else {},
         trees_are_equal=bool(manifest.formats_equal) and len({*trees.values()}) == 1,
-        recipes=recipes_of(manifest, folder=folder),
         plot=plot_of(manifest.measured),
     )
 

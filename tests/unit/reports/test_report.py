@@ -299,7 +299,7 @@ def test_emulated_is_never_shown_as_native(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("emulated", "about"), [(True, "checked"), (False, "built and checked")])
 def test_what_was_native(emulated: bool, about: str) -> None:
-    (badge,) = card_of(record(manifest(cell(), emulated_build=emulated)), folder="out").badges
+    (badge,) = card_of(record(manifest(cell(), emulated_build=emulated))).badges
     assert (badge.kind, badge.about) == ("native", f"{about} on x86_64")
 
 
