@@ -10,7 +10,7 @@ from builder.build.planning import load_plan
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 from builder.system.home import Home
-from builder.verify.rehearse.records import seen_of
+from builder.verify.rehearse.trials import seen_of
 
 
 class ExplainOptions(SelectorOptions):

@@ -23,11 +23,10 @@ from builder.model.versions import version_order
 from builder.system.locks import locked
 from builder.system.terminal import Progress
 from builder.verify.preparation import BuildSettings, prepare
-from builder.verify.rehearse import Trial
 from builder.verify.rehearse.packages import STAND_INS
-from builder.verify.rehearse.source_urls import Ask
+from builder.verify.rehearse.servers import Ask
 from builder.verify.rehearse.step_trials import StepEnd, step_trials
-from builder.verify.rehearse.trials import STEPS, not_tried
+from builder.verify.rehearse.trials import STEPS, Trial, not_tried
 
 _WAITING = "waiting for another build-images that runs the same steps"
 _STEP = "step"
