@@ -105,8 +105,8 @@ def cosign(
 @pytest.mark.parametrize(
     ("key", "reason"),
     [
-        ({"identity": OTHER}, "knows: not trusted"),
-        ({"issuer": "https://other.site.example"}, "knows: not trusted"),
+        ({"identity": OTHER}, "who is not trusted"),
+        ({"issuer": "https://other.site.example"}, "who is not trusted"),
         ({"until": "2020-01-01"}, "trusted no more"),
         ({"identity": "https://git.site.example/images/*"}, ""),
     ],

@@ -10,7 +10,7 @@ from builder.distribute.pull import proof
 from builder.distribute.pull.streams import LIMITS
 from builder.model.errors import Refused
 from builder.trust.policy.records import PULLED
-from builder.trust.proof import attachments, certified, keys
+from builder.trust.proof import attachments, certificates, keys
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -26,7 +26,7 @@ def test_what_is_read_of_proof() -> None:
     )
     assert (proof._BYTES, proof._ONE, proof._MOST) == (128 * MIB, 32 * MIB, 1000)
     assert (keys._MAX_MEMORY, keys._MAX_ROUNDS) == (512 * MIB, 16)
-    assert certified._MAX_CERTIFICATE <= 64 * KIB
+    assert certificates.MAX_CERTIFICATE <= 64 * KIB
 
 
 def test_what_is_read_of_an_image() -> None:

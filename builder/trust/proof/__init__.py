@@ -26,7 +26,13 @@ from builder.trust.proof.keyless import keyless_attestations, keyless_proofs
 from builder.trust.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
 from builder.trust.proof.manifests import embedded, layers_of, statements_of
 from builder.trust.proof.statements import SIGN, builder_of, provenance
-from builder.trust.proof.verification import Trusted, TrustedIdentity, TrustedKey, verified
+from builder.trust.proof.verification import (
+    Trusted,
+    TrustedIdentity,
+    TrustedKey,
+    read_trusted_root,
+    verified,
+)
 
 __all__ = [
     "SIGN",
@@ -56,6 +62,7 @@ __all__ = [
     "proofs",
     "provenance",
     "public_key",
+    "read_trusted_root",
     "signature_tag",
     "signer_of",
     "statements_of",

@@ -6,14 +6,15 @@ listed with the reason, and stops nothing: whoever may write to a registry can a
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from builder.model.errors import BadInput
 from builder.model.exact_json import part
-from builder.trust.proof import attachments, manifests, statements
 from builder.trust.proof.attachments import (
     CONTAINER_SIGNATURE,
     EXPIRED_KEY,
@@ -35,16 +36,18 @@ from builder.trust.proof.attachments import (
     Signature,
     Unusable,
     Verdict,
+    base64_bytes,
+    json_object,
 )
 from builder.trust.proof.keys import PublicKey
-from builder.trust.proof.statements import SIGN, Envelope
-
-if TYPE_CHECKING:
-    from builder.trust.proof.certified import Allowance
-    from builder.trust.proof.roots import Roots
+from builder.trust.proof.manifests import BUNDLES, content_of, layers_of, subject_of
+from builder.trust.proof.statements import SIGN, Envelope, envelope_of, signed_by, statement_of
 
 CLASSIC, BUNDLED = "classic", "bundle"
 _SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
+_SHOWN = 200  # characters of a name
+_MAX_ROOT = 4 << 20  # bytes; Sigstore's own trusted root has 10 kB
+_HINT = "cosign trusted-root create makes one; cosign initialize brings Sigstore's own"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +63,13 @@ class TrustedKey:
 class TrustedIdentity:
     """Somebody who signs by certificates, and is trusted, up to a time if it has one.
 
-    `glob` is over what certificates call them, `issuer` is who knows them by that name, and `roots`
-    are whom that is believed.
+    `glob` is over the names in certificates, `issuer` is who vouches for that name, and
+    `trusted_root` is the JSON of `read_trusted_root`.
     """
 
     glob: str
     issuer: str
-    roots: Roots
+    trusted_root: Mapping[str, object]
     until: dt.datetime | None = None
 
     @property
@@ -88,13 +91,40 @@ class TrustedIdentity:
 Trusted = TrustedKey | TrustedIdentity
 
 
+def read_trusted_root(path: Path) -> dict[str, object]:
+    """Read a `trusted_root.json`, the authorities and logs that a site trusts; raises `BadInput`.
+
+    https://github.com/sigstore/protobuf-specs/blob/main/protos/sigstore_trustroot.proto
+    Without sigstore, which keyless signatures need, only its outline is checked.
+    """
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise BadInput(f"{str(path)!a}: cannot be read ({error})", hint=_HINT) from error
+    try:
+        root = json_object(content, "the file", limit=_MAX_ROOT, most=None)
+        if not str(root.get("mediaType")).startswith("application/vnd.dev.sigstore.trustedroot"):
+            raise BadInput(f"{path}: not a trusted_root.json of Sigstore", hint=_HINT)
+        if not root.get("certificateAuthorities"):
+            raise BadInput(f"{path}: names no certificate authority", hint=_HINT)
+        if not (root.get("tlogs") or root.get("timestampAuthorities")):
+            raise BadInput(f"{path}: names neither a log nor a time-stamping authority", hint=_HINT)
+        with contextlib.suppress(ImportError):
+            from builder.trust.proof.certificates import trusted_root  # noqa: PLC0415 - an extra
+
+            trusted_root(root)
+    except Unusable as error:
+        raise BadInput(f"{path}: cannot be read: {error.reason}", hint=_HINT) from error
+    return root
+
+
 def verified(
     digest: str, found: Iterable[Attachment], trusted: Sequence[Trusted], *, now: dt.datetime
 ) -> Verdict:
     """What those who are trusted vouch for of an image, `sha256:…`, among what is attached to it.
 
     `found` are the manifests that refer to the image and those at its classic tags, with the blobs
-    that `manifests.layers_of` names. Manifests of other things are passed over.
+    that `layers_of` names. Manifests of other things are passed over.
     """
     gathered = _Gathered(digest=digest, trusted=trusted, now=now)
     for number, one in enumerate(found):
@@ -118,7 +148,6 @@ class _Gathered:
         self._rejected: list[Rejection] = []
         self._seen: set[str] = set()
         self._claims = 0
-        self._allowance: Allowance | None = None
 
     def verdict(self) -> Verdict:
         return Verdict(
@@ -136,8 +165,8 @@ class _Gathered:
         """Read one manifest; what it holds is counted, or rejected layer by layer."""
         source = one.digest
         try:
-            layers = manifests.layers_of(one.manifest)
-            subject = manifests.subject_of(one.manifest) if layers else ""
+            layers = layers_of(one.manifest)
+            subject = subject_of(one.manifest) if layers else ""
         except Unusable as error:
             self.reject(error, source)
             return
@@ -147,10 +176,10 @@ class _Gathered:
             self.reject(Unusable(TOO_LARGE, reason), source)
             return
         for layer in layers:
-            form = BUNDLED if layer.media_type in manifests.BUNDLES else CLASSIC
+            form = BUNDLED if layer.media_type in BUNDLES else CLASSIC
             try:
                 self._check_subject(subject)
-                self._reader(layer)(manifests.content_of(one, layer), layer, source)
+                self._reader(layer)(content_of(one, layer), layer, source)
             except Unusable as error:
                 self.reject(error, source, form)
 
@@ -161,12 +190,12 @@ class _Gathered:
     def _reader(self, layer: Descriptor) -> Callable[[bytes, Descriptor, str], None]:
         if layer.media_type == SIMPLE_SIGNING:
             return self._simple
-        return self._bundle if layer.media_type in manifests.BUNDLES else self._attestation
+        return self._bundle if layer.media_type in BUNDLES else self._attestation
 
     def _simple(self, payload: bytes, layer: Descriptor, source: str) -> None:
-        signature = attachments.base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
+        signature = base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
         keys = self._vouching(lambda key: key.verifies(signature, payload))
-        claim = attachments.json_object(payload, "the payload", limit=MAX_PAYLOAD)
+        claim = json_object(payload, "the payload", limit=MAX_PAYLOAD)
         if part(claim, "critical", "type") != CONTAINER_SIGNATURE:
             raise Unusable(WRONG_TYPE, f"the payload is not a {CONTAINER_SIGNATURE}")
         about = part(claim, "critical", "image", "docker-manifest-digest")
@@ -180,15 +209,15 @@ class _Gathered:
         )
 
     def _attestation(self, content: bytes, _layer: Descriptor, source: str) -> None:
-        value = attachments.json_object(content, "the envelope", limit=MAX_PAYLOAD)
-        envelope = statements.envelope_of(value)
+        value = json_object(content, "the envelope", limit=MAX_PAYLOAD)
+        envelope = envelope_of(value)
         self._statement(envelope, self._keys_of(envelope), source, CLASSIC)
 
     def _bundle(self, content: bytes, layer: Descriptor, source: str) -> None:
-        value = attachments.json_object(content, "the bundle", limit=MAX_PAYLOAD)
-        if value.get("mediaType") not in manifests.BUNDLES:
+        value = json_object(content, "the bundle", limit=MAX_PAYLOAD)
+        if value.get("mediaType") not in BUNDLES:
             raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
-        envelope = statements.envelope_of(_enveloped(value))
+        envelope = envelope_of(_enveloped(value))
         if _is_certified(value):
             if layer.digest in self._seen:
                 return  # it takes long, and says nothing new, however often it is named
@@ -201,7 +230,7 @@ class _Gathered:
     def _statement(
         self, envelope: Envelope, keys: tuple[str, ...], source: str, form: str, signer: str = ""
     ) -> None:
-        statement = statements.statement_of(envelope.payload, self._digest)
+        statement = statement_of(envelope.payload, self._digest)
         if statement["predicateType"] == SIGN:
             self._signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
             return
@@ -217,7 +246,7 @@ class _Gathered:
 
     def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
         """The names of the trusted keys that signed an envelope; raises `Unusable` if none did."""
-        return self._vouching(lambda key: bool(statements.signed_by(envelope, [key])))
+        return self._vouching(lambda key: bool(signed_by(envelope, [key])))
 
     def _vouching(self, signed: Callable[[PublicKey], bool]) -> tuple[str, ...]:
         """The names of the trusted keys that signed; raises `Unusable` if none did."""
@@ -232,38 +261,31 @@ class _Gathered:
         """Who signed, and as which of the trusted identities; raises `Unusable` if as none."""
         if not self._identities:
             raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
-        # What is signed by keys, as most is, needs nothing of certificates.
-        from builder.trust.proof.certified import Allowance, certified  # noqa: PLC0415
-        from builder.trust.proof.chains import NO_AUTHORITY  # noqa: PLC0415
-
+        try:
+            from builder.trust.proof.certificates import CertifiedBundle  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            missing = "keyless signatures need the extra [keyless] or cosign"
+            raise Unusable(KEYLESS, f"signed by a certificate: {missing}") from error
         if len(envelope.signatures) != 1:
             raise Unusable(MALFORMED, "a certificate, and not one signature")
-        [signature] = envelope.signatures
-        self._allowance = self._allowance or Allowance()
-        signers, errors, who = list[TrustedIdentity](), [], ""
-        for roots in {id(one.roots): one.roots for one in self._identities}.values():
-            some = [one for one in self._identities if one.roots is roots]
+        certified = CertifiedBundle(bundle)
+        name = f"{certified.subject[:_SHOWN]} ({certified.issuer[:_SHOWN]})"
+        meant = [one for one in self._identities if one.is_of(certified.subject, certified.issuer)]
+        if not meant:
+            raise Unusable(WRONG_KEY, f"signed by {name}, who is not trusted")
+        signers, reasons = [], []
+        for identity in meant:
             try:
-                found = certified(
-                    bundle,
-                    envelope.signed,
-                    signature,
-                    roots,
-                    payload=envelope.payload,
-                    allowance=self._allowance,
-                    wanted=lambda *who, some=some: any(one.is_of(*who) for one in some),
-                )
-                if found.last > self._now + _SKEW:
-                    late = f"{found.last:%Y-%m-%d %H:%M} UTC"
-                    raise Unusable(MALFORMED, f"signed in the future, {late}")  # noqa: TRY301
+                time = certified.verify(envelope, identity.trusted_root)
             except Unusable as error:
-                errors.append(error)
-                continue
-            signers += [one for one in some if one.is_of(found.subject, found.issuer)]
-            who = f"{found.subject} ({found.issuer})"
+                reasons.append(error.reason)
+            else:
+                if time <= self._now + _SKEW:
+                    signers.append(identity)
+                reasons.append(f"signed in the future, {time:%Y-%m-%d %H:%M} UTC")
         if not signers:
-            raise next((one for one in errors if one.reason != NO_AUTHORITY), errors[0])
-        return who, self._still(signers)
+            raise Unusable(WRONG_KEY, "; ".join(dict.fromkeys(reasons)))
+        return f"{certified.subject} ({certified.issuer})", self._still(signers)
 
     def _still(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
         """The names of those that are trusted to this day; raises `Unusable` if none is."""
