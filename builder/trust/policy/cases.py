@@ -45,11 +45,10 @@ from builder.trust.policy.records import (
     PulledFor,
     Ruling,
 )
-from builder.trust.policy.site_policy import Policy, policy_of
+from builder.trust.policy.site_policy import Policy, policy_of, record_of
 
 SCHEMA = "build-images/policy-case/v1"
 _NEVER = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
-_OF_PROVENANCE = ("sources", "finished", "recipe", "tag")
 _texts = list_of(text)
 
 
@@ -146,20 +145,6 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> Case:
     )
 
 
-def _image(node: Node, faults: Faults) -> Image:
-    optional = ("asked", "index", "created")
-    table = Table(node, faults, required=("digest", "architecture"), optional=optional)
-    found = table.read("architecture", architecture, "")
-    created: dt.datetime | None = None
-    return Image(
-        digest=table.read("digest", text, ""),
-        architecture=found,
-        asked=table.read("asked", architecture, found),
-        index=table.read("index", any_text, ""),
-        created=table.read("created", _time, created),
-    )
-
-
 def _proof(node: Node, faults: Faults) -> Proof:
     optional = ("subjects", "key", "signer", "fault", "digest", "evidence", "provenance", "sbom")
     table = Table(node, faults, required=("kind",), optional=optional)
@@ -188,110 +173,6 @@ def _proof(node: Node, faults: Faults) -> Proof:
     )
 
 
-def _evidence(node: Node, faults: Faults) -> Evidence:
-    required = ("finished", "format", "architecture", "outcomes")
-    optional = (
-        "started",
-        "runner",
-        "launcher",
-        "emulated",
-        "driver",
-        "capabilities",
-        "tree",
-        "packages",
-    )
-    table = Table(node, faults, required=required, optional=optional)
-    outcomes = mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check"))
-    maybe_emulated: bool | None = False
-    unknown: PackageIndices | None = None
-    finished = table.read("finished", _time, _NEVER)
-    return Evidence(
-        started=table.read("started", _time, finished),
-        finished=finished,
-        format=table.read("format", one_of(FORMATS, "format"), ""),
-        runner=table.read("runner", any_text, ""),
-        launcher=table.read("launcher", any_text, ""),
-        emulated=bool(table.read("emulated", truth, maybe_emulated)),
-        architecture=table.read("architecture", architecture, ""),
-        outcomes=table.read("outcomes", outcomes, {}),
-        driver=table.read("driver", any_text, ""),
-        capabilities=table.read("capabilities", _capabilities, ()),
-        tree=table.read("tree", any_text, ""),
-        packages=table.read("packages", _packages, unknown),
-    )
-
-
-def _packages(node: Node, faults: Faults) -> PackageIndices:
-    table = Table(node, faults, required=("date",), optional=("behind_days",))
-    none: int | None = 0
-    return PackageIndices(
-        date=table.read("date", _time, _NEVER),
-        behind_days=table.read("behind_days", count, none) or 0,
-    )
-
-
-def _provenance(node: Node, faults: Faults) -> Provenance:
-    table = Table(node, faults, required=("builder",), optional=_OF_PROVENANCE)
-    finished: dt.datetime | None = None
-    return Provenance(
-        builder=table.read("builder", text, ""),
-        sources=table.read("sources", _texts, ()),
-        finished=table.read("finished", _time, finished),
-        recipe=table.read("recipe", any_text, ""),
-        tag=table.read("tag", any_text, ""),
-    )
-
-
-def _bill(node: Node, faults: Faults) -> Bill:
-    table = Table(node, faults, required=("packages",), optional=("complete",))
-    whole: bool | None = True
-    return Bill(
-        packages=table.read("packages", list_of(_package), ()),
-        complete=bool(table.read("complete", truth, whole)),
-    )
-
-
-def _package(node: Node, faults: Faults) -> Package:
-    table = Table(node, faults, required=("name",), optional=("version", "licences"))
-    return Package(
-        name=table.read("name", text, ""),
-        version=table.read("version", any_text, ""),
-        licences=table.read("licences", _texts, ()),
-    )
-
-
-def _host(node: Node, faults: Faults) -> PulledFor:
-    table = Table(node, faults, required=(), optional=("capabilities", "driver"))
-    unknown: tuple[int, ...] | None = None
-    driver: str | None = None
-    return PulledFor(
-        capabilities=table.read("capabilities", _capabilities, unknown),
-        driver=table.read("driver", any_text, driver),
-    )
-
-
-def _contract(node: Node, faults: Faults) -> Contract:
-    table = Table(node, faults, required=("answer",), optional=("reasons",))
-    return Contract(
-        answer=table.read("answer", one_of((YES, NO, UNKNOWN), "answer"), ""),
-        reasons=table.read("reasons", _texts, ()),
-    )
-
-
-def _previous(node: Node, faults: Faults) -> Previous:
-    table = Table(node, faults, required=("digest",), optional=("times",))
-    kinds = one_of(("provenance", "created", "evidence"), "kind of time")
-    return Previous(
-        digest=table.read("digest", text, ""),
-        times=table.read("times", mapping_of(_time, key=kinds), {}),
-    )
-
-
-def _capabilities(node: Node, faults: Faults) -> tuple[int, ...]:
-    some = list_of(capability)(node, faults)
-    return tuple(one for one in some if one is not None)
-
-
 def _time(node: Node, faults: Faults) -> dt.datetime:
     value = text(node, faults)
     note(node, format="date-time")
@@ -301,6 +182,51 @@ def _time(node: Node, faults: Faults) -> dt.datetime:
         valid = 'valid: ISO 8601 with a zone, in quotes: "2026-11-21T12:00:00+00:00"'
         faults.add(node.where, f'"{value}" is no time', valid)
         return _NEVER
+
+
+_image = record_of(
+    Image,
+    ("digest", "architecture"),
+    alike={"asked": "architecture"},
+    digest=text,
+    architecture=architecture,
+    asked=architecture,
+    index=any_text,
+    created=_time,
+)
+_evidence = record_of(
+    Evidence,
+    ("finished", "format", "architecture", "outcomes"),
+    alike={"started": "finished"},
+    finished=_time,
+    format=one_of(FORMATS, "format"),
+    architecture=architecture,
+    outcomes=mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check")),
+    started=_time,
+    runner=any_text,
+    launcher=any_text,
+    emulated=truth,
+    driver=any_text,
+    capabilities=list_of(capability),
+    tree=any_text,
+    packages=record_of(PackageIndices, ("date",), date=_time, behind_days=count),
+)
+_provenance = record_of(
+    Provenance,
+    ("builder",),
+    builder=text,
+    sources=_texts,
+    finished=_time,
+    recipe=any_text,
+    tag=any_text,
+)
+_package = record_of(Package, ("name",), name=text, version=any_text, licences=_texts)
+_bill = record_of(Bill, ("packages",), packages=list_of(_package), complete=truth)
+_host = record_of(PulledFor, (), capabilities=list_of(capability), driver=any_text)
+_answer = one_of((YES, NO, UNKNOWN), "answer")
+_contract = record_of(Contract, ("answer",), answer=_answer, reasons=_texts)
+_times = mapping_of(_time, key=one_of(("provenance", "created", "evidence"), "kind of time"))
+_previous = record_of(Previous, ("digest",), digest=text, times=_times)
 
 
 def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:

@@ -47,11 +47,11 @@ class Evidence:
     started: dt.datetime
     finished: dt.datetime
     format: str
-    runner: str
-    launcher: str
-    emulated: bool
     architecture: str
     outcomes: Mapping[str, str]
+    runner: str = ""
+    launcher: str = ""
+    emulated: bool = False
     driver: str = ""
     capabilities: tuple[int, ...] = ()
     tree: str = ""

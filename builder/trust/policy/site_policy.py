@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -157,11 +157,11 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
     table = Table(node, faults, required=("schema", "keys"), optional=optional)
     table.read("schema", exactly(SCHEMA), "")
     policy = Policy(
-        keys=table.read("keys", list_of(_key(folder), least=1, distinct=True), ()),
+        keys=table.read("keys", list_of(_signer(folder), least=1, distinct=True), ()),
         signatures=table.read("signatures", _signatures, 1),
         evidence=table.read("evidence", _evidence, WantedEvidence()),
-        provenance=table.read("provenance", _or_ignored(_provenance), provenance),
-        bill=table.read("sbom", _or_ignored(_bill), bill),
+        provenance=table.read("provenance", _or_word(IGNORED, _provenance), provenance),
+        bill=table.read("sbom", _or_word(IGNORED, _bill), bill),
         identity=table.read("identity", _choice(ENFORCED, IGNORED), True),
         host_contract=table.read("host_contract", _choice(ENFORCED, IGNORED), True),
         rollback=table.read("rollback", _choice(REFUSED, ACCEPTED), True),
@@ -173,67 +173,74 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
     return policy
 
 
-def _key(folder: Path | None) -> Reader[Key | Identity]:
-    """A reader of whom to trust: a key's file, alone or with a day, or an identity."""
-    file = _key_file(folder)
-    identity = _identity(folder)
+def record_of(
+    kind: Callable[..., T],
+    required: Sequence[str],
+    *,
+    alike: Mapping[str, str] | None = None,
+    **readers: Reader[object],
+) -> Reader[T]:
+    """A reader of a mapping with the keys of `readers`, which are arguments of `kind`.
 
-    def dated(node: Node, faults: Faults) -> Key:
-        table = Table(node, faults, required=("file",), optional=("until",))
-        never: dt.datetime | None = None
-        known = table.read("file", file, Key(name="", file=Path()))
-        return replace(known, until=table.read("until", _day, never))
+    `alike` names the key whose value an absent key takes.
+    """
+
+    def read(node: Node, faults: Faults) -> T:
+        optional = [name for name in readers if name not in required]
+        table = Table(node, faults, required=required, optional=optional)
+        values = {name: table.read(name, reader, None) for name, reader in readers.items()}
+        for name, other in (alike or {}).items():
+            values[name] = values[name] or values[other]
+        present = {*required, *(alike or {}), *filter(table.__contains__, readers)}
+        return kind(**{name: values[name] for name in readers if name in present})
+
+    return read
+
+
+def _signer(folder: Path | None) -> Reader[Key | Identity]:
+    """A reader of whom to trust: a key's file, alone or with a day, or an identity."""
+    read_file = _file(folder, "a public key in PEM (cosign.pub)")
+    roots = _file(folder, "roots of Sigstore (trusted_root.json)")
+
+    def key(node: Node, faults: Faults) -> Key:
+        return Key(name=text(node, Faults()), file=read_file(node, faults))
+
+    dated = record_of(_dated, ("file",), file=key, until=_day)
+    identity = record_of(
+        _identity, _OF_IDENTITIES, identity=text, issuer=text, roots=roots, until=_day
+    )
 
     def read(node: Node, faults: Faults) -> Key | Identity:
         if isinstance(node, Probe):
-            file(alone := node.child(), faults)
+            empty = key(alone := node.child(), faults)
             dated(with_day := node.child(), faults)
             identity(certified := node.child(), faults)
             note(node, anyOf=[alone.schema, with_day.schema, certified.schema])
-            return Key(name="", file=Path())
+            return empty
         if not isinstance(node.value, Mapping):
-            return file(node, faults)
-        return (
-            identity(node, faults)
-            if node.value.keys() & set(_OF_IDENTITIES)
-            else dated(node, faults)
-        )
+            return key(node, faults)
+        is_identity = node.value.keys() & set(_OF_IDENTITIES)
+        return identity(node, faults) if is_identity else dated(node, faults)
 
     return read
 
 
-def _key_file(folder: Path | None) -> Reader[Key]:
-    named = _file(folder, "a public key in PEM (cosign.pub)")
-
-    def read(node: Node, faults: Faults) -> Key:
-        return Key(name=text(node, Faults()), file=named(node, faults))
-
-    return read
+def _dated(file: Key | None, until: dt.datetime | None = None) -> Key:
+    return replace(file or Key(name="", file=Path()), until=until)
 
 
-def _identity(folder: Path | None) -> Reader[Identity]:
-    """A reader of somebody who signs by certificates."""
-    roots = _file(folder, "roots of Sigstore (trusted_root.json)")
-
-    def read(node: Node, faults: Faults) -> Identity:
-        table = Table(node, faults, required=_OF_IDENTITIES, optional=("until",))
-        never: dt.datetime | None = None
-        return Identity(
-            name=table.read("identity", text, ""),
-            issuer=table.read("issuer", text, ""),
-            roots=table.read("roots", roots, Path()),
-            until=table.read("until", _day, never),
-        )
-
-    return read
+def _identity(
+    identity: str, issuer: str, roots: Path, until: dt.datetime | None = None
+) -> Identity:
+    return Identity(name=identity, issuer=issuer, roots=roots, until=until)
 
 
-def _file(folder: Path | None, what: str) -> Reader[Path]:
+def _file(folder: Path | None, content: str) -> Reader[Path]:
     def read(node: Node, faults: Faults) -> Path:
         name = text(node, faults)
         file = (folder or Path()) / name
         if name and folder is not None and not file.is_file():
-            valid = f"valid: a file with {what}, named from {folder}"
+            valid = f"valid: a file with {content}, named from {folder}"
             faults.add(node.where, f"there is no such file: {file}", valid)
         return file
 
@@ -301,31 +308,6 @@ def _age(node: Node, faults: Faults) -> dt.timedelta:
     return int(found[1]) * _UNITS[found[2]] if found else MAX_AGE
 
 
-def _hosts(node: Node, faults: Faults) -> WantedHosts:
-    optional = ("architectures", "capabilities", "driver", "runtimes", "launchers")
-    table = Table(node, faults, required=(), optional=optional)
-    runners = list_of(one_of(RUNNERS, "container runtime"), distinct=True)
-    any_gpu: tuple[int, ...] | None = ()
-    return WantedHosts(
-        architectures=table.read("architectures", list_of(architecture, distinct=True), ()),
-        capabilities=table.read("capabilities", _capabilities, any_gpu),
-        driver=table.read("driver", _driver, ""),
-        runtimes=table.read("runtimes", runners, ()),
-        launchers=table.read("launchers", _texts, ()),
-    )
-
-
-def _capabilities(node: Node, faults: Faults) -> tuple[int, ...] | None:
-    several = list_of(capability, distinct=True)
-    if isinstance(node, Probe):
-        several(child := node.child(), faults)
-        note(node, anyOf=[{"const": SAME}, child.schema])
-        return ()
-    if node.value == SAME:
-        return None
-    return tuple(one for one in several(node, faults) if one is not None)
-
-
 def _driver(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value == SAME:
@@ -335,22 +317,6 @@ def _driver(node: Node, faults: Faults) -> str:
         faults.add(node.where, f'"{value}" says nothing about a driver', valid)
         return ""
     return value
-
-
-def _provenance(node: Node, faults: Faults) -> WantedProvenance:
-    table = Table(node, faults, required=(), optional=("builders", "sources"))
-    return WantedProvenance(
-        builders=table.read("builders", _texts, ()), sources=table.read("sources", _texts, ())
-    )
-
-
-def _bill(node: Node, faults: Faults) -> WantedBill:
-    optional = ("forbidden_packages", "forbidden_licences")
-    table = Table(node, faults, required=(), optional=optional)
-    return WantedBill(
-        forbidden_packages=table.read("forbidden_packages", _texts, ()),
-        forbidden_licences=table.read("forbidden_licences", _texts, ()),
-    )
 
 
 def _choice(true: str, false: str) -> Reader[bool]:
@@ -363,14 +329,27 @@ def _choice(true: str, false: str) -> Reader[bool]:
     return read
 
 
-def _or_ignored(reader: Reader[T]) -> Reader[T | None]:
-    """A reader of a mapping, or of the word `ignored`, which is None."""
+def _or_word(word: str, reader: Reader[T]) -> Reader[T | None]:
+    """A reader of a word, which is None, or of something else."""
 
     def read(node: Node, faults: Faults) -> T | None:
         if isinstance(node, Probe):
             reader(child := node.child(), faults)
-            note(node, anyOf=[{"const": IGNORED}, child.schema])
+            note(node, anyOf=[{"const": word}, child.schema])
             return None
-        return None if node.value == IGNORED else reader(node, faults)
+        return None if node.value == word else reader(node, faults)
 
     return read
+
+
+_hosts = record_of(
+    WantedHosts,
+    (),
+    architectures=list_of(architecture, distinct=True),
+    capabilities=_or_word(SAME, list_of(capability, distinct=True)),
+    driver=_driver,
+    runtimes=list_of(one_of(RUNNERS, "container runtime"), distinct=True),
+    launchers=_texts,
+)
+_provenance = record_of(WantedProvenance, (), builders=_texts, sources=_texts)
+_bill = record_of(WantedBill, (), forbidden_packages=_texts, forbidden_licences=_texts)
