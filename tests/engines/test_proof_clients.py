@@ -31,7 +31,7 @@ from builder.trust.proof import (
     TrustedKey,
     Verdict,
     attestation_tag,
-    keyless_proofs,
+    keyless_attestations,
     private_key,
     proofs,
     public_key,
@@ -40,7 +40,8 @@ from builder.trust.proof import (
     statements,
     verified,
 )
-from builder.trust.proof.cosign import by_cosign
+from builder.trust.proof.cosign import CosignSigner
+from builder.trust.proof.statements import signature_statement
 
 pytestmark = pytest.mark.engines
 PASSWORD = "correct horse"
@@ -173,7 +174,12 @@ class Image:
                 self.registry.push(self.repository, content)
             self.registry.put_bytes(self.repository, one.tag, one.manifest, one.media_type)
             if not one.tag:
-                index.append({**one.descriptor.as_json, "artifactType": one.artifact_type})
+                index.append(
+                    {
+                        **Descriptor.of(one.manifest, one.media_type).as_json,
+                        "artifactType": one.artifact_type,
+                    }
+                )
         if index:
             whole = {"schemaVersion": 2, "mediaType": INDEX, "manifests": index}
             self.registry.put(self.repository, self.referrers_tag, whole)
@@ -263,8 +269,8 @@ def test_we_accept_what_cosign_signs(image: Image, pair: Pair, other: Pair, form
     verdict = image.verdict(pair)
     assert verdict.rejected == ()
     assert [one.format for one in verdict.signatures] == [form]
-    [found] = verdict.of_type(TEST_RESULT)
-    assert found.predicate == RESULT
+    [found] = verdict.attestations
+    assert found.statement["predicate"] == RESULT
     refused = image.verdict(other)
     assert (refused.signatures, refused.attestations) == ((), ())
     assert len(refused.rejected) == 2
@@ -362,7 +368,7 @@ def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pai
     path = Home.of_environment().search_path()
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
-    signer = by_cosign(str(pair.private), processes, path=path)
+    signer = CosignSigner(str(pair.private), processes, path=path)
     image.attach(image.proofs(signer))
     assert image.verify(pair).status == 0
     assert image.verify_attestation(pair).status == 0
@@ -376,9 +382,12 @@ def test_cosigns_bundles_of_our_statements(image: Image, pair: Pair) -> None:
     (image.folder / "config.json").write_text(json.dumps(CONFIG))
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
-    made = keyless_proofs(
+    made = keyless_attestations(
         image.image,
-        [image.statement(one) for one in PREDICATES],
+        [
+            signature_statement(image.image.digest),
+            *(image.statement(one) for one in PREDICATES),
+        ],
         processes,
         created="2026-11-21T12:00:00Z",
         path=Home.of_environment().search_path(),

@@ -14,6 +14,7 @@ from builder.model.digests import digest_of
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof import (
     Attachment,
+    Attestation,
     Descriptor,
     PrivateKey,
     TrustedKey,
@@ -73,6 +74,14 @@ def trusted(key: PrivateKey | None = None, **changes: Any) -> TrustedKey:
 
 def judged(found: Sequence[Attachment], *keys: TrustedKey, digest: str = IMAGE.digest) -> Verdict:
     return verified(digest, found, keys or [trusted()], now=NOW)
+
+
+def results(verdict: Verdict) -> list[Attestation]:
+    """The test results of a verdict, each payload once."""
+    attestations = {
+        one.payload: one for one in verdict.attestations if one.predicate_type == TEST_RESULT
+    }
+    return list(attestations.values())
 
 
 def kinds(verdict: Verdict) -> list[str]:

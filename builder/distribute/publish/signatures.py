@@ -16,19 +16,18 @@ from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.proof import (
     Attachment,
+    ExistingProof,
     Signer,
-    Standing,
     attestations,
     builder_of,
     keyless_attestations,
-    keyless_proofs,
     proofs,
     signer_of,
     statements_of,
 )
 from builder.trust.proof import Descriptor as Subject
-from builder.trust.proof.cosign import PKCS11
-from builder.trust.proof.keyless import KEYLESS
+from builder.trust.proof.cosign import KEYLESS, PKCS11
+from builder.trust.proof.statements import signature_statement
 
 
 def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
@@ -50,7 +49,8 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
         subject = _subject(image)
         created = max(image.proven for image in images)
         if signer is None:
-            return keyless_proofs(subject, own, processes, created=created, path=path)
+            own = (signature_statement(image.digest), *own)
+            return keyless_attestations(subject, own, processes, created=created, path=path)
         make = partial(proofs, subject, reference=registry.name, created=created)
         return _added(make, registry, image, own, signer)
 
@@ -100,8 +100,8 @@ def _added(
 ) -> tuple[Attachment, ...]:
     """Make the attestations of a key that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
-    existing = Standing.of(image.digest, attached, signer.public)
-    new, before = existing.news(statements), existing.before(statements)
+    existing = ExistingProof(image.digest, attached, signer.public)
+    new, before = existing.new_statements(statements), existing.before(statements)
     needed = existing.needed(make(new, signer, before=before))
     if not needed:
         return ()

@@ -20,9 +20,8 @@ from builder.trust.proof.attestations import (
     proofs,
     signature_tag,
 )
-from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.existing import Standing
-from builder.trust.proof.keyless import keyless_attestations, keyless_proofs
+from builder.trust.proof.cosign import keyless_attestations, signer_of
+from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import PrivateKey, PublicKey, Signer, private_key, public_key
 from builder.trust.proof.manifests import embedded, layers_of, statements_of
 from builder.trust.proof.statements import SIGN, builder_of, provenance
@@ -39,12 +38,12 @@ __all__ = [
     "Attachment",
     "Attestation",
     "Descriptor",
+    "ExistingProof",
     "PrivateKey",
     "PublicKey",
     "Rejection",
     "Signature",
     "Signer",
-    "Standing",
     "Trusted",
     "TrustedIdentity",
     "TrustedKey",
@@ -56,7 +55,6 @@ __all__ = [
     "embedded",
     "guesses",
     "keyless_attestations",
-    "keyless_proofs",
     "layers_of",
     "private_key",
     "proofs",

@@ -1,7 +1,7 @@
-"""What a set of public keys vouches for: signatures and statements about one image.
+"""Verification of an image's proof: the signatures and statements that trusted signers vouch for.
 
-A signature is checked before anything of what it covers is read. What cannot be relied on is
-listed with the reason, and stops nothing: whoever may write to a registry can attach rubbish.
+A signature is verified before its content is read. What fails is listed with the reason and stops
+nothing: whoever may write to a registry can attach rubbish.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from builder.trust.proof.attachments import (
 )
 from builder.trust.proof.keys import PublicKey
 from builder.trust.proof.manifests import BUNDLES, content_of, layers_of, subject_of
-from builder.trust.proof.statements import SIGN, Envelope, envelope_of, signed_by, statement_of
+from builder.trust.proof.statements import SIGN, Envelope, envelope_of, statement_of
 
 CLASSIC, BUNDLED = "classic", "bundle"
 _SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
@@ -119,81 +119,97 @@ def read_trusted_root(path: Path) -> dict[str, object]:
 
 
 def verified(
-    digest: str, found: Iterable[Attachment], trusted: Sequence[Trusted], *, now: dt.datetime
+    digest: str, attached: Iterable[Attachment], trusted: Sequence[Trusted], *, now: dt.datetime
 ) -> Verdict:
-    """What those who are trusted vouch for of an image, `sha256:…`, among what is attached to it.
+    """Return the proof of an image, `sha256:…`, that trusted signers vouch for.
 
-    `found` are the manifests that refer to the image and those at its classic tags, with the blobs
-    that `layers_of` names. Manifests of other things are passed over.
+    `attached` are the manifests that refer to the image and those at its classic tags, with the
+    blobs of `layers_of`. Manifests of other things are passed over.
     """
-    gathered = _Gathered(digest=digest, trusted=trusted, now=now)
-    for number, one in enumerate(found):
+    verification = _Verification(digest=digest, trusted=trusted, now=now)
+    for number, attachment in enumerate(attached):
         if number >= MAX_ATTACHMENTS:
             reason = f"more than {MAX_ATTACHMENTS} things are attached; the rest was not read"
-            gathered.reject(Unusable(TOO_LARGE, reason), digest)
+            verification.reject(Unusable(TOO_LARGE, reason), digest)
             break
-        gathered.read(one)
-    return gathered.verdict()
+        verification.read(attachment)
+    return Verdict(
+        signatures=tuple(verification.signatures),
+        attestations=tuple(verification.attestations),
+        rejected=tuple(verification.rejected),
+    )
 
 
-class _Gathered:
-    """What was found so far of one image."""
+class _Verification:
+    """The verification of one image's proof, manifest by manifest."""
 
     def __init__(self, *, digest: str, trusted: Sequence[Trusted], now: dt.datetime) -> None:
+        self.signatures: list[Signature] = []
+        self.attestations: list[Attestation] = []
+        self.rejected: list[Rejection] = []
         self._digest, self._now = digest, now
-        self._trusted = [one for one in trusted if isinstance(one, TrustedKey)]
-        self._identities = [one for one in trusted if isinstance(one, TrustedIdentity)]
-        self._signatures: list[Signature] = []
-        self._attestations: list[Attestation] = []
-        self._rejected: list[Rejection] = []
-        self._seen: set[str] = set()
+        self._keys = [signer for signer in trusted if isinstance(signer, TrustedKey)]
+        self._identities = [signer for signer in trusted if isinstance(signer, TrustedIdentity)]
+        self._certified_bundles: set[str] = set()
         self._claims = 0
 
-    def verdict(self) -> Verdict:
-        return Verdict(
-            signatures=tuple(self._signatures),
-            attestations=tuple(self._attestations),
-            rejected=tuple(self._rejected),
-        )
+    def reject(self, error: Unusable, source: str) -> None:
+        self.rejected.append(Rejection(kind=error.kind, reason=error.reason, source=source))
 
-    def reject(self, error: Unusable, source: str, form: str = "") -> None:
-        self._rejected.append(
-            Rejection(kind=error.kind, reason=error.reason, source=source, format=form)
-        )
-
-    def read(self, one: Attachment) -> None:
-        """Read one manifest; what it holds is counted, or rejected layer by layer."""
-        source = one.digest
+    def read(self, attachment: Attachment) -> None:
+        """Verify the layers of one manifest; each that fails is rejected by itself."""
+        source = attachment.digest
         try:
-            layers = layers_of(one.manifest)
-            subject = subject_of(one.manifest) if layers else ""
+            layers = self._layers(attachment.manifest)
         except Unusable as error:
             self.reject(error, source)
             return
+        for layer in layers:
+            try:
+                self._read_layer(content_of(attachment, layer), layer, source)
+            except Unusable as error:
+                self.reject(error, source)
+
+    def _layers(self, manifest: bytes) -> tuple[Descriptor, ...]:
+        layers = layers_of(manifest)
+        subject = subject_of(manifest) if layers else ""
         self._claims += len(layers)
         if self._claims > MAX_CLAIMS:
             reason = f"more than {MAX_CLAIMS} things are claimed; the rest was not read"
-            self.reject(Unusable(TOO_LARGE, reason), source)
-            return
-        for layer in layers:
-            form = BUNDLED if layer.media_type in BUNDLES else CLASSIC
-            try:
-                self._check_subject(subject)
-                self._reader(layer)(content_of(one, layer), layer, source)
-            except Unusable as error:
-                self.reject(error, source, form)
-
-    def _check_subject(self, subject: str) -> None:
+            raise Unusable(TOO_LARGE, reason)
         if subject not in {"", self._digest}:
             raise Unusable(OTHER_SUBJECT, f"the manifest refers to {subject}")
+        return layers
 
-    def _reader(self, layer: Descriptor) -> Callable[[bytes, Descriptor, str], None]:
+    def _read_layer(self, content: bytes, layer: Descriptor, source: str) -> None:
         if layer.media_type == SIMPLE_SIGNING:
-            return self._simple
-        return self._bundle if layer.media_type in BUNDLES else self._attestation
+            self.signatures.append(self._simple_signature(content, layer, source))
+            return
+        is_bundle, signer = layer.media_type in BUNDLES, ""
+        value = json_object(
+            content, "the bundle" if is_bundle else "the envelope", limit=MAX_PAYLOAD
+        )
+        envelope = envelope_of(_enveloped(value) if is_bundle else value)
+        if is_bundle and _is_certified(value):
+            if layer.digest in self._certified_bundles:
+                return  # the same bundle, which takes long to verify
+            self._certified_bundles.add(layer.digest)
+            signer, keys = self._certified(value, envelope)
+        else:
+            keys = self._keys_of(envelope)
+        form = BUNDLED if is_bundle else CLASSIC
+        statement = statement_of(envelope.payload, self._digest)
+        if statement["predicateType"] == SIGN:
+            self.signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
+            return
+        self.attestations.append(
+            Attestation(
+                statement=statement, payload=envelope.payload, keys=keys, source=source, format=form
+            )
+        )
 
-    def _simple(self, payload: bytes, layer: Descriptor, source: str) -> None:
-        signature = base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
+    def _simple_signature(self, payload: bytes, layer: Descriptor, source: str) -> Signature:
+        signature = base64_bytes((layer.annotations or {}).get(SIGNATURE_NOTE), "the signature")
         keys = self._vouching(lambda key: key.verifies(signature, payload))
         claim = json_object(payload, "the payload", limit=MAX_PAYLOAD)
         if part(claim, "critical", "type") != CONTAINER_SIGNATURE:
@@ -204,61 +220,25 @@ class _Gathered:
         reference = part(claim, "critical", "identity", "docker-reference")
         if not isinstance(reference, str):
             raise Unusable(MALFORMED, "the payload names no image")
-        self._signatures.append(
-            Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
-        )
-
-    def _attestation(self, content: bytes, _layer: Descriptor, source: str) -> None:
-        value = json_object(content, "the envelope", limit=MAX_PAYLOAD)
-        envelope = envelope_of(value)
-        self._statement(envelope, self._keys_of(envelope), source, CLASSIC)
-
-    def _bundle(self, content: bytes, layer: Descriptor, source: str) -> None:
-        value = json_object(content, "the bundle", limit=MAX_PAYLOAD)
-        if value.get("mediaType") not in BUNDLES:
-            raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
-        envelope = envelope_of(_enveloped(value))
-        if _is_certified(value):
-            if layer.digest in self._seen:
-                return  # it takes long, and says nothing new, however often it is named
-            self._seen.add(layer.digest)
-            signer, names = self._certified(value, envelope)
-            self._statement(envelope, names, source, BUNDLED, signer=signer)
-        else:
-            self._statement(envelope, self._keys_of(envelope), source, BUNDLED)
-
-    def _statement(
-        self, envelope: Envelope, keys: tuple[str, ...], source: str, form: str, signer: str = ""
-    ) -> None:
-        statement = statement_of(envelope.payload, self._digest)
-        if statement["predicateType"] == SIGN:
-            self._signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
-            return
-        self._attestations.append(
-            Attestation(
-                statement=statement,
-                payload=envelope.payload,
-                keys=keys,
-                source=source,
-                format=form,
-            )
-        )
+        return Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
 
     def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
-        """The names of the trusted keys that signed an envelope; raises `Unusable` if none did."""
-        return self._vouching(lambda key: bool(signed_by(envelope, [key])))
+        data = envelope.signed
+        return self._vouching(
+            lambda key: any(key.verifies(one, data) for one in envelope.signatures)
+        )
 
     def _vouching(self, signed: Callable[[PublicKey], bool]) -> tuple[str, ...]:
-        """The names of the trusted keys that signed; raises `Unusable` if none did."""
-        signers = [one for one in self._trusted if signed(one.key)]
+        """Return the names of the trusted keys that signed; raises `Unusable` if none did."""
+        signers = [trusted for trusted in self._keys if signed(trusted.key)]
         if not signers:
             raise Unusable(WRONG_KEY, "no trusted key signed this, or it was changed since")
-        return self._still(signers)
+        return self._still_trusted(signers)
 
     def _certified(
         self, bundle: Mapping[str, object], envelope: Envelope
     ) -> tuple[str, tuple[str, ...]]:
-        """Who signed, and as which of the trusted identities; raises `Unusable` if as none."""
+        """Return the signer and the names of trusted identities that match; raises `Unusable`."""
         if not self._identities:
             raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
         try:
@@ -285,10 +265,10 @@ class _Gathered:
                 reasons.append(f"signed in the future, {time:%Y-%m-%d %H:%M} UTC")
         if not signers:
             raise Unusable(WRONG_KEY, "; ".join(dict.fromkeys(reasons)))
-        return f"{certified.subject} ({certified.issuer})", self._still(signers)
+        return f"{certified.subject} ({certified.issuer})", self._still_trusted(signers)
 
-    def _still(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
-        """The names of those that are trusted to this day; raises `Unusable` if none is."""
+    def _still_trusted(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
+        """Return the names of those still trusted; raises `Unusable` if none is."""
         valid = [one for one in signers if one.until is None or self._now <= one.until]
         if not valid:
             ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)
@@ -304,9 +284,11 @@ def _is_certified(bundle: Mapping[str, object]) -> bool:
     )
 
 
-def _enveloped(value: Mapping[str, object]) -> dict[str, object]:
-    """The DSSE envelope of a bundle; raises `Unusable`."""
-    envelope = value.get("dsseEnvelope")
+def _enveloped(bundle: Mapping[str, object]) -> dict[str, object]:
+    """Return the DSSE envelope of a bundle; raises `Unusable`."""
+    if bundle.get("mediaType") not in BUNDLES:
+        raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
+    envelope = bundle.get("dsseEnvelope")
     if not isinstance(envelope, dict):
-        raise Unusable(WRONG_TYPE, "the bundle holds no DSSE envelope")
+        raise Unusable(WRONG_TYPE, "the bundle has no DSSE envelope")
     return envelope

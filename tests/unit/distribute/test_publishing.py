@@ -294,11 +294,11 @@ def test_without_a_key_cosign_signs_for_the_job(
         asked.append((image.digest, len(statements)))
         return ()
 
-    monkeypatch.setattr(signatures, "keyless_proofs", keyless)
+    monkeypatch.setattr(signatures, "keyless_attestations", keyless)
     releases = releases_of(made)
     publish(fake, releases, signed("keyless", releases, Processes()))
     images = {one.image.digest for release in releases for one in release.images}
-    assert {digest for digest, statements in asked if statements == 5} == images
+    assert {digest for digest, statements in asked if statements == 6} == images
     assert len(asked) == 6, "the indexes are signed, too"
 
 

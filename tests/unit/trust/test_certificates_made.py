@@ -211,9 +211,7 @@ LONG = x509.UnrecognizedExtension(ObjectIdentifier("1.2.3"), b"0" * (17 << 10))
         ({"extensions": [SIGNS, FOR_CODE, (LONG, False)]}, f"{MAX_CERTIFICATE} bytes"),
     ],
 )
-def test_what_certificates_may_is_asked(
-    more: dict[str, Any], why: str, log: Log | None
-) -> None:
+def test_what_certificates_may_is_asked(more: dict[str, Any], why: str, log: Log | None) -> None:
     site = Authority(**more, certificate_log=log)
     assert why in refusal(verdict(site.bundle(LOG), trusted=[identity(roots=site.roots(LOG))]))
 

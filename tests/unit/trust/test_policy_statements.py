@@ -68,9 +68,11 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
         )
         for name, one in zip(("oci", "sif"), (trees * 2)[:2], strict=True)
     ]
-    return statement(
+    written = statement(
         identifier="hpc-base", artifacts=artifacts, outcomes=outcomes, scripts={}, setting=setting
     )
+    read: dict[str, Any] = json.loads(json.dumps(written))
+    return read
 
 
 def signed(kind: str, predicate: dict[str, Any]) -> dict[str, Any]:

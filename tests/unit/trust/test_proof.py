@@ -23,11 +23,13 @@ from proof_samples import (
     other_key,
     our_key,
     rebuilt,
+    results,
     trusted,
 )
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, Refused
+from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof import (
     Attachment,
@@ -69,8 +71,11 @@ def test_what_we_make_we_accept_in_both_formats() -> None:
     ]
     assert verdict.signatures[1].reference == REFERENCE
     assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    [found] = verdict.of_type(TEST_RESULT)
-    assert (found.payload, found.predicate["passedTests"]) == (evidence(), ["libraries"])
+    [found] = results(verdict)
+    assert (found.payload, member(found.statement, "predicate", "passedTests")) == (
+        evidence(),
+        ["libraries"],
+    )
 
 
 def test_the_same_key_and_statements_give_the_same_bytes() -> None:
@@ -83,7 +88,7 @@ def test_what_cosign_made_we_accept() -> None:
     verdict = verified(digest, found, [key], now=NOW)
     assert [one.format for one in verdict.signatures] == ["bundle", "classic"]
     assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    assert {one.predicate["result"] for one in verdict.of_type(TEST_RESULT)} == {"PASSED"}
+    assert {member(one.statement, "predicate", "result") for one in results(verdict)} == {"PASSED"}
     assert kinds(verdict) == [attachments.WRONG_KEY]  # those of the other key
 
 
@@ -435,7 +440,10 @@ def test_several_attestations_lie_in_one_classic_manifest() -> None:
         statements.sealed_envelope(evidence(result=one), our_key()) for one in ("PASSED", "FAILED")
     ]
     verdict = judged([classic_attestations(IMAGE.digest, sealed)])
-    assert [one.predicate["result"] for one in verdict.attestations] == ["PASSED", "FAILED"]
+    assert [member(one.statement, "predicate", "result") for one in verdict.attestations] == [
+        "PASSED",
+        "FAILED",
+    ]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

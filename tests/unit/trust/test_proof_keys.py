@@ -21,7 +21,7 @@ from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.system.process import Completed, Processes
 from builder.trust.proof import (
     PrivateKey,
-    keyless_proofs,
+    keyless_attestations,
     keys,
     private_key,
     public_key,
@@ -257,8 +257,8 @@ class FakeKeyless(Processes):
 
 def test_without_a_key_cosign_signs_statements() -> None:
     cosign = FakeKeyless()
-    made = keyless_proofs(IMAGE, [evidence()], cosign, created="")
-    assert [one.artifact_type for one in made] == [BUNDLE, BUNDLE]
+    made = keyless_attestations(IMAGE, [evidence()], cosign, created="")
+    assert [one.artifact_type for one in made] == [BUNDLE]
     assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
     assert "--key" not in cosign.command
 
@@ -271,11 +271,11 @@ def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
         ({"dsseEnvelope": None}, "the payload's type is None"),
     ):
         with pytest.raises(StepFailed, match=said):
-            keyless_proofs(IMAGE, [], FakeKeyless(**changes), created="")
+            keyless_attestations(IMAGE, [evidence()], FakeKeyless(**changes), created="")
     with pytest.raises(BadInput, match="about another image"):
-        keyless_proofs(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
+        keyless_attestations(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
     with pytest.raises(MissingPrerequisite, match="needs the cosign program"):
-        keyless_proofs(IMAGE, [], Processes(), created="", path="/nowhere")
+        keyless_attestations(IMAGE, [evidence()], Processes(), created="", path="/nowhere")
 
 
 def test_a_local_key_needs_no_program() -> None:

@@ -6,11 +6,20 @@ import dataclasses
 import json
 from typing import Any
 
-from proof_samples import CREATED, IMAGE, REFERENCE, evidence, judged, other_key, our_key, trusted
+from proof_samples import (
+    CREATED,
+    IMAGE,
+    REFERENCE,
+    evidence,
+    judged,
+    other_key,
+    our_key,
+    results,
+    trusted,
+)
 
 from builder.model.exact_json import member
-from builder.model.predicates import TEST_RESULT
-from builder.trust.proof import Attachment, PrivateKey, Standing, proofs
+from builder.trust.proof import Attachment, ExistingProof, PrivateKey, proofs
 from builder.trust.proof.attestations import attestation_tag
 from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.statements import statement
@@ -53,9 +62,9 @@ class Place:
 
     def publish(self, *statements: bytes, key: PrivateKey | None = None) -> None:
         signer = key or our_key()
-        standing = Standing.of(IMAGE.digest, self.there.values(), signer.public)
+        standing = ExistingProof(IMAGE.digest, self.there.values(), signer.public)
         before = standing.before(statements)
-        news = standing.news(statements)
+        news = standing.new_statements(statements)
         made = proofs(IMAGE, news, signer, reference=REFERENCE, created=CREATED, before=before)
         known = {digest: data for one in self.there.values() for digest, data in one.blobs.items()}
         for one in standing.needed(made):
@@ -75,11 +84,11 @@ class Place:
 
     def evidence(self) -> list[tuple[str, str]]:
         """What is found by who looks: when, and with which result."""
-        some = judged([*self.there.values()], trusted(), trusted(other_key())).of_type(TEST_RESULT)
-        found = [one.predicate for one in some]
+        verdict = judged([*self.there.values()], trusted(), trusted(other_key()))
+        found = [member(one.statement, "predicate") for one in results(verdict)]
         runs = [member(one, "configuration", 0, "annotations", "finished") for one in found]
-        results = [str(one["result"]) for one in found]
-        return sorted(zip((run[8:10] for run in runs), results, strict=True))
+        outcomes = [str(one["result"]) for one in found]
+        return sorted(zip((run[8:10] for run in runs), outcomes, strict=True))
 
 
 def test_a_hundred_nights_that_find_the_same_are_one() -> None:
