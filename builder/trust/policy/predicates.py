@@ -10,12 +10,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 
-from builder.facts.cuda import capability_of
 from builder.model.agreement import outcomes_of, run_faults
 from builder.model.cells import FAILED, FORMATS, NONE, Cell
 from builder.model.exact_json import member, part
 from builder.model.package_indices import state_from
-from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT, TestResult, result_of
+from builder.model.predicates import (
+    CYCLONEDX,
+    SLSA,
+    TEST_RESULT,
+    TestResult,
+    capabilities_of,
+    result_of,
+)
 from builder.model.records import read
 from builder.trust.policy.records import (
     BILL,
@@ -64,7 +70,6 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
     if run.format not in FORMATS:
         raise ValueError(f"format {run.format}")
     gpus = run.host.gpus if run.gpu.handed_over else ()
-    capabilities = {capability_of(model) for model in gpus} - {None}
     return Evidence(
         started=time_of(run.started),
         finished=time_of(run.finished),
@@ -75,7 +80,7 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
         architecture=run.host.arch,
         outcomes=_outcomes(result),
         driver=run.host.driver if gpus else "",
-        capabilities=tuple(sorted(number for number in capabilities if number is not None)),
+        capabilities=capabilities_of(gpus),
         tree=_tree(statement),
         packages=_packages(run.indices or ()),
     )

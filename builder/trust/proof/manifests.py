@@ -6,12 +6,12 @@ import contextlib
 import json
 from pathlib import Path
 
-from builder.artifacts.manifests import read_bound
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import parsed, part
 from builder.model.manifest import Manifest
 from builder.model.predicates import CYCLONEDX
+from builder.system.files import read_bound
 from builder.trust.proof.attachments import (
     BUNDLE,
     DSSE,
