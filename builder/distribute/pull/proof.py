@@ -14,7 +14,7 @@ from builder.model.errors import Refused
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.predicates import proof_of
-from builder.trust.policy.records import OTHER, SIGNATURE, Proof
+from builder.trust.policy.records import OTHER, SIGNATURE, Claim
 from builder.trust.proof import (
     Attachment,
     Trusted,
@@ -34,14 +34,14 @@ _MOST = 1000  # things that refer to one image
 _BYTES = 128 << 20  # of all proof of one image
 _ONE = 32 << 20
 _GUESS, _GUESSED = 1 << 20, 16 << 20  # of one bundle that is guessed from, and of all guesses
-_Came = Attachment | Proof | None
+_Came = Attachment | Claim | None
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def proofs_of(
     registry: Source, digests: Sequence[str], trusted: Sequence[Trusted], now: dt.datetime
-) -> tuple[Proof, ...]:
+) -> tuple[Claim, ...]:
     """Return the proofs for an image's digests; those that count for nothing have a fault.
 
     An image has some ten manifests of proof: a few are under way at once.
@@ -49,10 +49,10 @@ def proofs_of(
     proof = _Proof(registry=registry)
     places = [place for group in _each(proof.places, digests) for place in group]
     came = proof.brought(places)
-    proofs: list[Proof] = []
+    proofs: list[Claim] = []
     for digest in digests:
         mine = [item for place, item in zip(places, came, strict=True) if place.digest == digest]
-        proofs += (item for item in mine if isinstance(item, Proof))
+        proofs += (item for item in mine if isinstance(item, Claim))
         attached = [item for item in mine if isinstance(item, Attachment)]
         proofs += _judged(digest, attached, trusted, now)
     return tuple(proofs)
@@ -89,19 +89,19 @@ def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 def _judged(
     digest: str, attached: Sequence[Attachment], trusted: Sequence[Trusted], now: dt.datetime
-) -> Iterator[Proof]:
+) -> Iterator[Claim]:
     verdict = verified(digest, attached, trusted, now=now)
     for signature in verdict.signatures:
         source, signer = signature.source, signature.signer
         for key in signature.keys:
-            yield Proof(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
+            yield Claim(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
     seen: set[bytes] = set()
     for claim in verdict.attestations:  # each is there in two formats
         if claim.payload not in seen:
             seen.add(claim.payload)
             yield proof_of(claim.statement, key=claim.keys[0], digest=claim.source)
     for rejected in verdict.rejected:
-        yield Proof(kind=OTHER, fault=rejected.reason, digest=rejected.source)
+        yield Claim(kind=OTHER, fault=rejected.reason, digest=rejected.source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +171,7 @@ class _Proof:
                 self._guess([item for item in with_blobs if isinstance(item, Attachment)])
         return [came[number] for number in range(len(places))]
 
-    def _manifest(self, place: _Place) -> bytes | Proof | None:
+    def _manifest(self, place: _Place) -> bytes | Claim | None:
         try:
             manifest = self._counted(place, self.registry.manifest(place.target))
         except (WrongContent, NotThere) as error:
@@ -180,7 +180,7 @@ class _Proof:
             self.tagged[place.tag] = manifest
         return manifest
 
-    def _with_blobs(self, place: _Place, manifest: bytes | Proof | None) -> _Came:
+    def _with_blobs(self, place: _Place, manifest: bytes | Claim | None) -> _Came:
         if not isinstance(manifest, bytes):
             return manifest
         try:
@@ -196,11 +196,11 @@ class _Proof:
             manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=place.artifact_type
         )
 
-    def _fault(self, place: _Place, error: Exception) -> Proof | None:
+    def _fault(self, place: _Place, error: Exception) -> Claim | None:
         if isinstance(error, NotThere):
             fault = f"is not there ({error})"
-            return None if place.tag else Proof(kind=OTHER, fault=fault, digest=place.source)
-        return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
+            return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
+        return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
 
     def _guess(self, attached: Sequence[Attachment]) -> None:
         """Note what cosign's tags are likely to hold, as far as that is short."""

@@ -22,7 +22,7 @@ from builder.load.record_readers import capability, count, exactly, truth
 from builder.model.cells import FAILED, FORMATS, PASSED, SKIPPED
 from builder.model.errors import BadInput
 from builder.model.exact_json import member
-from builder.trust.policy.judgement import RULE_NAMES, judge
+from builder.trust.policy.judgement import RULES, judge
 from builder.trust.policy.predicates import time_of
 from builder.trust.policy.records import (
     KINDS,
@@ -32,6 +32,7 @@ from builder.trust.policy.records import (
     UNKNOWN,
     YES,
     Bill,
+    Claim,
     Content,
     Contract,
     Evidence,
@@ -40,7 +41,6 @@ from builder.trust.policy.records import (
     Package,
     PackageIndices,
     Previous,
-    Proof,
     Provenance,
     PulledFor,
     Ruling,
@@ -122,7 +122,7 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> Case:
         ),
     )
     table.read("schema", exactly(SCHEMA), "")
-    outcomes = mapping_of(one_of(RESULTS, "outcome"), key=one_of(RULE_NAMES, "rule"))
+    outcomes = mapping_of(one_of(RESULTS, "outcome"), key=one_of(RULES, "rule"))
     policy: Policy | None = None
     contract: Contract | None = None
     previous: Previous | None = None
@@ -145,7 +145,7 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> Case:
     )
 
 
-def _proof(node: Node, faults: Faults) -> Proof:
+def _proof(node: Node, faults: Faults) -> Claim:
     optional = ("subjects", "key", "signer", "fault", "digest", "evidence", "provenance", "sbom")
     table = Table(node, faults, required=("kind",), optional=optional)
     kind = table.read("kind", one_of(KINDS, "kind of proof"), "")
@@ -162,7 +162,7 @@ def _proof(node: Node, faults: Faults) -> Proof:
             faults.add(node.where, f"what the {kind} says is missing", f"write it under {kind}")
         elif key != kind and entry is not None:
             faults.add(entry.where, f"this is no part of a proof of the kind {kind}")
-    return Proof(
+    return Claim(
         kind=kind,
         subjects=table.read("subjects", _texts, ()),
         key=table.read("key", any_text, ""),
@@ -241,7 +241,7 @@ def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         **document,
-        "expected": {one.rule: one.result for one in rulings if one.rule in RULE_NAMES},
+        "expected": {one.rule: one.result for one in rulings if one.rule in RULES},
     }
 
 

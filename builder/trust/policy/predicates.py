@@ -29,11 +29,11 @@ from builder.trust.policy.records import (
     OTHER,
     PROVENANCE,
     Bill,
+    Claim,
     Content,
     Evidence,
     Package,
     PackageIndices,
-    Proof,
     Provenance,
 )
 from builder.trust.proof.statements import run_of
@@ -42,7 +42,7 @@ TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: 
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program
 
 
-def proof_of(statement: Mapping[str, object], *, key: str, digest: str) -> Proof:
+def proof_of(statement: Mapping[str, object], *, key: str, digest: str) -> Claim:
     """Return the content of a signed statement; `key` is the policy's name for the key."""
     kind = TYPES.get(str(statement.get("predicateType")).split("/v1.")[0], OTHER)
     try:
@@ -50,8 +50,8 @@ def proof_of(statement: Mapping[str, object], *, key: str, digest: str) -> Proof
         content = _content(kind, statement)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         fault = f"is malformed ({type(error).__name__}: {error})"
-        return Proof(kind=kind, key=key, fault=fault, digest=digest)
-    return Proof(kind=kind, subjects=subjects, key=key, content=content, digest=digest)
+        return Claim(kind=kind, key=key, fault=fault, digest=digest)
+    return Claim(kind=kind, subjects=subjects, key=key, content=content, digest=digest)
 
 
 def _content(kind: str, statement: Mapping[str, object]) -> Content | None:

@@ -60,7 +60,7 @@ class Identity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedHosts:
+class RequiredHosts:
     """The class of hosts whose evidence counts; what is empty is not asked.
 
     `capabilities` are compute capabilities (70 for 7.0) of which one GPU must have one, or None for
@@ -75,7 +75,7 @@ class WantedHosts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedEvidence:
+class RequiredEvidence:
     """Which checks must have passed, how long ago at most, and on which hosts.
 
     `max_index_age` is how old the package indices may be that the image was made with; None is not
@@ -86,11 +86,11 @@ class WantedEvidence:
     max_age: dt.timedelta = MAX_AGE
     max_index_age: dt.timedelta | None = None
     emulated: bool = False
-    hosts: WantedHosts = field(default_factory=WantedHosts)
+    hosts: RequiredHosts = field(default_factory=RequiredHosts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedProvenance:
+class RequiredProvenance:
     """Globs, of which one must match; any builder or source will do where there are none."""
 
     builders: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class WantedProvenance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedBill:
+class RequiredBill:
     """Globs over the names of packages (and `NAME@VERSION`), and over licences."""
 
     forbidden_packages: tuple[str, ...] = ()
@@ -114,9 +114,9 @@ class Policy:
 
     keys: tuple[Key | Identity, ...]
     signatures: int = 1
-    evidence: WantedEvidence = field(default_factory=WantedEvidence)
-    provenance: WantedProvenance | None = field(default_factory=WantedProvenance)
-    bill: WantedBill | None = field(default_factory=WantedBill)
+    evidence: RequiredEvidence = field(default_factory=RequiredEvidence)
+    provenance: RequiredProvenance | None = field(default_factory=RequiredProvenance)
+    bill: RequiredBill | None = field(default_factory=RequiredBill)
     identity: bool = True
     host_contract: bool = True
     rollback: bool = True
@@ -152,14 +152,14 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
         *("signatures", "evidence", "provenance", "sbom"),
         *("identity", "host_contract", "rollback"),
     )
-    provenance: WantedProvenance | None = WantedProvenance()
-    bill: WantedBill | None = WantedBill()
+    provenance: RequiredProvenance | None = RequiredProvenance()
+    bill: RequiredBill | None = RequiredBill()
     table = Table(node, faults, required=("schema", "keys"), optional=optional)
     table.read("schema", exactly(SCHEMA), "")
     policy = Policy(
         keys=table.read("keys", list_of(_signer(folder), least=1, distinct=True), ()),
         signatures=table.read("signatures", _signatures, 1),
-        evidence=table.read("evidence", _evidence, WantedEvidence()),
+        evidence=table.read("evidence", _evidence, RequiredEvidence()),
         provenance=table.read("provenance", _or_word(IGNORED, _provenance), provenance),
         bill=table.read("sbom", _or_word(IGNORED, _bill), bill),
         identity=table.read("identity", _choice(ENFORCED, IGNORED), True),
@@ -270,18 +270,18 @@ def _signatures(node: Node, faults: Faults) -> int:
     return 1
 
 
-def _evidence(node: Node, faults: Faults) -> WantedEvidence:
+def _evidence(node: Node, faults: Faults) -> RequiredEvidence:
     optional = ("required", "own_checks", "max_age", "max_index_age", "emulated", "hosts")
     any_age: dt.timedelta | None = None
     table = Table(node, faults, required=(), optional=optional)
     nothing: tuple[str, ...] = ()
     own = table.read("own_checks", _texts, nothing)
-    return WantedEvidence(
+    return RequiredEvidence(
         required=table.read("required", list_of(_check(own), distinct=True), ALWAYS_REQUIRED),
         max_age=table.read("max_age", _age, MAX_AGE),
         max_index_age=table.read("max_index_age", _age, any_age),
         emulated=table.read("emulated", _choice(ACCEPTED, REFUSED), False),
-        hosts=table.read("hosts", _hosts, WantedHosts()),
+        hosts=table.read("hosts", _hosts, RequiredHosts()),
     )
 
 
@@ -343,7 +343,7 @@ def _or_word(word: str, reader: Reader[T]) -> Reader[T | None]:
 
 
 _hosts = record_of(
-    WantedHosts,
+    RequiredHosts,
     (),
     architectures=list_of(architecture, distinct=True),
     capabilities=_or_word(SAME, list_of(capability, distinct=True)),
@@ -351,5 +351,5 @@ _hosts = record_of(
     runtimes=list_of(one_of(RUNNERS, "container runtime"), distinct=True),
     launchers=_texts,
 )
-_provenance = record_of(WantedProvenance, (), builders=_texts, sources=_texts)
-_bill = record_of(WantedBill, (), forbidden_packages=_texts, forbidden_licences=_texts)
+_provenance = record_of(RequiredProvenance, (), builders=_texts, sources=_texts)
+_bill = record_of(RequiredBill, (), forbidden_packages=_texts, forbidden_licences=_texts)

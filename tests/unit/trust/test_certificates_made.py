@@ -31,7 +31,7 @@ from made_certificates import (
 from samples import ROOT
 from test_certificates import REKOR_2, bundle_of, judged, roots_of, text_paths
 
-from builder.trust.policy.records import SIGNATURE, Gathered, Image, Proof
+from builder.trust.policy.records import SIGNATURE, Claim, Gathered, Image
 from builder.trust.policy.rules import signature
 from builder.trust.policy.site_policy import Policy
 from builder.trust.proof import TrustedIdentity, verified
@@ -68,7 +68,7 @@ def identity(glob: str = SUBJECT, issuer: str = ISSUER, roots: Any = None) -> Tr
 def counted(judgement: Verdict) -> int:
     """How many signatures a policy counts."""
     proofs = tuple(
-        Proof(kind=SIGNATURE, subjects=(DIGEST,), key=key, signer=found.signer)
+        Claim(kind=SIGNATURE, subjects=(DIGEST,), key=key, signer=found.signer)
         for found in judgement.signatures
         for key in found.keys
     )

@@ -20,10 +20,10 @@ from builder.trust.policy.site_policy import (
     Identity,
     Key,
     Policy,
-    WantedBill,
-    WantedEvidence,
-    WantedHosts,
-    WantedProvenance,
+    RequiredBill,
+    RequiredEvidence,
+    RequiredHosts,
+    RequiredProvenance,
     read_policy,
 )
 from builder.trust.proof.keys import generated
@@ -111,8 +111,8 @@ def test_a_key_alone_is_a_policy() -> None:
     assert policy == Policy(keys=(Key(name="site.pub", file=POLICIES / "site.pub"),))
     assert policy.evidence.max_age == MAX_AGE == dt.timedelta(days=90)
     assert (policy.evidence.emulated, policy.host_contract, policy.rollback) == (False, True, True)
-    assert policy.provenance == WantedProvenance()
-    assert policy.bill == WantedBill()
+    assert policy.provenance == RequiredProvenance()
+    assert policy.bill == RequiredBill()
 
 
 def test_everything_is_read() -> None:
@@ -123,10 +123,10 @@ def test_everything_is_read() -> None:
     assert policy.keys[1].until == dt.datetime.combine(
         dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc
     )
-    assert policy.evidence == WantedEvidence(
+    assert policy.evidence == RequiredEvidence(
         required=("formats-equal", "environment", "mpi", "gpu-compute"),
         max_age=dt.timedelta(weeks=26),
-        hosts=WantedHosts(
+        hosts=RequiredHosts(
             architectures=("x86_64",),
             capabilities=(70, 80),
             driver=">=525.60.13,<590",
@@ -134,10 +134,10 @@ def test_everything_is_read() -> None:
             launchers=("srun",),
         ),
     )
-    assert policy.provenance == WantedProvenance(
+    assert policy.provenance == RequiredProvenance(
         builders=("https://ci.site.example/*",), sources=("git+https://git.site.example/*",)
     )
-    assert policy.bill == WantedBill(
+    assert policy.bill == RequiredBill(
         forbidden_packages=("xz-utils@5.6.[01]*",), forbidden_licences=("AGPL-*",)
     )
 
@@ -147,7 +147,7 @@ def test_what_is_ignored_is_not_asked_for() -> None:
     assert policy.provenance is None
     assert policy.bill is None
     assert (policy.host_contract, policy.rollback, policy.evidence.emulated) == (False, False, True)
-    assert policy.evidence.hosts == WantedHosts(capabilities=None, driver="same")
+    assert policy.evidence.hosts == RequiredHosts(capabilities=None, driver="same")
 
 
 def faults_of(text: str, tmp_path: Path) -> dict[str, tuple[int, str]]:

@@ -22,8 +22,8 @@ from builder.trust.policy.records import (
     OTHER,
     PROVENANCE,
     Bill,
+    Claim,
     Evidence,
-    Proof,
     Provenance,
     as_lines,
     refused,
@@ -205,7 +205,7 @@ CELL = {
 }
 
 
-def built(cell: object) -> Proof:
+def built(cell: object) -> Claim:
     predicate = {
         "buildDefinition": {"externalParameters": {"cell": cell}},
         "runDetails": {"builder": {"id": "ci"}},
