@@ -23,25 +23,13 @@ from builder.model.errors import StepFailed
 from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.proof import (
-    Attachment,
-    Descriptor,
-    PrivateKey,
-    Signer,
-    TrustedKey,
-    Verdict,
-    attestation_tag,
-    keyless_attestations,
-    private_key,
-    proofs,
-    public_key,
-    signature_tag,
-    signer_of,
-    statements,
-    verified,
-)
-from builder.trust.proof.cosign import CosignSigner
+from builder.trust.proof import statements
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, VerifiedProof
+from builder.trust.proof.attestations import attestation_tag, proofs, signature_tag
+from builder.trust.proof.cosign import CosignSigner, keyless_attestations, signer_of
+from builder.trust.proof.keys import PrivateKey, Signer, private_key, public_key
 from builder.trust.proof.statements import signature_statement
+from builder.trust.proof.verification import TrustedKey, verified
 
 pytestmark = pytest.mark.engines
 PASSWORD = "correct horse"
@@ -132,7 +120,7 @@ class Image:
 
     registry: Registry
     repository: str
-    image: Descriptor
+    image: BlobDescriptor
     folder: Path
 
     @property
@@ -155,7 +143,7 @@ class Image:
             predicate=PREDICATES[predicate_type],
         )
 
-    def proofs(self, signer: Signer, *predicate_types: str) -> list[Attachment]:
+    def proofs(self, signer: Signer, *predicate_types: str) -> list[ProofManifest]:
         statements = [self.statement(one) for one in predicate_types or [TEST_RESULT]]
         made = proofs(
             self.image,
@@ -166,7 +154,7 @@ class Image:
         )
         return list(made)
 
-    def attach(self, found: Sequence[Attachment]) -> None:
+    def attach(self, found: Sequence[ProofManifest]) -> None:
         """Push proof, as any client does; this registry has no referrers, so their tag is used."""
         index = []
         for one in found:
@@ -176,7 +164,7 @@ class Image:
             if not one.tag:
                 index.append(
                     {
-                        **Descriptor.of(one.manifest, one.media_type).as_json,
+                        **BlobDescriptor.of(one.manifest, one.media_type).as_json,
                         "artifactType": one.artifact_type,
                     }
                 )
@@ -189,7 +177,7 @@ class Image:
         done = requests.get(url, headers={"Accept": f"{MANIFEST}, {INDEX}"}, timeout=10)
         return done.content if done.ok else b""
 
-    def attached(self) -> list[Attachment]:
+    def attached(self) -> list[ProofManifest]:
         """What is there now, whoever pushed it."""
         index = json.loads(self.get(f"manifests/{self.referrers_tag}") or b"{}")
         names = [one["digest"] for one in index.get("manifests", [])]
@@ -200,10 +188,10 @@ class Image:
                 layers = [one["digest"] for one in json.loads(manifest)["layers"]]
                 blobs = {digest: self.get(f"blobs/{digest}") for digest in layers}
                 tag = name if name in tags else ""
-                found.append(Attachment(manifest=manifest, blobs=blobs, tag=tag))
+                found.append(ProofManifest(manifest=manifest, blobs=blobs, tag=tag))
         return found
 
-    def verdict(self, *pairs: Pair) -> Verdict:
+    def verdict(self, *pairs: Pair) -> VerifiedProof:
         trusted = [one.trusted for one in pairs]
         now = dt.datetime.now(tz=dt.timezone.utc)
         return verified(self.image.digest, self.attached(), trusted, now=now)
@@ -224,11 +212,11 @@ def image(registry: Registry, request: pytest.FixtureRequest, tmp_path: Path) ->
     """An image of its own for each test."""
     repository = f"site/{abs(hash(request.node.name))}"
     made = registry.image(repository, "ppc64le")
-    descriptor = Descriptor(media_type=MANIFEST, digest=made["digest"], size=made["size"])
+    descriptor = BlobDescriptor(media_type=MANIFEST, digest=made["digest"], size=made["size"])
     return Image(registry=registry, repository=repository, image=descriptor, folder=tmp_path)
 
 
-def of_format(found: Sequence[Attachment], form: str) -> list[Attachment]:
+def of_format(found: Sequence[ProofManifest], form: str) -> list[ProofManifest]:
     return [one for one in found if bool(one.tag) == (form == CLASSIC)]
 
 
@@ -294,7 +282,7 @@ def test_ours_and_cosigns_live_side_by_side(image: Image, pair: Pair) -> None:
     assert len(attested.stdout.splitlines()) == 2
 
 
-def changed_blob(one: Attachment, change: Callable[[bytes], bytes]) -> Attachment:
+def changed_blob(one: ProofManifest, change: Callable[[bytes], bytes]) -> ProofManifest:
     """A manifest made anew for a blob that was changed, as one who owns the registry can."""
     manifest = json.loads(one.manifest)
     [layer] = manifest["layers"]
@@ -358,7 +346,7 @@ def test_the_proof_of_another_image_is_refused_by_both(image: Image, pair: Pair,
 
 def test_an_image_without_proof_is_refused_by_both(image: Image, pair: Pair) -> None:
     assert image.verify(pair).status != 0
-    assert image.verdict(pair) == Verdict()
+    assert image.verdict(pair) == VerifiedProof()
 
 
 def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pair) -> None:

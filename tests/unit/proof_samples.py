@@ -12,27 +12,24 @@ from samples import ROOT, private_file
 
 from builder.model.digests import digest_of
 from builder.model.predicates import TEST_RESULT
-from builder.trust.proof import (
-    Attachment,
+from builder.trust.proof.attachments import (
+    MANIFEST,
     Attestation,
-    Descriptor,
-    PrivateKey,
-    TrustedKey,
-    Verdict,
-    private_key,
-    proofs,
-    verified,
+    BlobDescriptor,
+    ProofManifest,
+    VerifiedProof,
 )
-from builder.trust.proof.attachments import MANIFEST
-from builder.trust.proof.keys import generated
+from builder.trust.proof.attestations import proofs
+from builder.trust.proof.keys import PrivateKey, generated, private_key
 from builder.trust.proof.statements import statement
+from builder.trust.proof.verification import TrustedKey, verified
 
 VECTORS = ROOT / "tests" / "data" / "proof"
 PASSWORD = "correct horse"
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 CREATED = "2026-11-21T11:00:00Z"
 REFERENCE = "registry.example.org/site/hpc-base"
-IMAGE = Descriptor(media_type=MANIFEST, digest=digest_of(b"an image"), size=1234)
+IMAGE = BlobDescriptor(media_type=MANIFEST, digest=digest_of(b"an image"), size=1234)
 OTHER = digest_of(b"another image")
 RESULT = {
     "result": "PASSED",
@@ -63,8 +60,8 @@ def evidence(digest: str = IMAGE.digest, **changes: Any) -> bytes:
 
 
 def attached(
-    *statements: bytes, key: PrivateKey | None = None, image: Descriptor = IMAGE
-) -> tuple[Attachment, ...]:
+    *statements: bytes, key: PrivateKey | None = None, image: BlobDescriptor = IMAGE
+) -> tuple[ProofManifest, ...]:
     return proofs(image, statements, key or our_key(), reference=REFERENCE, created=CREATED)
 
 
@@ -72,11 +69,13 @@ def trusted(key: PrivateKey | None = None, **changes: Any) -> TrustedKey:
     return TrustedKey(key=(key or our_key()).public, name="site", **changes)
 
 
-def judged(found: Sequence[Attachment], *keys: TrustedKey, digest: str = IMAGE.digest) -> Verdict:
+def judged(
+    found: Sequence[ProofManifest], *keys: TrustedKey, digest: str = IMAGE.digest
+) -> VerifiedProof:
     return verified(digest, found, keys or [trusted()], now=NOW)
 
 
-def results(verdict: Verdict) -> list[Attestation]:
+def results(verdict: VerifiedProof) -> list[Attestation]:
     """The test results of a verdict, each payload once."""
     attestations = {
         one.payload: one for one in verdict.attestations if one.predicate_type == TEST_RESULT
@@ -84,12 +83,12 @@ def results(verdict: Verdict) -> list[Attestation]:
     return list(attestations.values())
 
 
-def kinds(verdict: Verdict) -> list[str]:
+def kinds(verdict: VerifiedProof) -> list[str]:
     """The kinds of what was rejected, each once, in order."""
     return sorted({one.kind for one in verdict.rejected})
 
 
-def rebuilt(one: Attachment, change: Mapping[str, Any]) -> Attachment:
+def rebuilt(one: ProofManifest, change: Mapping[str, Any]) -> ProofManifest:
     """A manifest with other keys, and the same blobs."""
     manifest = {**json.loads(one.manifest), **change}
-    return Attachment(manifest=json.dumps(manifest).encode(), blobs=one.blobs, tag=one.tag)
+    return ProofManifest(manifest=json.dumps(manifest).encode(), blobs=one.blobs, tag=one.tag)

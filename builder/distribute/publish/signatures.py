@@ -14,20 +14,13 @@ from builder.distribute.pull.proof import attachments_of
 from builder.registry import INDEX, Descriptor, Source
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.proof import (
-    Attachment,
-    ExistingProof,
-    Signer,
-    attestations,
-    builder_of,
-    keyless_attestations,
-    proofs,
-    signer_of,
-    statements_of,
-)
-from builder.trust.proof import Descriptor as Subject
-from builder.trust.proof.cosign import KEYLESS, PKCS11
-from builder.trust.proof.statements import signature_statement
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
+from builder.trust.proof.attestations import attestations, proofs
+from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
+from builder.trust.proof.existing import ExistingProof
+from builder.trust.proof.keys import Signer
+from builder.trust.proof.manifests import statements_of
+from builder.trust.proof.statements import builder_of, signature_statement
 
 
 def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
@@ -44,7 +37,7 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
 
     def prove(
         registry: Source, image: Descriptor, images: Sequence[Ready]
-    ) -> tuple[Attachment, ...]:
+    ) -> tuple[ProofManifest, ...]:
         own = () if image.media_type == INDEX else statements[images[0].identifier]
         subject = _subject(image)
         created = max(image.proven for image in images)
@@ -63,7 +56,7 @@ def attesting(key: str, processes: Processes) -> Attest:
 
     def attest(
         registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
-    ) -> tuple[Attachment, ...]:
+    ) -> tuple[ProofManifest, ...]:
         subject = _subject(image)
         if signer is None:
             return keyless_attestations(subject, statements, processes, created=created, path=path)
@@ -83,8 +76,8 @@ def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
     return path, signer_of(key, os.environ, processes, path=path)
 
 
-def _subject(image: Descriptor) -> Subject:
-    return Subject(media_type=image.media_type, digest=image.digest, size=image.size)
+def _subject(image: Descriptor) -> BlobDescriptor:
+    return BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
 
 
 def _statements(image: Ready) -> tuple[bytes, ...]:
@@ -92,12 +85,12 @@ def _statements(image: Ready) -> tuple[bytes, ...]:
 
 
 def _added(
-    make: Callable[..., tuple[Attachment, ...]],
+    make: Callable[..., tuple[ProofManifest, ...]],
     registry: Source,
     image: Descriptor,
     statements: Sequence[bytes],
     signer: Signer,
-) -> tuple[Attachment, ...]:
+) -> tuple[ProofManifest, ...]:
     """Make the attestations of a key that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
     existing = ExistingProof(image.digest, attached, signer.public)

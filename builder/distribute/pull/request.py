@@ -16,13 +16,8 @@ from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.policy.site_policy import Identity, Policy, read_policy
-from builder.trust.proof import (
-    Trusted,
-    TrustedIdentity,
-    TrustedKey,
-    public_key,
-    read_trusted_root,
-)
+from builder.trust.proof.keys import public_key
+from builder.trust.proof.verification import Trusted, TrustedIdentity, TrustedKey, read_trusted_root
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")

@@ -53,9 +53,11 @@ _texts = list_of(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """A case; `policy` is None where the policy at hand is meant. Only rules that are named in
-    `expected` are compared."""
+class PolicyCase:
+    """A recorded case. Without a `policy` of its own it is judged by the one at hand.
+
+    Only the rules in `expected` are compared.
+    """
 
     name: str
     about: str
@@ -66,15 +68,15 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """A case and what the policy said: `wrong` has what was not expected, empty if it is right."""
+    """A case and its rulings; `wrong` lists the unexpected ones."""
 
-    case: Case
+    case: PolicyCase
     rulings: tuple[Ruling, ...]
     wrong: tuple[str, ...]
 
 
-def try_case(case: Case, policy: Policy | None) -> Tried:
-    """Judge a case by its own policy, else by the one that is given."""
+def try_case(case: PolicyCase, policy: Policy | None) -> Tried:
+    """Judge a case by its own policy, else by `policy`."""
     chosen = case.policy or policy
     if chosen is None:
         raise BadInput(f"{case.name}: no policy in this case", hint="name one with --policy FILE")
@@ -88,12 +90,12 @@ def try_case(case: Case, policy: Policy | None) -> Tried:
     return Tried(case=case, rulings=rulings, wrong=wrong)
 
 
-def read_cases(folder: Path) -> tuple[Case, ...]:
+def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
     """The cases in a folder, by name; raises `BadInput` with all that is wrong in any of them."""
     files = sorted(file for file in _files(folder) if file.suffix in {".yaml", ".json"})
     if not files:
         raise BadInput(f"{folder}: no case (*.yaml, *.json) in this folder")
-    faults, cases = Faults(), list[Case]()
+    faults, cases = Faults(), list[PolicyCase]()
     for file in files:
         node = parse(file, str(file), faults)
         if node is not None:
@@ -110,7 +112,7 @@ def _files(folder: Path) -> list[Path]:
         raise BadInput(f"{folder}: no folder of cases ({error.strerror})") from error
 
 
-def case_of(node: Node, faults: Faults, *, name: str = "") -> Case:
+def case_of(node: Node, faults: Faults, *, name: str = "") -> PolicyCase:
     """A case; whatever is wrong is noted, and the result is then not to be used."""
     table = Table(
         node,
@@ -126,7 +128,7 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> Case:
     policy: Policy | None = None
     contract: Contract | None = None
     previous: Previous | None = None
-    return Case(
+    return PolicyCase(
         name=name,
         about=table.read("about", text, ""),
         policy=table.read("policy", policy_of, policy),
@@ -230,7 +232,7 @@ _previous = record_of(Previous, ("digest",), digest=text, times=_times)
 
 
 def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:
-    """What was gathered and decided, as a case that can be tried again."""
+    """Return what was gathered and decided as a case that can be tried again."""
     document = {
         name: _plain(one, name) for name, one in asdict(gathered).items() if one is not None
     }

@@ -76,7 +76,7 @@ class RequiredHosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequiredEvidence:
-    """Which checks must have passed, how long ago at most, and on which hosts.
+    """Checks that must have passed, how long ago at most, and on which hosts.
 
     `max_index_age` is how old the package indices may be that the image was made with; None is not
     asked.
@@ -107,7 +107,7 @@ class RequiredBill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What a site asks of an image. A part that is None is not asked for.
+    """Requirements of a site for an image. A part that is None is not required.
 
     `keys` are those who are trusted; `signatures` is how many of them must have signed the image.
     """
@@ -301,11 +301,11 @@ def _check(own: Sequence[str]) -> Reader[str]:
 def _age(node: Node, faults: Faults) -> dt.timedelta:
     value = text(node, faults)
     note(node, pattern=f"^{_AGE.pattern}$")
-    found = _AGE.fullmatch(value)
-    if value and not found:
+    match = _AGE.fullmatch(value)
+    if value and not match:
         valid = "valid: a number of hours, days or weeks: 12h, 90d, 26w"
         faults.add(node.where, f'"{value}" is no length of time', valid)
-    return int(found[1]) * _UNITS[found[2]] if found else MAX_AGE
+    return int(match[1]) * _UNITS[match[2]] if match else MAX_AGE
 
 
 def _driver(node: Node, faults: Faults) -> str:

@@ -43,7 +43,7 @@ TOO_LARGE = "too large"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Descriptor:
+class BlobDescriptor:
     """Reference of an OCI manifest to a blob or another manifest. `size` is in bytes."""
 
     media_type: str = named("mediaType")
@@ -54,7 +54,7 @@ class Descriptor:
     @classmethod
     def of(
         cls, content: bytes, media_type: str, annotations: Mapping[str, str] | None = None
-    ) -> Descriptor:
+    ) -> BlobDescriptor:
         """Return the descriptor of bytes."""
         return cls(
             media_type=media_type,
@@ -69,7 +69,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attachment:
+class ProofManifest:
     """A manifest that belongs to an image, with the blobs it names by their digests.
 
     `tag` is where the classic format has it (`sha256-….sig`); a referrer has none, is written by
@@ -85,11 +85,11 @@ class Attachment:
     replaces: tuple[str, ...] = ()
     fresh: bool = False
     drops: frozenset[str] = frozenset()
-    merge: Callable[[bytes], Attachment | None] | None = field(
+    merge: Callable[[bytes], ProofManifest | None] | None = field(
         default=None, compare=False, repr=False
     )
 
-    def merged(self, manifest: bytes) -> Attachment | None:
+    def merged(self, manifest: bytes) -> ProofManifest | None:
         """Return this proof with what others wrote to its tag, `manifest` (empty if nothing).
 
         None if nothing has to be added. Raises `Refused` for what is no proof.
@@ -150,7 +150,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class VerifiedProof:
     """The part of an image's proof that trusted keys vouch for, and what was rejected."""
 
     signatures: tuple[Signature, ...] = ()
@@ -196,10 +196,10 @@ def base64_bytes(text: object, title: str) -> bytes:
         raise Unusable(MALFORMED, f"{title} is not Base64") from error
 
 
-def descriptor(value: object, title: str, *, limit: int) -> Descriptor:
+def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
     """Read a descriptor of an OCI manifest; raises `Unusable`, also where the blob is too large."""
     try:
-        blob = read(Descriptor, value)
+        blob = read(BlobDescriptor, value)
     except ValueError as error:
         raise Unusable(MALFORMED, f"{title} has no SHA-256 digest and size: {error}") from error
     if not _SHA256.fullmatch(blob.digest) or blob.size < 0:

@@ -31,8 +31,8 @@ from builder.trust.proof.attachments import (
     MAX_LAYERS,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
-    Attachment,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Unusable,
     base64_bytes,
     json_object,
@@ -50,7 +50,7 @@ from builder.trust.proof.statements import (
 EMPTY = "application/vnd.oci.empty.v1+json"
 _SHORT = 1 << 16  # bytes; a manifest may have 4 MiB
 _HINT = "look who wrote it; remove the tag, and publish again"
-_Layer = tuple[Descriptor, bytes]
+_Layer = tuple[BlobDescriptor, bytes]
 
 
 def signature_tag(digest: str) -> str:
@@ -64,14 +64,14 @@ def attestation_tag(digest: str) -> str:
 
 
 def proofs(
-    image: Descriptor,
+    image: BlobDescriptor,
     statements: Sequence[bytes],
     signer: Signer,
     *,
     reference: str,
     created: str,
-    before: Mapping[str, Attachment] | None = None,
-) -> tuple[Attachment, ...]:
+    before: Mapping[str, ProofManifest] | None = None,
+) -> tuple[ProofManifest, ...]:
     """Return an image's signature and the attestations of statements, in both formats.
 
     `reference` is the image's name (`registry/repository`, with a tag or without); the classic
@@ -88,13 +88,13 @@ def proofs(
 
 
 def attestations(
-    image: Descriptor,
+    image: BlobDescriptor,
     statements: Sequence[bytes],
     signer: Signer,
     *,
     created: str,
-    before: Mapping[str, Attachment] | None = None,
-) -> tuple[Attachment, ...]:
+    before: Mapping[str, ProofManifest] | None = None,
+) -> tuple[ProofManifest, ...]:
     """Return the attestations of statements about an image, in both formats.
 
     `created` is the time, ISO 8601 in UTC, that the bundles' manifests state. `before` has the
@@ -119,7 +119,9 @@ def predicate_type(statement: bytes, digest: str) -> str:
         raise BadInput(f"a statement cannot be attached: {error.reason}") from error
 
 
-def _bundle_of(image: Descriptor, envelope: Envelope, signer: Signer, created: str) -> Attachment:
+def _bundle_of(
+    image: BlobDescriptor, envelope: Envelope, signer: Signer, created: str
+) -> ProofManifest:
     kind = predicate_type(envelope.payload, image.digest)
     return bundle(image, bundled(envelope, signer.public), kind, created=created)
 
@@ -135,17 +137,17 @@ def bundled(envelope: Envelope, key: PublicKey) -> bytes:
     )
 
 
-def bundle(image: Descriptor, content: bytes, kind: str, *, created: str) -> Attachment:
+def bundle(image: BlobDescriptor, content: bytes, kind: str, *, created: str) -> ProofManifest:
     """Return a Sigstore bundle as a referrer of an image; `kind` is its predicate type."""
     empty = b"{}"
     embedded = {"data": base64.b64encode(content).decode()} if len(content) <= _SHORT else {}
-    subject = Descriptor(media_type=image.media_type, digest=image.digest, size=image.size)
+    subject = BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "artifactType": BUNDLE,
-        "config": Descriptor.of(empty, EMPTY).as_json,
-        "layers": [{**Descriptor.of(content, BUNDLE).as_json, **embedded}],
+        "config": BlobDescriptor.of(empty, EMPTY).as_json,
+        "layers": [{**BlobDescriptor.of(content, BUNDLE).as_json, **embedded}],
         "subject": subject.as_json,
         "annotations": {
             "org.opencontainers.image.created": created,
@@ -153,7 +155,7 @@ def bundle(image: Descriptor, content: bytes, kind: str, *, created: str) -> Att
             BUNDLE_NOTE: kind,
         },
     }
-    return Attachment(
+    return ProofManifest(
         manifest=as_bytes(manifest),
         blobs={digest_of(empty): empty, digest_of(content): content},
         artifact_type=BUNDLE,
@@ -178,8 +180,8 @@ def guesses(
 
 
 def classic_signature(
-    digest: str, reference: str, signer: Signer, *, before: Attachment | None = None
-) -> Attachment:
+    digest: str, reference: str, signer: Signer, *, before: ProofManifest | None = None
+) -> ProofManifest:
     """Return the manifest of an image's signatures, with one by the key for a name of it.
 
     An existing one is retained: a key that only cosign reaches gives another signature each time.
@@ -193,7 +195,7 @@ def classic_signature(
     return _classic(tag, [(_signed_layer(payload, signer.sign(payload)), payload)], before)
 
 
-def _is_signed(layer: Descriptor, payload: bytes, key: PublicKey) -> bool:
+def _is_signed(layer: BlobDescriptor, payload: bytes, key: PublicKey) -> bool:
     """Return whether a layer is exactly as it would be written here; others refuse variants."""
     with contextlib.suppress(Unusable):
         text = (layer.annotations or {}).get(SIGNATURE_NOTE)
@@ -202,9 +204,9 @@ def _is_signed(layer: Descriptor, payload: bytes, key: PublicKey) -> bool:
     return False
 
 
-def _signed_layer(payload: bytes, signature: bytes) -> Descriptor:
+def _signed_layer(payload: bytes, signature: bytes) -> BlobDescriptor:
     notes = {SIGNATURE_NOTE: base64.b64encode(signature).decode()}
-    return Descriptor.of(payload, SIMPLE_SIGNING, notes)
+    return BlobDescriptor.of(payload, SIMPLE_SIGNING, notes)
 
 
 def _simple_signing(digest: str, reference: str) -> bytes:
@@ -221,19 +223,19 @@ def _simple_signing(digest: str, reference: str) -> bytes:
 
 
 def classic_attestations(
-    digest: str, sealed: Sequence[Envelope], *, before: Attachment | None = None
-) -> Attachment:
+    digest: str, sealed: Sequence[Envelope], *, before: ProofManifest | None = None
+) -> ProofManifest:
     """Return the manifest of an image's attestations, with further ones."""
     layers = []
     for envelope in sealed:
         content = as_bytes(envelope.as_json)
         # The signature is in the envelope; cosign requires the annotation all the same.
         notes = {SIGNATURE_NOTE: "", CLASSIC_NOTE: predicate_type(envelope.payload, digest)}
-        layers.append((Descriptor.of(content, DSSE, notes), content))
+        layers.append((BlobDescriptor.of(content, DSSE, notes), content))
     return _classic(attestation_tag(digest), layers, before)
 
 
-def _classic(tag: str, added: Sequence[_Layer], before: Attachment | None) -> Attachment:
+def _classic(tag: str, added: Sequence[_Layer], before: ProofManifest | None) -> ProofManifest:
     sizes = {layer.digest: layer.size for layer, _ in added}  # another size would spoil ours
     existing = _existing_layers(before)
     layers = [layer for layer in existing if sizes.get(layer.digest, layer.size) == layer.size]
@@ -253,11 +255,11 @@ def _classic(tag: str, added: Sequence[_Layer], before: Attachment | None) -> At
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
-        "config": Descriptor.of(config, CONFIG).as_json,
+        "config": BlobDescriptor.of(config, CONFIG).as_json,
         "layers": [layer.as_json for layer in layers],
     }
     drops = before.drops if before else frozenset[str]()
-    return Attachment(
+    return ProofManifest(
         manifest=as_bytes(manifest),
         blobs={digest_of(config): config, **{layer.digest: data for layer, data in added}},
         tag=tag,
@@ -268,16 +270,16 @@ def _classic(tag: str, added: Sequence[_Layer], before: Attachment | None) -> At
 
 def _merged(
     tag: str, added: Sequence[_Layer], drops: frozenset[str], manifest: bytes
-) -> Attachment | None:
+) -> ProofManifest | None:
     """Return proof with the layers of the manifest at its tag; None where that has all of it."""
     if not manifest:
         return _classic(tag, added, None)
-    now = Attachment(manifest=manifest, blobs={}, tag=tag, drops=drops)
+    now = ProofManifest(manifest=manifest, blobs={}, tag=tag, drops=drops)
     merged = _classic(tag, added, now)
     return merged if layers_of(merged.manifest) != layers_of(manifest) else None
 
 
-def _existing_layers(before: Attachment | None) -> list[Descriptor]:
+def _existing_layers(before: ProofManifest | None) -> list[BlobDescriptor]:
     """Return the layers at a tag, without those that are dropped."""
     if before is None:
         return []

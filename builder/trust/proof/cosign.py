@@ -29,8 +29,8 @@ from builder.system.process import Completed, Processes
 from builder.trust.proof.attachments import (
     BUNDLE,
     MAX_PAYLOAD,
-    Attachment,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Unusable,
     base64_bytes,
     json_object,
@@ -159,14 +159,14 @@ class CosignSigner:
 
 
 def keyless_attestations(
-    image: Descriptor,
+    image: BlobDescriptor,
     statements: Sequence[bytes],
     processes: Processes,
     *,
     created: str,
     path: str | None = None,
     options: Sequence[str | Path] = (),
-) -> tuple[Attachment, ...]:
+) -> tuple[ProofManifest, ...]:
     """Return the attestations of statements about an image, signed by `cosign attest-blob`.
 
     `options` are further arguments. Raises `BadInput` where a statement is not about the image,

@@ -18,9 +18,9 @@ from builder.model.records import plain, read
 from builder.trust.proof.attachments import (
     DSSE,
     MAX_PAYLOAD,
-    Attachment,
     Attestation,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Unusable,
     json_object,
 )
@@ -37,7 +37,7 @@ class ExistingProof:
     Proof by others does not count: a stranger could keep new proof from being attached.
     """
 
-    def __init__(self, digest: str, attached: Iterable[Attachment], key: PublicKey) -> None:
+    def __init__(self, digest: str, attached: Iterable[ProofManifest], key: PublicKey) -> None:
         self._tag = attestation_tag(digest)
         self._attached = tuple(attached)
         trusted = [TrustedKey(key=key, name="this key")]
@@ -63,7 +63,7 @@ class ExistingProof:
                 new.append(statement)
         return new
 
-    def before(self, statements: Sequence[bytes]) -> dict[str, Attachment]:
+    def before(self, statements: Sequence[bytes]) -> dict[str, ProofManifest]:
         """Return what is at cosign's tags, by tag, without evidence that statements replace."""
         old = {one.payload for one in self._replaced(statements) if one.format == CLASSIC}
         tagged = {attachment.tag: attachment for attachment in self._attached if attachment.tag}
@@ -83,7 +83,7 @@ class ExistingProof:
             )
         )
 
-    def needed(self, attachments: Sequence[Attachment]) -> list[Attachment]:
+    def needed(self, attachments: Sequence[ProofManifest]) -> list[ProofManifest]:
         """Return them without the bundle of a signature that exists; it would only be newer."""
         return [
             attachment
@@ -132,7 +132,7 @@ def _topic(content: bytes) -> tuple[str, str]:
     return json.dumps([kind, subjects, topic], sort_keys=True), finished
 
 
-def _without(attachment: Attachment, payloads: set[bytes]) -> Attachment:
+def _without(attachment: ProofManifest, payloads: set[bytes]) -> ProofManifest:
     """Return a classic manifest without the layers of some statements."""
     manifest = manifest_of(attachment.manifest)
     drops = {
@@ -145,7 +145,7 @@ def _without(attachment: Attachment, payloads: set[bytes]) -> Attachment:
     return replace(attachment, manifest=content, drops=frozenset(drops))
 
 
-def _payload(attachment: Attachment, layer: Descriptor) -> bytes:
+def _payload(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
     try:
         content = attachment.blobs[layer.digest]
         return envelope_of(json_object(content, "the envelope", limit=MAX_PAYLOAD)).payload
@@ -153,5 +153,5 @@ def _payload(attachment: Attachment, layer: Descriptor) -> bytes:
         return b""
 
 
-def _is_signature(attachment: Attachment) -> bool:
+def _is_signature(attachment: ProofManifest) -> bool:
     return bool(part(manifest_of(attachment.manifest), "annotations", BUNDLE_NOTE) == SIGN)

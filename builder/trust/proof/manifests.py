@@ -20,8 +20,8 @@ from builder.trust.proof.attachments import (
     MAX_MANIFEST,
     MAX_PAYLOAD,
     SIMPLE_SIGNING,
-    Attachment,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Unusable,
     base64_bytes,
     descriptor,
@@ -51,7 +51,7 @@ def manifest_of(data: bytes) -> dict[str, object]:
     return manifest
 
 
-def layers_of(manifest: bytes) -> tuple[Descriptor, ...]:
+def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
     """Return the layers of a manifest that are proof, whose blobs are needed; raises `Unusable`.
 
     Empty for the manifest of something else, whatever its size.
@@ -78,7 +78,7 @@ def embedded(manifest: bytes) -> dict[str, bytes]:
     return blobs
 
 
-def content_of(attachment: Attachment, layer: Descriptor) -> bytes:
+def content_of(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
     """Return the bytes of a layer as the manifest names them; raises `Unusable`."""
     data = attachment.blobs.get(layer.digest)
     if data is None:

@@ -29,13 +29,13 @@ from builder.trust.proof.attachments import (
     TOO_LARGE,
     WRONG_KEY,
     WRONG_TYPE,
-    Attachment,
     Attestation,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Rejection,
     Signature,
     Unusable,
-    Verdict,
+    VerifiedProof,
     base64_bytes,
     json_object,
 )
@@ -119,8 +119,8 @@ def read_trusted_root(path: Path) -> dict[str, object]:
 
 
 def verified(
-    digest: str, attached: Iterable[Attachment], trusted: Sequence[Trusted], *, now: dt.datetime
-) -> Verdict:
+    digest: str, attached: Iterable[ProofManifest], trusted: Sequence[Trusted], *, now: dt.datetime
+) -> VerifiedProof:
     """Return the proof of an image, `sha256:…`, that trusted signers vouch for.
 
     `attached` are the manifests that refer to the image and those at its classic tags, with the
@@ -133,7 +133,7 @@ def verified(
             verification.reject(Unusable(TOO_LARGE, reason), digest)
             break
         verification.read(attachment)
-    return Verdict(
+    return VerifiedProof(
         signatures=tuple(verification.signatures),
         attestations=tuple(verification.attestations),
         rejected=tuple(verification.rejected),
@@ -156,7 +156,7 @@ class _Verification:
     def reject(self, error: Unusable, source: str) -> None:
         self.rejected.append(Rejection(kind=error.kind, reason=error.reason, source=source))
 
-    def read(self, attachment: Attachment) -> None:
+    def read(self, attachment: ProofManifest) -> None:
         """Verify the layers of one manifest; each that fails is rejected by itself."""
         source = attachment.digest
         try:
@@ -170,7 +170,7 @@ class _Verification:
             except Unusable as error:
                 self.reject(error, source)
 
-    def _layers(self, manifest: bytes) -> tuple[Descriptor, ...]:
+    def _layers(self, manifest: bytes) -> tuple[BlobDescriptor, ...]:
         layers = layers_of(manifest)
         subject = subject_of(manifest) if layers else ""
         self._claims += len(layers)
@@ -181,7 +181,7 @@ class _Verification:
             raise Unusable(OTHER_SUBJECT, f"the manifest refers to {subject}")
         return layers
 
-    def _read_layer(self, content: bytes, layer: Descriptor, source: str) -> None:
+    def _read_layer(self, content: bytes, layer: BlobDescriptor, source: str) -> None:
         if layer.media_type == SIMPLE_SIGNING:
             self.signatures.append(self._simple_signature(content, layer, source))
             return
@@ -208,7 +208,7 @@ class _Verification:
             )
         )
 
-    def _simple_signature(self, payload: bytes, layer: Descriptor, source: str) -> Signature:
+    def _simple_signature(self, payload: bytes, layer: BlobDescriptor, source: str) -> Signature:
         signature = base64_bytes((layer.annotations or {}).get(SIGNATURE_NOTE), "the signature")
         keys = self._vouching(lambda key: key.verifies(signature, payload))
         claim = json_object(payload, "the payload", limit=MAX_PAYLOAD)

@@ -30,8 +30,7 @@ from builder.model.errors import BadInput, Interrupted, Refused
 from builder.registry import RegistryFailed
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
-from builder.trust.proof import Attachment
-from builder.trust.proof import Descriptor as Subject
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
 
 KEY = private_file("cosign")
 TAG = "1.0-sample"
@@ -289,8 +288,8 @@ def test_without_a_key_cosign_signs_for_the_job(
     asked: list[tuple[str, int]] = []
 
     def keyless(
-        image: Subject, statements: Sequence[bytes], *_: object, **__: object
-    ) -> tuple[Attachment, ...]:
+        image: BlobDescriptor, statements: Sequence[bytes], *_: object, **__: object
+    ) -> tuple[ProofManifest, ...]:
         asked.append((image.digest, len(statements)))
         return ()
 

@@ -18,22 +18,21 @@ from samples import ROOT
 from sigstore.verify import Verifier
 
 from builder.model.errors import BadInput
-from builder.trust.proof import TrustedIdentity, verified
 from builder.trust.proof.attachments import (
     EXPIRED_KEY,
     KEYLESS,
     MANIFEST,
     WRONG_KEY,
-    Descriptor,
+    BlobDescriptor,
     Unusable,
-    Verdict,
+    VerifiedProof,
     json_object,
 )
 from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certificates import CertifiedBundle
 from builder.trust.proof.manifests import BUNDLES
 from builder.trust.proof.statements import Envelope, envelope_of
-from builder.trust.proof.verification import read_trusted_root
+from builder.trust.proof.verification import TrustedIdentity, read_trusted_root, verified
 
 SUITE: dict[str, Any] = json.loads(
     lzma.decompress((ROOT / "tests/data/sigstore/conformance.json.xz").read_bytes())
@@ -187,10 +186,10 @@ def test_whom_the_roots_trusted_before_is_trusted_no_more(part: str, words: str)
         judged(bundle, roots)
 
 
-def verdict(*trusted: TrustedIdentity) -> Verdict:
+def verdict(*trusted: TrustedIdentity) -> VerifiedProof:
     payload = json.loads(base64.b64decode(bundle_of(IN_TOTO)["dsseEnvelope"]["payload"]))
     digest = f"sha256:{payload['subject'][0]['digest']['sha256']}"
-    image = Descriptor(media_type=MANIFEST, digest=digest, size=1)
+    image = BlobDescriptor(media_type=MANIFEST, digest=digest, size=1)
     content = SUITE["cases"][IN_TOTO]["bundle"].encode()
     manifest = attached(image, content, "https://slsa.dev/provenance/v1", created="")
     return verified(digest, [manifest], trusted, now=NOW)

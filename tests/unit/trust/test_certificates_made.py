@@ -34,30 +34,30 @@ from test_certificates import REKOR_2, bundle_of, judged, roots_of, text_paths
 from builder.trust.policy.records import SIGNATURE, Claim, Gathered, Image
 from builder.trust.policy.rules import signature
 from builder.trust.policy.site_policy import Policy
-from builder.trust.proof import TrustedIdentity, verified
 from builder.trust.proof.attachments import (
     MANIFEST,
     TOO_LARGE,
-    Attachment,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Unusable,
-    Verdict,
+    VerifiedProof,
 )
 from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certificates import MAX_CERTIFICATE, CertifiedBundle
+from builder.trust.proof.verification import TrustedIdentity, verified
 
 Bundle = dict[str, Any]
 SITE, LOG = Authority(), Log()
 PRIVATE = Authority(certificate_log=None)
-IMAGE = Descriptor(media_type=MANIFEST, digest=DIGEST, size=1)
+IMAGE = BlobDescriptor(media_type=MANIFEST, digest=DIGEST, size=1)
 
 
-def attachment(bundle: Bundle) -> Attachment:
+def attachment(bundle: Bundle) -> ProofManifest:
     kind = "https://sigstore.dev/cosign/sign/v1"
     return attached(IMAGE, json.dumps(bundle).encode(), kind, created="")
 
 
-def verdict(*bundles: Bundle, trusted: Sequence[TrustedIdentity] = ()) -> Verdict:
+def verdict(*bundles: Bundle, trusted: Sequence[TrustedIdentity] = ()) -> VerifiedProof:
     return verified(DIGEST, map(attachment, bundles), trusted or [identity()], now=SIGNED)
 
 
@@ -65,7 +65,7 @@ def identity(glob: str = SUBJECT, issuer: str = ISSUER, roots: Any = None) -> Tr
     return TrustedIdentity(glob=glob, issuer=issuer, trusted_root=roots or SITE.roots(LOG))
 
 
-def counted(judgement: Verdict) -> int:
+def counted(judgement: VerifiedProof) -> int:
     """How many signatures a policy counts."""
     proofs = tuple(
         Claim(kind=SIGNATURE, subjects=(DIGEST,), key=key, signer=found.signer)
@@ -80,7 +80,7 @@ def counted(judgement: Verdict) -> int:
     return 3
 
 
-def refusal(judgement: Verdict) -> str:
+def refusal(judgement: VerifiedProof) -> str:
     [rejection] = judgement.rejected
     assert counted(judgement) == 0
     return rejection.reason
@@ -150,7 +150,7 @@ def test_a_bundle_is_judged_once_however_often_it_is_named(
         return judge(bundle, *words)
 
     monkeypatch.setattr(CertifiedBundle, "verify", counting)
-    several = Attachment(manifest=json.dumps(manifest).encode(), blobs=once.blobs)
+    several = ProofManifest(manifest=json.dumps(manifest).encode(), blobs=once.blobs)
     judgement = verified(DIGEST, [several, once], [identity()], now=SIGNED)
     assert (len(times), counted(judgement)) == (1, 1)
     verdict(SITE.bundle(LOG, name=f"{ISSUER}/stranger"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.cli import main
-from builder.trust.proof import private_key, public_key
+from builder.trust.proof.keys import private_key, public_key
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT, compare_with_golden
 
-from builder.trust.policy.cases import Case, as_case, read_cases, try_case
+from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
 from builder.trust.policy.judgement import RULES, judge
 from builder.trust.policy.records import (
     OTHER,
@@ -28,14 +28,14 @@ CASES = read_cases(ROOT / "tests/data/policy/cases")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case_is_judged_as_it_says(case: Case) -> None:
+def test_a_case_is_judged_as_it_says(case: PolicyCase) -> None:
     tried = try_case(case, None)
     assert tried.wrong == ()
     assert case.expected.keys() == set(RULES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_refusal_says_what_can_be_done(case: Case) -> None:
+def test_a_refusal_says_what_can_be_done(case: PolicyCase) -> None:
     for one in try_case(case, None).rulings:
         assert one.reason
         assert bool(one.fix) == (one.result == REFUSED)
@@ -52,7 +52,7 @@ def test_what_is_told_of_all_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_was_gathered_can_be_tried_again(case: Case, tmp_path: Path) -> None:
+def test_what_was_gathered_can_be_tried_again(case: PolicyCase, tmp_path: Path) -> None:
     document = as_case(case.gathered, try_case(case, None).rulings)
     (tmp_path / f"{case.name}.json").write_text(json.dumps(document))
     [again] = read_cases(tmp_path)

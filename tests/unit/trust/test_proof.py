@@ -31,29 +31,26 @@ from builder.model.digests import digest_of
 from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
-from builder.trust.proof import (
-    Attachment,
-    Descriptor,
-    TrustedKey,
-    Unusable,
-    Verdict,
-    attachments,
+from builder.trust.proof import attachments, statements
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, Unusable, VerifiedProof
+from builder.trust.proof.attestations import (
     attestation_tag,
-    layers_of,
+    bundle,
+    bundled,
+    classic_attestations,
     proofs,
-    public_key,
     signature_tag,
-    statements,
-    verified,
 )
-from builder.trust.proof.attestations import bundle, bundled, classic_attestations
+from builder.trust.proof.keys import public_key
+from builder.trust.proof.manifests import layers_of
+from builder.trust.proof.verification import TrustedKey, verified
 
 
-def by_cosign() -> tuple[str, list[Attachment]]:
+def by_cosign() -> tuple[str, list[ProofManifest]]:
     """An image's digest, and what cosign attached to it."""
     found = json.loads((VECTORS / "attached.json").read_text())
     return digest_of(found["image"].encode()), [
-        Attachment(
+        ProofManifest(
             manifest=one["manifest"].encode(),
             blobs={digest: text.encode() for digest, text in one["blobs"].items()},
             tag=one["tag"],
@@ -103,7 +100,7 @@ def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
 
 def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
     digest, found = by_cosign()
-    image = Descriptor(media_type=IMAGE.media_type, digest=digest, size=431)
+    image = BlobDescriptor(media_type=IMAGE.media_type, digest=digest, size=431)
     before = {one.tag: one for one in found if one.tag}
     made = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=before)
     for one in made:
@@ -119,7 +116,7 @@ def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
 
 def test_what_is_no_proof_at_the_tag_is_not_replaced() -> None:
     tag = signature_tag(IMAGE.digest)
-    there = {tag: Attachment(manifest=b"{}", blobs={}, tag=tag)}
+    there = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
     with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
         proofs(IMAGE, [], our_key(), reference="r", created="", before=there)
 
@@ -214,7 +211,7 @@ def test_a_blob_that_is_missing() -> None:
     assert "is missing" in judged([one]).rejected[0].reason
 
 
-def changed_bundle(change: Callable[[dict[str, Any]], object]) -> Verdict:
+def changed_bundle(change: Callable[[dict[str, Any]], object]) -> VerifiedProof:
     """The verdict on a bundle that something was done to."""
     envelope = statements.sealed_envelope(evidence(), our_key())
     value = json.loads(bundled(envelope, our_key().public))
@@ -272,7 +269,7 @@ def test_a_bundle_that_is_not_as_it_should_be(
     assert (verdict.attestations, kinds(verdict)) == ((), [kind])
 
 
-def signed(payload: bytes) -> Verdict:
+def signed(payload: bytes) -> VerifiedProof:
     """The verdict on any bytes that our key signed as a statement."""
     envelope = statements.sealed_envelope(payload, our_key())
     return judged([bundle(IMAGE, bundled(envelope, our_key().public), "x", created="")])
@@ -388,12 +385,12 @@ def test_no_other_digest_is_asked_for(digest: str | None) -> None:
 
 def test_manifests_of_other_things_are_passed_over() -> None:
     other = {"schemaVersion": 2, "layers": [{"mediaType": "x", "digest": "y", "size": 1 << 40}]}
-    found = Attachment(manifest=json.dumps(other).encode(), blobs={})
+    found = ProofManifest(manifest=json.dumps(other).encode(), blobs={})
     assert judged([found, *attached()]).rejected == ()
 
 
 def test_of_too_many_attachments_the_rest_is_not_read() -> None:
-    rubbish = Attachment(manifest=b"x", blobs={})
+    rubbish = ProofManifest(manifest=b"x", blobs={})
     verdict = judged([*[rubbish] * attachments.MAX_ATTACHMENTS, *attached()])
     assert verdict.signatures == ()
     assert "the rest was not read" in verdict.rejected[-1].reason
@@ -430,7 +427,7 @@ def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.Mo
 
 
 def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:
-    rubbish = [Attachment(manifest=text, blobs={}) for text in (b"", b"null", b"\xff", b"[1]")]
+    rubbish = [ProofManifest(manifest=text, blobs={}) for text in (b"", b"null", b"\xff", b"[1]")]
     verdict = judged([*rubbish, *attached(evidence())])
     assert (len(verdict.signatures), len(verdict.attestations), len(verdict.rejected)) == (2, 2, 4)
 
@@ -475,7 +472,7 @@ def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) 
     payload = json.loads(one.blobs[layer.digest])
     manifest = json.loads(one.manifest)
     found = [
-        Attachment(manifest=text, blobs=one.blobs, tag=one.tag)
+        ProofManifest(manifest=text, blobs=one.blobs, tag=one.tag)
         for path in places(manifest)
         for new in ODD
         if (text := json.dumps(replaced(manifest, path, new)).encode())

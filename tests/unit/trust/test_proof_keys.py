@@ -19,18 +19,11 @@ from samples import private_file
 
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.system.process import Completed, Processes
-from builder.trust.proof import (
-    PrivateKey,
-    keyless_attestations,
-    keys,
-    private_key,
-    public_key,
-    statements,
-)
+from builder.trust.proof import keys, statements
 from builder.trust.proof.attachments import BUNDLE
 from builder.trust.proof.attestations import bundled
-from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import boxed, generated
+from builder.trust.proof.cosign import keyless_attestations, signer_of
+from builder.trust.proof.keys import PrivateKey, boxed, generated, private_key, public_key
 
 SECRET = {"COSIGN_PASSWORD": PASSWORD}
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
@@ -99,7 +92,7 @@ def damaged(**changes: object) -> str:
     content["kdf"]["params"].update(changes.pop("params", {}))
     content.update(changes)
     text = base64.b64encode(json.dumps(content).encode()).decode()
-    return f"-----BEGIN {keys.LABEL}-----\n{text}\n-----END {keys.LABEL}-----\n"
+    return f"-----BEGIN {keys._LABELS[0]}-----\n{text}\n-----END {keys._LABELS[0]}-----\n"
 
 
 REFUSED = {

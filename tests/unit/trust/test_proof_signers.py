@@ -23,11 +23,10 @@ from builder.model.errors import BadInput, Interrupted, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
-from builder.trust.proof import public_key
-from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, Descriptor
+from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, BlobDescriptor
 from builder.trust.proof.attestations import classic_signature
 from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import PublicKey
+from builder.trust.proof.keys import PublicKey, public_key
 from builder.trust.proof.manifests import layers_of
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
@@ -129,6 +128,10 @@ def urlsafe(layer: dict[str, Any]) -> dict[str, Any]:
     return {SIGNATURE_NOTE: signature.replace("+", "-").replace("/", "_")}
 
 
+def note(layer: BlobDescriptor) -> str:
+    return (layer.annotations or {})[SIGNATURE_NOTE]
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -145,7 +148,7 @@ def test_what_others_would_refuse_is_signed_anew(
     """Whoever may push could otherwise keep a signature from coming: no client takes these."""
     signer = signer_of(TOKEN, {}, Token())
     ours = classic_signature(IMAGE.digest, NAME, signer)
-    while not {"+", "/"} & set(layers_of(ours.manifest)[0].annotations[SIGNATURE_NOTE]):
+    while not {"+", "/"} & set(note(layers_of(ours.manifest)[0])):
         ours = classic_signature(IMAGE.digest, NAME, signer)
     manifest = json.loads(ours.manifest)
     [layer] = manifest["layers"]
@@ -153,8 +156,8 @@ def test_what_others_would_refuse_is_signed_anew(
     crafted = replace(ours, manifest=json.dumps(manifest).encode())
     made = classic_signature(IMAGE.digest, NAME, signer, before=crafted)
     last = layers_of(made.manifest)[-1]
-    notes = {SIGNATURE_NOTE: last.annotations[SIGNATURE_NOTE]}
-    good = Descriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
+    notes = {SIGNATURE_NOTE: note(last)}
+    good = BlobDescriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
     assert last == replace(good, annotations=notes)
     signature = base64.b64decode(notes[SIGNATURE_NOTE], validate=True)
     assert signer.public.verifies(signature, made.blobs[layer["digest"]])

@@ -19,8 +19,10 @@ from proof_samples import (
 )
 
 from builder.model.exact_json import member
-from builder.trust.proof import Attachment, ExistingProof, PrivateKey, proofs
-from builder.trust.proof.attestations import attestation_tag
+from builder.trust.proof.attachments import ProofManifest
+from builder.trust.proof.attestations import attestation_tag, proofs
+from builder.trust.proof.existing import ExistingProof
+from builder.trust.proof.keys import PrivateKey
 from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.statements import statement
 
@@ -58,7 +60,7 @@ class Place:
     """A repository, as `publish` leaves it."""
 
     def __init__(self, *, deletes: bool = True) -> None:
-        self.deletes, self.there = deletes, dict[str, Attachment]()
+        self.deletes, self.there = deletes, dict[str, ProofManifest]()
 
     def publish(self, *statements: bytes, key: PrivateKey | None = None) -> None:
         signer = key or our_key()
@@ -171,7 +173,7 @@ def test_rubbish_is_no_reason_to_stop() -> None:
     place.publish(night(1), evidence(configuration=3), evidence(configuration=[{}]))
     odd = json.loads(place.there[TAG].manifest)
     assert len(odd["layers"]) == 3
-    rubbish = Attachment(manifest=b"{}", blobs={})
+    rubbish = ProofManifest(manifest=b"{}", blobs={})
     place.there["rubbish"] = rubbish
     place.publish(night(2), evidence(configuration=3))
     assert place.layers == 3
