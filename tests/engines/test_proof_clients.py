@@ -320,7 +320,7 @@ def test_a_changed_attestation_is_refused_by_both(
     assert image.verify_attestation(pair).status != 0
     verdict = image.verdict(pair)
     assert (len(verdict.signatures), verdict.attestations) == (1, ())
-    assert [one.kind for one in verdict.rejected] == ["wrong key"]
+    assert ["no trusted key" in one.reason for one in verdict.rejected] == [True]
     assert image.verify(pair).status == 0  # the signature is whole
 
 
@@ -341,7 +341,7 @@ def test_the_proof_of_another_image_is_refused_by_both(image: Image, pair: Pair,
     assert image.verify_attestation(pair).status != 0
     verdict = image.verdict(pair)
     assert (verdict.signatures, verdict.attestations) == ((), ())
-    assert {one.kind for one in verdict.rejected} == {"other subject"}
+    assert all("another image" in one.reason or " is of " in one.reason for one in verdict.rejected)
 
 
 def test_an_image_without_proof_is_refused_by_both(image: Image, pair: Pair) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,19 @@ RESULT = {
     "passedTests": ["libraries"],
     "warnedTests": [],
     "failedTests": [],
+}
+
+
+MALFORMED, TOO_LARGE = "malformed", "too large"
+WRONG_KEY, EXPIRED_KEY, KEYLESS = "wrong key", "expired key", "keyless"
+OTHER_SUBJECT, WRONG_TYPE = "other subject", "wrong payload type"
+KINDS = {
+    TOO_LARGE: "are read$|the rest was not read|the bundle has (too many|more than)",
+    WRONG_KEY: "no trusted key|who is not trusted|in no log",
+    EXPIRED_KEY: "trusted no more",
+    KEYLESS: "signed by a certificate",
+    OTHER_SUBJECT: "about another image|signature is of|manifest refers to",
+    WRONG_TYPE: "payload's type|not a Sigstore bundle|no DSSE|not an in-toto|payload is not a c",
 }
 
 
@@ -83,9 +97,14 @@ def results(verdict: VerifiedProof) -> list[Attestation]:
     return list(attestations.values())
 
 
+def kind_of(reason: str) -> str:
+    """The kind of a reason for which something vouches for nothing."""
+    return next((kind for kind, words in KINDS.items() if re.search(words, reason)), MALFORMED)
+
+
 def kinds(verdict: VerifiedProof) -> list[str]:
     """The kinds of what was rejected, each once, in order."""
-    return sorted({one.kind for one in verdict.rejected})
+    return sorted({kind_of(rejection.reason) for rejection in verdict.rejected})
 
 
 def rebuilt(one: ProofManifest, change: Mapping[str, Any]) -> ProofManifest:

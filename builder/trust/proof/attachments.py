@@ -32,15 +32,6 @@ MOST_VALUES = 10_000  # of a bundle, an envelope or a log's entry; the largest h
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _USUAL = str.maketrans("-_", "+/")
 
-# Reasons why something vouches for nothing.
-MALFORMED = "malformed"
-WRONG_KEY = "wrong key"
-EXPIRED_KEY = "expired key"
-KEYLESS = "keyless"
-OTHER_SUBJECT = "other subject"
-WRONG_TYPE = "wrong payload type"
-TOO_LARGE = "too large"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlobDescriptor:
@@ -142,9 +133,8 @@ class Attestation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """Something that vouches for nothing. `kind` is one of the constants above, for programs."""
+    """Something that vouches for nothing."""
 
-    kind: str
     reason: str
     source: str
 
@@ -159,11 +149,7 @@ class VerifiedProof:
 
 
 class Unusable(Exception):
-    """Something cannot vouch for anything; raised and caught in this package."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.kind, self.reason = kind, reason
+    """Something cannot vouch for anything, and why; raised and caught in this package."""
 
 
 def json_object(
@@ -174,26 +160,26 @@ def json_object(
     It has at most `limit` bytes and `most` values; None is for what a trusted key has signed.
     """
     if len(data) > limit:
-        raise Unusable(TOO_LARGE, f"{title} has {len(data)} bytes; at most {limit} are read")
+        raise Unusable(f"{title} has {len(data)} bytes; at most {limit} are read")
     try:
         value = exact_json.parsed(data, most=most)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be shown
     except ValueError as error:
-        raise Unusable(MALFORMED, f"{title} is not JSON that can be relied on") from error
+        raise Unusable(f"{title} is not JSON that can be relied on") from error
     if not isinstance(value, dict):
-        raise Unusable(MALFORMED, f"{title} is not a JSON object")
+        raise Unusable(f"{title} is not a JSON object")
     return value
 
 
 def base64_bytes(text: object, title: str) -> bytes:
     """Return the bytes of Base64 in the usual or the URL-safe alphabet; raises `Unusable`."""
     if not isinstance(text, str):
-        raise Unusable(MALFORMED, f"{title} is missing")
+        raise Unusable(f"{title} is missing")
     try:
         return base64.b64decode(text.translate(_USUAL), validate=True)
     except ValueError as error:
-        raise Unusable(MALFORMED, f"{title} is not Base64") from error
+        raise Unusable(f"{title} is not Base64") from error
 
 
 def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
@@ -201,9 +187,9 @@ def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
     try:
         blob = read(BlobDescriptor, value)
     except ValueError as error:
-        raise Unusable(MALFORMED, f"{title} has no SHA-256 digest and size: {error}") from error
+        raise Unusable(f"{title} has no SHA-256 digest and size: {error}") from error
     if not _SHA256.fullmatch(blob.digest) or blob.size < 0:
-        raise Unusable(MALFORMED, f"{title} has no SHA-256 digest and size")
+        raise Unusable(f"{title} has no SHA-256 digest and size")
     if blob.size > limit:
-        raise Unusable(TOO_LARGE, f"{title} has {blob.size} bytes; at most {limit} are read")
+        raise Unusable(f"{title} has {blob.size} bytes; at most {limit} are read")
     return blob

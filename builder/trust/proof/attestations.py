@@ -116,7 +116,7 @@ def predicate_type(statement: bytes, digest: str) -> str:
     try:
         return str(statement_of(statement, digest)["predicateType"])
     except Unusable as error:
-        raise BadInput(f"a statement cannot be attached: {error.reason}") from error
+        raise BadInput(f"a statement cannot be attached: {error}") from error
 
 
 def _bundle_of(
@@ -287,5 +287,5 @@ def _existing_layers(before: ProofManifest | None) -> list[BlobDescriptor]:
         layers = layers_of(before.manifest)
     except Unusable as error:
         problem = f"what is at the tag {before.tag} is no proof, and was not replaced"
-        raise Refused(f"{problem}: {error.reason}", hint=_HINT) from error
+        raise Refused(f"{problem}: {error}", hint=_HINT) from error
     return [layer for layer in layers if layer.digest not in before.drops]

@@ -38,7 +38,7 @@ from sigstore_models.trustroot.v1 import CertificateAuthority, TransparencyLogIn
 from sigstore_models.trustroot.v1 import TrustedRoot as TrustedRootModel
 
 from builder.model.exact_json import part
-from builder.trust.proof.attachments import MALFORMED, TOO_LARGE, WRONG_KEY, Unusable
+from builder.trust.proof.attachments import Unusable
 from builder.trust.proof.statements import Envelope
 
 MAX_CERTIFICATE = 16 << 10  # bytes; Fulcio's have 1 kB
@@ -71,7 +71,7 @@ class CertifiedBundle:
             data = self._material.timestamp_verification_data
             stamps = [stamp.signed_timestamp for stamp in data.rfc3161_timestamps] if data else []
             if len(stamps) > _MAX_STAMPS or len(self._material.tlog_entries) > _MAX_ENTRIES:
-                raise Unusable(TOO_LARGE, "the bundle has too many log entries or time stamps")
+                raise Unusable("the bundle has too many log entries or time stamps")
             self._stamps = [decode_timestamp_response(stamp) for stamp in stamps]
             self._certificate = _certificate(self._material)
             self.subject, self.issuer = _names(self._certificate)
@@ -89,7 +89,7 @@ class CertifiedBundle:
         logs = {log.log_id.key_id for log in root.tlogs}
         entries = [entry for entry in self._material.tlog_entries if entry.log_id.key_id in logs]
         if root.tlogs and not entries:
-            raise Unusable(WRONG_KEY, f"{_LACKING['tlogs']} that the trusted root names")
+            raise Unusable(f"{_LACKING['tlogs']} that the trusted root names")
         stamps = self._stamps if root.timestamp_authorities else []
         times = [stamp.tst_info.gen_time for stamp in stamps]
         times += [
@@ -98,7 +98,7 @@ class CertifiedBundle:
             if entry.integrated_time and entry.inclusion_promise
         ]
         if not times:
-            raise Unusable(WRONG_KEY, "nobody that the trusted root names says when it was signed")
+            raise Unusable("nobody that the trusted root names says when it was signed")
         trusted = _trusted_at(root, times, self._certificate)
         if not root.tlogs:
             verifier = _PrivateVerifier(trusted_root=trusted)
@@ -108,7 +108,7 @@ class CertifiedBundle:
             bundle = self._with_entry(entry, stamps=bool(stamps))
             signed = kind(trusted_root=trusted).verify_dsse(bundle, UnsafeNoOp())
             if signed != (envelope.payload_type, envelope.payload):
-                raise Unusable(MALFORMED, "the bundle can be read in two ways")
+                raise Unusable("the bundle can be read in two ways")
         return max(times)
 
     def _with_entry(self, entry: TransparencyLogEntry, *, stamps: bool) -> Bundle:
@@ -204,7 +204,7 @@ def _trusted_at(
     }
     for name, lack in _LACKING.items():
         if getattr(root, name) and not update[name]:
-            raise Unusable(WRONG_KEY, f"{lack} that the trusted root names for that time")
+            raise Unusable(f"{lack} that the trusted root names for that time")
     return TrustedRoot(root.model_copy(update=update))
 
 
@@ -265,10 +265,10 @@ def _certificate(material: VerificationMaterial) -> x509.Certificate:
     contents = [certificate.raw_bytes for certificate in several if certificate]
     if len(contents) > _MAX_ENTRIES or any(len(raw) > MAX_CERTIFICATE for raw in contents):
         limits = f"{_MAX_ENTRIES} certificates, or one of more than {MAX_CERTIFICATE} bytes"
-        raise Unusable(TOO_LARGE, f"the bundle has more than {limits}")
+        raise Unusable(f"the bundle has more than {limits}")
     first, *others = [x509.load_der_x509_certificate(raw) for raw in contents]
     if any(certificate.issuer == certificate.subject for certificate in (first, *others)):
-        raise Unusable(MALFORMED, "the bundle brings an authority of its own")
+        raise Unusable("the bundle brings an authority of its own")
     return first
 
 
@@ -283,9 +283,9 @@ def _names(certificate: x509.Certificate) -> tuple[str, str]:
     new, old = (getattr(values.get(oid), "value", b"") for oid in (_ISSUER, _OLD_ISSUER))
     issuer = asn1.decode_der(str, new) if new else old.decode()
     if len(list(names)) != 1 or len(subjects) != 1:
-        raise Unusable(MALFORMED, "the certificate does not name one signer")
+        raise Unusable("the certificate does not name one signer")
     if not all(name and name.isascii() and name.isprintable() for name in (*subjects, issuer)):
-        raise Unusable(MALFORMED, "the certificate names a signer or issuer that cannot be shown")
+        raise Unusable("the certificate names a signer or issuer that cannot be shown")
     return subjects[0], issuer
 
 
@@ -299,4 +299,4 @@ def _unusable() -> Iterator[None]:
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
         reason = ascii(lines[0])[1:-1][:_SHOWN]
-        raise Unusable(WRONG_KEY, f"refused by sigstore: {reason}") from error
+        raise Unusable(f"refused by sigstore: {reason}") from error

@@ -122,7 +122,7 @@ class CosignSigner:
             text = part(value, "messageSignature", "signature")
             signature = base64_bytes(text, "the signature in it")
         except Unusable as error:
-            raise StepFailed(f"cosign sign-blob: {error.reason}") from error
+            raise StepFailed(f"cosign sign-blob: {error}") from error
         if not self.public.verifies(signature, data):
             raise StepFailed(
                 f"cosign's signature does not fit the public key of {self._reference}",
@@ -213,7 +213,7 @@ def _checked(content: bytes, payload: bytes) -> bytes:
         value = json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
         envelope = envelope_of(part(value, "dsseEnvelope") or {})
     except Unusable as error:
-        raise StepFailed(f"cosign attest-blob: {error.reason}") from error
+        raise StepFailed(f"cosign attest-blob: {error}") from error
     if value.get("mediaType") != BUNDLE or envelope.payload != payload:
         raise StepFailed("cosign attest-blob: the bundle does not hold what was to be signed")
     return content

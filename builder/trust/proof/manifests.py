@@ -15,7 +15,6 @@ from builder.system.files import read_bound
 from builder.trust.proof.attachments import (
     BUNDLE,
     DSSE,
-    MALFORMED,
     MAX_LAYERS,
     MAX_MANIFEST,
     MAX_PAYLOAD,
@@ -45,9 +44,9 @@ def manifest_of(data: bytes) -> dict[str, object]:
     manifest = json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
     layers = manifest.get("layers")
     if manifest.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
-        raise Unusable(MALFORMED, "not an OCI manifest")
+        raise Unusable("not an OCI manifest")
     if len(layers) > MAX_LAYERS:
-        raise Unusable(MALFORMED, f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
+        raise Unusable(f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
     return manifest
 
 
@@ -82,9 +81,9 @@ def content_of(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
     """Return the bytes of a layer as the manifest names them; raises `Unusable`."""
     data = attachment.blobs.get(layer.digest)
     if data is None:
-        raise Unusable(MALFORMED, f"the blob {layer.digest} is missing")
+        raise Unusable(f"the blob {layer.digest} is missing")
     if len(data) != layer.size or digest_of(data) != layer.digest:
-        raise Unusable(MALFORMED, f"the blob {layer.digest} has other bytes")
+        raise Unusable(f"the blob {layer.digest} has other bytes")
     return data
 
 

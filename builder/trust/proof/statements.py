@@ -22,10 +22,7 @@ from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import SLSA, STATEMENT
 from builder.model.records import read
 from builder.trust.proof.attachments import (
-    MALFORMED,
     MAX_PAYLOAD,
-    OTHER_SUBJECT,
-    WRONG_TYPE,
     Unusable,
     base64_bytes,
     json_object,
@@ -130,10 +127,10 @@ def envelope_of(value: Mapping[str, object]) -> Envelope:
     """Read an envelope's JSON; raises `Unusable`. No signature is checked yet."""
     if value.get("payloadType") != IN_TOTO:
         kind = ascii(value.get("payloadType"))[:100]
-        raise Unusable(WRONG_TYPE, f"the payload's type is {kind}, not {IN_TOTO}")
+        raise Unusable(f"the payload's type is {kind}, not {IN_TOTO}")
     signatures = value.get("signatures")
     if not isinstance(signatures, list) or not 1 <= len(signatures) <= _MAX_SIGNATURES:
-        raise Unusable(MALFORMED, "the envelope has no signatures, or too many")
+        raise Unusable("the envelope has no signatures, or too many")
     return Envelope(
         payload=base64_bytes(value.get("payload"), "the payload"),
         signatures=tuple(base64_bytes(part(one, "sig"), "the signature") for one in signatures),
@@ -175,16 +172,16 @@ def statement_of(payload: bytes, digest: str) -> dict[str, object]:
     """
     statement = json_object(payload, "the statement", limit=MAX_PAYLOAD, most=None)
     if statement.get("_type") not in (STATEMENT, STATEMENT_V0):
-        raise Unusable(WRONG_TYPE, "the payload is not an in-toto statement of version 1 or 0.1")
+        raise Unusable("the payload is not an in-toto statement of version 1 or 0.1")
     if not isinstance(statement.get("predicateType"), str):
-        raise Unusable(MALFORMED, "the statement has no predicateType")
+        raise Unusable("the statement has no predicateType")
     if not isinstance(statement.setdefault("predicate", {}), dict):
-        raise Unusable(MALFORMED, "the statement's predicate is not an object")
+        raise Unusable("the statement's predicate is not an object")
     subjects = statement.get("subject")
     if not isinstance(subjects, list):
-        raise Unusable(MALFORMED, "the statement has no subject")
+        raise Unusable("the statement has no subject")
     if digest.removeprefix("sha256:") not in [part(one, "digest", "sha256") for one in subjects]:
-        raise Unusable(OTHER_SUBJECT, f"the statement is about another image than {digest}")
+        raise Unusable(f"the statement is about another image than {digest}")
     return statement
 
 

@@ -17,18 +17,11 @@ from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.trust.proof.attachments import (
     CONTAINER_SIGNATURE,
-    EXPIRED_KEY,
-    KEYLESS,
-    MALFORMED,
     MAX_ATTACHMENTS,
     MAX_CLAIMS,
     MAX_PAYLOAD,
-    OTHER_SUBJECT,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
-    TOO_LARGE,
-    WRONG_KEY,
-    WRONG_TYPE,
     Attestation,
     BlobDescriptor,
     ProofManifest,
@@ -114,7 +107,7 @@ def read_trusted_root(path: Path) -> dict[str, object]:
 
             trusted_root(root)
     except Unusable as error:
-        raise BadInput(f"{path}: cannot be read: {error.reason}", hint=_HINT) from error
+        raise BadInput(f"{path}: cannot be read: {error}", hint=_HINT) from error
     return root
 
 
@@ -130,7 +123,7 @@ def verified(
     for number, attachment in enumerate(attached):
         if number >= MAX_ATTACHMENTS:
             reason = f"more than {MAX_ATTACHMENTS} things are attached; the rest was not read"
-            verification.reject(Unusable(TOO_LARGE, reason), digest)
+            verification.reject(Unusable(reason), digest)
             break
         verification.read(attachment)
     return VerifiedProof(
@@ -154,7 +147,7 @@ class _Verification:
         self._claims = 0
 
     def reject(self, error: Unusable, source: str) -> None:
-        self.rejected.append(Rejection(kind=error.kind, reason=error.reason, source=source))
+        self.rejected.append(Rejection(reason=str(error), source=source))
 
     def read(self, attachment: ProofManifest) -> None:
         """Verify the layers of one manifest; each that fails is rejected by itself."""
@@ -176,9 +169,9 @@ class _Verification:
         self._claims += len(layers)
         if self._claims > MAX_CLAIMS:
             reason = f"more than {MAX_CLAIMS} things are claimed; the rest was not read"
-            raise Unusable(TOO_LARGE, reason)
+            raise Unusable(reason)
         if subject not in {"", self._digest}:
-            raise Unusable(OTHER_SUBJECT, f"the manifest refers to {subject}")
+            raise Unusable(f"the manifest refers to {subject}")
         return layers
 
     def _read_layer(self, content: bytes, layer: BlobDescriptor, source: str) -> None:
@@ -213,13 +206,13 @@ class _Verification:
         keys = self._vouching(lambda key: key.verifies(signature, payload))
         claim = json_object(payload, "the payload", limit=MAX_PAYLOAD)
         if part(claim, "critical", "type") != CONTAINER_SIGNATURE:
-            raise Unusable(WRONG_TYPE, f"the payload is not a {CONTAINER_SIGNATURE}")
+            raise Unusable(f"the payload is not a {CONTAINER_SIGNATURE}")
         about = part(claim, "critical", "image", "docker-manifest-digest")
         if about != self._digest:
-            raise Unusable(OTHER_SUBJECT, f"the signature is of {ascii(about)[:80]}")
+            raise Unusable(f"the signature is of {ascii(about)[:80]}")
         reference = part(claim, "critical", "identity", "docker-reference")
         if not isinstance(reference, str):
-            raise Unusable(MALFORMED, "the payload names no image")
+            raise Unusable("the payload names no image")
         return Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
 
     def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
@@ -232,7 +225,7 @@ class _Verification:
         """Return the names of the trusted keys that signed; raises `Unusable` if none did."""
         signers = [trusted for trusted in self._keys if signed(trusted.key)]
         if not signers:
-            raise Unusable(WRONG_KEY, "no trusted key signed this, or it was changed since")
+            raise Unusable("no trusted key signed this, or it was changed since")
         return self._still_trusted(signers)
 
     def _certified(
@@ -240,31 +233,31 @@ class _Verification:
     ) -> tuple[str, tuple[str, ...]]:
         """Return the signer and the names of trusted identities that match; raises `Unusable`."""
         if not self._identities:
-            raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
+            raise Unusable("signed by a certificate: no identity is trusted, only keys")
         try:
             from builder.trust.proof.certificates import CertifiedBundle  # noqa: PLC0415 - an extra
         except ImportError as error:
             missing = "keyless signatures need the extra [keyless] or cosign"
-            raise Unusable(KEYLESS, f"signed by a certificate: {missing}") from error
+            raise Unusable(f"signed by a certificate: {missing}") from error
         if len(envelope.signatures) != 1:
-            raise Unusable(MALFORMED, "a certificate, and not one signature")
+            raise Unusable("a certificate, and not one signature")
         certified = CertifiedBundle(bundle)
         name = f"{certified.subject[:_SHOWN]} ({certified.issuer[:_SHOWN]})"
         meant = [one for one in self._identities if one.is_of(certified.subject, certified.issuer)]
         if not meant:
-            raise Unusable(WRONG_KEY, f"signed by {name}, who is not trusted")
+            raise Unusable(f"signed by {name}, who is not trusted")
         signers, reasons = [], []
         for identity in meant:
             try:
                 time = certified.verify(envelope, identity.trusted_root)
             except Unusable as error:
-                reasons.append(error.reason)
+                reasons.append(str(error))
             else:
                 if time <= self._now + _SKEW:
                     signers.append(identity)
                 reasons.append(f"signed in the future, {time:%Y-%m-%d %H:%M} UTC")
         if not signers:
-            raise Unusable(WRONG_KEY, "; ".join(dict.fromkeys(reasons)))
+            raise Unusable("; ".join(dict.fromkeys(reasons)))
         return f"{certified.subject} ({certified.issuer})", self._still_trusted(signers)
 
     def _still_trusted(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
@@ -272,7 +265,7 @@ class _Verification:
         valid = [one for one in signers if one.until is None or self._now <= one.until]
         if not valid:
             ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)
-            raise Unusable(EXPIRED_KEY, f"the signer is trusted no more: {ended}")
+            raise Unusable(f"the signer is trusted no more: {ended}")
         return tuple(one.name for one in valid)
 
 
@@ -287,8 +280,8 @@ def _is_certified(bundle: Mapping[str, object]) -> bool:
 def _enveloped(bundle: Mapping[str, object]) -> dict[str, object]:
     """Return the DSSE envelope of a bundle; raises `Unusable`."""
     if bundle.get("mediaType") not in BUNDLES:
-        raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
+        raise Unusable("not a Sigstore bundle of a version from 0.1 to 0.3")
     envelope = bundle.get("dsseEnvelope")
     if not isinstance(envelope, dict):
-        raise Unusable(WRONG_TYPE, "the bundle has no DSSE envelope")
+        raise Unusable("the bundle has no DSSE envelope")
     return envelope
