@@ -91,8 +91,11 @@ def try_case(case: PolicyCase, policy: Policy | None) -> Tried:
 
 
 def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
-    """The cases in a folder, by name; raises `BadInput` with all that is wrong in any of them."""
-    files = sorted(file for file in _files(folder) if file.suffix in {".yaml", ".json"})
+    """Read the cases in a folder, by name; raises `BadInput` with every fault of all."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".json"})
+    except OSError as error:
+        raise BadInput(f"{folder}: no folder of cases ({error.strerror})") from error
     if not files:
         raise BadInput(f"{folder}: no case (*.yaml, *.json) in this folder")
     faults, cases = Faults(), list[PolicyCase]()
@@ -105,33 +108,20 @@ def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
     return tuple(cases)
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise BadInput(f"{folder}: no folder of cases ({error.strerror})") from error
-
-
 def case_of(node: Node, faults: Faults, *, name: str = "") -> PolicyCase:
-    """A case; whatever is wrong is noted, and the result is then not to be used."""
+    """Read a case; after a fault, which is noted, the result is not to be used."""
     table = Table(
         node,
         faults,
         required=("schema", "format", "now", "image", "proofs", "expected"),
-        optional=(
-            *("about", "reference", "policy"),
-            *("artifact", "host", "contract", "previous"),
-        ),
+        optional=("about", "reference", "policy", "artifact", "host", "contract", "previous"),
     )
     table.read("schema", exactly(SCHEMA), "")
     outcomes = mapping_of(one_of(RESULTS, "outcome"), key=one_of(RULES, "rule"))
-    policy: Policy | None = None
-    contract: Contract | None = None
-    previous: Previous | None = None
     return PolicyCase(
         name=name,
         about=table.read("about", text, ""),
-        policy=table.read("policy", policy_of, policy),
+        policy=table.read("policy", policy_of, None),
         expected=table.read("expected", outcomes, {}),
         gathered=Gathered(
             reference=table.read("reference", text, "registry.example/image:tag"),
@@ -141,8 +131,8 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> PolicyCase:
             artifact=table.read("artifact", any_text, ""),
             proofs=table.read("proofs", list_of(_proof), ()),
             host=table.read("host", _host, PulledFor()),
-            contract=table.read("contract", _contract, contract),
-            previous=table.read("previous", _previous, previous),
+            contract=table.read("contract", _contract, None),
+            previous=table.read("previous", _previous, None),
         ),
     )
 
@@ -152,11 +142,10 @@ def _proof(node: Node, faults: Faults) -> Claim:
     table = Table(node, faults, required=("kind",), optional=optional)
     kind = table.read("kind", one_of(KINDS, "kind of proof"), "")
     fault = table.read("fault", any_text, "")
-    nothing: Content | None = None
     contents: dict[str, Content | None] = {
-        "evidence": table.read("evidence", _evidence, nothing),
-        "provenance": table.read("provenance", _provenance, nothing),
-        "sbom": table.read("sbom", _bill, nothing),
+        "evidence": table.read("evidence", _evidence, None),
+        "provenance": table.read("provenance", _provenance, None),
+        "sbom": table.read("sbom", _bill, None),
     }
     for key, content in contents.items():
         entry = table.entry(key)

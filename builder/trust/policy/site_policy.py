@@ -131,7 +131,7 @@ _texts = list_of(text, distinct=True)
 
 
 def read_policy(path: Path) -> Policy:
-    """The policy in a file; raises `BadInput` with all that is wrong in it.
+    """Read the policy in a file; raises `BadInput` with every fault of it.
 
     The files of keys are named from the policy's folder, and must be there.
     """
@@ -144,14 +144,12 @@ def read_policy(path: Path) -> Policy:
 
 
 def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Policy:
-    """A policy; whatever is wrong is noted, and the result is then not to be used.
+    """Read a policy; after a fault, which is noted, the result is not to be used.
 
-    Whether the files of keys are there is looked at if the `folder` is given.
+    With a `folder`, files of keys that are missing in it are faults.
     """
-    optional = (
-        *("signatures", "evidence", "provenance", "sbom"),
-        *("identity", "host_contract", "rollback"),
-    )
+    optional = ["signatures", "evidence", "provenance", "sbom"]
+    optional += ["identity", "host_contract", "rollback"]
     provenance: RequiredProvenance | None = RequiredProvenance()
     bill: RequiredBill | None = RequiredBill()
     table = Table(node, faults, required=("schema", "keys"), optional=optional)
@@ -272,14 +270,12 @@ def _signatures(node: Node, faults: Faults) -> int:
 
 def _evidence(node: Node, faults: Faults) -> RequiredEvidence:
     optional = ("required", "own_checks", "max_age", "max_index_age", "emulated", "hosts")
-    any_age: dt.timedelta | None = None
     table = Table(node, faults, required=(), optional=optional)
-    nothing: tuple[str, ...] = ()
-    own = table.read("own_checks", _texts, nothing)
+    own = table.read("own_checks", _texts, None) or ()
     return RequiredEvidence(
         required=table.read("required", list_of(_check(own), distinct=True), ALWAYS_REQUIRED),
         max_age=table.read("max_age", _age, MAX_AGE),
-        max_index_age=table.read("max_index_age", _age, any_age),
+        max_index_age=table.read("max_index_age", _age, None),
         emulated=table.read("emulated", _choice(ACCEPTED, REFUSED), False),
         hosts=table.read("hosts", _hosts, RequiredHosts()),
     )

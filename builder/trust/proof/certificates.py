@@ -34,7 +34,7 @@ from sigstore_models.bundle.v1 import Bundle as BundleModel
 from sigstore_models.bundle.v1 import VerificationMaterial
 from sigstore_models.common.v1 import TimeRange
 from sigstore_models.rekor.v1 import TransparencyLogEntry
-from sigstore_models.trustroot.v1 import CertificateAuthority, TransparencyLogInstance
+from sigstore_models.trustroot.v1 import CertificateAuthority
 from sigstore_models.trustroot.v1 import TrustedRoot as TrustedRootModel
 
 from builder.model.exact_json import part
@@ -112,7 +112,6 @@ class CertifiedBundle:
         return max(times)
 
     def _with_entry(self, entry: TransparencyLogEntry, *, stamps: bool) -> Bundle:
-        """Return the bundle with one log entry, as sigstore takes it."""
         update: dict[str, object] = {"tlog_entries": [entry]}
         if not stamps:
             update["timestamp_verification_data"] = None
@@ -195,34 +194,25 @@ def _trusted_at(
         if isinstance(extension.value, kind)
         for promise in extension.value
     ]
-    certifiers = _authorities_at(root.certificate_authorities, times)
     update: dict[str, Sequence[object]] = {
-        "certificate_authorities": [one for one in certifiers if _has_issued(one, certificate)],
-        "timestamp_authorities": _authorities_at(root.timestamp_authorities, times),
-        "tlogs": _logs_at(root.tlogs, times),
-        "ctlogs": _logs_at(root.ctlogs, logged),
+        "certificate_authorities": [
+            authority
+            for authority in root.certificate_authorities
+            if _covers(authority.valid_for, times) and _has_issued(authority, certificate)
+        ],
+        "timestamp_authorities": [
+            # sigstore excludes the end itself, which belongs to the period.
+            authority.model_copy(update={"valid_for": TimeRange(start=authority.valid_for.start)})
+            for authority in root.timestamp_authorities
+            if _covers(authority.valid_for, times)
+        ],
+        "tlogs": [log for log in root.tlogs if _covers(log.public_key.valid_for, times)],
+        "ctlogs": [log for log in root.ctlogs if _covers(log.public_key.valid_for, logged)],
     }
     for name, lack in _LACKING.items():
         if getattr(root, name) and not update[name]:
             raise Unusable(f"{lack} that the trusted root names for that time")
     return TrustedRoot(root.model_copy(update=update))
-
-
-def _authorities_at(
-    authorities: Sequence[CertificateAuthority], times: Sequence[dt.datetime]
-) -> list[CertificateAuthority]:
-    """Return the trusted ones, without an end, which sigstore excludes."""
-    return [
-        authority.model_copy(update={"valid_for": TimeRange(start=authority.valid_for.start)})
-        for authority in authorities
-        if _covers(authority.valid_for, times)
-    ]
-
-
-def _logs_at(
-    logs: Sequence[TransparencyLogInstance], times: Sequence[dt.datetime]
-) -> list[TransparencyLogInstance]:
-    return [log for log in logs if _covers(log.public_key.valid_for, times)]
 
 
 def _covers(period: TimeRange | None, times: Sequence[dt.datetime]) -> bool:
