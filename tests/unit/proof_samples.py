@@ -84,15 +84,17 @@ def trusted(key: PrivateKey | None = None, **changes: Any) -> TrustedKey:
 
 
 def judged(
-    found: Sequence[ProofManifest], *keys: TrustedKey, digest: str = IMAGE.digest
+    manifests: Sequence[ProofManifest], *keys: TrustedKey, digest: str = IMAGE.digest
 ) -> VerifiedProof:
-    return verified(digest, found, keys or [trusted()], now=NOW)
+    return verified(digest, manifests, keys or [trusted()], now=NOW)
 
 
 def results(verdict: VerifiedProof) -> list[Attestation]:
     """The test results of a verdict, each payload once."""
     attestations = {
-        one.payload: one for one in verdict.attestations if one.predicate_type == TEST_RESULT
+        original.payload: original
+        for original in verdict.attestations
+        if original.predicate_type == TEST_RESULT
     }
     return list(attestations.values())
 
@@ -107,7 +109,9 @@ def kinds(verdict: VerifiedProof) -> list[str]:
     return sorted({kind_of(rejection.reason) for rejection in verdict.rejected})
 
 
-def rebuilt(one: ProofManifest, change: Mapping[str, Any]) -> ProofManifest:
+def rebuilt(original: ProofManifest, change: Mapping[str, Any]) -> ProofManifest:
     """A manifest with other keys, and the same blobs."""
-    manifest = {**json.loads(one.manifest), **change}
-    return ProofManifest(manifest=json.dumps(manifest).encode(), blobs=one.blobs, tag=one.tag)
+    manifest = {**json.loads(original.manifest), **change}
+    return ProofManifest(
+        manifest=json.dumps(manifest).encode(), blobs=original.blobs, tag=original.tag
+    )

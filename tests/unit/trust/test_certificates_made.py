@@ -68,9 +68,9 @@ def identity(glob: str = SUBJECT, issuer: str = ISSUER, roots: Any = None) -> Tr
 def counted(judgement: VerifiedProof) -> int:
     """How many signatures a policy counts."""
     proofs = tuple(
-        Claim(kind=SIGNATURE, subjects=(DIGEST,), key=key, signer=found.signer)
-        for found in judgement.signatures
-        for key in found.keys
+        Claim(kind=SIGNATURE, subjects=(DIGEST,), key=key, signer=vouched.signer)
+        for vouched in judgement.signatures
+        for key in vouched.keys
     )
     image = Image(digest=DIGEST, architecture="x86_64", asked="x86_64")
     gathered = Gathered(reference="", format="oci", now=SIGNED, image=image, proofs=proofs)
@@ -90,8 +90,8 @@ def refusal(judgement: VerifiedProof) -> str:
 def test_a_bundle_is_accepted(site: Authority) -> None:
     judgement = verdict(site.bundle(LOG), trusted=[identity(roots=site.roots(LOG))])
     assert (counted(judgement), judgement.rejected) == (1, ())
-    [found] = judgement.signatures
-    assert (found.signer, found.keys) == (f"{SUBJECT} ({ISSUER})", (f"{SUBJECT} ({ISSUER})",))
+    [vouched] = judgement.signatures
+    assert (vouched.signer, vouched.keys) == (f"{SUBJECT} ({ISSUER})", (f"{SUBJECT} ({ISSUER})",))
 
 
 IMAGES = "https://git.example/site/images"

@@ -36,10 +36,10 @@ def test_a_case_is_judged_as_it_says(case: PolicyCase) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_refusal_says_what_can_be_done(case: PolicyCase) -> None:
-    for one in try_case(case, None).rulings:
-        assert one.reason
-        assert bool(one.fix) == (one.result == REFUSED)
-        assert "\n" not in one.reason
+    for ruling in try_case(case, None).rulings:
+        assert ruling.reason
+        assert bool(ruling.fix) == (ruling.result == REFUSED)
+        assert "\n" not in ruling.reason
 
 
 def test_what_is_told_of_all_cases() -> None:
@@ -78,7 +78,7 @@ def fixes_of(*proofs: Claim, policy: Policy | None = None) -> dict[str, str]:
         reference="registry.example/tool:1", format="oci", now=now, image=ABOUT, proofs=proofs
     )
     judged = judge(policy or Policy(keys=()), gathered)
-    return {one.rule: one.fix for one in judged.refused if one.rule in OF_PROOF}
+    return {ruling.rule: ruling.fix for ruling in judged.refused if ruling.rule in OF_PROOF}
 
 
 def test_an_unsigned_image_wants_a_signature_and_nothing_else() -> None:

@@ -74,7 +74,7 @@ SAID = (
 
 
 @pytest.mark.parametrize(
-    ("required", "said"),
+    ("required", "message"),
     [
         ("[formats-equals]", 'did you mean "formats-equal"?'),
         ("[formats-equal, enviroment]", 'did you mean "environment"?'),
@@ -84,14 +84,14 @@ SAID = (
     ],
 )
 def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
-    required: str, said: str, tmp_path: Path
+    required: str, message: str, tmp_path: Path
 ) -> None:
     """Every image would be refused, as one in which it was never run."""
     (tmp_path / "site.pub").write_bytes(generated().public.pem)
     policy = tmp_path / "policy.yaml"
     text = f"schema: build-images/policy/v1\nkeys: [site.pub]\nevidence:\n  required: {required}\n"
     policy.write_text(text)
-    with pytest.raises(BadInput, match=re.escape(said)) as caught:
+    with pytest.raises(BadInput, match=re.escape(message)) as caught:
         read_policy(policy)
     assert f"{policy}:4: evidence.required[" in str(caught.value)
     own = "[my-check, enviroment, mpj, formats-equals, gpu-computes]"
@@ -101,7 +101,7 @@ def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
 
 def test_the_checks_that_are_known_are_those_that_there_are() -> None:
     shipped = {*yaml.safe_load((ROOT / "tests/images/checks.yaml").read_text())["checks"]}
-    launched = {f"mpi-{way}-{one}" for way in ("hybrid", "bind") for one in LAUNCHERS}
+    launched = {f"mpi-{way}-{entry}" for way in ("hybrid", "bind") for entry in LAUNCHERS}
     harness = {EQUALITY_CHECK, ENVIRONMENT_CHECK, HARNESS_CHECK, WITHHELD_CHECK}
     assert {*CHECK_NAMES} == shipped | launched | harness
 
@@ -117,7 +117,7 @@ def test_a_key_alone_is_a_policy() -> None:
 
 def test_everything_is_read() -> None:
     policy = read_policy(POLICIES / "everything.yaml")
-    assert [one.name for one in policy.keys] == ["site.pub", "security.pub"]
+    assert [entry.name for entry in policy.keys] == ["site.pub", "security.pub"]
     assert policy.signatures == 2
     assert policy.keys[0].until is None
     assert policy.keys[1].until == dt.datetime.combine(
@@ -156,15 +156,17 @@ def faults_of(text: str, tmp_path: Path) -> dict[str, tuple[int, str]]:
     path.write_text(text)
     with pytest.raises(BadInput) as raised:
         read_policy(path)
-    return {one.key: (one.line, f"{one.problem} {one.valid}") for one in raised.value.faults}
+    return {
+        entry.key: (entry.line, f"{entry.problem} {entry.valid}") for entry in raised.value.faults
+    }
 
 
 def test_every_fault_is_reported_at_its_place(tmp_path: Path) -> None:
-    found = faults_of(FAULTS, tmp_path)
+    result = faults_of(FAULTS, tmp_path)
     for line, key, words in SAID:
-        assert found[key][0] == line
-        assert words in found[key][1], (key, found[key])
-    assert len(found) == len(SAID)
+        assert result[key][0] == line
+        assert words in result[key][1], (key, result[key])
+    assert len(result) == len(SAID)
 
 
 def test_what_is_told_of_all_faults(tmp_path: Path) -> None:
@@ -250,18 +252,18 @@ def test_an_identity_is_read_and_named_once(
 ) -> None:
     suite = lzma.decompress((ROOT / "tests/data/sigstore/conformance.json.xz").read_bytes())
     (tmp_path / "roots.json").write_text(json.loads(suite)["roots"]["production"])
-    one = '{identity: "https://a/*", issuer: "https://b", roots: roots.json, until: "2027-12-31"}'
+    entry = '{identity: "https://a/*", issuer: "https://b", roots: roots.json, until: "2027-12-31"}'
     path = tmp_path / "policy.yaml"
-    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}]\n")
-    [found] = read_policy(path).keys
-    assert found == Identity(
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{entry}]\n")
+    [result] = read_policy(path).keys
+    assert result == Identity(
         name="https://a/*",
         issuer="https://b",
         roots=tmp_path / "roots.json",
         until=dt.datetime.combine(dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc),
     )
-    again = one.replace(', until: "2027-12-31"', "")
-    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}, {again}]\n")
+    again = entry.replace(', until: "2027-12-31"', "")
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{entry}, {again}]\n")
     argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(path)]
     assert main(argv) == 2
     assert "identity https://a/*: the same key as https://a/*" in capsys.readouterr().err

@@ -56,28 +56,28 @@ from builder.trust.proof.verification import TrustedKey, verified
 
 def by_cosign() -> tuple[str, list[ProofManifest]]:
     """An image's digest, and what cosign attached to it."""
-    found = json.loads((VECTORS / "attached.json").read_text())
-    return digest_of(found["image"].encode()), [
+    proof = json.loads((VECTORS / "attached.json").read_text())
+    return digest_of(proof["image"].encode()), [
         ProofManifest(
-            manifest=one["manifest"].encode(),
-            blobs={digest: text.encode() for digest, text in one["blobs"].items()},
-            tag=one["tag"],
+            manifest=item["manifest"].encode(),
+            blobs={digest: text.encode() for digest, text in item["blobs"].items()},
+            tag=item["tag"],
         )
-        for one in found["attached"]
+        for item in proof["attached"]
     ]
 
 
 def test_what_we_make_we_accept_in_both_formats() -> None:
     verdict = judged(attached(evidence()))
     assert verdict.rejected == ()
-    assert [(one.format, one.keys) for one in verdict.signatures] == [
+    assert [(item.format, item.keys) for item in verdict.signatures] == [
         ("bundle", ("site",)),
         ("classic", ("site",)),
     ]
     assert verdict.signatures[1].reference == REFERENCE
-    assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    [found] = results(verdict)
-    assert (found.payload, member(found.statement, "predicate", "passedTests")) == (
+    assert [item.format for item in verdict.attestations] == ["bundle", "classic"]
+    [proof] = results(verdict)
+    assert (proof.payload, member(proof.statement, "predicate", "passedTests")) == (
         evidence(),
         ["libraries"],
     )
@@ -88,45 +88,49 @@ def test_the_same_key_and_statements_give_the_same_bytes() -> None:
 
 
 def test_what_cosign_made_we_accept() -> None:
-    digest, found = by_cosign()
+    digest, proof = by_cosign()
     key = TrustedKey(key=public_key(str(VECTORS / "cosign.pub"), {}), name="cosign")
-    verdict = verified(digest, found, [key], now=NOW)
-    assert [one.format for one in verdict.signatures] == ["bundle", "classic"]
-    assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    assert {member(one.statement, "predicate", "result") for one in results(verdict)} == {"PASSED"}
+    verdict = verified(digest, proof, [key], now=NOW)
+    assert [item.format for item in verdict.signatures] == ["bundle", "classic"]
+    assert [item.format for item in verdict.attestations] == ["bundle", "classic"]
+    assert {member(item.statement, "predicate", "result") for item in results(verdict)} == {
+        "PASSED"
+    }
     assert kinds(verdict) == [WRONG_KEY]  # those of the other key
 
 
 def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
     """cosign signs attestations with the variant Ed25519ph, which is not accepted."""
-    digest, found = by_cosign()
+    digest, proof = by_cosign()
     key = TrustedKey(key=public_key(str(VECTORS / "ed25519.pub"), {}), name="ed25519")
-    verdict = verified(digest, found, [key], now=NOW)
+    verdict = verified(digest, proof, [key], now=NOW)
     assert len(verdict.rejected) + len(verdict.signatures) + len(verdict.attestations) == 8
     assert kinds(verdict) == [WRONG_KEY]
 
 
 def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
-    digest, found = by_cosign()
+    digest, proof = by_cosign()
     image = BlobDescriptor(media_type=IMAGE.media_type, digest=digest, size=431)
-    before = {one.tag: one for one in found if one.tag}
-    made = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=before)
-    for one in made:
-        if one.tag:
-            layers = layers_of(one.manifest)
-            assert layers[: len(layers_of(before[one.tag].manifest))] == layers_of(
-                before[one.tag].manifest
+    before = {item.tag: item for item in proof if item.tag}
+    manifests = proofs(
+        image, [evidence(digest)], our_key(), reference="r", created="", before=before
+    )
+    for item in manifests:
+        if item.tag:
+            layers = layers_of(item.manifest)
+            assert layers[: len(layers_of(before[item.tag].manifest))] == layers_of(
+                before[item.tag].manifest
             )
-    again = {one.tag: one for one in made if one.tag}
+    again = {item.tag: item for item in manifests if item.tag}
     twice = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=again)
-    assert [one.manifest for one in twice] == [one.manifest for one in made]
+    assert [item.manifest for item in twice] == [item.manifest for item in manifests]
 
 
 def test_what_is_no_proof_at_the_tag_is_not_replaced() -> None:
     tag = signature_tag(IMAGE.digest)
-    there = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
+    existing = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
     with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
-        proofs(IMAGE, [], our_key(), reference="r", created="", before=there)
+        proofs(IMAGE, [], our_key(), reference="r", created="", before=existing)
 
 
 def test_the_tags_are_cosigns() -> None:
@@ -148,7 +152,7 @@ def test_another_key_vouches_for_nothing() -> None:
 def test_one_of_several_keys_is_enough_and_is_named() -> None:
     other = dataclasses.replace(trusted(other_key()), name="other")
     verdict = judged(attached(evidence()), other, trusted())
-    assert {one.keys for one in verdict.attestations} == {("site",)}
+    assert {item.keys for item in verdict.attestations} == {("site",)}
 
 
 def test_no_key_vouches_for_nothing() -> None:
@@ -167,18 +171,18 @@ def test_a_key_that_is_trusted_no_more() -> None:
 def test_the_proof_of_another_image() -> None:
     """Also where its manifests are copied to the tags of this one."""
     image = dataclasses.replace(IMAGE, digest=OTHER)
-    there = attached(evidence(OTHER), image=image)
-    moved = [rebuilt(one, {} if one.tag else {"subject": IMAGE.as_json}) for one in there]
-    for found in (there, moved):
-        verdict = judged(found)
+    existing = attached(evidence(OTHER), image=image)
+    moved = [rebuilt(item, {} if item.tag else {"subject": IMAGE.as_json}) for item in existing]
+    for proof in (existing, moved):
+        verdict = judged(proof)
         assert (verdict.signatures, verdict.attestations) == ((), ())
         assert kinds(verdict) == [OTHER_SUBJECT]
         assert len(verdict.rejected) == 4
 
 
 def test_what_refers_to_another_image_does_not_count() -> None:
-    found = [rebuilt(one, {"subject": {**IMAGE.as_json, "digest": OTHER}}) for one in attached()]
-    assert kinds(judged(found)) == [OTHER_SUBJECT]
+    proof = [rebuilt(item, {"subject": {**IMAGE.as_json, "digest": OTHER}}) for item in attached()]
+    assert kinds(judged(proof)) == [OTHER_SUBJECT]
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -186,27 +190,29 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def test_a_changed_bit_anywhere_in_a_blob_is_found() -> None:
-    for one in attached(evidence()):
-        for layer in layers_of(one.manifest):
-            data = one.blobs[layer.digest]
+    for item in attached(evidence()):
+        for layer in layers_of(item.manifest):
+            data = item.blobs[layer.digest]
             for at in range(0, len(data), 7):
-                blobs = {**one.blobs, layer.digest: flipped(data, at)}
-                verdict = judged([dataclasses.replace(one, blobs=blobs)])
+                blobs = {**item.blobs, layer.digest: flipped(data, at)}
+                verdict = judged([dataclasses.replace(item, blobs=blobs)])
                 assert (verdict.signatures, verdict.attestations) == ((), ())
                 assert kinds(verdict) == [MALFORMED]
 
 
 def test_a_changed_bit_never_makes_another_statement() -> None:
     """The manifest is made anew for the changed blob, as one who owns the registry would."""
-    [one] = [one for one in attached(evidence()) if one.tag == attestation_tag(IMAGE.digest)]
-    [layer] = layers_of(one.manifest)
-    data, accepted = one.blobs[layer.digest], 0
+    [item] = [item for item in attached(evidence()) if item.tag == attestation_tag(IMAGE.digest)]
+    [layer] = layers_of(item.manifest)
+    data, accepted = item.blobs[layer.digest], 0
     for at in range(0, len(data), 3):
         changed = flipped(data, at)
         digest = digest_of(changed)
         descriptor = {**layer.as_json, "digest": digest}
-        found = dataclasses.replace(rebuilt(one, {"layers": [descriptor]}), blobs={digest: changed})
-        verdict = judged([found])
+        proof = dataclasses.replace(
+            rebuilt(item, {"layers": [descriptor]}), blobs={digest: changed}
+        )
+        verdict = judged([proof])
         assert len(verdict.attestations) + len(verdict.rejected) == 1
         for attestation in verdict.attestations:
             assert attestation.payload == evidence()
@@ -215,8 +221,8 @@ def test_a_changed_bit_never_makes_another_statement() -> None:
 
 
 def test_a_blob_that_is_missing() -> None:
-    [one] = [dataclasses.replace(one, blobs={}) for one in attached() if not one.tag]
-    assert "is missing" in judged([one]).rejected[0].reason
+    [item] = [dataclasses.replace(item, blobs={}) for item in attached() if not item.tag]
+    assert "is missing" in judged([item]).rejected[0].reason
 
 
 def changed_bundle(change: Callable[[dict[str, Any]], object]) -> VerifiedProof:
@@ -229,41 +235,43 @@ def changed_bundle(change: Callable[[dict[str, Any]], object]) -> VerifiedProof:
 
 
 BUNDLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another media type": (lambda one: one.update(mediaType="x"), WRONG_TYPE),
-    "no envelope": (lambda one: one.pop("dsseEnvelope"), WRONG_TYPE),
-    "an envelope that is a list": (lambda one: one.update(dsseEnvelope=[]), WRONG_TYPE),
+    "another media type": (lambda item: item.update(mediaType="x"), WRONG_TYPE),
+    "no envelope": (lambda item: item.pop("dsseEnvelope"), WRONG_TYPE),
+    "an envelope that is a list": (lambda item: item.update(dsseEnvelope=[]), WRONG_TYPE),
     "a message signature": (
-        lambda one: one.update(messageSignature=one.pop("dsseEnvelope")),
+        lambda item: item.update(messageSignature=item.pop("dsseEnvelope")),
         WRONG_TYPE,
     ),
     "a certificate": (
-        lambda one: one.update(verificationMaterial={"certificate": {"rawBytes": "AAAA"}}),
+        lambda item: item.update(verificationMaterial={"certificate": {"rawBytes": "AAAA"}}),
         KEYLESS,
     ),
     "another payload type": (
-        lambda one: one["dsseEnvelope"].update(payloadType="text/plain"),
+        lambda item: item["dsseEnvelope"].update(payloadType="text/plain"),
         WRONG_TYPE,
     ),
-    "no signatures": (lambda one: one["dsseEnvelope"].update(signatures=[]), MALFORMED),
+    "no signatures": (lambda item: item["dsseEnvelope"].update(signatures=[]), MALFORMED),
     "too many signatures": (
-        lambda one: one["dsseEnvelope"].update(signatures=one["dsseEnvelope"]["signatures"] * 17),
+        lambda item: item["dsseEnvelope"].update(
+            signatures=item["dsseEnvelope"]["signatures"] * 17
+        ),
         MALFORMED,
     ),
     "a signature that is a text": (
-        lambda one: one["dsseEnvelope"].update(signatures=["x"]),
+        lambda item: item["dsseEnvelope"].update(signatures=["x"]),
         MALFORMED,
     ),
     "a signature that is not Base64": (
-        lambda one: one["dsseEnvelope"].update(signatures=[{"sig": "é"}]),
+        lambda item: item["dsseEnvelope"].update(signatures=[{"sig": "é"}]),
         MALFORMED,
     ),
     "an empty signature": (
-        lambda one: one["dsseEnvelope"].update(signatures=[{"sig": ""}]),
+        lambda item: item["dsseEnvelope"].update(signatures=[{"sig": ""}]),
         WRONG_KEY,
     ),
-    "no payload": (lambda one: one["dsseEnvelope"].pop("payload"), MALFORMED),
+    "no payload": (lambda item: item["dsseEnvelope"].pop("payload"), MALFORMED),
     "another payload": (
-        lambda one: one["dsseEnvelope"].update(payload=base64.b64encode(b"{}").decode()),
+        lambda item: item["dsseEnvelope"].update(payload=base64.b64encode(b"{}").decode()),
         WRONG_KEY,
     ),
 }
@@ -335,15 +343,15 @@ SIMPLE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("change", "kind"), SIMPLE.values(), ids=SIMPLE)
 def test_a_classic_signature_that_says_something_else(change: dict[str, Any], kind: str) -> None:
-    [one] = [one for one in attached() if one.tag]
-    [layer] = layers_of(one.manifest)
-    claim = json.loads(one.blobs[layer.digest])
+    [item] = [item for item in attached() if item.tag]
+    [layer] = layers_of(item.manifest)
+    claim = json.loads(item.blobs[layer.digest])
     payload = json.dumps({**claim, "critical": {**claim["critical"], **change}}).encode()
     notes = {attachments.SIGNATURE_NOTE: base64.b64encode(our_key().sign(payload)).decode()}
     digest = digest_of(payload)
     layers = [{**layer.as_json, "digest": digest, "size": len(payload), "annotations": notes}]
-    found = dataclasses.replace(rebuilt(one, {"layers": layers}), blobs={digest: payload})
-    verdict = judged([found])
+    proof = dataclasses.replace(rebuilt(item, {"layers": layers}), blobs={digest: payload})
+    verdict = judged([proof])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
@@ -357,8 +365,8 @@ MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("change", "kind"), MANIFESTS.values(), ids=MANIFESTS)
 def test_a_manifest_that_is_none(change: dict[str, Any], kind: str) -> None:
-    [one] = [one for one in attached() if not one.tag]
-    verdict = judged([rebuilt(one, change)])
+    [item] = [item for item in attached() if not item.tag]
+    verdict = judged([rebuilt(item, change)])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
@@ -376,25 +384,25 @@ LAYERS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("change", "kind"), LAYERS.values(), ids=LAYERS)
 def test_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
-    [one] = [one for one in attached() if not one.tag]
-    [layer] = layers_of(one.manifest)
-    verdict = judged([rebuilt(one, {"layers": [{**layer.as_json, **change}]})])
+    [item] = [item for item in attached() if not item.tag]
+    [layer] = layers_of(item.manifest)
+    verdict = judged([rebuilt(item, {"layers": [{**layer.as_json, **change}]})])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../x", "md5:00", "sha256:" + "A" * 64, None])
 def test_no_other_digest_is_asked_for(digest: str | None) -> None:
     """Clients make addresses and paths of what `layers_of` gives."""
-    [one] = [one for one in attached() if not one.tag]
-    [layer] = layers_of(one.manifest)
+    [item] = [item for item in attached() if not item.tag]
+    [layer] = layers_of(item.manifest)
     with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
-        layers_of(rebuilt(one, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
+        layers_of(rebuilt(item, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
 
 
 def test_manifests_of_other_things_are_passed_over() -> None:
     other = {"schemaVersion": 2, "layers": [{"mediaType": "x", "digest": "y", "size": 1 << 40}]}
-    found = ProofManifest(manifest=json.dumps(other).encode(), blobs={})
-    assert judged([found, *attached()]).rejected == ()
+    proof = ProofManifest(manifest=json.dumps(other).encode(), blobs={})
+    assert judged([proof, *attached()]).rejected == ()
 
 
 def test_of_too_many_attachments_the_rest_is_not_read() -> None:
@@ -412,7 +420,7 @@ def test_of_too_many_claims_the_rest_is_not_read() -> None:
     many = rebuilt(attached()[0], {"layers": layers})
     verdict = judged([many] * (attachments.MAX_CLAIMS // len(layers) + 1))
     assert len(verdict.signatures) == attachments.MAX_CLAIMS
-    assert [kind_of(one.reason) for one in verdict.rejected] == [TOO_LARGE]
+    assert [kind_of(item.reason) for item in verdict.rejected] == [TOO_LARGE]
 
 
 @pytest.mark.parametrize("filler", ["[]", "{}", "0"])
@@ -422,15 +430,15 @@ def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.Mo
     sound = json.loads(bundled(envelope, our_key().public))
     text = ",".join([filler] * 5 * attachments.MOST_VALUES)
     content = json.dumps({**sound, "more": 0}).replace('"more": 0', f'"more": [{text}]').encode()
-    made = bundle(IMAGE, content, TEST_RESULT, created="")
+    manifests = bundle(IMAGE, content, TEST_RESULT, created="")
     loads = json.loads
 
-    def only_small(given: str, **more: Any) -> Any:
-        assert len(given) < len(text)
-        return loads(given, **more)
+    def only_small(document: str, **more: Any) -> Any:
+        assert len(document) < len(text)
+        return loads(document, **more)
 
     monkeypatch.setattr("builder.model.exact_json.json.loads", only_small)
-    verdict = judged([made])
+    verdict = judged([manifests])
     assert (verdict.attestations, kinds(verdict)) == ((), [MALFORMED])
 
 
@@ -442,10 +450,11 @@ def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:
 
 def test_several_attestations_lie_in_one_classic_manifest() -> None:
     sealed = [
-        statements.sealed_envelope(evidence(result=one), our_key()) for one in ("PASSED", "FAILED")
+        statements.sealed_envelope(evidence(result=item), our_key())
+        for item in ("PASSED", "FAILED")
     ]
     verdict = judged([classic_attestations(IMAGE.digest, sealed)])
-    assert [member(one.statement, "predicate", "result") for one in verdict.attestations] == [
+    assert [member(item.statement, "predicate", "result") for item in verdict.attestations] == [
         "PASSED",
         "FAILED",
     ]
@@ -475,12 +484,12 @@ ODD += ["x" * 1000, 10**4000]
 @pytest.mark.parametrize("index", range(4))
 def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) -> None:
     """Every place of a manifest and of its payload in turn, with every odd value."""
-    one = attached(evidence())[index]
-    [layer] = layers_of(one.manifest)
-    payload = json.loads(one.blobs[layer.digest])
-    manifest = json.loads(one.manifest)
-    found = [
-        ProofManifest(manifest=text, blobs=one.blobs, tag=one.tag)
+    item = attached(evidence())[index]
+    [layer] = layers_of(item.manifest)
+    payload = json.loads(item.blobs[layer.digest])
+    manifest = json.loads(item.manifest)
+    proof = [
+        ProofManifest(manifest=text, blobs=item.blobs, tag=item.tag)
         for path in places(manifest)
         for new in ODD
         if (text := json.dumps(replaced(manifest, path, new)).encode())
@@ -489,9 +498,9 @@ def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) 
         for new in ODD:
             content = json.dumps(replaced(payload, path, new)).encode()
             descriptor = {**layer.as_json, "digest": digest_of(content), "size": len(content)}
-            changed = rebuilt(one, {"layers": [descriptor]})
-            found.append(dataclasses.replace(changed, blobs={digest_of(content): content}))
-    for each in found:
+            changed = rebuilt(item, {"layers": [descriptor]})
+            proof.append(dataclasses.replace(changed, blobs={digest_of(content): content}))
+    for each in proof:
         verdict = judged([each])
         assert all(said.payload == evidence() for said in verdict.attestations)
         assert all(said.reason.isprintable() for said in verdict.rejected)

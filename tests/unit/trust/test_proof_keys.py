@@ -52,18 +52,18 @@ def test_cosigns_own_pair(name: str) -> None:
 
 def test_the_fingerprint_is_that_of_openssl() -> None:
     """openssl pkey -pubin -in cosign.pub -outform DER | sha256sum"""
-    found = public_key(str(VECTORS / "cosign.pub"), {})
-    assert found.fingerprint == base64.b64decode(found.hint).hex()
+    result = public_key(str(VECTORS / "cosign.pub"), {})
+    assert result.fingerprint == base64.b64decode(result.hint).hex()
     der = base64.b64decode("".join((VECTORS / "cosign.pub").read_text().splitlines()[1:-1]))
-    assert found.fingerprint == hashlib.sha256(der).hexdigest()
+    assert result.fingerprint == hashlib.sha256(der).hexdigest()
 
 
 @pytest.mark.parametrize(
     "key", [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()]
 )
 def test_a_plain_key_from_the_environment(key: Key) -> None:
-    found = private_key("env://CI_KEY", {"CI_KEY": pem(key)})
-    assert found.public.verifies(found.sign(b"data"), b"data")
+    result = private_key("env://CI_KEY", {"CI_KEY": pem(key)})
+    assert result.public.verifies(result.sign(b"data"), b"data")
 
 
 def test_a_cosign_key_from_the_environment() -> None:
@@ -116,9 +116,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
-def test_a_private_key_that_is_refused(text: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said) as caught:
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_private_key_that_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
         private_key("env://CI_KEY", {**SECRET, "CI_KEY": text})
     assert "env://CI_KEY" in str(caught.value)
     assert PASSWORD not in str(caught.value)
@@ -177,10 +177,10 @@ PUBLIC = {
 }
 
 
-@pytest.mark.parametrize(("data", "said"), PUBLIC.values(), ids=PUBLIC)
-def test_a_public_key_that_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("data", "message"), PUBLIC.values(), ids=PUBLIC)
+def test_a_public_key_that_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(data)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         public_key(str(tmp_path / "key"), {})
 
 
@@ -240,30 +240,30 @@ class FakeKeyless(Processes):
 
     def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
         self.command = [str(word) for word in argv]
-        given = dict(itertools.pairwise(self.command))
-        payload = Path(given["--statement"]).read_bytes()
+        options = dict(itertools.pairwise(self.command))
+        payload = Path(options["--statement"]).read_bytes()
         envelope = statements.sealed_envelope(payload, generated())
         value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
-        Path(given["--bundle"]).write_text(json.dumps(value))
+        Path(options["--bundle"]).write_text(json.dumps(value))
         return Completed(argv=tuple(self.command), returncode=0)
 
 
 def test_without_a_key_cosign_signs_statements() -> None:
     cosign = FakeKeyless()
-    made = keyless_attestations(IMAGE, [evidence()], cosign, created="")
-    assert [one.artifact_type for one in made] == [BUNDLE]
+    attested = keyless_attestations(IMAGE, [evidence()], cosign, created="")
+    assert [one.artifact_type for one in attested] == [BUNDLE]
     assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
     assert "--key" not in cosign.command
 
 
 def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
     other = statements.sealed_envelope(evidence(OTHER), generated()).as_json
-    for changes, said in (
+    for changes, message in (
         ({"mediaType": "x"}, "does not hold what was to be signed"),
         ({"dsseEnvelope": other}, "does not hold what was to be signed"),
         ({"dsseEnvelope": None}, "the payload's type is None"),
     ):
-        with pytest.raises(StepFailed, match=said):
+        with pytest.raises(StepFailed, match=message):
             keyless_attestations(IMAGE, [evidence()], FakeKeyless(**changes), created="")
     with pytest.raises(BadInput, match="about another image"):
         keyless_attestations(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
@@ -272,8 +272,8 @@ def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
 
 
 def test_a_local_key_needs_no_program() -> None:
-    found = signer_of(str(private_file("cosign")), SECRET, Processes(), path="/nowhere")
-    assert found.public.pem == our_key().public.pem
+    result = signer_of(str(private_file("cosign")), SECRET, Processes(), path="/nowhere")
+    assert result.public.pem == our_key().public.pem
 
 
 @pytest.mark.parametrize("uri", ["pkcs11:token=site;object=key", "awskms:///alias/key"])
