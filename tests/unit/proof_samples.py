@@ -47,7 +47,7 @@ OTHER_SUBJECT, WRONG_TYPE = "other subject", "wrong payload type"
 KINDS = {
     TOO_LARGE: "are read$|the rest was not read|the bundle has (too many|more than)",
     WRONG_KEY: "no trusted key|who is not trusted|in no log",
-    EXPIRED_KEY: "trusted no more",
+    EXPIRED_KEY: "no longer trusted",
     KEYLESS: "signed by a certificate",
     OTHER_SUBJECT: "about another image|signature is of|manifest refers to",
     WRONG_TYPE: "payload's type|not a Sigstore bundle|no DSSE|not an in-toto|payload is not a c",

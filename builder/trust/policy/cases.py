@@ -83,7 +83,7 @@ def try_case(case: PolicyCase, policy: Policy | None) -> Tried:
     rulings = judge(chosen, case.gathered).rulings
     results = {one.rule: one for one in rulings}
     wrong = tuple(
-        f"{rule}: expected {result}, and it is {results[rule].result}: {results[rule].reason}"
+        f"{rule}: expected {result}, got {results[rule].result}: {results[rule].reason}"
         for rule, result in case.expected.items()
         if results[rule].result != result
     )
@@ -150,9 +150,11 @@ def _proof(node: Node, faults: Faults) -> Claim:
     for key, content in contents.items():
         entry = table.entry(key)
         if key == kind and content is None and not fault:
-            faults.add(node.where, f"what the {kind} says is missing", f"write it under {kind}")
+            faults.add(
+                node.where, f"the content of the {kind} is missing", f"write it under {kind}"
+            )
         elif key != kind and entry is not None:
-            faults.add(entry.where, f"this is no part of a proof of the kind {kind}")
+            faults.add(entry.where, f"not allowed in a proof of the kind {kind}")
     return Claim(
         kind=kind,
         subjects=table.read("subjects", _texts, ()),
@@ -171,7 +173,7 @@ def _time(node: Node, faults: Faults) -> dt.datetime:
         return time_of(value) if value else _NEVER
     except ValueError:
         valid = 'valid: ISO 8601 with a zone, in quotes: "2026-11-21T12:00:00+00:00"'
-        faults.add(node.where, f'"{value}" is no time', valid)
+        faults.add(node.where, f'not a time: "{value}"', valid)
         return _NEVER
 
 

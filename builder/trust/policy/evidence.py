@@ -154,7 +154,7 @@ def _other_class(run: Evidence, hosts: RequiredHosts, gathered: Gathered) -> str
     same, required = hosts.capabilities is None, hosts.capabilities
     capabilities = gathered.host.capabilities if same else required
     if capabilities is None:
-        return "is to be from a GPU like this host's, which is not known"
+        return "must be from a GPU like this host's, which is unknown"
     if required != () and not {*capabilities} & {*run.capabilities}:
         return f"is not from a GPU of {_shown(capabilities)}"
     programs = (

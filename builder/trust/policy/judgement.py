@@ -23,8 +23,8 @@ from builder.trust.policy.records import (
 from builder.trust.policy.rules import day_of, short
 from builder.trust.policy.site_policy import Policy
 
-_ON_PURPOSE = "name it by digest, or say rollback: accepted, if it is meant"
-WITHOUT_DIGESTS = "say rollback: accepted in the policy, if it is meant"  # where tags alone name it
+_ON_PURPOSE = "name it by digest, or set rollback: accepted, if intended"
+WITHOUT_DIGESTS = "set rollback: accepted in the policy, if intended"  # where tags alone name it
 
 
 def rollback(policy: Policy, gathered: Gathered) -> Ruling:
@@ -42,7 +42,7 @@ def rollback(policy: Policy, gathered: Gathered) -> Ruling:
 def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Ruling:
     for kind in ("provenance", "created", "evidence"):
         if kind in last.times and kind not in now:
-            reason = f"the image at the last pull had a time by its {kind}, and this one has none"
+            reason = f"the image at the last pull had a time by its {kind}, but this one has none"
             return refused(rule, reason, _ON_PURPOSE)
         if kind not in last.times or now[kind] == last.times[kind]:
             continue
@@ -51,7 +51,7 @@ def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Rulin
             return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
         reason = f"older than at the last pull, by its {kind}: {day_of(now[kind])}"
         return refused(rule, reason, _ON_PURPOSE)
-    reason = f"another image than at the last pull ({short(last.digest)}), and nothing says which "
+    reason = f"another image than at the last pull ({short(last.digest)}), and no time shows which "
     return refused(rule, reason + "is newer", _ON_PURPOSE)
 
 
@@ -87,7 +87,7 @@ def package_index(policy: Policy, gathered: Gathered) -> Ruling:
         return not_asked(rule, "there is no evidence that counts")
     known = [run.packages for run in runs if run.packages]
     if not known:
-        return refused(rule, "no evidence says how old the image's package indices are", _FIX)
+        return refused(rule, "no evidence states how old the image's package indices are", _FIX)
     most = counted(limit.days, "day")
     date, behind = min(index.date for index in known), max(index.behind_days for index in known)
     shown = f"{date.date().isoformat()}, {counted((gathered.now - date).days, 'day')} ago"

@@ -42,7 +42,7 @@ _SHOWN = 5
 _NO_EVIDENCE = "there is no evidence that counts"
 _ASK = "ask whoever published the image"
 _NAME_KEY = "name the key that signed it under keys, if you trust it"
-_RENAMED = "say identity: ignored, if this registry is to name images otherwise"
+_RENAMED = "set identity: ignored, if this registry may use other names"
 
 
 def identity(policy: Policy, gathered: Gathered) -> Ruling:
@@ -64,13 +64,13 @@ def identity(policy: Policy, gathered: Gathered) -> Ruling:
     tags = [source.tag for source in built if source.recipe == name]
     if not tags:
         others = _listed(list(dict.fromkeys(f"{source.recipe} {source.tag}" for source in built)))
-        return refused(rule, f"asked for {name}, and this is {others}", _RENAMED)
+        return refused(rule, f"requested {name}, but this is {others}", _RENAMED)
     itself = f"{name} {tag if tag in tags else tags[0]}"
     if tag not in tags and _is_of_a_cell(tag):
-        return refused(rule, f"asked for {name} {tag}, and this is {itself}", _RENAMED)
+        return refused(rule, f"requested {name} {tag}, but this is {itself}", _RENAMED)
     note = "" if tag in tags else f"; {tag} is a floating tag, the recipe alone is compared"
     if not tag:
-        note = "; asked for by digest, which names no cell"
+        note = "; requested by digest, which names no cell"
     return passed(rule, f"it is {itself}{note}")
 
 
@@ -93,7 +93,9 @@ def architecture(policy: Policy, gathered: Gathered) -> Ruling:
     image, rule = gathered.image, "architecture"
     if image.architecture == image.asked:
         return passed(rule, f"the image is for {image.asked}")
-    reason = f"the image is for {image.architecture or 'nothing that is known'}, not {image.asked}"
+    reason = (
+        f"the image is for {image.architecture or 'an unknown architecture'}, not {image.asked}"
+    )
     return refused(rule, reason, f"{_ASK}: its index names the wrong image")
 
 
@@ -152,7 +154,7 @@ def dates(policy: Policy, gathered: Gathered) -> Ruling:
         if times and max(times) > latest:
             return refused(
                 "dates",
-                f"{claim.kind} is dated {day_of(max(times))}, which is still to come",
+                f"{claim.kind} is dated {day_of(max(times))}, which is in the future",
                 "set this machine's clock right; if it is, do not trust this proof",
             )
         if times and times[0] > times[-1]:
@@ -168,7 +170,7 @@ def evidence(policy: Policy, gathered: Gathered) -> Ruling:
         reasons = counted_reasons(chosen.left_out) or "there is none"
         fix = _fix(gathered, f"{_ASK} to verify it on such a host")
         if chosen.only_emulated:
-            fix = "say evidence: {emulated: accepted} in the policy, if that is enough"
+            fix = "set evidence: {emulated: accepted} in the policy, if that is enough"
         reason = f"no evidence for {gathered.format} on this class of hosts: {reasons}"
         return refused(rule, reason, fix)
     run = chosen.runs[0]
@@ -197,7 +199,7 @@ def checks(policy: Policy, gathered: Gathered) -> Ruling:
     if not _with(outcomes, PASSED):
         return refused(rule, "no check passed", f"{_ASK} to verify it where some can be run")
     count = counted(len(_with(outcomes, PASSED)), "check")
-    more = f"; skipped and not asked for: {_listed(skipped)}" if skipped else ""
+    more = f"; skipped and not required: {_listed(skipped)}" if skipped else ""
     return passed(rule, f"{count} passed{more}")
 
 
@@ -281,8 +283,8 @@ def bill(policy: Policy, gathered: Gathered) -> Ruling:
         return refused(rule, f"forbidden: {_listed(list(dict.fromkeys(forbidden)))}", fix)
     asks = required.forbidden_packages or required.forbidden_licences
     if asks and not any(bill.complete and bill.packages for bill in bills):
-        reason = "it names no package, or says that it is incomplete: what is on it proves nothing"
-        return refused(rule, reason, f"{_ASK} for a whole one, or forbid nothing")
+        reason = "it lists no package, or states that it is incomplete, so it excludes nothing"
+        return refused(rule, reason, f"{_ASK} for a complete one, or forbid nothing")
     return passed(rule, f"{counted(len(packages), 'package')}, none forbidden")
 
 
@@ -292,12 +294,12 @@ def contract(policy: Policy, gathered: Gathered) -> Ruling:
     if not policy.host_contract:
         return not_asked(rule, "the policy ignores it")
     if gathered.contract is None:
-        return refused(rule, "the image has no host contract", "pull one that has")
+        return refused(rule, "the image has no host contract", "pull an image that has one")
     if gathered.contract.answer == YES:
         return passed(rule, "it runs on this host")
     answer = "no" if gathered.contract.answer == NO else "cannot tell"
     reasons = "; ".join(gathered.contract.reasons)
-    fix = "build-images check-host says more; host_contract: ignored pulls it all the same"
+    fix = "build-images check-host shows more; host_contract: ignored pulls it anyway"
     return refused(rule, f"{answer}: {reasons}" if reasons else answer, fix)
 
 

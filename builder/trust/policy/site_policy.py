@@ -166,7 +166,9 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
     )
     entry = table.entry("signatures")
     if entry is not None and policy.keys and policy.signatures > len(policy.keys):
-        problem = f"{policy.signatures} signatures are asked for, by {len(policy.keys)} keys"
+        problem = (
+            f"{policy.signatures} signatures are required, but there are {len(policy.keys)} keys"
+        )
         faults.add(entry.where, problem, f"valid: 1 to {len(policy.keys)}, or name more keys")
     return policy
 
@@ -239,7 +241,7 @@ def _file(folder: Path | None, content: str) -> Reader[Path]:
         file = (folder or Path()) / name
         if name and folder is not None and not file.is_file():
             valid = f"valid: a file with {content}, named from {folder}"
-            faults.add(node.where, f"there is no such file: {file}", valid)
+            faults.add(node.where, f"no such file: {file}", valid)
         return file
 
     return read
@@ -254,7 +256,7 @@ def _day(node: Node, faults: Faults) -> dt.datetime | None:
     except ValueError:
         if value:
             valid = 'valid: a day, in quotes: "2027-12-31"'
-            faults.add(node.where, f'"{value}" is no day', valid)
+            faults.add(node.where, f'not a day: "{value}"', valid)
         return None
     return dt.datetime.combine(day, dt.time.max, tzinfo=dt.timezone.utc)
 
@@ -287,8 +289,8 @@ def _check(own: Sequence[str]) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         name, known = text(node, faults), (*CHECK_NAMES, *own)
         if name and name not in known:
-            valid = f"{suggest(name, known)}; a check of your own is named under own_checks, too"
-            faults.add(node.where, f'"{name}" is no check', valid)
+            valid = f"{suggest(name, known)}; list your own checks under own_checks, too"
+            faults.add(node.where, f'unknown check: "{name}"', valid)
         return name
 
     return read
@@ -300,7 +302,7 @@ def _age(node: Node, faults: Faults) -> dt.timedelta:
     match = _AGE.fullmatch(value)
     if value and not match:
         valid = "valid: a number of hours, days or weeks: 12h, 90d, 26w"
-        faults.add(node.where, f'"{value}" is no length of time', valid)
+        faults.add(node.where, f'not a duration: "{value}"', valid)
     return int(match[1]) * _UNITS[match[2]] if match else MAX_AGE
 
 
@@ -310,7 +312,7 @@ def _driver(node: Node, faults: Faults) -> str:
         return value
     if not is_specifier(value):
         valid = f'valid: "{SAME}" (the host\'s driver branch), or versions: ">=525.60.13,<590"'
-        faults.add(node.where, f'"{value}" says nothing about a driver', valid)
+        faults.add(node.where, f'not a driver requirement: "{value}"', valid)
         return ""
     return value
 

@@ -49,7 +49,7 @@ from builder.trust.proof.statements import (
 
 EMPTY = "application/vnd.oci.empty.v1+json"
 _SHORT = 1 << 16  # bytes; a manifest may have 4 MiB
-_HINT = "look who wrote it; remove the tag, and publish again"
+_HINT = "find out who wrote it; remove the tag, and publish again"
 _Layer = tuple[BlobDescriptor, bytes]
 
 
@@ -286,6 +286,6 @@ def _existing_layers(before: ProofManifest | None) -> list[BlobDescriptor]:
     try:
         layers = layers_of(before.manifest)
     except Unusable as error:
-        problem = f"what is at the tag {before.tag} is no proof, and was not replaced"
+        problem = f"the tag {before.tag} does not hold proof, and was not replaced"
         raise Refused(f"{problem}: {error}", hint=_HINT) from error
     return [layer for layer in layers if layer.digest not in before.drops]

@@ -86,7 +86,7 @@ def signer_of(
         return private_key(reference, environment)
     if _PIN.search(unquote(reference)):  # as cosign reads it
         raise BadInput(
-            "the key's URI holds a PIN, which every user of this machine could read",
+            "the key's URI contains a PIN, which every user of this machine could read",
             hint="leave pin-value out, and put it into the environment variable COSIGN_PKCS11_PIN",
         )
     return CosignSigner(reference, processes, path=path)
@@ -215,5 +215,5 @@ def _checked(content: bytes, payload: bytes) -> bytes:
     except Unusable as error:
         raise StepFailed(f"cosign attest-blob: {error}") from error
     if value.get("mediaType") != BUNDLE or envelope.payload != payload:
-        raise StepFailed("cosign attest-blob: the bundle does not hold what was to be signed")
+        raise StepFailed("cosign attest-blob: the bundle does not contain the statement to sign")
     return content

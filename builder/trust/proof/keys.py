@@ -135,7 +135,7 @@ def public_key_of(pem: bytes, *, name: str) -> PublicKey:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{name}: not a public key in PEM", hint=_ACCEPTED) from error
     if not isinstance(key, _Public) or not _is_accepted(key):
-        raise BadInput(f"{name}: a key of a kind that is not used here", hint=_ACCEPTED)
+        raise BadInput(f"{name}: unsupported kind of key", hint=_ACCEPTED)
     return PublicKey(key=key, name=name)
 
 
@@ -155,13 +155,13 @@ def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
             key = serialization.load_pem_private_key(pem, password=None)
     except TypeError as error:  # it is encrypted, in another way than cosign's
         raise BadInput(
-            f"{reference}: encrypted, and not as cosign does it",
-            hint="cosign import-key-pair --key FILE makes a key of it that can be read here",
+            f"{reference}: encrypted in another way than cosign's",
+            hint="convert it: cosign import-key-pair --key FILE",
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{reference}: not a private key in PEM", hint=_ACCEPTED) from error
     if not isinstance(key, _Private) or not _is_accepted(key):
-        raise BadInput(f"{reference}: a key of a kind that is not used here", hint=_ACCEPTED)
+        raise BadInput(f"{reference}: unsupported kind of key", hint=_ACCEPTED)
     return PrivateKey(key=key, name=reference)
 
 
@@ -191,7 +191,7 @@ def _check_mode(name: str, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and mode & _OTHERS:
         raise BadInput(
-            f"{name}: its mode is {mode:04o}, and a private key is its owner's alone",
+            f"{name}: mode {mode:04o} lets others read or write this private key",
             hint=f"chmod 600 {name}; where that cannot be, put the key into a variable, "
             "and name it as env://NAME",
         )
@@ -245,7 +245,7 @@ def _decrypted(pem: bytes, name: str, environment: Mapping[str, str]) -> bytes:
             )
         key = _derived(password.encode(), salt, **params)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"{name}: not a whole key of cosign's") from error
+        raise BadInput(f"{name}: not a complete cosign key") from error
     try:
         return bytes(secret_box(key).decrypt(text, nonce))
     except (crypto_error, ValueError) as error:

@@ -219,7 +219,7 @@ def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
         )
     except (TypeError, AttributeError, ValueError) as error:
         raise BadInput(
-            f"{manifest.image}: its manifest does not say what it was made from",
+            f"{manifest.image}: its manifest does not state what it was made from",
             hint="build it again with this version: build-images --image IDENTIFIER",
         ) from error
 

@@ -233,14 +233,14 @@ class _Verification:
     ) -> tuple[str, tuple[str, ...]]:
         """Return the signer and the names of trusted identities that match; raises `Unusable`."""
         if not self._identities:
-            raise Unusable("signed by a certificate: no identity is trusted, only keys")
+            raise Unusable("signed by a certificate, but only keys are trusted")
         try:
             from builder.trust.proof.certificates import CertifiedBundle  # noqa: PLC0415 - an extra
         except ImportError as error:
             missing = "keyless signatures need the extra [keyless] or cosign"
             raise Unusable(f"signed by a certificate: {missing}") from error
         if len(envelope.signatures) != 1:
-            raise Unusable("a certificate, and not one signature")
+            raise Unusable("a certificate with more than one signature")
         certified = CertifiedBundle(bundle)
         name = f"{certified.subject[:_SHOWN]} ({certified.issuer[:_SHOWN]})"
         meant = [one for one in self._identities if one.is_of(certified.subject, certified.issuer)]
@@ -265,7 +265,7 @@ class _Verification:
         valid = [one for one in signers if one.until is None or self._now <= one.until]
         if not valid:
             ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)
-            raise Unusable(f"the signer is trusted no more: {ended}")
+            raise Unusable(f"the signer is no longer trusted: {ended}")
         return tuple(one.name for one in valid)
 
 

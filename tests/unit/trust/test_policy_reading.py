@@ -80,7 +80,7 @@ SAID = (
         ("[formats-equal, enviroment]", 'did you mean "environment"?'),
         ("[mpj]", 'did you mean "mpi"?'),
         ("[gpu-computes, mpi]", 'did you mean "gpu-compute"?'),
-        ("[my-check]", "a check of your own is named under own_checks, too"),
+        ("[my-check]", "list your own checks under own_checks, too"),
     ],
 )
 def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
@@ -281,7 +281,7 @@ def test_policy_test_tells_what_is_not_as_expected(
     assert main(["policy", "test", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "✗ one" in out
-    assert "checks: expected passed, and it is refused: failed, 2026-11-20: mpi" in out
+    assert "checks: expected passed, got refused: failed, 2026-11-20: mpi" in out
     assert "✓ two" in out
     assert "2 cases, 1 not as expected" in out
     (tmp_path / "one.yaml").write_text("schema: x\n")

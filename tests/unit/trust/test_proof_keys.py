@@ -98,21 +98,21 @@ def damaged(**changes: object) -> str:
 REFUSED = {
     "rubbish": ("rubbish", "not a private key in PEM"),
     "a public key": ((VECTORS / "cosign.pub").read_text(), "not a private key in PEM"),
-    "RSA": (pem(RSA), "a kind that is not used here"),
-    "another curve": (pem(ec.generate_private_key(ec.SECP384R1())), "a kind that is not used"),
+    "RSA": (pem(RSA), "unsupported kind of key"),
+    "another curve": (pem(ec.generate_private_key(ec.SECP384R1())), "unsupported kind of key"),
     "encrypted otherwise": (
         pem(ed25519.Ed25519PrivateKey.generate(), b"secret"),
-        "encrypted, and not as cosign does it",
+        "encrypted in another way than cosign's",
     ),
-    "a cut one": (damaged()[:200], "not a whole key of cosign's"),
-    "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a whole key"),
-    "no text": (damaged(ciphertext=None), "not a whole key"),
+    "a cut one": (damaged()[:200], "not a complete cosign key"),
+    "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a complete cosign key"),
+    "no text": (damaged(ciphertext=None), "not a complete cosign key"),
     "a changed text": (damaged(ciphertext="AAAA" * 20), "cannot be decrypted with this password"),
     "much memory": (damaged(params={"N": 1 << 24}), "would take 16384 MiB of memory"),
     "much time": (damaged(params={"p": 17}), "would take 64 MiB of memory, 17 times over"),
-    "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a whole key"),
-    "a cost that is a text": (damaged(params={"N": "65536"}), "not a whole key"),
-    "a cost of 0": (damaged(params={"r": 0}), "not a whole key"),
+    "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a complete cosign key"),
+    "a cost that is a text": (damaged(params={"N": "65536"}), "not a complete cosign key"),
+    "a cost of 0": (damaged(params={"r": 0}), "not a complete cosign key"),
 }
 
 
@@ -139,7 +139,7 @@ def test_a_key_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> Non
     file = tmp_path / "site.key"
     file.write_bytes(private_file("cosign").read_bytes())
     file.chmod(mode)
-    with pytest.raises(BadInput, match=f"its mode is {mode:04o}") as caught:
+    with pytest.raises(BadInput, match=f"mode {mode:04o}") as caught:
         private_key(str(file), SECRET)
     assert f"chmod 600 {file}" in caught.value.hint
     assert "env://NAME" in caught.value.hint
@@ -164,7 +164,7 @@ PUBLIC = {
         ec.generate_private_key(ec.SECP384R1())
         .public_key()
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
-        "a kind that is not used here",
+        "unsupported kind of key",
     ),
     "rubbish": (b"rubbish", "not a public key in PEM"),
     "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; the public one"),
@@ -172,7 +172,7 @@ PUBLIC = {
         RSA.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         ),
-        "a kind that is not used here",
+        "unsupported kind of key",
     ),
 }
 
@@ -259,8 +259,8 @@ def test_without_a_key_cosign_signs_statements() -> None:
 def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
     other = statements.sealed_envelope(evidence(OTHER), generated()).as_json
     for changes, message in (
-        ({"mediaType": "x"}, "does not hold what was to be signed"),
-        ({"dsseEnvelope": other}, "does not hold what was to be signed"),
+        ({"mediaType": "x"}, "does not contain the statement to sign"),
+        ({"dsseEnvelope": other}, "does not contain the statement to sign"),
         ({"dsseEnvelope": None}, "the payload's type is None"),
     ):
         with pytest.raises(StepFailed, match=message):
@@ -284,6 +284,6 @@ def test_other_keys_are_cosigns(uri: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_pin_on_the_command_line_is_refused() -> None:
-    with pytest.raises(BadInput, match="holds a PIN") as caught:
+    with pytest.raises(BadInput, match="contains a PIN") as caught:
         signer_of("pkcs11:object=key?pin-value=1234", {}, Processes())
     assert "1234" not in str(caught.value)

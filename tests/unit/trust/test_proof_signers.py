@@ -105,7 +105,7 @@ def test_a_certificate_in_a_token_is_not_used() -> None:
 
 @pytest.mark.parametrize("name", ["pin-value", "PIN-value", "pin%2Dvalue", "%70in-value"])
 def test_a_pin_in_the_uri_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match="holds a PIN") as caught:
+    with pytest.raises(BadInput, match="contains a PIN") as caught:
         signer_of(f"{TOKEN}&{name}=1234", {}, Token())
     assert "1234" not in str(caught.value)
 

@@ -146,7 +146,7 @@ def test_nothing_of_this_machine_and_no_secret_is_in_it() -> None:
 @pytest.mark.parametrize("key", ["files", "program", "specs", "base", "sources"])
 def test_a_manifest_of_an_earlier_version(key: str) -> None:
     inputs = {name: value for name, value in INPUTS.items() if name != key}
-    with pytest.raises(BadInput, match="does not say what it was made from"):
+    with pytest.raises(BadInput, match="does not state what it was made from"):
         provenance(record({**MANIFEST, "inputs": inputs}), builder_id="x:y")
 
 
@@ -157,7 +157,7 @@ def with_program(value: Any) -> Manifest:
 
 @pytest.mark.parametrize("value", ["", "sha256:", "md5:00", "sha256:" + "G" * 64, 1])
 def test_a_digest_that_is_none(value: object) -> None:
-    with pytest.raises(BadInput, match="does not say what it was made from"):
+    with pytest.raises(BadInput, match="does not state what it was made from"):
         provenance(with_program(value), builder_id="x:y")
 
 
