@@ -36,13 +36,12 @@ from builder.trust.proof.attachments import (
     json_object,
 )
 from builder.trust.proof.attestations import bundle, predicate_type
-from builder.trust.proof.keys import ENVIRONMENT, PublicKey, Signer, private_key, public_key_of
+from builder.trust.proof.keys import ENVIRONMENT, Signer, private_key, public_key_of
 from builder.trust.proof.statements import as_bytes, envelope_of
 
 _ELSEWHERE = re.compile(r"pkcs11:|[a-z0-9]+://")
 _PIN = re.compile(r"\bpin-value=", re.IGNORECASE)
-_TIMEOUT_S = 180.0
-_KEYLESS_TIMEOUT_S = 300.0
+_TIMEOUT_S = 300.0
 KEYLESS = "keyless"
 _HINT = "install cosign 3 or later, or use a local key: 'build-images keys generate'"
 PKCS11 = "pkcs11:"
@@ -99,11 +98,7 @@ class CosignSigner:
         """Ask for the public key; raises `MissingPrerequisite` and `StepFailed`."""
         self._reference, self._processes = reference, processes
         self._environment = {**_BARE, **({} if path is None else {"PATH": path})}
-        self._public = public_key_of(self._run("public-key").stdout.encode(), name=reference)
-
-    @property
-    def public(self) -> PublicKey:
-        return self._public
+        self.public = public_key_of(self._run("public-key").stdout.encode(), name=reference)
 
     def sign(self, data: bytes) -> bytes:
         """Return a signature over the data; raises `StepFailed`."""
@@ -195,7 +190,7 @@ def _keyless_bundle(
             processes.capture(
                 ["cosign", "attest-blob", "--yes", *options, *files],
                 env=environment,
-                timeout_s=_KEYLESS_TIMEOUT_S,
+                timeout_s=_TIMEOUT_S,
                 hint="it needs a CI job that may ask for an identity token; else sign with a key",
             )
         except MissingPrerequisite as error:

@@ -88,7 +88,7 @@ class ExistingProof:
         return [
             attachment
             for attachment in attachments
-            if attachment.tag or not (self._is_signed and _is_signature(attachment))
+            if attachment.tag or not (self._is_signed and _predicate_type(attachment) == SIGN)
         ]
 
     def _replaced(self, statements: Sequence[bytes]) -> list[Attestation]:
@@ -153,5 +153,5 @@ def _payload(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
         return b""
 
 
-def _is_signature(attachment: ProofManifest) -> bool:
-    return bool(part(manifest_of(attachment.manifest), "annotations", BUNDLE_NOTE) == SIGN)
+def _predicate_type(attachment: ProofManifest) -> object:
+    return part(manifest_of(attachment.manifest), "annotations", BUNDLE_NOTE)
