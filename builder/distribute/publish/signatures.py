@@ -14,21 +14,13 @@ from builder.distribute.pull.proof import attachments_of
 from builder.registry import INDEX, Descriptor, Source
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.proof import (
-    Attachment,
-    Signer,
-    Standing,
-    attestations,
-    builder_of,
-    keyless_attestations,
-    keyless_proofs,
-    proofs,
-    signer_of,
-    statements_of,
-)
-from builder.trust.proof import Descriptor as Subject
-from builder.trust.proof.cosign import PKCS11
-from builder.trust.proof.keyless import KEYLESS
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
+from builder.trust.proof.attestations import attestations, proofs
+from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
+from builder.trust.proof.existing import ExistingProof
+from builder.trust.proof.keys import Signer
+from builder.trust.proof.manifests import statements_of
+from builder.trust.proof.statements import builder_of, signature_statement
 
 
 def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
@@ -45,12 +37,13 @@ def signed(key: str, releases: Sequence[Release], processes: Processes) -> Prove
 
     def prove(
         registry: Source, image: Descriptor, images: Sequence[Ready]
-    ) -> tuple[Attachment, ...]:
+    ) -> tuple[ProofManifest, ...]:
         own = () if image.media_type == INDEX else statements[images[0].identifier]
         subject = _subject(image)
         created = max(image.proven for image in images)
         if signer is None:
-            return keyless_proofs(subject, own, processes, created=created, path=path)
+            own = (signature_statement(image.digest), *own)
+            return keyless_attestations(subject, own, processes, created=created, path=path)
         make = partial(proofs, subject, reference=registry.name, created=created)
         return _added(make, registry, image, own, signer)
 
@@ -63,7 +56,7 @@ def attesting(key: str, processes: Processes) -> Attest:
 
     def attest(
         registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
-    ) -> tuple[Attachment, ...]:
+    ) -> tuple[ProofManifest, ...]:
         subject = _subject(image)
         if signer is None:
             return keyless_attestations(subject, statements, processes, created=created, path=path)
@@ -83,8 +76,8 @@ def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
     return path, signer_of(key, os.environ, processes, path=path)
 
 
-def _subject(image: Descriptor) -> Subject:
-    return Subject(media_type=image.media_type, digest=image.digest, size=image.size)
+def _subject(image: Descriptor) -> BlobDescriptor:
+    return BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
 
 
 def _statements(image: Ready) -> tuple[bytes, ...]:
@@ -92,16 +85,16 @@ def _statements(image: Ready) -> tuple[bytes, ...]:
 
 
 def _added(
-    make: Callable[..., tuple[Attachment, ...]],
+    make: Callable[..., tuple[ProofManifest, ...]],
     registry: Source,
     image: Descriptor,
     statements: Sequence[bytes],
     signer: Signer,
-) -> tuple[Attachment, ...]:
+) -> tuple[ProofManifest, ...]:
     """Make the attestations of a key that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
-    existing = Standing.of(image.digest, attached, signer.public)
-    new, before = existing.news(statements), existing.before(statements)
+    existing = ExistingProof(image.digest, attached, signer.public)
+    new, before = existing.new_statements(statements), existing.before(statements)
     needed = existing.needed(make(new, signer, before=before))
     if not needed:
         return ()

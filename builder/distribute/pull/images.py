@@ -64,7 +64,7 @@ from builder.trust.policy.judgement import Judgement, judge
 from builder.trust.policy.records import Gathered, Ruling, as_lines, not_asked
 from builder.trust.policy.rules import tree
 from builder.trust.policy.site_policy import Policy
-from builder.trust.proof import Trusted
+from builder.trust.proof.verification import Trusted
 
 _NO_TREE = "a SIF is the file that the evidence is about; its tree was compared when that was made"
 _THERE = "it is there already, and was read again"

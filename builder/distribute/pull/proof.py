@@ -14,34 +14,25 @@ from builder.model.errors import Refused
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.predicates import proof_of
-from builder.trust.policy.records import OTHER, SIGNATURE, Proof
-from builder.trust.proof import (
-    Attachment,
-    Trusted,
-    Unusable,
-    attestation_tag,
-    embedded,
-    guesses,
-    layers_of,
-    signature_tag,
-    verified,
-)
-from builder.trust.proof import Descriptor as Named
-from builder.trust.proof.attachments import MAX_CLAIMS
+from builder.trust.policy.records import OTHER, SIGNATURE, Claim
+from builder.trust.proof.attachments import MAX_CLAIMS, BlobDescriptor, ProofManifest, Unusable
+from builder.trust.proof.attestations import attestation_tag, guesses, signature_tag
+from builder.trust.proof.manifests import embedded, layers_of
+from builder.trust.proof.verification import Trusted, verified
 
 _AT_ONCE = 4  # requests
 _MOST = 1000  # things that refer to one image
 _BYTES = 128 << 20  # of all proof of one image
 _ONE = 32 << 20
 _GUESS, _GUESSED = 1 << 20, 16 << 20  # of one bundle that is guessed from, and of all guesses
-_Came = Attachment | Proof | None
+_Came = ProofManifest | Claim | None
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def proofs_of(
     registry: Source, digests: Sequence[str], trusted: Sequence[Trusted], now: dt.datetime
-) -> tuple[Proof, ...]:
+) -> tuple[Claim, ...]:
     """Return the proofs for an image's digests; those that count for nothing have a fault.
 
     An image has some ten manifests of proof: a few are under way at once.
@@ -49,16 +40,16 @@ def proofs_of(
     proof = _Proof(registry=registry)
     places = [place for group in _each(proof.places, digests) for place in group]
     came = proof.brought(places)
-    proofs: list[Proof] = []
+    proofs: list[Claim] = []
     for digest in digests:
         mine = [item for place, item in zip(places, came, strict=True) if place.digest == digest]
-        proofs += (item for item in mine if isinstance(item, Proof))
-        attached = [item for item in mine if isinstance(item, Attachment)]
+        proofs += (item for item in mine if isinstance(item, Claim))
+        attached = [item for item in mine if isinstance(item, ProofManifest)]
         proofs += _judged(digest, attached, trusted, now)
     return tuple(proofs)
 
 
-def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
+def attachments_of(registry: Source, digest: str) -> tuple[ProofManifest, ...]:
     """All proof that is attached to a digest, whoever made it.
 
     What is damaged is nothing. Only what is at one of cosign's tags counts all the same, without
@@ -69,11 +60,11 @@ def attachments_of(registry: Source, digest: str) -> tuple[Attachment, ...]:
     attachments = []
     for place, content in zip(places, proof.brought(places), strict=True):
         tag = place.tag
-        if isinstance(content, Attachment):
+        if isinstance(content, ProofManifest):
             attachments.append(content)
         elif tag and (tag in proof.tagged or content is not None):
             manifest = proof.tagged.get(tag) or registry.manifest(tag)
-            attachments.append(Attachment(manifest=manifest, blobs={}, tag=tag))
+            attachments.append(ProofManifest(manifest=manifest, blobs={}, tag=tag))
     return tuple(attachments)
 
 
@@ -88,20 +79,20 @@ def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def _judged(
-    digest: str, attached: Sequence[Attachment], trusted: Sequence[Trusted], now: dt.datetime
-) -> Iterator[Proof]:
+    digest: str, attached: Sequence[ProofManifest], trusted: Sequence[Trusted], now: dt.datetime
+) -> Iterator[Claim]:
     verdict = verified(digest, attached, trusted, now=now)
     for signature in verdict.signatures:
         source, signer = signature.source, signature.signer
         for key in signature.keys:
-            yield Proof(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
+            yield Claim(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
     seen: set[bytes] = set()
     for claim in verdict.attestations:  # each is there in two formats
         if claim.payload not in seen:
             seen.add(claim.payload)
             yield proof_of(claim.statement, key=claim.keys[0], digest=claim.source)
     for rejected in verdict.rejected:
-        yield Proof(kind=OTHER, fault=rejected.reason, digest=rejected.source)
+        yield Claim(kind=OTHER, fault=rejected.reason, digest=rejected.source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,10 +159,10 @@ class _Proof:
             with_blobs = _each(lambda n: self._with_blobs(places[n], manifests[n]), numbers)
             came.update(zip(numbers, with_blobs, strict=True))
             if not tagged:
-                self._guess([item for item in with_blobs if isinstance(item, Attachment)])
+                self._guess([item for item in with_blobs if isinstance(item, ProofManifest)])
         return [came[number] for number in range(len(places))]
 
-    def _manifest(self, place: _Place) -> bytes | Proof | None:
+    def _manifest(self, place: _Place) -> bytes | Claim | None:
         try:
             manifest = self._counted(place, self.registry.manifest(place.target))
         except (WrongContent, NotThere) as error:
@@ -180,7 +171,7 @@ class _Proof:
             self.tagged[place.tag] = manifest
         return manifest
 
-    def _with_blobs(self, place: _Place, manifest: bytes | Proof | None) -> _Came:
+    def _with_blobs(self, place: _Place, manifest: bytes | Claim | None) -> _Came:
         if not isinstance(manifest, bytes):
             return manifest
         try:
@@ -192,17 +183,17 @@ class _Proof:
             }
         except (WrongContent, Unusable, NotThere) as error:
             return self._fault(place, error)
-        return Attachment(
+        return ProofManifest(
             manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=place.artifact_type
         )
 
-    def _fault(self, place: _Place, error: Exception) -> Proof | None:
+    def _fault(self, place: _Place, error: Exception) -> Claim | None:
         if isinstance(error, NotThere):
             fault = f"is not there ({error})"
-            return None if place.tag else Proof(kind=OTHER, fault=fault, digest=place.source)
-        return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
+            return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
+        return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
 
-    def _guess(self, attached: Sequence[Attachment]) -> None:
+    def _guess(self, attached: Sequence[ProofManifest]) -> None:
         """Note what cosign's tags are likely to hold, as far as that is short."""
         bundles = [content for attachment in attached for content in attachment.blobs.values()]
         remaining = _GUESSED
@@ -212,11 +203,11 @@ class _Proof:
                 return
             self._guessed[digest_of(content)] = content
 
-    def _blob(self, layer: Named) -> bytes:
+    def _blob(self, layer: BlobDescriptor) -> bytes:
         blob = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
         return self.registry.small_blob(blob, _ONE)
 
-    def _claimed(self, layers: Sequence[Named]) -> Sequence[Named]:
+    def _claimed(self, layers: Sequence[BlobDescriptor]) -> Sequence[BlobDescriptor]:
         """The same layers; raises `Refused` for too many: a failure may be among the rest."""
         with self._lock:
             self.claims += len(layers)

@@ -30,8 +30,7 @@ from builder.model.errors import BadInput, Interrupted, Refused
 from builder.registry import RegistryFailed
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
-from builder.trust.proof import Attachment
-from builder.trust.proof import Descriptor as Subject
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
 
 KEY = private_file("cosign")
 TAG = "1.0-sample"
@@ -289,16 +288,16 @@ def test_without_a_key_cosign_signs_for_the_job(
     asked: list[tuple[str, int]] = []
 
     def keyless(
-        image: Subject, statements: Sequence[bytes], *_: object, **__: object
-    ) -> tuple[Attachment, ...]:
+        image: BlobDescriptor, statements: Sequence[bytes], *_: object, **__: object
+    ) -> tuple[ProofManifest, ...]:
         asked.append((image.digest, len(statements)))
         return ()
 
-    monkeypatch.setattr(signatures, "keyless_proofs", keyless)
+    monkeypatch.setattr(signatures, "keyless_attestations", keyless)
     releases = releases_of(made)
     publish(fake, releases, signed("keyless", releases, Processes()))
     images = {one.image.digest for release in releases for one in release.images}
-    assert {digest for digest, statements in asked if statements == 5} == images
+    assert {digest for digest, statements in asked if statements == 6} == images
     assert len(asked) == 6, "the indexes are signed, too"
 
 
