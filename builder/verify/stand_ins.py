@@ -12,7 +12,7 @@ from builder.build.engines.protocol import shortened
 from builder.build.run import lent_to
 from builder.build.stages import Stages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
-from builder.compile.lint.dockerfile import DockerStage
+from builder.compile.lint.reading import DockerStage
 from builder.compile.spec import base_archive, block_faults
 from builder.facts.versions import version_order
 from builder.load.project import load_project

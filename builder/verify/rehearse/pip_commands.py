@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 
-from builder.compile.lint.dockerfile import read_dockerfile
+from builder.compile.lint.reading import read_dockerfile
 from builder.facts.versions import version_order
 from builder.model import PlannedImage, Spec
 from builder.verify.rehearse.steps import Step

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from builder.compile.lint.dockerfile import DockerStage, Instruction
-from builder.compile.lint.reading import Reading, read
+from builder.compile.lint.reading import DockerStage, Instruction, Reading, read
 from builder.model import Spec
 from builder.verify.rehearse.packages import installed_by, shown
 from builder.verify.rehearse.source_urls import URL, Ask

@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.compile.lint.commands import SHELL, Command, words_of
-from builder.compile.lint.findings import DOCKERFILE
-from builder.compile.lint.reading import Reading
+from builder.compile.lint.reading import DOCKERFILE, SHELL, Command, Reading, words_of
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
 _HOME = "/"
