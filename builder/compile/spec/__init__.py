@@ -8,9 +8,9 @@ base, an OCI archive, from the file named by `base_archive` in that folder.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from builder.compile.spec.catalogue import hpccm_version
 from builder.compile.spec.image_scripts import (
     IN_SPEC,
     base_archive,
@@ -26,7 +26,7 @@ from builder.model.contract import FILE, as_text, contract_of
 if TYPE_CHECKING:
     from builder.compile.spec.downloads import Downloads
 
-COMPILER = f"hpccm {hpccm_version()}"
+COMPILER = f"hpccm {version('hpccm')}"
 
 __all__ = [
     "COMPILER",

@@ -19,9 +19,9 @@ from every_block import ARCHS, EVERY, FAMILIES, UNUSABLE, both, planned, uses, w
 from samples import GOLDEN, base, block, image, recipe
 
 from builder.compile.spec import block_faults, block_limits, compile_spec, limit_reason
-from builder.compile.spec.classes import PRIMITIVES, block_classes
 from builder.compile.spec.hpccm_blocks import EXPLAINED
 from builder.compile.spec.limits import LIMITS
+from builder.compile.spec.own_blocks import PRIMITIVES, block_classes
 from builder.model.errors import BadInput
 
 
