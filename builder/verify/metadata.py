@@ -16,7 +16,7 @@ from pathlib import Path
 from builder import facts
 from builder.artifacts import sif
 from builder.artifacts.oci import Layout, labels_of, layout_faults, read_layout
-from builder.build.engines import charliecloud, sif_environment
+from builder.build.engines import apptainer, charliecloud
 from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, Outcome, contract, scripts
 from builder.model.exact_json import part
@@ -29,7 +29,7 @@ _VARIABLES = f"{_SIF_ENVIRONMENT}10-docker2singularity.sh"
 # What Apptainer writes for an image, which is compared line by line or does nothing.
 _OF_THE_IMAGE = frozenset(
     [
-        *(_VARIABLES, sif_environment.SCRIPT),
+        *(_VARIABLES, apptainer.ENVIRONMENT_SCRIPT),
         *(
             f".singularity.d/{name}"
             for name in ("Singularity", "runscript", "runscript.help", "test", "labels.json")
@@ -194,11 +194,11 @@ def _own_faults(kept: Mapping[str, bytes]) -> Iterator[str]:
 
 def _variable_faults(kept: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
     """Scripts run before every program, and may do as they like: so each line is compared."""
-    own = sif_environment.spoiled(layout.environment)
+    own = apptainer.spoiled(layout.environment)
     others = {name: text for name, text in layout.environment.items() if name not in own}
     expected = {
-        _VARIABLES: sif_environment.script(others),
-        sif_environment.SCRIPT: sif_environment.commands(own),
+        _VARIABLES: apptainer.environment_script(others),
+        apptainer.ENVIRONMENT_SCRIPT: apptainer.variable_commands(own),
     }
     for path, lines in expected.items():
         more = [line for line in _lines(kept.get(path)) if line not in lines]

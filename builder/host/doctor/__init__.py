@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder import facts
-from builder.build.engines.storage import OVERLAY, Driver
-from builder.build.engines.trial import StorageTrial, try_storage
+from builder.build.engines.storage import OVERLAY, Driver, StorageTrial, try_storage
 from builder.host.doctor import host
 from builder.host.doctor.abilities import abilities_of, lacking_for, require
 from builder.host.doctor.diagnosis import Ability, Diagnosis, Item, Roots, indexed

@@ -20,8 +20,7 @@ import pytest
 from samples import compare_with_golden
 
 from builder.build import binfmt
-from builder.build.engines.storage import Driver
-from builder.build.engines.trial import StorageTrial
+from builder.build.engines.storage import Driver, StorageTrial
 from builder.host.doctor import Diagnosis, Roots, as_json, as_text, examine, require
 from builder.model.errors import MissingPrerequisite
 from builder.system.process import Completed, Processes
