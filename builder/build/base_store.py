@@ -14,7 +14,7 @@ from pathlib import Path
 from builder import facts
 from builder.artifacts import oci
 from builder.build.mirror import NONE, SECURITY_VARIABLE, Mirror
-from builder.model import BaseImage
+from builder.model import BaseImage, Bootstrap
 from builder.model.cells import base_tag
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
@@ -120,41 +120,31 @@ def ensure_base(
         return _read(record, name)
 
 
-def stored_base(
-    base: BaseImage, arch: str, name: str, *, mirror: Mirror, store: Path
-) -> StoredBase | None:
-    """The base from the store; None if it was not made here yet."""
-    folder = store / f"{base.name}-{arch}-{base_key(base, arch, mirror)[:12]}"
-    try:
-        return _read(folder / "base.json", name)
-    except OSError:
-        return None
-
-
 def kept_base(name: str, *, store: Path) -> StoredBase | None:
     """The newest base that specs call by a name, from whichever mirror; None if there is none.
 
     For where no mirror is: a base that was brought is of the mirror of those who made it. One of a
     registry is known by the digest in its name.
     """
-    found, digest = [], name.partition("@")[2]
+    bases, digest = [], name.partition("@")[2]
     for record in store.glob("*/base.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             about = json.loads(record.read_text())
             if about["digest"] == digest if digest else about["name"] == name:
-                found.append(_read(record, name))
-    return max((one for one in found if one.archive.is_file()), key=_made, default=None)
+                bases.append(_read(record, name))
+    present = (base for base in bases if base.archive.is_file())
+    return max(present, key=lambda base: base.made, default=None)
 
 
-def _made(base: StoredBase) -> str:
-    return base.made
+def bootstrap_of(base: BaseImage) -> Bootstrap:
+    """The bootstrap of a base that is made here."""
+    assert base.bootstrap is not None
+    return base.bootstrap
 
 
 def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
     """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
-    made = base.bootstrap
-    assert made is not None
-    content = [_FORMAT, base.name, arch, asdict(made), asdict(mirror)]
+    content = [_FORMAT, base.name, arch, asdict(bootstrap_of(base)), asdict(mirror)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -228,24 +218,22 @@ def mmdebstrap_command(
     mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
     walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted.
     """
-    made = base.bootstrap
-    assert made is not None
-    keyring = keyring_of(base)
+    declared = bootstrap_of(base)
     return [
         *bootstrapping(target.parent),
         "--variant=minbase",
         "--format=tar",
         f"--architectures={facts.ARCHITECTURES[arch].debian}",
-        *([f"--include={','.join(made.packages)}"] if made.packages else []),
+        *([f"--include={','.join(declared.packages)}"] if declared.packages else []),
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
         '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
         f"--customize-hook=upload {target.parent / _APT_CONF} /etc/apt/apt.conf.d/{_APT_CONF}",
         f"--customize-hook={_OF_APT}",
         *(_lending(native) if native else []),
-        made.suite,
+        declared.suite,
         str(target),
-        *source_lines(base, mirror, keyring),
+        *source_lines(base, mirror, keyring_of(base)),
     ]
 
 
@@ -266,8 +254,7 @@ def _lending(native: Path) -> list[str]:
 
 def keyring_of(base: BaseImage) -> Path:
     """The keyring that signs a base's packages; raises `MissingPrerequisite` if it is not here."""
-    assert base.bootstrap is not None
-    keyring = KEYRINGS / base.bootstrap.keyring
+    keyring = KEYRINGS / bootstrap_of(base).keyring
     if not keyring.exists():
         raise MissingPrerequisite(
             f"{keyring}: the keyring that signs {base.name} is not on this machine",
@@ -278,8 +265,7 @@ def keyring_of(base: BaseImage) -> Path:
 
 def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
     """The lines of sources.list(5), which the image keeps."""
-    assert base.bootstrap is not None
-    components = " ".join(base.bootstrap.components)
+    components = " ".join(bootstrap_of(base).components)
     return [
         f"deb [signed-by={keyring}] {archive} {suite} {components}"
         for archive, suite in sources(base, mirror)
@@ -291,10 +277,9 @@ def sources(base: BaseImage, mirror: Mirror) -> list[tuple[str, str]]:
 
     The pocket security is left out where the user said so.
     """
-    made = base.bootstrap
-    assert made is not None
-    found = [(mirror.main, made.suite)]
-    for pocket in made.pockets:
+    declared = bootstrap_of(base)
+    archives = [(mirror.main, declared.suite)]
+    for pocket in declared.pockets:
         archive = mirror.security if pocket == SECURITY else mirror.main
         if archive is None:
             raise MissingPrerequisite(
@@ -305,5 +290,5 @@ def sources(base: BaseImage, mirror: Mirror) -> list[tuple[str, str]]:
                 ),
             )
         if archive:
-            found.append((archive, f"{made.suite}-{pocket}"))
-    return found
+            archives.append((archive, f"{declared.suite}-{pocket}"))
+    return archives
