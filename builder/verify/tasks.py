@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.artifacts.manifests import State
 from builder.build.run import Run
-from builder.build.schedule import Durations, Limits, Task
+from builder.build.schedule import Durations, Task, TaskLimits
 from builder.build.stages import Stages
 from builder.model import RUNTIME, KeyedStage, Spec
 from builder.model.errors import BadInput
@@ -208,13 +208,13 @@ class _Again:
             step()
 
 
-def limits_of(jobs: int) -> Limits:
+def limits_of(jobs: int) -> TaskLimits:
     """Return how much goes on at once, for so many builds.
 
     Half as many tasks again may pack and verify meanwhile: builds wait for the network and the
     disk. More emulated builds than there are cores only take each other's time.
     """
-    return Limits(
+    return TaskLimits(
         tasks=jobs + jobs // 2,
         builds=jobs,
         emulated=min(jobs, os.cpu_count() or 1),

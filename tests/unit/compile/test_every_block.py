@@ -20,7 +20,7 @@ from samples import GOLDEN, base, block, image, recipe
 
 from builder.compile.spec import block_faults, block_limits, compile_spec, limit_reason
 from builder.compile.spec.hpccm_blocks import EXPLAINED
-from builder.compile.spec.limits import LIMITS
+from builder.compile.spec.limits import limits
 from builder.compile.spec.own_blocks import PRIMITIVES, block_classes
 from builder.model.errors import BadInput
 
@@ -121,7 +121,7 @@ def test_limits_of_a_name_do_not_depend_on_arguments() -> None:
 
 
 def test_limits_have_reasons_and_sources() -> None:
-    for one in LIMITS:
+    for one in limits():
         assert one.block in block_classes()
         assert len(one.reason) > 20
         assert one.source.startswith("https://")
