@@ -61,7 +61,7 @@ class StoredBase:
 
     @property
     def tag(self) -> str:
-        """What an engine keeps it under, whatever else is called `name` meanwhile."""
+        """Its name in an engine, whatever else is called `name` meanwhile."""
         return base_tag(self.digest)
 
     @property
@@ -96,13 +96,13 @@ def ensure_base(
     not_before: str = "",
     native: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    told: Callable[[], tuple[IndexState, ...]] = tuple,
+    indices: Callable[[], tuple[IndexState, ...]] = tuple,
 ) -> StoredBase:
     """The base from the store; made first if it is not there, or was made before `not_before`.
 
     `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601. `native` is a folder of
     native tools for an emulated architecture; the base is the same without them. `environment` is
-    given to mmdebstrap: a proxy for packages. `told` says afterwards which indices there were.
+    given to mmdebstrap: a proxy for packages. `indices` says afterwards which indices it used.
     """
     key = base_key(base, arch, mirror)
     folder = store / f"{base.name}-{arch}-{key[:12]}"
@@ -115,7 +115,7 @@ def ensure_base(
             stored = _make(
                 base, arch, name, key, mirror, partial, processes, log, native, environment
             )
-            stored = replace(stored, indices=told())
+            stored = replace(stored, indices=indices())
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
         return _read(record, name)
 

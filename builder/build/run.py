@@ -1,4 +1,4 @@
-"""What all images of one run share."""
+"""A run of the main job: the values that its images share, and folders lent to their steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def now() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run of the main job: where things are, what does the work, who is told.
+    """One run of the main job: its folders, its engine and its options.
 
     `refresh` makes everything anew, bases included; without `cache`, finished build steps and
     artifacts are not taken up again; `offline`, what the home has is asked of nobody. No time in an
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def not_before(self) -> str:
-        """What was made before that time is made anew; empty for whatever is there."""
+        """The time before which anything made is made anew; empty to keep all."""
         return self.started if self.refresh else ""
 
 
@@ -91,7 +91,7 @@ MAX_INDEX_AGE = "BUILD_IMAGES_MAX_INDEX_AGE"
 
 
 def lent_to(run: Run, image: PlannedImage, *, log: Path, name: str) -> tuple[Lent, ...]:
-    """What build steps of an image are lent; `name` is what the engine will call the result."""
+    """The folders lent to build steps of an image, which the engine will call `name`."""
     if not run.engine.lends:
         return ()
     lent: list[Lent] = []
@@ -119,7 +119,9 @@ def downloading(
     """
     with contextlib.ExitStack() as held:
         suites = Suites(
-            architectures=_wanted(images), say=progress.say, most_behind=_most_behind(max_index_age)
+            architectures=_archs(images),
+            say=progress.say,
+            most_behind=_most_behind(max_index_age),
         )
         shared = home.shared / home.packages.name if home.shared else None
         cache = held.enter_context(
@@ -142,15 +144,13 @@ def _most_behind(days: int | None) -> dt.timedelta:
     """Return how much older an index may be that is taken in another one's place."""
     if days is not None:
         return dt.timedelta(days=days)
-    said = os.environ.get(MAX_INDEX_AGE)
-    if not said:
-        return MOST_BEHIND
-    if not said.isdecimal():
-        raise BadInput(f"{MAX_INDEX_AGE} is no number of days: {said}")
-    return dt.timedelta(days=int(said))
+    text = os.environ.get(MAX_INDEX_AGE, "")
+    if text and not text.isdecimal():
+        raise BadInput(f"{MAX_INDEX_AGE} is not a number of days: {text}")
+    return dt.timedelta(days=int(text)) if text else MOST_BEHIND
 
 
-def _wanted(images: Sequence[PlannedImage]) -> frozenset[str]:
+def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
     """The architectures whose packages are asked for, native tools' among them."""
     archs = {image.cell.arch for image in images}
     if archs - {native.HOST}:
@@ -158,7 +158,7 @@ def _wanted(images: Sequence[PlannedImage]) -> frozenset[str]:
     return frozenset(facts.ARCHITECTURES[arch].debian for arch in archs)
 
 
-def told(
+def index_states(
     run: Run, image: PlannedImage, name: str, *, asks: bool = True, earlier: bool = True
 ) -> tuple[IndexState, ...]:
     """The states of package indices that a build was told of, `name` as its downloads have it.
@@ -168,12 +168,12 @@ def told(
     To a mirror with https, requests go past the cache of packages: one that `asks` is taken to have
     been told what the mirror tells of right after.
     """
-    states = run.tools.told(name, earlier=earlier)
+    states = run.tools.index_states(name, earlier=earlier)
     if states or not asks or run.offline or not image.is_bootstrapped:
         return states
-    there = sources(image.base, run.mirror or find_mirror())
-    found = (state_beside(*one) for one in there if one[0].startswith("https:"))
-    return distinct(one for one in found if one)
+    archives = sources(image.base, run.mirror or find_mirror())
+    secure = [archive for archive in archives if archive[0].startswith("https:")]
+    return distinct(state for archive in secure if (state := state_beside(*archive)))
 
 
 def uses_pip(image: PlannedImage) -> bool:
@@ -196,11 +196,10 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTo
     if not binfmt.is_open(image.cell.arch):
         say("no native tools: the kernel's handler is not that of 'build-images setup'")
         return None
+    tools = None
     if run.offline and not run.refresh:
-        kept = native.kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
-        if kept:
-            return kept
-    return native.ensure_tools(
+        tools = native.kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
+    return tools or native.ensure_tools(
         image.base,
         image.cell.arch,
         mirror=run.mirror or find_mirror(),

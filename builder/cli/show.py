@@ -152,7 +152,7 @@ def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
-    if lent := native.told(image.base, image.cell.arch, host):
+    if lent := native.described(image.base, image.cell.arch, host):
         lacking = native.lacking(image.base, image.cell.arch, host)
         is_lent = not lacking and opened(image.cell.arch)
         lines.append(lent if lacking or is_lent else _NO_DOOR)

@@ -111,7 +111,9 @@ class Cell:
                 write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
             if base:
                 base.check()
-            self._layout, self._plain = self._packer(work).layout(self._stages.given(self._image))
+            self._layout, self._plain = self._packer(work).layout(
+                self._stages.bases_of(self._image)
+            )
             if "build" in self.timer.seconds:  # and not kept from a run before
                 self._stages.done(self._spec, tag(self._image), self.timer.seconds["build"])
 

@@ -10,22 +10,22 @@ from builder.build.native.tools import (
     HOST,
     RECORD,
     NativeTools,
+    described,
     emulated_compilers,
     ensure_tools,
     kept_tools,
     lacking,
     stored_tools,
-    told,
 )
 
 __all__ = [
     "HOST",
     "RECORD",
     "NativeTools",
+    "described",
     "emulated_compilers",
     "ensure_tools",
     "kept_tools",
     "lacking",
     "stored_tools",
-    "told",
 ]

@@ -102,8 +102,8 @@ def lacking(base: BaseImage, arch: str, host: str) -> str:
     return ""
 
 
-def told(base: BaseImage, arch: str, host: str) -> str:
-    """What builds on this base are lent, in words; empty where nothing is emulated."""
+def described(base: BaseImage, arch: str, host: str) -> str:
+    """The native tools for builds on this base, in words; empty where nothing is emulated."""
     if arch == host:
         return ""
     if reason := lacking(base, arch, host):

@@ -126,8 +126,8 @@ def test_why_none_are_lent(
 @pytest.mark.parametrize("arch", ["ppc64le", "aarch64"])
 def test_they_are_lent_to_what_is_emulated(bases: dict[str, BaseImage], arch: str) -> None:
     assert native.lacking(bases["debian12"], arch, "x86_64") == ""
-    assert "gcc 11 and 12" in native.told(bases["debian12"], arch, "x86_64")
-    assert native.told(bases["debian12"], "x86_64", "x86_64") == ""
+    assert "gcc 11 and 12" in native.described(bases["debian12"], arch, "x86_64")
+    assert native.described(bases["debian12"], "x86_64", "x86_64") == ""
 
 
 def test_the_compilers_are_those_of_the_base_and_of_its_nvcc(bases: dict[str, BaseImage]) -> None:

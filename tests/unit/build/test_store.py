@@ -208,7 +208,7 @@ def test_a_base_says_which_package_indices_it_was_made_with(
     state = IndexState(
         archive="debian", suite="trixie", taken_as="stable", date="", sha256="a" * 64, behind_days=3
     )
-    made = ensured(processes, tmp_path, told=lambda: (state,))
+    made = ensured(processes, tmp_path, indices=lambda: (state,))
     assert made.indices == (state,)
     assert ensured(processes, tmp_path).indices == (state,), "kept with it"
 
