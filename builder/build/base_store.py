@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import oci
 from builder.build.mirror import NONE, SECURITY_VARIABLE, Mirror
 from builder.model import BaseImage, Bootstrap
+from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import base_tag
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
@@ -200,7 +200,7 @@ def _make(
     digest = oci.write_archive(
         rootfs,
         archive,
-        architecture=facts.ARCHITECTURES[arch].oci,
+        architecture=ARCHITECTURES[arch].oci,
         environment={"PATH": PATH_IN_IMAGES},
         name=base.name,
     )
@@ -223,7 +223,7 @@ def mmdebstrap_command(
         *bootstrapping(target.parent),
         "--variant=minbase",
         "--format=tar",
-        f"--architectures={facts.ARCHITECTURES[arch].debian}",
+        f"--architectures={ARCHITECTURES[arch].debian}",
         *([f"--include={','.join(declared.packages)}"] if declared.packages else []),
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync

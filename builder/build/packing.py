@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import flatten, oci, sbom
 from builder.artifacts.manifests import programs_in
 from builder.artifacts.repack import Plain, repack, unpack
@@ -20,6 +19,7 @@ from builder.build.run import Run, Timer, lent_to
 from builder.build.workspace import Workspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import StepFailed
 
@@ -57,7 +57,7 @@ class Packer:
         artifact = self.work.artifact("oci", make)
         # A base of several architectures can resolve to the builder's own without a word.
         built = oci.read_layout(artifact.path).architecture
-        if built != (arch := facts.ARCHITECTURES[self.image.cell.arch].oci):
+        if built != (arch := ARCHITECTURES[self.image.cell.arch].oci):
             name = self.image.identifier
             raise StepFailed(f"{name}: the image that was built is for {built}, not {arch}")
         return artifact, plain

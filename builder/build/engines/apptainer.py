@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from builder import facts
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import root_file_system
 from builder.build.engines.protocol import Tools
+from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
 
 # Apptainer 1.4 writes an image's variables into `10-docker2singularity.sh`, with a backslash too
@@ -86,7 +86,7 @@ def build(
             "build",
             "--force",
             "--notest",
-            f"--arch={facts.ARCHITECTURES[arch].oci}",
+            f"--arch={ARCHITECTURES[arch].oci}",
             *options,
             str(target),
             str(definition),

@@ -25,9 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import oci
 from builder.build.engines.protocol import shortened
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BuildImagesError
 from builder.model.exact_json import part
 from builder.system.files import as_root_of_own, remove_tree
@@ -184,7 +184,7 @@ def _small_image(folder: Path, arch: str) -> Path:
     oci.write_archive(
         rootfs,
         archive,
-        architecture=facts.ARCHITECTURES[arch].oci,
+        architecture=ARCHITECTURES[arch].oci,
         environment={},
         name="trial",
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from builder.facts.versions import version_order
 from builder.model import BlockUse
 from builder.model.errors import Fault
+from builder.model.versions import version_order
 
 X86_64, PPC64LE, AARCH64 = "x86_64", "ppc64le", "aarch64"
 ARCHITECTURES = (X86_64, PPC64LE, AARCH64)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from builder import facts
 from builder.distribute.pull.members import shown
 from builder.distribute.pull.streams import LIMITS
-from builder.facts import NO_FACTS
 from builder.host import judge
 from builder.host.contracts import contract_from_labels
 from builder.host.records import NONE, Host
 from builder.host.verdict import all_of
 from builder.model import exact_json
+from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput, Refused
 from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Source, WrongContent, is_digest
 from builder.registry.manifests import ARTIFACT_TYPES
@@ -95,7 +94,7 @@ def _found(
         environment = tuple(str(variable) for variable in inner.get("Env") or [])
         directory = str(inner.get("WorkingDir") or "/")
         diff_ids = _diff_ids(document.get("rootfs"), layers)
-        known = facts.architecture(str(document.get("architecture")))
+        known = architecture(str(document.get("architecture")))
         notes = exact_json.parsed(content).get("annotations") or {}
         created = notes.get(CREATED) or document.get("created")
         image = Image(
@@ -139,7 +138,7 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
     if not isinstance(listed, list) or len(listed) > LIMITS.layers:
         raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")
     entries = [Descriptor.read(entry, where) for entry in listed]
-    platform = ("linux", facts.ARCHITECTURES[arch].oci)
+    platform = ("linux", ARCHITECTURES[arch].oci)
     fitting = [
         entry
         for entry in entries
@@ -147,7 +146,7 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
     ]
     if not fitting:
         names = sorted({entry.platform.get("architecture", "") for entry in entries} - {""})
-        known = [facts.architecture(name) for name in names]
+        known = [architecture(name) for name in names]
         available = ", ".join(
             item.name if item else shown(name) for item, name in zip(known, names, strict=True)
         )
@@ -205,7 +204,7 @@ def contract_of(
         return Contract(answer=UNKNOWN, reasons=(" ".join(str(error).split()),))
     if contract is None:
         return None
-    rules = judge(contract, host, NO_FACTS, emulated=emulated).rules
+    rules = judge(contract, host, emulated=emulated).rules
     answer = all_of(rule.answer for rule in rules)
     reasons = [f"{rule.rule}: {rule.reason}" for rule in rules if rule.answer == answer]
     return Contract(answer=answer, reasons=() if answer == YES else tuple(reasons))
