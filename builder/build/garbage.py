@@ -8,10 +8,9 @@ while the lock of any project that was built here names them.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from builder.model import PlannedImage
 from builder.model.cells import base_tag
 from builder.model.errors import BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import LOCK as LOCK_FILE
-from builder.system.files import mounted_below, remove_tree
+from builder.system.files import mounted_below, read_json, remove_tree
 from builder.system.home import Home
 
 _DAY_S = 86400
@@ -129,7 +128,7 @@ def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator
     keyed = _base_folders(images)
     brought = {name.partition("@")[2] for image in images for name in image.registry_bases}
     for path in _unused(home.bases.glob("*/base.json"), since):
-        folder, record = path.parent, _read(path)
+        folder, record = path.parent, read_json(path)
         if record.get("key") == "":  # of a registry
             if record.get("digest") not in brought:
                 yield _files("base", folder.name, [folder], "no image of the project is made of it")
@@ -155,7 +154,7 @@ def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:
     paths = [path for path in home.bases.glob("*/base.json") if path.parent not in folders]
     return {
         name
-        for record in map(_read, paths)
+        for record in map(read_json, paths)
         for name in (str(record.get("name", "")), base_tag(str(record.get("digest", ""))))
     }
 
@@ -274,11 +273,3 @@ def _remove(path: Path, tools: Tools) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -19,7 +19,7 @@ from builder.model import KeyedStage
 from builder.model.package_indices import IndexState
 from builder.model.records import read, write
 from builder.plan.keys import DeclaredStages, why_changed
-from builder.system.files import write_atomically
+from builder.system.files import read_json, write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -120,7 +120,7 @@ class Records:
 def read_record(path: Path) -> StageRecord | None:
     """A stage's record; None if it is not one."""
     try:
-        return read(StageRecord, _json(path))
+        return read(StageRecord, read_json(path))
     except ValueError:
         return None
 
@@ -178,9 +178,9 @@ def _is_lent(image: DeclaredStages) -> bool:
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:
     """The digests of what is in a store, by name; of two of a name, the newest's."""
-    abouts = [about for about in map(_json, records) if isinstance(about, dict)]
-    known = [about for about in abouts if about.keys() >= _MADE]
-    return {one["name"]: one["digest"] for one in sorted(known, key=lambda one: str(one["made"]))}
+    known = [about for about in map(read_json, records) if about.keys() >= _MADE]
+    known.sort(key=lambda about: str(about["made"]))
+    return {str(about["name"]): str(about["digest"]) for about in known}
 
 
 def noted_engine(home: Home, name: str) -> str:
@@ -209,8 +209,7 @@ def _noted(home: Home, name: str) -> NotedEngine:
 
 def noted_engines(home: Home) -> dict[str, object]:
     """All notes of engines, by name."""
-    noted = _json(home.stages / ENGINES)
-    return noted if isinstance(noted, dict) else {}
+    return read_json(home.stages / ENGINES)
 
 
 def _program(home: Home, name: str) -> tuple[object, ...]:
@@ -220,10 +219,3 @@ def _program(home: Home, name: str) -> tuple[object, ...]:
         return ()
     about = Path(path).stat()
     return (path, about.st_size, about.st_mtime_ns)
-
-
-def _json(path: Path) -> object:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from builder.model.errors import Interrupted
-from builder.system.files import write_atomically
+from builder.system.files import read_json, write_atomically
 from builder.system.locks import locked
 from builder.system.terminal import interruptions
 
@@ -240,9 +240,5 @@ class Durations:
 
 
 def _read(home: Path) -> dict[str, float]:
-    try:
-        known = json.loads((home / _FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    items = known.items() if isinstance(known, dict) else ()
-    return {name: float(seconds) for name, seconds in items if isinstance(seconds, (int, float))}
+    known = read_json(home / _FILE).items()
+    return {name: float(seconds) for name, seconds in known if isinstance(seconds, (int, float))}

@@ -30,7 +30,7 @@ from builder.build.native.twins import descriptions
 from builder.build.workspace import remove
 from builder.model import BaseImage, PlannedImage
 from builder.model.architectures import ARCHITECTURES
-from builder.system.files import note_use
+from builder.system.files import note_use, read_json
 from builder.system.home import LENT_AT
 from builder.system.locks import locked
 from builder.system.process import Processes
@@ -169,10 +169,9 @@ def stored_tools(store: Path) -> list[NativeTools]:
 
 
 def _read(record: Path) -> NativeTools | None:
-    try:
-        return NativeTools(root=record.parent / "root", **json.loads(record.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+    about = {name: str(value) for name, value in read_json(record).items()}
+    is_whole = about.keys() == {"name", "digest", "made"}
+    return NativeTools(root=record.parent / "root", **about) if is_whole else None
 
 
 def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None:

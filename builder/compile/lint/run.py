@@ -19,7 +19,7 @@ from builder.compile.lint.findings import RULES, Finding, LintReport
 from builder.compile.lint.linters import LINTERS, find, remarks, texts_of, version
 from builder.compile.lint.reading import Reading, read
 from builder.model import Spec
-from builder.system.files import write_atomically
+from builder.system.files import read_json, write_atomically
 from builder.system.locks import locked as lock
 from builder.system.process import Processes
 
@@ -125,13 +125,7 @@ class Cache:
             write_atomically(self._folder / "lint.json", json.dumps(entries))
 
     def _read(self) -> dict[str, object]:
-        if self._folder is None:
-            return {}
-        try:
-            entries = json.loads((self._folder / "lint.json").read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return entries if isinstance(entries, dict) else {}
+        return read_json(self._folder / "lint.json") if self._folder else {}
 
 
 def rules_digest() -> str:
