@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.build.mirror import NONE, SECURITY_VARIABLE, Mirror
+from builder.build.mirror import NONE, SECURITY_VARIABLE, DebianMirror
 from builder.model import BaseImage, Bootstrap
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import base_tag
@@ -88,7 +88,7 @@ def ensure_base(
     arch: str,
     name: str,
     *,
-    mirror: Mirror,
+    mirror: DebianMirror,
     store: Path,
     processes: Processes,
     log: Path,
@@ -112,10 +112,32 @@ def ensure_base(
             return stored
         say(f"making base {base.name} for {arch} with mmdebstrap")
         with staging(store, folder.name) as partial:
-            stored = _make(
-                base, arch, name, key, mirror, partial, processes, log, native, environment
+            rootfs, archive = partial / "rootfs.tar", partial / f"{base.name}-{arch}.oci.tar"
+            (partial / _APT_CONF).write_text(_APT_OPTIONS)
+            processes.logged(
+                mmdebstrap_command(base, arch, mirror, rootfs, native),
+                log=log,
+                env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
+                what=f"mmdebstrap of {base.name} for {arch}",
+                hint="is the mirror reachable, and does it carry this suite and architecture?",
             )
-            stored = replace(stored, indices=indices())
+            stored = StoredBase(
+                name=name,
+                arch=arch,
+                key=key,
+                archive=archive,
+                digest=oci.write_archive(
+                    rootfs,
+                    archive,
+                    architecture=ARCHITECTURES[arch].oci,
+                    environment={"PATH": PATH_IN_IMAGES},
+                    name=base.name,
+                ),
+                made=dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
+                indices=indices(),
+            )
+            rootfs.unlink()
+            (partial / _APT_CONF).unlink()
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
         return _read(record, name)
 
@@ -142,7 +164,7 @@ def bootstrap_of(base: BaseImage) -> Bootstrap:
     return base.bootstrap
 
 
-def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
+def base_key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
     """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
     content = [_FORMAT, base.name, arch, asdict(bootstrap_of(base)), asdict(mirror)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -175,43 +197,8 @@ def staging(store: Path, name: str) -> Iterator[Path]:
         remove_tree(partial)
 
 
-def _make(
-    base: BaseImage,
-    arch: str,
-    name: str,
-    key: str,
-    mirror: Mirror,
-    staging: Path,
-    processes: Processes,
-    log: Path,
-    native: Path | None,
-    environment: Mapping[str, str] | None,
-) -> StoredBase:
-    rootfs = staging / "rootfs.tar"
-    (staging / _APT_CONF).write_text(_APT_OPTIONS)
-    processes.logged(
-        mmdebstrap_command(base, arch, mirror, rootfs, native),
-        log=log,
-        env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
-        what=f"mmdebstrap of {base.name} for {arch}",
-        hint="is the mirror reachable, and does it carry this suite and architecture?",
-    )
-    archive = staging / f"{base.name}-{arch}.oci.tar"
-    digest = oci.write_archive(
-        rootfs,
-        archive,
-        architecture=ARCHITECTURES[arch].oci,
-        environment={"PATH": PATH_IN_IMAGES},
-        name=base.name,
-    )
-    rootfs.unlink()
-    (staging / _APT_CONF).unlink()
-    made = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-    return StoredBase(name=name, arch=arch, key=key, archive=archive, digest=digest, made=made)
-
-
 def mmdebstrap_command(
-    base: BaseImage, arch: str, mirror: Mirror, target: Path, native: Path | None = None
+    base: BaseImage, arch: str, mirror: DebianMirror, target: Path, native: Path | None = None
 ) -> list[str]:
     """The command that makes a base's root file system, signatures checked by apt.
 
@@ -263,7 +250,7 @@ def keyring_of(base: BaseImage) -> Path:
     return keyring
 
 
-def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
+def source_lines(base: BaseImage, mirror: DebianMirror, keyring: Path) -> list[str]:
     """The lines of sources.list(5), which the image keeps."""
     components = " ".join(bootstrap_of(base).components)
     return [
@@ -272,7 +259,7 @@ def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
     ]
 
 
-def sources(base: BaseImage, mirror: Mirror) -> list[tuple[str, str]]:
+def sources(base: BaseImage, mirror: DebianMirror) -> list[tuple[str, str]]:
     """The archives that a base's packages come from, each with its suite.
 
     The pocket security is left out where the user said so.

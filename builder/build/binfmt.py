@@ -15,7 +15,7 @@ _SOURCES = Path(__file__).parent / "native"
 
 
 def version() -> str:
-    """What our QEMUs are known by: their files' names end with it."""
+    """The version of our QEMUs, with which their files' names end."""
     digest = hashlib.sha256()
     for name in ("twins.c", "twins.ld", "interpreter.py"):
         digest.update((_SOURCES / name).read_bytes())
@@ -23,7 +23,7 @@ def version() -> str:
 
 
 def is_open(arch: str, folder: Path = HANDLERS) -> bool:
-    """Whether the kernel starts programs of an architecture with this version's interpreter."""
+    """Return whether the kernel starts an architecture's programs with our interpreter."""
     try:
         text = (folder / f"build-images-{arch}").read_text()
     except OSError:

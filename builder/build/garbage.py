@@ -84,7 +84,7 @@ def garbage(
 def _built(
     tools: Tools, images: Sequence[PlannedImage], bases: Sequence[Garbage], since: float
 ) -> Iterator[Garbage]:
-    """What builds left in the engine's storage: records of stages, and images."""
+    """Records of stages and images that builds left in the engine's storage."""
     home = tools.home
     names = _base_names(home, bases) if images else set()
     names |= {name for image in images for name in (image.base_image, image.runtime_image)}

@@ -20,7 +20,7 @@ _OFF = {"no", "false", "without", "off", "disable"}  # of apt's StringToBool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mirror:
+class DebianMirror:
     """Base URLs of a Debian archive and of its security archive.
 
     That is None where none is known, and empty where the user does without.
@@ -38,7 +38,7 @@ class _Entry:
 
 def find_mirror(
     *, apt: Path = Path("/etc/apt"), os_release: Path = Path("/etc/os-release")
-) -> Mirror:
+) -> DebianMirror:
     """The mirrors named by $BUILD_IMAGES_MIRROR and $BUILD_IMAGES_SECURITY_MIRROR.
 
     What is not named there is taken from apt's own sources.
@@ -47,14 +47,14 @@ def find_mirror(
     entries = list(_entries(apt))
     security = _security(entries, suites)
     if main := os.environ.get(VARIABLE):
-        return _without_secrets(Mirror(main=main.rstrip("/"), security=security))
+        return _without_secrets(DebianMirror(main=main.rstrip("/"), security=security))
     mains = [_resolved(entry.uri) for entry in entries if entry.suite in suites]
     if not mains:
         raise MissingPrerequisite(
             "no Debian mirror is known: this machine's apt names none",
             hint=f"set {VARIABLE} to the URL of a Debian mirror (the folder that holds dists/)",
         )
-    return _without_secrets(Mirror(main=mains[0], security=security))
+    return _without_secrets(DebianMirror(main=mains[0], security=security))
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tu
 
 
 def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
-    """The security archive, as `Mirror` holds it."""
+    """The security archive, as `DebianMirror` holds it."""
     if named := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
         return "" if named == NONE else named
     archives = (
@@ -77,7 +77,7 @@ def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
     return next(archives, None)
 
 
-def _without_secrets(mirror: Mirror) -> Mirror:
+def _without_secrets(mirror: DebianMirror) -> DebianMirror:
     """The mirror, if neither address holds a password: both stay in images and logs."""
     for address in (mirror.main, mirror.security or ""):
         if "@" in urlsplit(address).netloc:

@@ -16,7 +16,7 @@ from builder.build.base_store import StoredBase
 from builder.build.engines import apptainer, charliecloud
 from builder.build.engines.protocol import tag
 from builder.build.run import Run, Timer, lent_to
-from builder.build.workspace import Workspace, remove
+from builder.build.workspace import ImageWorkspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage
 from builder.model.architectures import ARCHITECTURES
@@ -27,7 +27,7 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packer:
+class ImagePacker:
     """Builds and packs one image in its workspace; every artifact that is whole is kept.
 
     `file` is the Dockerfile to build there; `logs` are those of the stages that it starts from,
@@ -36,7 +36,7 @@ class Packer:
 
     run: Run
     image: PlannedImage
-    work: Workspace
+    work: ImageWorkspace
     timer: Timer
     file: str = "Dockerfile"
     logs: tuple[Path, ...] = ()

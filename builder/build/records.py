@@ -96,7 +96,7 @@ class Records:
         return self.path(stage).exists()
 
     def why_not(self, stage: KeyedStage) -> str:
-        """Why a stage that is not recorded has to be built: what changed since the last of it."""
+        """The reason to build a stage that is not recorded: the changes since the last of it."""
         before = self._newest(stage)
         if before is None:
             return "never built here"

@@ -16,7 +16,7 @@ from builder.artifacts.repack import SharedLayers
 from builder.build import binfmt, native
 from builder.build.base_store import sources
 from builder.build.engines import Engine, Lent, Tools
-from builder.build.mirror import Mirror, find_mirror
+from builder.build.mirror import DebianMirror, find_mirror
 from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
@@ -45,7 +45,7 @@ class Run:
 
     tools: Tools
     engine: Engine
-    mirror: Mirror | None
+    mirror: DebianMirror | None
     out: Path
     progress: Progress
     host: HostFacts

@@ -33,7 +33,7 @@ _WAITING = "waiting for another build-images, which builds it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stages:
+class RunStages:
     """The stages of one run. `engine` names the engine with its version and options."""
 
     run: Run
@@ -71,8 +71,8 @@ class Stages:
         if base := self.base(image):
             return (base,)
         bases = brought_bases(image, self.run.tools.home)
-        for one in bases:
-            one.touch()
+        for base in bases:
+            base.touch()
         return bases
 
     def native_of(self, image: PlannedImage) -> str:
@@ -219,9 +219,9 @@ class Stages:
 
 
 def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
-    """Of the registries' images that an image starts from, those that the store has."""
-    found = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
-    return tuple(one for one in found if one)
+    """The bases of registries that an image starts from and that the store has."""
+    bases = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
+    return tuple(base for base in bases if base)
 
 
 def words_of(home: Home, engine: Engine) -> str:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Workspace:
+class ImageWorkspace:
     """The work folder of one image and one content key. Artifacts may be made by two threads."""
 
     path: Path
@@ -112,7 +112,7 @@ def workspace(
     fresh: bool,
     waiting: Callable[[], object] = lambda: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[Workspace]:
+) -> Iterator[ImageWorkspace]:
     """The image's work folder, held by this run alone. `fresh` throws away what is in it."""
     name = f"{image.identifier}-{engine}"
     with locked(home.work, name, waiting=waiting, stopped=stopped):
@@ -127,7 +127,7 @@ def workspace(
         (path / "build.log").touch()
         if owner:  # Apptainer and Charliecloud write here as this user
             shutil.chown(path, owner)
-        yield Workspace(path=path)
+        yield ImageWorkspace(path=path)
 
 
 def write_spec(

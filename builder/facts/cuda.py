@@ -175,8 +175,8 @@ def capability_of(model: str) -> int | None:
     """
     if is_desktop(model):
         return None
-    found = [CAPABILITIES[word] for word in _WORD.findall(model) if word in CAPABILITIES]
-    return found[0] if found else None
+    capabilities = [CAPABILITIES[word] for word in _WORD.findall(model) if word in CAPABILITIES]
+    return capabilities[0] if capabilities else None
 
 
 def is_data_centre(model: str) -> bool:
@@ -195,10 +195,10 @@ def code_for(capability: int, codes: Iterable[int]) -> int | None:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
     """
     fitting = [
-        one
-        for one in codes
-        if one == capability
-        or (one // 10 == capability // 10 and one < capability and not {one, capability} & TEGRA)
+        code
+        for code in codes
+        if code == capability
+        or (code // 10 == capability // 10 and code < capability and not {code, capability} & TEGRA)
     ]
     return max(fitting, default=None)
 

@@ -143,6 +143,6 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
 }
 
 
-def launcher_family(said: str) -> str:
+def launcher_family(output: str) -> str:
     """The family whose programs a launcher starts, by what it prints; empty if that is none's."""
-    return next((name for name, mark in _LAUNCHER_MARKS if mark.search(said)), "")
+    return next((name for name, mark in _LAUNCHER_MARKS if mark.search(output)), "")

@@ -40,8 +40,8 @@ class Runtime:
 #   and CRI-O 1.22.0 are the first with a newer one (go.mod of these tags). Distributions gave newer
 #   filters to Podman from 3.0 on, https://github.com/containers/podman/issues/11031.
 RUNTIMES: Mapping[str, Runtime] = {
-    one.name: one
-    for one in (
+    runtime.name: runtime
+    for runtime in (
         Runtime(name="apptainer", title="Apptainer", format="sif", gpu="--nv", oldest="1.0"),
         Runtime(name="singularity", title="Singularity", format="sif", gpu="--nv", oldest="3.0"),
         Runtime(

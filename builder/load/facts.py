@@ -275,12 +275,12 @@ def _system(node: Node, names: Sources, faults: Faults) -> SystemRelease:
 
 def _targets(node: Node, faults: Faults) -> dict[str, str]:
     """CPU targets by architecture, each one of its architecture."""
-    found = _by_architecture(text)(node, faults)
-    for arch, target in found.items():
+    rows_by_key = _by_architecture(text)(node, faults)
+    for arch, target in rows_by_key.items():
         if arch and target and target not in CPU_TARGETS[arch]:
             valid = suggest(target, CPU_TARGETS[arch])
             faults.add(node.where, f'"{target}" is no CPU target of {arch}', valid)
-    return found
+    return rows_by_key
 
 
 def words(item: Reader[T]) -> Reader[tuple[T, ...]]:

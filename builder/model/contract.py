@@ -155,11 +155,11 @@ def labels_of_document(document: Mapping[str, object]) -> dict[str, str]:
 
 
 def _without_empty(values: Mapping[str, object]) -> dict[str, object]:
-    found = {
+    written = {
         key: _without_empty(value) if isinstance(value, dict) else value
         for key, value in values.items()
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in written.items() if value}
 
 
 def _flat(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -31,9 +31,9 @@ class Fault:
         return where + self.problem + (f"\n    {self.valid}" if self.valid else "")
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number of things in words: 1 fault, 2 faults."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class BuildImagesError(Exception):

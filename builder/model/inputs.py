@@ -74,8 +74,10 @@ class Lock:
 
     def of_recipes(self, names: Collection[str]) -> tuple[LockedSource, ...]:
         """The sources that any of these recipes asks for, by URL."""
-        found = [one for one in self.sources.values() if not set(names).isdisjoint(one.recipes)]
-        return tuple(sorted(found, key=lambda one: one.url))
+        sources = [
+            source for source in self.sources.values() if not set(names).isdisjoint(source.recipes)
+        ]
+        return tuple(sorted(sources, key=lambda source: source.url))
 
     def asked(self, urls: Sequence[str]) -> str:
         """Of some alternatives the one that is locked, as blocks are given it; else the first."""
@@ -349,12 +351,12 @@ class Project:
 
     def chain(self, recipe: str) -> tuple[Recipe, ...]:
         """A recipe's ancestors and itself, the oldest first."""
-        found: list[Recipe] = []
+        recipes: list[Recipe] = []
         name: str | None = recipe
         while name is not None:
-            found.append(self.recipes[name])
-            name = found[-1].parent
-        return tuple(reversed(found))
+            recipes.append(self.recipes[name])
+            name = recipes[-1].parent
+        return tuple(reversed(recipes))
 
 
 def base_name(base: BaseImage, arch: str) -> str:

@@ -166,8 +166,10 @@ class Manifest(ProvenImage):
 
     def with_proof(self, proven: ProvenImage) -> Manifest:
         """It with what was proven now in the place of what was known before."""
-        found = {one.name: getattr(proven, one.name) for one in dataclasses.fields(ProvenImage)}
-        return dataclasses.replace(self, **found)
+        proof = {
+            field.name: getattr(proven, field.name) for field in dataclasses.fields(ProvenImage)
+        }
+        return dataclasses.replace(self, **proof)
 
     def all_outcomes(self) -> dict[str, tuple[Outcome, ...]]:
         """Those of the image's own checks, by run, and of the ranks that launchers started."""

@@ -86,15 +86,17 @@ def result_of(statement: Mapping[str, object]) -> TestResult:
         subjects=subjects_of(statement),
         lists=read(TestLists, predicate),
         run=read(RunFacts, run["annotations"]),
-        checks=tuple((str(one["name"]), read(CheckFinding, one["annotations"])) for one in checks),
+        checks=tuple(
+            (str(check["name"]), read(CheckFinding, check["annotations"])) for check in checks
+        ),
     )
 
 
 def subjects_of(statement: Mapping[str, object]) -> dict[str, str]:
     """Return the digests of what a statement is about, by their names."""
     return {
-        str(one["name"]): f"sha256:{one['digest']['sha256']}"
-        for one in member(statement, "subject")
+        str(subject["name"]): f"sha256:{subject['digest']['sha256']}"
+        for subject in member(statement, "subject")
     }
 
 

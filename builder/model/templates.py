@@ -194,9 +194,9 @@ def _render_text(text: str, context: Mapping[str, object]) -> object:
     if "{" not in text:
         return text
     try:
-        whole = _WHOLE.match(text)
-        if whole:
-            return _plain(_expression(whole[1])(**context))
+        match = _WHOLE.match(text)
+        if match:
+            return _plain(_expression(match[1])(**context))
         return _template(text).render(**context)
     except Exception as error:  # an expression can raise anything
         raise TemplateError(str(error)) from error

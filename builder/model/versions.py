@@ -56,11 +56,11 @@ def split_mpi(value: str) -> tuple[str, str]:
     with a digit: `mvapich2-2.3.7` gives `("mvapich2", "2.3.7")`.
     """
     for family in _NUMBERED:
-        found = _VERSION.fullmatch(value.removeprefix(family)) if value.startswith(family) else None
-        if found:
-            return family, found["version"] or ""
-    found = _MPI.fullmatch(value)
-    return (found["family"], found["version"] or "") if found else (value, "")
+        match = _VERSION.fullmatch(value.removeprefix(family)) if value.startswith(family) else None
+        if match:
+            return family, match["version"] or ""
+    match = _MPI.fullmatch(value)
+    return (match["family"], match["version"] or "") if match else (value, "")
 
 
 def join_mpi(family: str, version: str) -> str:
@@ -70,8 +70,8 @@ def join_mpi(family: str, version: str) -> str:
 
 def split_specifier(pattern: str) -> tuple[str, str] | None:
     """`openmpi>=4.1` gives `("openmpi", ">=4.1")`, `>=11` `("", ">=11")`; None without one."""
-    found = _SPECIFIED.fullmatch(pattern)
-    return (found["name"], found["specifier"]) if found else None
+    match = _SPECIFIED.fullmatch(pattern)
+    return (match["name"], match["specifier"]) if match else None
 
 
 def is_version(text: str) -> bool:
@@ -99,8 +99,8 @@ def version_order(version: str) -> tuple[int, ...]:
 
 def first_version(text: str) -> str:
     """The first version number in what a program prints, such as 5.0.7; empty if there is none."""
-    found = _PRINTED.search(text)
-    return found[0] if found else ""
+    match = _PRINTED.search(text)
+    return match[0] if match else ""
 
 
 def _specified(axis: str, family: str, specifier: str, value: str) -> bool:

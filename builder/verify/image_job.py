@@ -17,12 +17,12 @@ from builder.artifacts.manifests import Wanted, write_manifest
 from builder.artifacts.repack import Plain
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
-from builder.build.packing import Packer
+from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
-from builder.build.stages import Stages
+from builder.build.stages import RunStages
 from builder.build.workspace import (
     FILES,
-    Workspace,
+    ImageWorkspace,
     output_folder,
     remove,
     workspace,
@@ -64,7 +64,7 @@ class Cell:
     is written last: without it, nothing in the folder is taken for done.
     """
 
-    def __init__(self, run: Run, spec: Spec, stages: Stages) -> None:
+    def __init__(self, run: Run, spec: Spec, stages: RunStages) -> None:
         self.manifest: Manifest | None = None
         self.was_made = True  # by this run, and not by another builder meanwhile
         self.timer = Timer()
@@ -73,7 +73,7 @@ class Cell:
         self._held = contextlib.ExitStack()
         self._started = now()
         self._began: float | None = None
-        self._work: Workspace | None = None
+        self._work: ImageWorkspace | None = None
         self._layout: Artifact | None = None
         self._plain: Plain | None = None
         self._artifacts: dict[str, Artifact] = {}
@@ -147,7 +147,7 @@ class Cell:
             self.manifest = write_manifest(self._folder, made, made.bound_names)
         self.close()
 
-    def _open(self) -> Workspace:
+    def _open(self) -> ImageWorkspace:
         run, name = self._run, self._image.identifier
         return self._held.enter_context(
             workspace(
@@ -170,11 +170,11 @@ class Cell:
         )
         return state.manifest if state.work == "none" and state.manifest else None
 
-    def _packer(self, work: Workspace) -> Packer:
+    def _packer(self, work: ImageWorkspace) -> ImagePacker:
         stages = self._stages.of(self._image)
         (work.context / ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
         logs = tuple(self._stages.records.log(one) for one in stages[:-1])
-        return Packer(
+        return ImagePacker(
             run=self._run,
             image=self._image,
             work=work,
@@ -311,7 +311,7 @@ def _proof(
     run: Run,
     target: Target,
     artifacts: Mapping[str, Artifact],
-    work: Workspace,
+    work: ImageWorkspace,
     timer: Timer,
     folder: Path,
 ) -> ProvenImage | None:
@@ -328,7 +328,7 @@ def _proof(
     return proven_part(target.identifier, run, proof)
 
 
-def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> None:
+def _hand_over(work: ImageWorkspace, artifacts: Iterable[Artifact], folder: Path) -> None:
     """Move the artifacts to the output folder, where none of an older image stays; end the work."""
     for name in FILES.values():
         remove(folder / name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from builder.artifacts.manifests import State
 from builder.build.run import Run
 from builder.build.schedule import Durations, Schedule, Task, run_all
-from builder.build.stages import Stages, with_log, words_of
+from builder.build.stages import RunStages, with_log, words_of
 from builder.model import Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
@@ -68,7 +68,7 @@ def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
 
 def _make(run: Run, todo: Sequence[tuple[Spec, State]], found: _Found, jobs: int) -> None:
     home = run.tools.home
-    stages = Stages(run=run, engine=words_of(home, run.engine))
+    stages = RunStages(run=run, engine=words_of(home, run.engine))
     durations = Durations.read(home.path)
     job = tasks_of(run, stages, todo, durations)
     limits = limits_of(jobs)

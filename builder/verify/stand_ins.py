@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.build.at_work import at_work
 from builder.build.engines.protocol import shortened
 from builder.build.run import lent_to
-from builder.build.stages import Stages, stage_alone
+from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.reading import DockerStage
 from builder.compile.spec import base_archive, block_faults
@@ -61,7 +61,7 @@ def steps_on_stand_ins(
         yield steps_of
 
 
-def _trials(stages: Stages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
+def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
     """The trials of a spec's steps on the base of `image`, which is made first if need be."""
     try:
         stages.make_base(image)
@@ -91,16 +91,16 @@ def _stages(
     images: Mapping[str, PlannedImage],
     progress: Progress,
     held: contextlib.ExitStack,
-) -> Stages:
+) -> RunStages:
     """What the main job makes bases with, after this machine was found to have all of it."""
     plan = Plan(images=tuple(images.values()), left_out=())
     run = prepare(options, progress, plan, todo=1, held=held)
     held.enter_context(at_work(run.tools, options.project, progress.say))
-    return Stages(run=run, engine="")
+    return RunStages(run=run, engine="")
 
 
 @contextlib.contextmanager
-def _stand_in(stages: Stages, spec: Spec, image: PlannedImage) -> Iterator[_StandIn]:
+def _stand_in(stages: RunStages, spec: Spec, image: PlannedImage) -> Iterator[_StandIn]:
     """The stand-in for a spec's base, held by this run alone."""
     run, name = stages.run, f"rehearsal-{image.identifier}"
     home = run.tools.home
@@ -125,7 +125,7 @@ class _StandIn:
 
     def __init__(
         self,
-        stages: Stages,
+        stages: RunStages,
         spec: Spec,
         image: PlannedImage,
         context: Path,

@@ -12,7 +12,7 @@ from pathlib import Path
 from builder.artifacts.manifests import State
 from builder.build.run import Run
 from builder.build.schedule import Durations, Task, TaskLimits
-from builder.build.stages import Stages
+from builder.build.stages import RunStages
 from builder.model import RUNTIME, KeyedStage, Spec
 from builder.model.errors import BadInput
 from builder.verify.finished_images import prove_again
@@ -38,7 +38,7 @@ class Job:
 
 
 def tasks_of(
-    run: Run, stages: Stages, todo: Sequence[tuple[Spec, State]], durations: Durations
+    run: Run, stages: RunStages, todo: Sequence[tuple[Spec, State]], durations: Durations
 ) -> Job:
     """The tasks that make images which are not done yet. `todo` is in build order."""
     maker = _Maker(run=run, stages=stages, durations=durations)
@@ -56,7 +56,7 @@ def tasks_of(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Maker:
     run: Run
-    stages: Stages
+    stages: RunStages
     durations: Durations
     tasks: dict[str, Task] = field(default_factory=dict)
     cells: dict[str, Cell] = field(default_factory=dict)

@@ -175,7 +175,7 @@ def environment_section(variables: Mapping[str, str]) -> str:
 
 
 def environment_script(environment: Mapping[str, str]) -> list[str]:
-    """What Apptainer's script for an image's variables says, line by line, but for comments.
+    """The lines of Apptainer's script for an image's variables, without comments.
 
     `environment` has none that are spoiled.
     """

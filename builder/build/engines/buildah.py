@@ -51,7 +51,7 @@ class Buildah:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where it mounts and unpacks: a builder that was killed leaves things there."""
+        """The folder for mounts and unpacking: a builder that was killed leaves things there."""
         self._tools.home.temporary.mkdir(parents=True, exist_ok=True)
         return {**self._tools.environment, "TMPDIR": str(self._tools.home.temporary)}
 

@@ -224,12 +224,12 @@ class Storage:
             layer = self.layers[layer][0]
         return chain
 
-    def garbage(self, kept: Iterable[str], *, before: str) -> list[StoredImage]:
-        """The images that are needed for none of the `kept` names; the topmost ones first.
+    def garbage(self, retained: Iterable[str], *, before: str) -> list[StoredImage]:
+        """The images that are needed for none of the `retained` names; the topmost ones first.
 
         What was made since `before` stays: steps of images that are being worked on.
         """
-        names = set(kept)
+        names = set(retained)
         needed: set[str] = set()
         for image in self.images.values():
             if names & {*image.names} or image.created >= before:

@@ -24,7 +24,7 @@ from builder.build.base_store import (
     source_lines,
     staging,
 )
-from builder.build.mirror import Mirror
+from builder.build.mirror import DebianMirror
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
 from builder.build.workspace import remove
@@ -90,7 +90,7 @@ def _packages_cuda(base: BaseImage) -> bool:
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
-    """Why builds of this base are lent no native tools; empty if they are."""
+    """The reason why builds of this base are lent no native tools; empty if they are."""
     if arch == host:
         return f"{arch} is this machine's own architecture"
     if host != HOST:
@@ -132,7 +132,7 @@ def ensure_tools(
     base: BaseImage,
     arch: str,
     *,
-    mirror: Mirror,
+    mirror: DebianMirror,
     store: Path,
     processes: Processes,
     log: Path,
@@ -190,7 +190,7 @@ def _name(base: BaseImage, arch: str) -> str:
     return f"{bootstrap_of(base).suite}-{arch}"
 
 
-def _key(base: BaseImage, arch: str, mirror: Mirror) -> str:
+def _key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
     twins = (Path(__file__).parent / "twins.py").read_text()
     declared = asdict(bootstrap_of(base))
     content = [_FORMAT, arch, packages(base, arch), asdict(mirror), declared, twins]
@@ -210,7 +210,7 @@ def packages(base: BaseImage, arch: str) -> list[str]:
 def _make(
     base: BaseImage,
     arch: str,
-    mirror: Mirror,
+    mirror: DebianMirror,
     folder: Path,
     processes: Processes,
     log: Path,
@@ -252,8 +252,8 @@ def _make(
         file = root / "twins" / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    for one in (root, root / "twins", *(root / "twins").rglob("*")):  # whatever the umask
-        one.chmod(0o755 if one.is_dir() else 0o644)
+    for written in (root, root / "twins", *(root / "twins").rglob("*")):  # whatever the umask
+        written.chmod(0o755 if written.is_dir() else 0o644)
 
 
 def _unpack(packed: Path, root: Path) -> None:

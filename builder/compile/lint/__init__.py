@@ -6,8 +6,8 @@ them. docs/lint.md lists the rules, and the rules of others that are ignored, wi
 
 from __future__ import annotations
 
-from builder.compile.lint.findings import ERROR, RULES, WARNING, Finding, LintReport
+from builder.compile.lint.findings import ERROR, RULES, WARNING, LintFinding, LintReport
 from builder.compile.lint.linters import IGNORED
 from builder.compile.lint.run import lint
 
-__all__ = ["ERROR", "IGNORED", "RULES", "WARNING", "Finding", "LintReport", "lint"]
+__all__ = ["ERROR", "IGNORED", "RULES", "WARNING", "LintFinding", "LintReport", "lint"]

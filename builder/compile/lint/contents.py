@@ -11,8 +11,8 @@ from builder.compile.lint.reading import (
     DEFINITION,
     DOCKERFILE,
     SHELL,
-    Command,
     Reading,
+    SpecCommand,
     words_of,
 )
 
@@ -211,7 +211,7 @@ def lost_between_stages(reading: Reading) -> Iterator[Hit]:
                 yield hit(command, message, hint)
 
 
-def _installs_into(command: Command, layer: str) -> str:
+def _installs_into(command: SpecCommand, layer: str) -> str:
     """The folder or file that a command writes; empty where it installs nothing of its own."""
     words = [word for word in words_of(command.text) if "=" not in word.split("/")[0]]
     if not words:

@@ -14,8 +14,8 @@ from builder.compile.lint.reading import (
     SCRIPT,
     SHELL,
     SOURCE,
-    Command,
     Reading,
+    SpecCommand,
 )
 from builder.model.cells import OWN
 
@@ -80,7 +80,7 @@ def foreign_architecture(reading: Reading) -> Iterator[Hit]:
                 yield hit(command, text, "choose by {{ arch }} in the recipe")
 
 
-def _names(command: Command) -> Iterator[str]:
+def _names(command: SpecCommand) -> Iterator[str]:
     """The files, packages, library folders and images that a command names."""
     if command.kind == SOURCE:
         yield command.text
@@ -111,7 +111,7 @@ def unverified_download(reading: Reading) -> Iterator[Hit]:
                     yield hit(command, text, "https, or sha256sum -c after it")
 
 
-def _is_verified(command: Command, url: str, following: list[Command]) -> bool:
+def _is_verified(command: SpecCommand, url: str, following: list[SpecCommand]) -> bool:
     """Return whether a later command of the layer checks the file of a download."""
     names = [url.rstrip("/").rsplit("/", 1)[-1].split("?")[0]]
     if saved := _SAVED_AS.search(command.text):

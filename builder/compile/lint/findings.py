@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from builder.compile.lint.reading import Command, Reading
+from builder.compile.lint.reading import Reading, SpecCommand
 
 ERROR, WARNING = "error", "warning"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class Finding:
+class LintFinding:
     """A fault in an image's spec.
 
     `level` is error or warning; `rule` is a name of docs/lint.md, or hadolint's or ShellCheck's
@@ -41,7 +41,7 @@ class Hit(NamedTuple):
     hint: str = ""
 
 
-def hit(command: Command, text: str, hint: str = "") -> Hit:
+def hit(command: SpecCommand, text: str, hint: str = "") -> Hit:
     """A hit at a command."""
     return Hit(command.file, command.line, text, hint)
 
@@ -81,7 +81,7 @@ class LintReport:
     would have found is not known, and an absent finding of theirs is no pass.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     ran: tuple[str, ...]
     missing: tuple[str, ...]
     specs: int

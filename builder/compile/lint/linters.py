@@ -118,15 +118,15 @@ def remarks(
         for count in [max(-(-len(group) // BATCH), min(jobs, len(group)))]
         for start in range(count)
     ]
-    found: dict[Text, list[Remark]] = {}
+    results: dict[Text, list[Remark]] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
             for result in pool.map(lambda batch: _run(batch, programs, processes), batches):
-                found.update(result)
+                results.update(result)
         except KeyboardInterrupt:  # Ctrl-C does not reach what leads a session of its own
             processes.stop()
             raise
-    return found
+    return results
 
 
 def _run(
@@ -153,10 +153,10 @@ def _run(
     except ValueError as error:
         tail = done.stdout.splitlines()[-10:]
         raise StepFailed(f"{linter} printed no JSON", tail=tail) from error
-    found: dict[Text, list[Remark]] = {text: [] for text in texts}
+    results: dict[Text, list[Remark]] = {text: [] for text in texts}
     for entry in entries:
-        found[texts[int(entry["file"])]].append(_remark(entry))
-    return found
+        results[texts[int(entry["file"])]].append(_remark(entry))
+    return results
 
 
 def _hadolint(folder: Path) -> list[str]:

@@ -42,7 +42,7 @@ Line = tuple[int, str]  # a number, counted from 1, and its text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
+class SpecCommand:
     """One command, or one line of another kind.
 
     `text` has single blanks and no continuation lines. `layer` numbers what ends in one layer:
@@ -179,15 +179,15 @@ class Reading:
     locked: bool
     docker: Dockerfile
     definition: Definition
-    commands: tuple[Command, ...]
+    commands: tuple[SpecCommand, ...]
     variables: tuple[Variable, ...]
 
-    def of_kind(self, *kinds: str) -> Iterator[Command]:
+    def of_kind(self, *kinds: str) -> Iterator[SpecCommand]:
         return (command for command in self.commands if command.kind in kinds)
 
-    def layers(self, *kinds: str) -> list[list[Command]]:
+    def layers(self, *kinds: str) -> list[list[SpecCommand]]:
         """The commands of some kinds, those that end in one layer together."""
-        layers: dict[tuple[str, str, int], list[Command]] = {}
+        layers: dict[tuple[str, str, int], list[SpecCommand]] = {}
         for command in self.of_kind(*kinds):
             key = (command.kind, command.file, command.layer)
             layers.setdefault(key, []).append(command)
@@ -284,11 +284,11 @@ def _section(title: Line, lines: Iterable[Line], *, stage: int, final: bool) -> 
     )
 
 
-def _docker_commands(dockerfile: Dockerfile) -> Iterator[Command]:
+def _docker_commands(dockerfile: Dockerfile) -> Iterator[SpecCommand]:
     """Every RUN cut into its commands, and every other instruction as one line."""
     for number, instruction in enumerate(dockerfile.instructions):
         command = functools.partial(
-            Command,
+            SpecCommand,
             file=DOCKERFILE,
             kind=_OF_INSTRUCTION.get(instruction.name, OTHER),
             stage=instruction.stage,
@@ -303,12 +303,12 @@ def _docker_commands(dockerfile: Dockerfile) -> Iterator[Command]:
         yield from _shell_commands(command, [(line, first), *rest])
 
 
-def _definition_commands(definition: Definition) -> Iterator[Command]:
+def _definition_commands(definition: Definition) -> Iterator[SpecCommand]:
     """Every script cut into its commands, and every other line by itself."""
     for stage, header in enumerate(definition.headers):
         final = stage + 1 == len(definition.headers)
         for line, text in header.values():
-            yield Command(
+            yield SpecCommand(
                 file=DEFINITION,
                 line=line,
                 text=text,
@@ -319,7 +319,7 @@ def _definition_commands(definition: Definition) -> Iterator[Command]:
             )
     for section in definition.sections:
         command = functools.partial(
-            Command,
+            SpecCommand,
             file=DEFINITION,
             kind=_OF_SECTION.get(section.name, OTHER),
             stage=section.stage,
@@ -333,8 +333,8 @@ def _definition_commands(definition: Definition) -> Iterator[Command]:
 
 
 def _shell_commands(
-    command: functools.partial[Command], lines: Iterable[Line]
-) -> Iterator[Command]:
+    command: functools.partial[SpecCommand], lines: Iterable[Line]
+) -> Iterator[SpecCommand]:
     for logical in logical_lines(lines):
         for line, text, chained in _parts(logical):
             yield command(line=line, text=text, chained=chained)

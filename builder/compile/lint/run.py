@@ -15,7 +15,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 
 from builder.compile.lint import contents, downloads, formats  # noqa: F401 - they fill RULES
-from builder.compile.lint.findings import RULES, Finding, LintReport
+from builder.compile.lint.findings import RULES, LintFinding, LintReport
 from builder.compile.lint.linters import LINTERS, find, remarks, texts_of, version
 from builder.compile.lint.reading import Reading, read
 from builder.model import Spec
@@ -25,7 +25,7 @@ from builder.system.process import Processes
 
 PARSERS = ("dockerfile-parse", "spython")
 MOST = 20_000  # results that are kept, the newest
-_FIELDS = frozenset(field.name for field in dataclasses.fields(Finding))
+_FIELDS = frozenset(field.name for field in dataclasses.fields(LintFinding))
 
 
 def lint(
@@ -61,7 +61,9 @@ def lint(
     for key, reading in readings.items():
         image = reading.spec.image.identifier
         theirs = [
-            Finding(image=image, file=file, **remark._replace(line=remark.line + before)._asdict())
+            LintFinding(
+                image=image, file=file, **remark._replace(line=remark.line + before)._asdict()
+            )
             for text, file, before in texts[key]
             for remark in remarked.get(text, ())
         ]
@@ -76,11 +78,11 @@ def lint(
     )
 
 
-def own_findings(reading: Reading) -> list[Finding]:
+def own_findings(reading: Reading) -> list[LintFinding]:
     """The findings of our own rules in a spec."""
     image = reading.spec.image.identifier
     return [
-        Finding(image=image, level=rule.level, rule=rule.name, **hit._asdict())
+        LintFinding(image=image, level=rule.level, rule=rule.name, **hit._asdict())
         for rule in RULES
         for hit in rule.check(reading)
     ]
@@ -104,16 +106,16 @@ class Cache:
         self.entries = self._read()
         self.new: dict[str, object] = {}
 
-    def findings(self, key: str) -> list[Finding] | None:
+    def findings(self, key: str) -> list[LintFinding] | None:
         """The findings of a spec; None if it is not known."""
         stored = self.new.get(key, self.entries.get(key))
         if isinstance(stored, list) and all(
             isinstance(entry, dict) and entry.keys() == _FIELDS for entry in stored
         ):
-            return [Finding(**entry) for entry in stored]
+            return [LintFinding(**entry) for entry in stored]
         return None
 
-    def keep(self, key: str, findings: Sequence[Finding]) -> None:
+    def keep(self, key: str, findings: Sequence[LintFinding]) -> None:
         self.new[key] = [dataclasses.asdict(finding) for finding in findings]
 
     def save(self) -> None:

@@ -49,7 +49,7 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
     from builder.compile.spec.driver import dockerfile, singularity  # noqa: PLC0415
     from builder.compile.spec.hpccm_blocks import project_files  # noqa: PLC0415
 
-    with recorded() as found:
+    with recorded() as downloads:
         texts = dockerfile(image), singularity(image)
     return Spec(
         image=image,
@@ -61,16 +61,16 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
             **({IN_SPEC: run_script(image)} if has_run_script(image) else {}),
             FILE: as_text(contract_of(image)),
         },
-        sources=tuple(one for _, one in sorted(found.copied.items())),
+        sources=tuple(one for _, one in sorted(downloads.copied.items())),
     )
 
 
 def downloads_of(images: Iterable[PlannedImage]) -> Downloads:
-    """What the blocks of some images download, locked or not; not safe in threads either."""
+    """The downloads of the blocks of some images, locked or not; not safe in threads either."""
     from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - see compile_spec
     from builder.compile.spec.driver import dockerfile  # noqa: PLC0415
 
-    with recorded(locking=True) as found:
+    with recorded(locking=True) as downloads:
         for image in images:
             dockerfile(image)
-    return found
+    return downloads

@@ -166,7 +166,7 @@ def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> 
 
 
 def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
-    """What the recipes add at run time, the environment, the checks and the labels."""
+    """Add the recipes' run-time blocks, the environment, the checks and the labels."""
     for recipe in image.stages:
         for use in recipe.runtime:
             final += layer(use, image, recipe)
@@ -247,7 +247,7 @@ _SEPARATOR = "\n\n"  # of hpccm's stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
+class BlockText:
     """A block as hpccm writes it into a stage; it can stand in one in the block's place.
 
     `remainder` is what it leaves for the run-time stage.
@@ -263,7 +263,7 @@ class Layer:
         return self.remainder
 
 
-def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> Layer:
+def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> BlockText:
     """A block of a recipe as text, in the stage of that name; hpccm's state is the image's.
 
     Raises `BadInput` for what hpccm refuses, or warns of.
@@ -281,7 +281,7 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
         raise BadInput.of([fault(use, f"hpccm warns: {one}") for one in logged.messages])
     if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
         text = repeatable(text)
-    return Layer(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))
+    return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))
 
 
 def _remainder(block: object, stage: str) -> str:

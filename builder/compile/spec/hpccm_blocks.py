@@ -62,8 +62,8 @@ def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
     images of Debian's family have neither. Its `packages` fetches keys with wget and gpg, and
     installs none of them.
     """
-    before = itertools.takewhile(lambda one: one.name != recipe.name, image.stages)
-    have: set[str] = set().union(*(_needed(one.development, image) for one in before))
+    before = itertools.takewhile(lambda other: other.name != recipe.name, image.stages)
+    have: set[str] = set().union(*(_needed(earlier.development, image) for earlier in before))
     return _installed(_needed(recipe.development, image) - have)
 
 

@@ -55,15 +55,15 @@ class Limit:
 def limits() -> tuple[Limit, ...]:
     """All rows, those of several blocks once for each."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    rows = yaml.load(Path(__file__).with_name("limits.yaml").read_text(), Loader=loader)  # noqa: S506
-    found = []
-    for row in rows:
+    table = yaml.load(Path(__file__).with_name("limits.yaml").read_text(), Loader=loader)  # noqa: S506
+    rows: list[Limit] = []
+    for row in table:
         architectures = tuple(row.pop("architectures", "").split()) or ARCHITECTURES
         source = row.pop("source")
         for block in row.pop("blocks").split():
             own = f"{_HPCCM}/{block}.py" if source == "hpccm" else source
-            found.append(Limit(block=block, architectures=architectures, source=own, **row))
-    return tuple(found)
+            rows.append(Limit(block=block, architectures=architectures, source=own, **row))
+    return tuple(rows)
 
 
 def block_limits(name: str) -> tuple[str, ...] | None:
@@ -75,7 +75,7 @@ def block_limits(name: str) -> tuple[str, ...] | None:
 
 
 def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution: str = "") -> str:
-    """Why a block does not work for an architecture or a distribution; empty where it does.
+    """The reason why a block does not work for an architecture or a distribution, or empty.
 
     The arguments are those of one cell, with their templates rendered.
     """

@@ -352,7 +352,7 @@ def step_by_step(definition: str) -> str:
     hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which sees the failure
     of the last command of && only: a clone that fails would go unseen.
     """
-    return _GIT.sub(lambda found: found[0].replace(" && ", "\n    "), definition)
+    return _GIT.sub(lambda step: step[0].replace(" && ", "\n    "), definition)
 
 
 # Programs write down when and where they were built (Open MPI's ompi_info, HDF5's h5cc):

@@ -1,4 +1,4 @@
-"""What a recipe must say, and what it cannot say, whatever hpccm would make of it."""
+"""Faults of recipes' blocks, whatever hpccm would make of them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fau
 
 
 def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    """What is missing, and what only one of the two formats would have."""
+    """Missing arguments, and those that only one of the two formats would have."""
     if use.name in NOT_FOR_RECIPES:
         yield fault(use, f"{use.name} is not for recipes: {NOT_FOR_RECIPES[use.name]}")
         return

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.compile.lint.reading import DOCKERFILE, SHELL, Command, Reading, words_of
+from builder.compile.lint.reading import DOCKERFILE, SHELL, Reading, SpecCommand, words_of
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
 _HOME = "/"
@@ -75,7 +75,7 @@ def _steps(reading: Reading) -> Iterator[Step]:
                 )
 
 
-def _alternatives(command: Command) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _alternatives(command: SpecCommand) -> Iterator[tuple[tuple[str, ...], bool]]:
     """The commands of a group `{ a || b ; }`, each with whether another one stands behind it."""
     words: list[str] = []
     for word in words_of(command.text):

@@ -10,7 +10,7 @@ from lint_samples import CLEAR, DEFINITION, one_planned, sample_spec
 from samples import compare_with_golden
 
 from builder.compile.lint import RULES
-from builder.compile.lint.findings import Finding
+from builder.compile.lint.findings import LintFinding
 from builder.compile.lint.reading import read
 from builder.compile.lint.run import own_findings
 from builder.model import Spec
@@ -19,7 +19,7 @@ from builder.model.inputs import LockedSource
 __all__ = ["one_planned", "sample_spec"]  # fixtures
 
 
-def problems(spec: Spec, *, locked: bool = False) -> list[Finding]:
+def problems(spec: Spec, *, locked: bool = False) -> list[LintFinding]:
     return own_findings(read(spec, locked=locked))
 
 

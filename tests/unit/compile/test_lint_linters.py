@@ -14,7 +14,7 @@ import pytest
 from lint_samples import FILES, one_planned, sample_spec
 from samples import GOLDEN, ROOT, block, image, recipe, shipped_plan
 
-from builder.compile.lint import IGNORED, RULES, Finding, LintReport, lint, linters
+from builder.compile.lint import IGNORED, RULES, LintFinding, LintReport, lint, linters
 from builder.compile.lint.reading import read
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage, Spec
@@ -310,6 +310,6 @@ def test_ignored_rules_are_documented_with_their_reasons() -> None:
 
 def test_findings_are_sorted_and_told_by_line() -> None:
     make = {"file": "Dockerfile", "level": "error", "rule": "secret", "text": "x"}
-    late, early = Finding(image="a", line=12, **make), Finding(image="a", line=2, **make)
+    late, early = LintFinding(image="a", line=12, **make), LintFinding(image="a", line=2, **make)
     assert sorted([late, early]) == [early, late]
     assert str(early) == "a/Dockerfile:2: error secret: x"
