@@ -19,7 +19,7 @@ from builder.build.base_store import base_key
 from builder.build.engines import VFS, Buildah, Tools
 from builder.build.engines.storage import left_by_vfs, read_storage
 from builder.build.mirror import find_mirror
-from builder.build.native import RECORD
+from builder.build.native.tools import RECORD
 from builder.build.planning import declared_of
 from builder.build.records import Records, noted_engine, noted_engines, stage_states
 from builder.build.workspace import remove

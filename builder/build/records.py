@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.build import binfmt
+from builder.build.native import is_open
 from builder.model import KeyedStage
 from builder.model.package_indices import IndexState
 from builder.model.records import read, write
@@ -173,7 +173,7 @@ def _state(
 def _is_lent(image: DeclaredStages) -> bool:
     """Return whether the kernel would start native tools in the place of an image's programs."""
     arch = image.native.rpartition("-")[2]
-    return bool(arch) and platform.machine() == "x86_64" and binfmt.is_open(arch)
+    return bool(arch) and platform.machine() == "x86_64" and is_open(arch)
 
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:

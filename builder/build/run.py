@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.artifacts.repack import SharedLayers
-from builder.build import binfmt, native
 from builder.build.base_store import sources
 from builder.build.engines import Engine, Lent, Tools
 from builder.build.mirror import DebianMirror, find_mirror
+from builder.build.native import is_open
+from builder.build.native.tools import HOST, NativeTools, ensure_tools, kept_tools, lacking
 from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
@@ -153,8 +154,8 @@ def _most_behind(days: int | None) -> dt.timedelta:
 def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
     """The architectures whose packages are asked for, native tools' among them."""
     archs = {image.cell.arch for image in images}
-    if archs - {native.HOST}:
-        archs.add(native.HOST)
+    if archs - {HOST}:
+        archs.add(HOST)
     return frozenset(ARCHITECTURES[arch].debian for arch in archs)
 
 
@@ -182,24 +183,24 @@ def uses_pip(image: PlannedImage) -> bool:
     return any(use.name == "pip" for use in blocks)
 
 
-def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTools | None:
+def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | None:
     """The native tools for an image that is emulated; brought first if need be.
 
     Offline, they are those that the store has, from whichever mirror.
     """
-    if not run.native_tools or native.lacking(image.base, image.cell.arch, run.host.arch):
+    if not run.native_tools or lacking(image.base, image.cell.arch, run.host.arch):
         return None
 
     def say(text: str) -> None:
         run.progress.step(image.identifier, text)
 
-    if not binfmt.is_open(image.cell.arch):
+    if not is_open(image.cell.arch):
         say("no native tools: the kernel's handler is not that of 'build-images setup'")
         return None
     tools = None
     if run.offline and not run.refresh:
-        tools = native.kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
-    return tools or native.ensure_tools(
+        tools = kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
+    return tools or ensure_tools(
         image.base,
         image.cell.arch,
         mirror=run.mirror or find_mirror(),

@@ -14,7 +14,7 @@ from pathlib import Path
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
 from builder.build.mirror import find_mirror
-from builder.build.native import NativeTools
+from builder.build.native.tools import NativeTools
 from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
 from builder.build.run import Run, index_states, lent_to, native_tools, now
@@ -264,7 +264,8 @@ def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, nativ
         if head["name"] == target:
             source = built.get(head["source"], head["source"])
             body = dockerfile[head.end() : end].rstrip()
-            stages = [f"FROM {built[name]} AS {name}" for name in _copied_from(body) & {*built}]
+            copied = {*re.findall(r"(?:--|,)from=([^\s,]+)", body)}
+            stages = [f"FROM {built[name]} AS {name}" for name in copied & {*built}]
             label = f"\nLABEL {NATIVE_LABEL}={native}" if native else ""
             alone = f"FROM {source} AS {target}{label}{body}"
             return "\n\n".join([*sorted(stages), alone]) + "\n"
@@ -277,7 +278,3 @@ def on_images(dockerfile: str, names: Mapping[str, str]) -> str:
         lambda head: f"FROM {names.get(head['source'], head['source'])} AS {head['name']}",
         dockerfile,
     )
-
-
-def _copied_from(body: str) -> set[str]:
-    return set(re.findall(r"(?:--|,)from=([^\s,]+)", body))

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.settled import epoch_of
-from builder.build import native
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.inputs import project_digests
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
+from builder.build.native.tools import lacking
 from builder.build.run import Run, downloading
 from builder.host import doctor as examination
 from builder.model import FORMATS, Plan, PlannedImage
@@ -127,9 +127,7 @@ def _to_be_lent(options: BuildSettings, plan: Plan) -> list[str]:
         return []
     host = platform.machine()
     foreign = (image for image in plan.images if image.cell.arch != host)
-    return sorted(
-        {one.cell.arch for one in foreign if not native.lacking(one.base, one.cell.arch, host)}
-    )
+    return sorted({one.cell.arch for one in foreign if not lacking(one.base, one.cell.arch, host)})
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:

@@ -76,7 +76,11 @@ class Docker:
     ) -> None:
         assert not lent  # it cannot show build steps a folder of this machine's
         steps = Instructions(_STEP, on_line)
-        buildx = shutil.which("docker-buildx", path=self._search_path())
+        home = self._tools.home
+        own = [str(one / "tools/cli-plugins") for one in (home.path, home.shared) if one]
+        system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
+        path = ":".join([*own, home.search_path(), *system])
+        buildx = shutil.which("docker-buildx", path=path)
         command = (
             [buildx, "build", "--load", "--progress=plain"]
             if buildx
@@ -100,12 +104,6 @@ class Docker:
             )
         except StepFailed as error:
             raise steps.failed(error) from error
-
-    def _search_path(self) -> str:
-        home = self._tools.home
-        own = [str(one / "tools/cli-plugins") for one in (home.path, home.shared) if one]
-        system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
-        return ":".join([*own, home.search_path(), *system])
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         saved = target.with_suffix(".docker.tar")

@@ -157,7 +157,8 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         tool = f"PIP_CONFIG_FILE={PIP_CONFIG} {tool}"  # there while build-images builds
         if not self._venv:  # an older pip ignores a variable that it does not know
             tool = f"PIP_BREAK_SYSTEM_PACKAGES=1 {tool}"
-        commands = [f"python3 -m venv {self._venv_options()}"] if self._venv else []
+        options = "--system-site-packages " if self._site else ""
+        commands = [f"python3 -m venv {options}{self._venv}"] if self._venv else []
         if self._upgrade:
             commands.append(f"{tool} --upgrade pip")
         if self._requirements:
@@ -165,9 +166,6 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         if self._packages:
             commands.append(f"{tool} {shlex.join(self._packages)}")
         return commands
-
-    def _venv_options(self) -> str:
-        return f"--system-site-packages {self._venv}" if self._site else str(self._venv)
 
     def _copied(self) -> str:
         return posixpath.join(REQUIREMENTS, posixpath.basename(self._requirements))

@@ -36,10 +36,6 @@ class QuirkTarget:
     cuda_home: str
 
     @property
-    def is_ubi(self) -> bool:
-        return self.distribution.startswith(("ubi", "rhel"))
-
-    @property
     def stubs(self) -> str:
         """Debian's packages keep them among the libraries of the architecture.
 
@@ -333,7 +329,7 @@ def _repositories(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
     """
     if target.family == DEBIAN:
         return ()
-    if target.is_ubi:
+    if target.distribution.startswith(("ubi", "rhel")):
         name = f"ubi-{target.release}-codeready-builder"
         enable = "yum-config-manager --set-enabled"
         release = f"https://dl.fedoraproject.org/pub/epel/epel-release-latest-{target.release}"

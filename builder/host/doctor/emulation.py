@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build import binfmt, native
+from builder.build.native import is_open
+from builder.build.native.tools import HOST
 from builder.host.doctor.diagnosis import Item, Roots
 from builder.host.doctor.programs import SETUP, answer
 from builder.model.architectures import Architecture
@@ -96,9 +97,9 @@ def runs(
 
 def lends(arch: Architecture, *, host: str, roots: Roots) -> list[Item]:
     """Return whether build steps of an architecture run native tools; nothing where they cannot."""
-    if arch.name == host or host != native.HOST:
+    if arch.name == host or host != HOST:
         return []
-    ok = binfmt.is_open(arch.name, roots.proc / "sys/fs/binfmt_misc")
+    ok = is_open(arch.name, roots.proc / "sys/fs/binfmt_misc")
     text = "compilers, shell and apt run as this machine's own in its build steps"
     if not ok:
         text = "its build steps are emulated whole: the kernel's handler is not that of set-up"

@@ -12,7 +12,7 @@ from samples import ROOT
 
 from builder.cli import lint as linting
 from builder.cli import main
-from builder.compile.lint import LintFinding, LintReport
+from builder.compile.lint.findings import LintFinding, LintReport
 
 ONE = "--image=hpc-base-*-debian13-openmpi5.0-ppc64le"
 BAD = "  - shell: {commands: ['curl http://example.org/x.tar']}\n"

@@ -14,8 +14,11 @@ import pytest
 from lint_samples import FILES, one_planned, sample_spec
 from samples import GOLDEN, ROOT, block, image, recipe, shipped_plan
 
-from builder.compile.lint import IGNORED, RULES, LintFinding, LintReport, lint, linters
+from builder.compile.lint import linters
+from builder.compile.lint.findings import LintFinding, LintReport
+from builder.compile.lint.linters import IGNORED
 from builder.compile.lint.reading import read
+from builder.compile.lint.run import RULES, lint
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage, Spec
 from builder.model.errors import Interrupted, StepFailed
