@@ -20,13 +20,15 @@ from builder.system.files import read_json, write_atomically
 from builder.system.locks import locked
 from builder.system.terminal import interruptions
 
+BUILD_KINDS = frozenset({"base", "stage", "image"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
     """One piece of work. `needs` names the tasks that come before it.
 
     `after` names tasks that are better over first, whatever comes of them.
-    `kind` is a word for what is done; `TaskLimits` says which kinds are builds.
+    `kind` is a word for what is done; those of `BUILD_KINDS` are builds.
     `label` says what it is to people; a name is only ever the task's own.
     `group` is what stays open from the start of its first task to the end of its last: an image's
     work folder. `seconds` is how long it is expected to take, `memory` and `disk` what it takes at
@@ -63,7 +65,6 @@ class TaskLimits:
     emulated: int
     groups: int
     memory: int = 0
-    build_kinds: frozenset[str] = frozenset({"base", "stage", "image"})
 
 
 class Schedule:
@@ -126,9 +127,9 @@ class Schedule:
 
     def _fits(self, task: Task, free_disk: int) -> bool:
         limits, running = self._limits, self._running.values()
-        builds = [other for other in running if other.kind in limits.build_kinds]
+        builds = [other for other in running if other.kind in BUILD_KINDS]
         emulated = sum(other.emulated for other in builds)
-        is_build = task.kind in limits.build_kinds
+        is_build = task.kind in BUILD_KINDS
         opens = bool(task.group) and task.group not in self._open
         memory = task.memory + sum(other.memory for other in running)
         disk = task.disk + sum(other.disk for other in running)

@@ -136,12 +136,11 @@ class Lent:
 
     path: Path
     at: str
-    writable: bool = False
 
     @property
     def option(self) -> str:
         """Buildah's option for it."""
-        return f"--volume={self.path}:{self.at}:{'rw' if self.writable else 'ro'}"
+        return f"--volume={self.path}:{self.at}:ro"
 
 
 class Engine(Protocol):

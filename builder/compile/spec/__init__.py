@@ -18,7 +18,7 @@ from builder.compile.spec.image_scripts import (
     has_run_script,
     run_script,
 )
-from builder.compile.spec.limits import block_limits, limit_reason
+from builder.compile.spec.limits import limit_reason
 from builder.compile.spec.rules import block_faults
 from builder.model import PlannedImage, Spec
 from builder.model.contract import FILE, as_text, contract_of
@@ -32,7 +32,6 @@ __all__ = [
     "COMPILER",
     "base_archive",
     "block_faults",
-    "block_limits",
     "compile_spec",
     "downloads_of",
     "limit_reason",

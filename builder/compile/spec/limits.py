@@ -34,11 +34,6 @@ class Limit:
     set: str = ""
     unset: str = ""
 
-    @property
-    def is_general(self) -> bool:
-        """True if it holds on any family, whatever the arguments of the block."""
-        return not (self.on_family or self.newer_than or self.set or self.unset)
-
     def holds(self, arguments: Mapping[str, object]) -> bool:
         """Return whether it holds for a block with these arguments."""
         if self.newer_than:
@@ -64,14 +59,6 @@ def limits() -> tuple[Limit, ...]:
             own = f"{_HPCCM}/{block}.py" if source == "hpccm" else source
             rows.append(Limit(block=block, architectures=architectures, source=own, **row))
     return tuple(rows)
-
-
-def block_limits(name: str) -> tuple[str, ...] | None:
-    """The architectures that a block works on whatever its arguments; None is all of them."""
-    rows = [row.architectures for row in limits() if row.block == name and row.is_general]
-    if not rows:
-        return None
-    return tuple(arch for arch in ARCHITECTURES if all(arch in row for row in rows))
 
 
 def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution: str = "") -> str:

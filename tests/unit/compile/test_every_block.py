@@ -18,7 +18,7 @@ import pytest
 from every_block import ARCHS, EVERY, FAMILIES, UNUSABLE, both, planned, uses, working
 from samples import GOLDEN, base, block, image, recipe
 
-from builder.compile.spec import block_faults, block_limits, compile_spec, limit_reason
+from builder.compile.spec import block_faults, compile_spec, limit_reason
 from builder.compile.spec.hpccm_blocks import EXPLAINED
 from builder.compile.spec.limits import limits
 from builder.compile.spec.own_blocks import PRIMITIVES, block_classes
@@ -111,13 +111,6 @@ def test_a_repository_for_ubuntu_on_debian_is_a_fault(tmp_path: Path) -> None:
     given = [recipe(development=(block("nccl", version="2.22.3-1", cuda="12.4"),))]
     with pytest.raises(BadInput, match="hpccm would add a repository for Ubuntu to Debian"):
         compile_spec(image(tmp_path, recipes=given, bases=[base()]), run_checks="")
-
-
-def test_limits_of_a_name_do_not_depend_on_arguments() -> None:
-    assert block_limits("mkl") == ("x86_64",)
-    assert block_limits("julia") == ("x86_64", "aarch64")
-    assert block_limits("nvhpc") is None  # its version decides
-    assert block_limits("openmpi") is None
 
 
 def test_limits_have_reasons_and_sources() -> None:
