@@ -21,7 +21,7 @@ from typing import Any
 
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
-from builder.build.engines import Tools, charliecloud, sif_environment
+from builder.build.engines import Tools, apptainer, charliecloud
 from builder.model import PASSED
 from builder.model.digests import digest_of
 from builder.model.manifest import InImageCheck
@@ -111,7 +111,7 @@ def write_sif(file: Path, parts: Sequence[SifPart], tree: bytes = b"") -> Path:
 
 def sif_scripts(variables: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
     """The files below `.singularity.d` of a SIF, as Apptainer writes them."""
-    own = sif_environment.spoiled(variables)
+    own = apptainer.spoiled(variables)
     others = {name: text for name, text in variables.items() if name not in own}
     return {
         ".singularity.d/runscript": f"#!/bin/sh\n\n    {RUNSCRIPT}\n",
@@ -119,9 +119,9 @@ def sif_scripts(variables: Mapping[str, str], labels: Mapping[str, str]) -> dict
         ".singularity.d/labels.json": json.dumps({**labels, "org.label-schema.usage": "x"}),
         f"{ENV}/94-appsbase.sh": "",
         f"{ENV}/10-docker2singularity.sh": "\n".join(
-            ["#!/bin/sh", *sif_environment.script(others)]
+            ["#!/bin/sh", *apptainer.environment_script(others)]
         ),
-        f"{ENV}/90-environment.sh": "\n".join(["#!/bin/sh", "", *sif_environment.commands(own)]),
+        f"{ENV}/90-environment.sh": "\n".join(["#!/bin/sh", "", *apptainer.variable_commands(own)]),
     }
 
 

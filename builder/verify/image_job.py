@@ -16,12 +16,12 @@ from builder.artifacts.manifests import ImageGoal, ImageState, write_manifest
 from builder.artifacts.repack import Plain
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
-from builder.build.packing import Packer
+from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
-from builder.build.stages import Stages
+from builder.build.stages import RunStages
 from builder.build.workspace import (
     FILES,
-    Workspace,
+    ImageWorkspace,
     output_folder,
     remove,
     workspace,
@@ -59,7 +59,7 @@ class ImageJob:
     is written last: without it, nothing in the folder is taken for done.
     """
 
-    def __init__(self, run: Run, spec: Spec, stages: Stages) -> None:
+    def __init__(self, run: Run, spec: Spec, stages: RunStages) -> None:
         self.manifest: Manifest | None = None
         self.was_made = True  # by this run, and not by another builder meanwhile
         self.timer = Timer()
@@ -68,7 +68,7 @@ class ImageJob:
         self._held = contextlib.ExitStack()
         self._started = now()
         self._began: float | None = None
-        self._work: Workspace | None = None
+        self._work: ImageWorkspace | None = None
         self._layout: Artifact | None = None
         self._plain: Plain | None = None
         self._artifacts: dict[str, Artifact] = {}
@@ -122,7 +122,7 @@ class ImageJob:
                 write_spec(self._spec, archive, place, base_archive(image), run.sources)
             if base:
                 base.check()
-            self._layout, self._plain = self._packer(work).layout(self._stages.given(image))
+            self._layout, self._plain = self._packer(work).layout(self._stages.bases_of(image))
             if "build" in self.timer.seconds:  # and not kept from a run before
                 self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
 
@@ -177,7 +177,7 @@ class ImageJob:
                 raise not_tried(name, verified.untried)
             self.manifest = verified.record
 
-    def _proof(self, work: Workspace, programs: Mapping[str, str]) -> ProvenImage:
+    def _proof(self, work: ImageWorkspace, programs: Mapping[str, str]) -> ProvenImage:
         """Verify the artifacts."""
         specs = {**spec_digests(self._spec), **programs}
         target = target_of(self._image, specs, indices=tuple(self._stages.indices(self._image)))
@@ -194,11 +194,11 @@ class ImageJob:
             raise not_tried(target.identifier, verified.untried)
         return verified.record
 
-    def _packer(self, work: Workspace) -> Packer:
+    def _packer(self, work: ImageWorkspace) -> ImagePacker:
         stages = self._stages.of(self._image)
         (work.context / _ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
         logs = tuple(self._stages.records.log(stage) for stage in stages[:-1])
-        return Packer(
+        return ImagePacker(
             run=self._run,
             image=self._image,
             work=work,

@@ -78,10 +78,10 @@ def environment_text(environment: Mapping[str, str]) -> str:
 
     ch-run takes single quotes away that stand around a value: https://hpc.github.io/charliecloud/ch-run.html
     """
-    return "".join(f"{key}={_kept(value)}\n" for key, value in environment.items())
+    return "".join(f"{key}={_requoted(value)}\n" for key, value in environment.items())
 
 
-def _kept(value: str) -> str:
+def _requoted(value: str) -> str:
     is_quoted = len(value) > 1 and value[0] == value[-1] == "'"
     return f"'{value}'" if is_quoted else value
 

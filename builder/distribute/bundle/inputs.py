@@ -13,8 +13,8 @@ from pathlib import Path
 
 from builder.build.base_store import kept_base
 from builder.build.inputs import project_digests
-from builder.build.native import NativeTools, stored_tools
 from builder.build.native.files import Entry, digest_of, entries_of
+from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.bases import RegistryBase, base_of_store, read_base
 from builder.distribute.bundle.contents import INPUTS, Contents, artifact
 from builder.distribute.publish.attachments import Attached

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder.build.engines.storage import OVERLAY, Driver
-from builder.build.engines.trial import StorageTrial, try_storage
+from builder.build.engines.storage import OVERLAY, Driver, StorageTrial, try_storage
 from builder.host.doctor.abilities import abilities_of, lacking_for, require
 from builder.host.doctor.diagnosis import Ability, Diagnosis, Item, Roots, as_json, as_text
 from builder.host.doctor.emulation import emulation_item, native_tools_items

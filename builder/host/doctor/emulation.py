@@ -6,7 +6,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build import binfmt, native
+from builder.build.native import is_open
+from builder.build.native.tools import HOST
 from builder.host.doctor.diagnosis import Item, Roots
 from builder.host.doctor.programs import SETUP, answer
 from builder.model.architectures import Architecture
@@ -141,10 +142,10 @@ def _item(arch: Architecture, text: str, remedy: str = "", **data: str) -> Item:
 
 def native_tools_items(arch: Architecture, *, host: str, roots: Roots) -> list[Item]:
     """Return whether build steps of an architecture run native tools; none where they cannot."""
-    if arch.name == host or host != native.HOST:
+    if arch.name == host or host != HOST:
         return []
     text, remedy = "compilers, shell and apt run as this machine's own in its build steps", ""
-    if not binfmt.is_open(arch.name, roots.proc / "sys/fs/binfmt_misc"):
+    if not is_open(arch.name, roots.proc / "sys/fs/binfmt_misc"):
         text = "its build steps are emulated whole: the kernel's handler is not that of set-up"
         remedy = SETUP
     title = f"native tools for {arch.name}"

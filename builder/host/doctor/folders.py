@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build.engines.storage import VFS, needed_bytes
-from builder.build.engines.trial import StorageTrial
+from builder.build.engines.storage import VFS, StorageTrial, needed_bytes
 from builder.host.doctor.diagnosis import DISK, Item
 from builder.model.errors import BuildImagesError
 from builder.system.files import type_of

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.mirror import apt_archives, find_mirror
-from builder.compile.lint.dockerfile import read_dockerfile
-from builder.compile.lint.reading import read
+from builder.compile.lint.reading import read, read_dockerfile
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Spec

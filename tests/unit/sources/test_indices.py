@@ -130,5 +130,5 @@ def test_what_an_earlier_build_of_that_name_was_told_of_may_be_left_out(tmp_path
     now.note_index(ONE, SECURITY)
     home = Home(path=tmp_path / "home")
     tools = Tools(processes=Processes(), home=home, packages=now, journals=now.journals)
-    assert tools.told("one") == (MAIN, SECURITY)
-    assert tools.told("one", earlier=False) == (SECURITY,)
+    assert tools.index_states("one") == (MAIN, SECURITY)
+    assert tools.index_states("one", earlier=False) == (SECURITY,)

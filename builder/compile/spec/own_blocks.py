@@ -1,27 +1,85 @@
-"""The block `pip`: hpccm's own, but for Python 3 alone and with virtual environments.
-
-hpccm's installs Python 2 packages by default, knows no externally managed environments
-(https://peps.python.org/pep-0668/, Debian 12 and Ubuntu 24.04), and leaves nothing for run time.
-"""
+"""The classes of blocks for recipes: hpccm's, with `copy` and `pip` of our own."""
 
 from __future__ import annotations
 
+import inspect
 import posixpath
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
+import hpccm.building_blocks
 import hpccm.config
+import hpccm.primitives
 from hpccm.building_blocks.base import bb_base
 from hpccm.building_blocks.packages import packages
 from hpccm.common import linux_distro
-from hpccm.primitives import comment, copy, environment, shell
+from hpccm.primitives import comment, environment, shell
 
+from builder.model import DEVELOPMENT, PlannedImage
 from builder.system.home import PIP_CONFIG
 
+PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
 REQUIREMENTS = "/usr/local/src"  # there in every distribution, and no folder that Singularity hides
 
 
+def block_classes() -> dict[str, type]:
+    """The blocks and primitives that every recipe can name."""
+    blocks = {
+        name: value
+        for name, value in vars(hpccm.building_blocks).items()
+        if inspect.isclass(value) and not name.startswith("_")
+    }
+    blocks |= {name: getattr(hpccm.primitives, name) for name in PRIMITIVES}
+    return dict(sorted((blocks | {"copy": copy, "pip": pip}).items()))
+
+
+class copy(hpccm.primitives.copy):  # type: ignore[misc]  # noqa: N801 - hpccm has no types
+    """The `copy` block copies files of the project, or of the development stage.
+
+    # Parameters
+
+    dest: Path in the image.
+
+    files: Dictionary of files of the project, each with its path in
+    the image.
+
+    from: `development` copies from the development stage, in
+    `runtime` alone.
+
+    src: File of the project, or a path in the development stage.
+
+    # Examples
+    """
+
+
+def from_development(
+    arguments: Mapping[str, object], image: PlannedImage
+) -> hpccm.primitives.shell | hpccm.primitives.copy:
+    """The object of hpccm's that copies paths of the development stage into the last one."""
+    src, dest = arguments["src"], arguments["dest"]
+    if image.cell.flavour == DEVELOPMENT:  # the stages are one
+        sources = [str(path) for path in src] if isinstance(src, list) else [str(src)]
+        return shell(commands=[_copied(str(dest), sources)])
+    is_docker = hpccm.config.get_format() == "docker"
+    stage = f"{image.stages[-1].name}-{DEVELOPMENT}" if is_docker else DEVELOPMENT
+    return hpccm.primitives.copy(_from=stage, src=src, dest=dest)
+
+
+def _copied(dest: str, sources: list[str]) -> str:
+    """A command that leaves a path alone which is copied to itself."""
+    folder = dest if dest.endswith("/") else posixpath.dirname(dest)
+    others = [
+        source for source in sources if posixpath.normpath(source) != posixpath.normpath(dest)
+    ]
+    if not others:
+        return "true"
+    return f"mkdir -p {shlex.quote(folder)} && cp -r {shlex.join(others)} {shlex.quote(dest)}"
+
+
 class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and hpccm has no types
+    # Not hpccm's own: that installs Python 2 packages by default, knows no externally managed
+    # environments (https://peps.python.org/pep-0668/), and leaves nothing for run time.
     """The `pip` block installs Python packages from an index.
 
     # Parameters
@@ -74,7 +132,7 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
             return ""
         self.rt += comment("pip")
         self.rt += packages(ospackages=["python3"])
-        self.rt += copy(_from=_from, src=self._venv, dest=self._venv)
+        self.rt += hpccm.primitives.copy(_from=_from, src=self._venv, dest=self._venv)
         self.rt += environment(variables=self._path())
         return str(self.rt)
 
@@ -82,7 +140,7 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         self += comment("pip")
         self += packages(ospackages=self._needed())
         if self._requirements:
-            self += copy(src=self._requirements, dest=self._copied())
+            self += hpccm.primitives.copy(src=self._requirements, dest=self._copied())
         self += shell(commands=self._commands())
         if self._venv:
             self += environment(variables=self._path())
@@ -99,7 +157,8 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         tool = f"PIP_CONFIG_FILE={PIP_CONFIG} {tool}"  # there while build-images builds
         if not self._venv:  # an older pip ignores a variable that it does not know
             tool = f"PIP_BREAK_SYSTEM_PACKAGES=1 {tool}"
-        commands = [f"python3 -m venv {self._venv_options()}"] if self._venv else []
+        options = "--system-site-packages " if self._site else ""
+        commands = [f"python3 -m venv {options}{self._venv}"] if self._venv else []
         if self._upgrade:
             commands.append(f"{tool} --upgrade pip")
         if self._requirements:
@@ -107,9 +166,6 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         if self._packages:
             commands.append(f"{tool} {shlex.join(self._packages)}")
         return commands
-
-    def _venv_options(self) -> str:
-        return f"--system-site-packages {self._venv}" if self._site else str(self._venv)
 
     def _copied(self) -> str:
         return posixpath.join(REQUIREMENTS, posixpath.basename(self._requirements))
