@@ -25,7 +25,7 @@ from typing import Any
 
 from builder.cli import bundle, load, publish, pull  # each fork has them
 from builder.cli import main as build_images
-from builder.distribute.publish import signatures
+from builder.distribute.publish import proof
 
 CHANGES = frozenset(
     [
@@ -36,7 +36,7 @@ CHANGES = frozenset(
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _WRITERS = frozenset(["write", "writelines", "truncate"])
 _FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
-LOADED = (bundle, load, publish, pull, signatures)
+LOADED = (bundle, load, publish, pull, proof)
 
 
 class Steps:

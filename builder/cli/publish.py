@@ -19,8 +19,8 @@ from builder.cli.options import (
     positive_number,
 )
 from builder.compile.spec import block_faults
-from builder.distribute.publish.attached_failures import any_failing, attach_failures
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.distribute.publish.failures import any_failing, attach_failures
 from builder.distribute.publish.mirror import Mirror, Mirrored, found_release
 from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proof import prove_with

@@ -17,9 +17,9 @@ from typing import IO, TypeAlias
 
 from builder.distribute.bundle.archive import BLOCK, INDEX_FILE, LAYOUT
 from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle
-from builder.distribute.publish.attachments import Attached
 from builder.distribute.publish.mirror import Mirrored
-from builder.distribute.publish.publisher import Prove, file_manifests, index_of
+from builder.distribute.publish.proof import Prove
+from builder.distribute.publish.publisher import file_manifests, index_of
 from builder.distribute.publish.releases import Release
 from builder.model.digests import HashedWriter
 from builder.model.errors import BadInput, MissingPrerequisite
@@ -27,6 +27,7 @@ from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, NotThere, Sou
 from builder.registry.manifests import EMPTY, EMPTY_CONTENT, as_bytes, json_object
 from builder.system.files import unnamed
 from builder.system.locks import is_at
+from builder.trust.proof import Attachment
 
 _MOST_TAGS = 100  # of one release
 INPUTS = "build-images-inputs"  # the repository of bases, sources, packages and project
@@ -97,7 +98,7 @@ class Contents:
                 self.entries.append(entry)
         return descriptor
 
-    def add_attached(self, repository: str, attachments: Iterable[Attached]) -> None:
+    def add_attached(self, repository: str, attachments: Iterable[Attachment]) -> None:
         """Proof, with its blobs."""
         for attached in attachments:
             for digest, content in attached.blobs.items():

@@ -17,7 +17,6 @@ from builder.build.native import NativeTools, stored_tools
 from builder.build.native.files import Entry, digest_of, entries_of
 from builder.distribute.bundle.bases import RegistryBase, base_of_store, read_base
 from builder.distribute.bundle.contents import INPUTS, Contents, artifact
-from builder.distribute.publish.attachments import Attached
 from builder.distribute.publish.releases import Ready
 from builder.model import PlannedImage
 from builder.model.cells import image_tag, stage_tag
@@ -38,6 +37,7 @@ from builder.registry.manifests import (
 from builder.sources.journals import Journals, ServedFile, build_id
 from builder.sources.store import Store
 from builder.system.home import Home
+from builder.trust.proof import Attachment
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
@@ -126,7 +126,7 @@ def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
     return contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
 
 
-def add_proof(contents: Contents, proof: Sequence[Attached]) -> None:
+def add_proof(contents: Contents, proof: Sequence[Attachment]) -> None:
     """The signature of that index."""
     contents.add_attached(INPUTS, proof)
 

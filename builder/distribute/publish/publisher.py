@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from builder.distribute.publish.attachments import Attached, Proven, attach, is_settled
+from builder.distribute.publish.attachments import Proven, attach, is_settled
 from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
+from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.releases import Ready, Release
 from builder.model.digests import digest_of
-from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, Source
+from builder.registry import Descriptor, NotThere, Registry, RegistryFailed
 from builder.registry.manifests import (
     ARTIFACT_TYPES,
     EMPTY,
@@ -27,9 +28,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 _ABOUT = "org.opencontainers.image."
 _ROUNDS = 10  # of looking whether proof is there to stay
-
-# Makes the proof of an image, or of an index with all of its images; the place may have some.
-Prove = Callable[[Source, Descriptor, Sequence[Ready]], Sequence[Attached]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -233,7 +233,7 @@ def speaks_for(statement: Mapping[str, object]) -> bool:
 
     Of an optional run, nothing else is published: by what failed on one machine, or could not be
     tried there, an image gets no worse unless its owner says so
-    (`builder.distribute.publish.failing`).
+    (`builder.distribute.publish.failures`).
     """
     try:
         return not _failures(statement)
