@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 LEAST_RATE = 1 << 10  # bytes a second, in each minute
 MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
-LEAST_GAIN = 64 << 10  # bytes of an attempt that broke off, for which it was not in vain
 ANY_S = 300.0  # for all that has no size, and beside what a size takes
 TOO_LONG = "it takes longer than it may in all"
 _POLL_S = 0.2

@@ -67,7 +67,8 @@ def failure(response: requests.Response, at: str) -> RegistryFailed | Transient:
     message = f"{at}: {server_of(response.url)} answers {response.status_code}"
     message += f" {printable(response.reason or '')}"
     result = _by_status(response, f"{message.rstrip()}: {text}" if text else message.rstrip())
-    (result.failure if isinstance(result, Transient) else result).code = code
+    failed = result.failure if isinstance(result, Transient) else result
+    failed.code, failed.status = code, response.status_code
     return result
 
 

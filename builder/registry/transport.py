@@ -6,6 +6,7 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import re
 import ssl
@@ -118,11 +119,11 @@ class Transport:
             self._until = math.inf
 
     @contextlib.contextmanager
-    def write_lock(self, name: str, label: str) -> Iterator[None]:
-        """Hold the lock `name`, against writes by other clients of this home."""
+    def write_lock(self, label: str) -> Iterator[None]:
+        """Hold the lock of what `label` names, against writes by other clients of this home."""
         with locked(
             Home.of_environment().path / "registries",
-            name,
+            hashlib.sha256(label.encode()).hexdigest(),
             waiting=lambda: self.tell(f"waiting for another build-images that writes {label}"),
             stopped=lambda: self.sleep.is_ended,
         ):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from builder import facts
-from builder.distribute.publish.attachments import check_listed, our_turn, overwritten
+from builder.distribute.publish.attachments import check_listed, overwritten, proof_lock
 from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
 from builder.distribute.publish.publisher import Done, lost_architectures
 from builder.model.errors import Refused
@@ -281,7 +281,7 @@ class Mirror:
         if not proof.tag:
             target.attach(proof.content, proof.descriptor.media_type)
             return
-        with our_turn(target, proof.subject):
+        with proof_lock(target, proof.subject):
             _check_retained(target, proof)
             target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
 

@@ -20,8 +20,8 @@ from builder.registry import (
     Reference,
     Registry,
     Unreachable,
+    blobs,
     connect,
-    uploads,
 )
 from builder.registry.failures import Transient
 from builder.registry.responses import no_response
@@ -125,7 +125,7 @@ def test_tls_that_ends_in_the_middle_is_a_connection_that_broke_off() -> None:
 def test_a_piece_of_which_nothing_came_is_all_that_is_sent_again(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_CHUNK", 400_000)
+    monkeypatch.setattr(blobs, "_PART", 400_000)
     fake.most_bytes = 400_000
     fault = Fault(pattern=r"PATCH .*/uploads/", after=0)
 
