@@ -54,6 +54,10 @@ class Repository(Source):
         """End all requests and waits of this registry."""
         self.transport.sleep.stop()
 
+    def check(self) -> None:
+        """Raise `Interrupted` after `stop`."""
+        self.transport.sleep.check()
+
     # Manifests
 
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:

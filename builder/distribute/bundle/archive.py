@@ -54,7 +54,7 @@ class Archive:
         """Have every reader raise `Interrupted`."""
         self._stopped.set()
 
-    def go_on(self) -> None:
+    def check(self) -> None:
         """Raise `Interrupted` after `stop`."""
         if self._stopped.is_set():
             raise Interrupted("interrupted")
@@ -89,7 +89,7 @@ class Archive:
             file.seek(place.offset)
             remaining = place.size
             while remaining:
-                self.go_on()
+                self.check()
                 piece = file.read(min(_PIECE, remaining))
                 if not piece:
                     raise self.wrong("it became shorter while it was read")

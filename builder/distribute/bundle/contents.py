@@ -62,6 +62,9 @@ class EmptyRepository(Source):
     def stop(self) -> None:
         return
 
+    def check(self) -> None:
+        return
+
 
 @dataclass(kw_only=True, slots=True)
 class Contents:

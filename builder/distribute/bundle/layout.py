@@ -141,6 +141,9 @@ class Repository(Source):
     def stop(self) -> None:
         self.archive.stop()
 
+    def check(self) -> None:
+        self.archive.check()
+
 
 def opened(path: Path) -> Bundle:
     """An archive of `bundle`, with every manifest of it read and every blob looked for.

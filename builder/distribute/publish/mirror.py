@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from builder import facts
 from builder.distribute.publish.attachments import check_listed, overwritten, proof_lock
-from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
 from builder.distribute.publish.publisher import Done, lost_architectures
+from builder.distribute.threads import in_threads
 from builder.model.errors import Refused
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
 from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from builder.distribute.publish.attachments import Proven, attach, is_settled
-from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
 from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.releases import Ready, Release
+from builder.distribute.threads import in_threads
 from builder.model.digests import digest_of
 from builder.registry import Descriptor, NotThere, Registry, RegistryFailed
 from builder.registry.manifests import (

@@ -23,6 +23,7 @@ from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown
+from builder.distribute.pull.receipts import Changes
 from builder.distribute.pull.streams import LIMITS, Limits, check_diff_id, opened
 from builder.model.digests import sha256_of
 from builder.model.errors import Refused
@@ -36,14 +37,13 @@ Reader = Callable[[Path, str, Limits], Iterator[Laid]]
 class Unpacked:
     """Result of unpacking layers: tree digest, number of paths, paths left out or changed.
 
-    `changes` has paths by what was done to them, at most 20 of each, and `counts` how many.
+    `changes` has the number and the first 20 of the paths, by what was done to them.
     `on_disk` is the tree digest of the folder as it was written, with changed modes.
     """
 
     tree: str
     paths: int
-    changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    changes: Mapping[str, Changes] = field(default_factory=dict)
     on_disk: str = ""
 
 
@@ -114,7 +114,6 @@ class _Laying:
         self._times: dict[str, float] = {}
         self._seen = self._size = 0
         self._changes: dict[str, list[str]] = {}
-        self._counts: dict[str, int] = {}
 
     def begin_layer(self) -> None:
         """Go on with the next layer, or with what is laid over all of them."""
@@ -287,9 +286,7 @@ class _Laying:
             self._note("paths that were made readable for their owner", path)
 
     def _note(self, kind: str, path: str) -> None:
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        if self._counts[kind] <= _SHOWN:
-            self._changes.setdefault(kind, []).append(f"/{shown(path)}")
+        self._changes.setdefault(kind, []).append(path)
 
     def result(self) -> Unpacked:
         """The digest of the tree, and folders with their modes if it was written."""
@@ -304,8 +301,12 @@ class _Laying:
         return Unpacked(
             tree=tree_digest(entries),
             paths=len(entries),
-            changes={kind: tuple(paths) for kind, paths in self._changes.items()},
-            counts=dict(self._counts),
+            changes={
+                kind: Changes(
+                    count=len(paths), paths=tuple(f"/{shown(path)}" for path in paths[:_SHOWN])
+                )
+                for kind, paths in self._changes.items()
+            },
             on_disk=on_disk,
         )
 

@@ -13,6 +13,7 @@ from builder.model.errors import Refused
 from builder.model.exact_json import part
 from builder.model.records import named, read, unknown
 from builder.system.files import read_regular, write_whole
+from builder.system.home import Home
 from builder.system.locks import locked
 from builder.trust.policy.judgement import rollback, times_of
 from builder.trust.policy.predicates import time_of
@@ -124,6 +125,11 @@ class Last:
     def _file(self, reference: str, arch: str) -> Path:
         name = hashlib.sha256(f"{reference} {arch}".encode()).hexdigest()
         return self.folder / f"{name}.json"
+
+
+def last_pulls() -> Last:
+    """Return the record of the last pulls into this home, which refuses older images."""
+    return Last(folder=Home.of_environment().pulls / "last")
 
 
 def write_json(file: Path, document: Mapping[str, object]) -> None:
