@@ -8,13 +8,14 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
-import requests
 import urllib3.exceptions
+from urllib3 import HTTPResponse
 
 from builder.model.digests import sha256_of_file
 from builder.model.errors import StepFailed
@@ -81,14 +82,14 @@ def _append(
     good = (200, 206, 416) if size else (200,)
     path = f"blobs/{blob.digest}"
     with registry.request_once("GET", path, headers=headers, good=good, limits=limits) as response:
-        if response.status_code == requests.codes.requested_range_not_satisfiable:
+        if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise registry.wrong(blob.digest, f"it ends after {size} of {blob.size} bytes")
-        if response.status_code == requests.codes.ok:
+        if response.status == HTTPStatus.OK:
             file.truncate(size := 0)
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
             raise registry.wrong(blob.digest, "the registry sends another part than asked for")
         try:
-            while chunk := response.raw.read(_READ, decode_content=False):
+            while chunk := response.read(_READ, decode_content=False):
                 size += len(chunk)
                 if size > blob.size:
                     raise registry.wrong(blob.digest, f"it has more than {blob.size} bytes")
@@ -160,7 +161,7 @@ class _Upload:
                 self._find_offset()
                 retries.wait(transient, gained=self.offset - before)
             except RegistryFailed as error:
-                if error.status != requests.codes.request_entity_too_large:
+                if error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
                     raise
                 if self.part:
                     problem = f"the registry takes no requests of {self.part} bytes"
@@ -188,7 +189,7 @@ class _Upload:
 
     def _request(
         self, method: str, url: str, end: int, good: tuple[int, ...], part: str = ""
-    ) -> requests.Response:
+    ) -> HTTPResponse:
         """Send the bytes up to `end` in one request."""
         size, check = end - self.offset, self.registry.transport.sleep.check
         response = self.registry.request_once(
@@ -220,7 +221,7 @@ class _Upload:
         except (RegistryFailed, Transient):
             return
 
-    def _location_in(self, response: requests.Response, absent: str = "") -> str:
+    def _location_in(self, response: HTTPResponse, absent: str = "") -> str:
         location: str = response.headers.get("Location", absent)
         if not location:
             raise RegistryFailed(f"{self.registry.name}: the registry names no address for uploads")
@@ -244,9 +245,6 @@ class _Body:
 
     def __len__(self) -> int:
         return self._size
-
-    def __iter__(self) -> Iterator[bytes]:  # for `requests` this marks a stream
-        return iter(lambda: self.read(_PART), b"")
 
     def read(self, size: int = -1) -> bytes:
         self._check()

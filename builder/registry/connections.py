@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-import requests
-import requests.adapters
 import requests.utils
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.poolmanager import ProxyManager, pool_classes_by_scheme
+from urllib3.poolmanager import PoolManager, ProxyManager, pool_classes_by_scheme
+from urllib3.util import make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.model.errors import BadInput
@@ -42,7 +41,6 @@ _POLL_S = 0.2
 _RATED_S = 60.0
 _REPORT_S = 5.0  # of silence, after which it is reported
 _LARGEST_HEAD = 1 << 20  # bytes; http.client has a limit for the number of headers alone
-_COOKIES = ("Set-Cookie", "Set-Cookie2")  # none is kept; taking long ones apart takes seconds
 _FRAMING = 16 << 20  # bytes beside a body: of chunks, of what comes after them
 
 
@@ -187,8 +185,6 @@ class WatchedResponse(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        for name in _COOKIES:
-            del self.headers[name]
         if self._watch:
             self._watch.end_head()
 
@@ -241,47 +237,36 @@ _MOST_IDLE = 16  # connections to one server that wait to be used again
 _Authorities = tuple[tuple[str, str], ...]
 
 
-def session() -> requests.Session:
-    """Return a session for one thread; all threads share the connections.
+def connections(url: str) -> PoolManager:
+    """Return the pool of connections to a server, through its proxy if the environment names one.
 
     Raises `BadInput` for a file or folder in which no certificates can be read.
     """
-    opened = requests.Session()
+    proxies = requests.utils.get_environ_proxies(url, no_proxy=None)
     with _OPENING:
-        opened.mount("https://", _connections(_authorities()))
-        opened.mount("http://", _connections())
-    opened.trust_env = False  # what of the environment counts is asked for once
-    opened.headers["User-Agent"] = "build-images"
-    opened.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
-    return opened
+        return _pool(_authorities(), requests.utils.select_proxy(url, proxies) or "")
 
 
-class _Adapter(requests.adapters.HTTPAdapter):
-    """Connections that write bodies in large pieces; `context` is for those with TLS."""
-
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self._more: dict[str, object] = {"ssl_context": context} if context else {}
-        super().__init__(pool_maxsize=_MOST_IDLE)
-
-    def init_poolmanager(
-        self, connections: int, maxsize: int, block: bool = False, **more: object
-    ) -> None:
-        more |= {**self._more, "blocksize": _CHUNK}
-        super().init_poolmanager(connections, maxsize, block, **more)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def proxy_manager_for(self, proxy: str, **more: object) -> ProxyManager:
-        own = {**self._more, "proxy_ssl_context": self._more.get("ssl_context")}
-        manager: ProxyManager = super().proxy_manager_for(proxy, **own, **more)
-        manager.pool_classes_by_scheme = _POOLS
-        return manager
-
-    def cert_verify(
-        self, conn: HTTPSConnectionPool, url: str, verify: object, cert: object
-    ) -> None:
-        """Leave trust to the context: requests would have it read for each connection."""
-        del url, verify, cert
-        conn.cert_reqs, conn.ca_certs, conn.ca_cert_dir = "CERT_REQUIRED", None, None
+@functools.cache
+def _pool(authorities: _Authorities, proxy: str) -> PoolManager:
+    """Return the pool of connections with the same trust: certificates are read once."""
+    context = _context_that_trusts(authorities)
+    pool: PoolManager
+    if proxy:
+        proxy = requests.utils.prepend_scheme_if_needed(proxy, "http")
+        login = unquote(parse_url(proxy).auth or "")
+        pool = ProxyManager(
+            proxy,
+            proxy_headers=make_headers(proxy_basic_auth=login) if login else None,
+            proxy_ssl_context=context,
+            ssl_context=context,
+            maxsize=_MOST_IDLE,
+            blocksize=_CHUNK,
+        )
+    else:
+        pool = PoolManager(ssl_context=context, maxsize=_MOST_IDLE, blocksize=_CHUNK)
+    pool.pool_classes_by_scheme = _POOLS
+    return pool
 
 
 class _Plain(WatchedSending, HTTPConnection):
@@ -310,15 +295,6 @@ class _EncryptedPool(HTTPSConnectionPool):
 
 
 _POOLS = {**pool_classes_by_scheme, "http": _PlainPool, "https": _EncryptedPool}
-
-
-@functools.cache
-def _connections(authorities: _Authorities = ()) -> _Adapter:
-    """Return the pool of connections with the same trust: certificates are read once.
-
-    Raises `BadInput` for a file or folder in which no certificates can be read.
-    """
-    return _Adapter(_context_that_trusts(authorities) if authorities else None)
 
 
 def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:

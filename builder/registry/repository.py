@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-import requests
+from urllib3 import HTTPResponse
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
@@ -152,7 +153,7 @@ class Repository(Source):
         session = ""
         with contextlib.suppress(RegistryFailed, Transient):  # uploading it will raise the error
             with self.request("POST", path, good=(201, 202), scope=scope) as response:
-                if response.status_code == requests.codes.created:
+                if response.status == HTTPStatus.CREATED:
                     return True
                 session = response.headers.get("Location", "")
             if session:
@@ -164,11 +165,11 @@ class Repository(Source):
 
     def request(
         self, method: str, path: str, **more: Any
-    ) -> contextlib.AbstractContextManager[requests.Response]:
+    ) -> contextlib.AbstractContextManager[HTTPResponse]:
         """Return a response as a context; see `Transport.request`."""
         return self.transport.request(**self._request_arguments(method, path, **more))
 
-    def request_once(self, method: str, path: str, **more: Any) -> requests.Response:
+    def request_once(self, method: str, path: str, **more: Any) -> HTTPResponse:
         """Return the response to a request that is made once; see `Transport.request_once`."""
         return self.transport.request_once(**self._request_arguments(method, path, **more))
 
@@ -220,7 +221,7 @@ class Repository(Source):
             except Transient as transient:
                 retries.wait(transient)
 
-    def _read_limited(self, response: requests.Response, resource: str, limit: int) -> bytes:
+    def _read_limited(self, response: HTTPResponse, resource: str, limit: int) -> bytes:
         """Return the body of a response; refuse one of more than `limit` bytes."""
         with self.transport.reading(f"{self.repository}: {resource}"):
             length = length_of(response)

@@ -14,14 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import IO, Any
-from urllib.parse import urlsplit
+from typing import Any, Protocol
+from urllib.parse import urlencode, urlsplit
 
-import requests
-import requests.adapters
-import requests.utils
 import urllib3.exceptions
+from urllib3 import HTTPResponse, Timeout
 
 from builder.registry.authorization import Authorization, RegistryState, Scope
 from builder.registry.connections import (
@@ -29,7 +28,7 @@ from builder.registry.connections import (
     TOO_LONG,
     BodyLimits,
     Watch,
-    session,
+    connections,
     speaks_tls,
     watched,
 )
@@ -58,8 +57,21 @@ _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
 _UNKNOWN = (400, 404, 405, 406)
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
-# Makes what is sent: bytes, a form, or a file at the place to go on from.
-Body = Callable[[], bytes | IO[bytes] | dict[str, str]]
+_HEADERS = {
+    "User-Agent": "build-images",
+    "Accept-Encoding": "identity",
+}  # digests are of plain bytes
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+class SizedBody(Protocol):
+    """A request's body of known length that is read as it is sent."""
+
+    def __len__(self) -> int: ...
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+Body = Callable[[], bytes | SizedBody]  # makes the body of each attempt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,9 +112,7 @@ class Transport:
         self.state = state or RegistryState()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
-        self._threads = threading.local()
-        self._lock = threading.RLock()
-        self._proxies: dict[tuple[str, str], dict[str, str]] = {}
+        self._lock = threading.Lock()
         self._authorization = Authorization(registry, credentials, self._token, self.state)
 
     def retries(self) -> Retries:
@@ -130,7 +140,7 @@ class Transport:
             yield
 
     @contextlib.contextmanager
-    def request(self, **request: Any) -> Iterator[requests.Response]:
+    def request(self, **request: Any) -> Iterator[HTTPResponse]:
         """Yield the response of `request_once`, retried; a body that breaks off is not."""
         retries = self.retries()
         while True:
@@ -155,7 +165,7 @@ class Transport:
         good: Collection[int] = (200,),
         optional: bool = False,
         limits: BodyLimits = SMALL_BODY,
-    ) -> requests.Response:
+    ) -> HTTPResponse:
         """Return the response to a request; `path` begins with /v2/, or is a URL of the registry's.
 
         `resource` names the object in errors. Raises `Transient` for failures that may pass, and
@@ -169,16 +179,16 @@ class Transport:
         call = _Call(method=method, headers=sent, body=body, resource=resource, limits=limits)
         with self.reading(resource):
             response = self._answer(call, path, scope)
-        if response.status_code in good:
+        if response.status in good:
             if method != "GET":
                 _drain(response)
             return response
         with response, self.reading(resource):
-            if optional and (response.status_code in _UNKNOWN or not self._is_home(response.url)):
+            if optional and (response.status in _UNKNOWN or not self._is_home(str(response.url))):
                 raise NotThere(f"{self._at(resource)}: the registry does not know this request")
             raise failure(response, self._at(resource))
 
-    def _answer(self, call: _Call, path: str, scope: Scope) -> requests.Response:
+    def _answer(self, call: _Call, path: str, scope: Scope) -> HTTPResponse:
         """Return the response, whatever its status; a 401 is followed by an authorized request."""
         url = self._joined(self.base(), path, call.resource)
         if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
@@ -188,8 +198,8 @@ class Transport:
         response = self._follow(call, url, known)
         # A token that another thread got meanwhile may have expired, too; one of our own has not.
         for _ in range(2 if self._authorization.known(scope) != known else 1):
-            is_challenge = response.status_code == requests.codes.unauthorized
-            if not (is_challenge and self._is_home(response.url)):
+            is_challenge = response.status == HTTPStatus.UNAUTHORIZED
+            if not (is_challenge and self._is_home(str(response.url))):
                 break
             challenge = response.headers.get("WWW-Authenticate", "")
             known = self._authorization.answer(challenge, scope, stale=known)
@@ -231,37 +241,21 @@ class Transport:
             call = _Call(method="GET", resource="v2")
             with self._request(call, f"http://{host}/v2/", {}) as response:
                 _drain(response)
-                return response.status_code == requests.codes.bad_request
-        except requests.exceptions.RequestException as error:
+                return response.status == HTTPStatus.BAD_REQUEST
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             refused = isinstance(cause_of(error), ConnectionRefusedError)
             return not refused and speaks_tls(host)
 
-    @property
-    def _session(self) -> requests.Session:
-        """Return this thread's session."""
-        opened: requests.Session | None = getattr(self._threads, "session", None)
-        if opened is None:
-            self._threads.session = opened = session()
-        return opened
-
-    def _proxies_for(self, url: str) -> dict[str, str]:
-        """Return the proxies that the environment names for a server."""
-        parts = urlsplit(url)
-        server = parts.scheme, parts.netloc
-        with self._lock:
-            if server not in self._proxies:
-                self._proxies[server] = requests.utils.get_environ_proxies(url, no_proxy=None)
-            return self._proxies[server]
-
-    def _follow(self, call: _Call, url: str, authorization: str) -> requests.Response:
+    def _follow(self, call: _Call, url: str, authorization: str) -> HTTPResponse:
         """Follow the redirects of GET and HEAD; only the registry's host gets `authorization`."""
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
             response = self._send(call, url, {"Authorization": authorization} if known else {})
-            if not response.is_redirect or call.method not in {"GET", "HEAD"}:
+            location = response.get_redirect_location()
+            if not location or call.method not in {"GET", "HEAD"}:
                 return response
             with response:
-                target = self._joined(url, response.headers["location"], call.resource)
+                target = self._joined(url, location, call.resource)
                 _drain(response)
             if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
                 raise RegistryFailed(f"{self._at(call.resource)}: a redirect leads away from https")
@@ -270,16 +264,14 @@ class Transport:
 
     def _send(
         self, call: _Call, url: str, extra: Mapping[str, str] = MappingProxyType({})
-    ) -> requests.Response:
+    ) -> HTTPResponse:
         """Return the response to one request with `extra` headers, whatever its status."""
         try:
             return self._request(call, url, extra)
-        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise no_response(error, self._at(call.resource)) from error
-        except OSError as error:
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise no_response(error, self._at(call.resource)) from error
 
-    def _request(self, call: _Call, url: str, extra: Mapping[str, str]) -> requests.Response:
+    def _request(self, call: _Call, url: str, extra: Mapping[str, str]) -> HTTPResponse:
         watch = Watch(
             resource=self._at(call.resource),
             check=self.sleep.check,
@@ -288,18 +280,24 @@ class Transport:
             until=min(self._until, BodyLimits.from_now(call.limits.size).until, call.limits.until),
             size=call.limits.size,
         )
+        headers = {**_HEADERS, **call.headers, **extra}
+        body = call.body() if call.body else None
+        if body is not None and not isinstance(body, bytes):
+            headers["Content-Length"] = str(len(body))
         with watched(watch):
-            return self._session.request(
+            response = connections(url).urlopen(
                 call.method,
                 url,
-                headers={**call.headers, **extra},
-                data=call.body() if call.body else None,
-                auth=_as_it_is,
-                timeout=self.timeout_s,
-                proxies=self._proxies_for(url),
-                allow_redirects=False,
-                stream=True,
+                body=body,
+                headers=headers,
+                timeout=Timeout(*self.timeout_s),
+                redirect=False,
+                retries=False,
+                preload_content=False,
             )
+        assert isinstance(response, HTTPResponse)
+        response.url, response.auto_close = url, False  # it can be closed again by `with`
+        return response
 
     def _is_home(self, url: str) -> bool:
         """Return whether a URL is the registry's own: no other host gets the authorization."""
@@ -337,34 +335,32 @@ class Transport:
         """Return the body of a token server's response."""
         if not url.startswith("https://") and not self._allows_clear(url):
             raise Denied(f"{self.registry}: it names a server of tokens without TLS")
+        body = urlencode(form).encode()
+        call = _Call(
+            method=method,
+            resource=f"token of {server_of(url)}",
+            headers={**headers, **(_FORM if form else {})},
+            body=(lambda: body) if form else None,
+        )
         retries = self.retries()
-        sent, name = dict(form), f"token of {server_of(url)}"
         while True:
             try:
-                with (
-                    self._redirected(method, url, headers, sent, name) as response,
-                    self.reading(name),
-                ):
-                    if response.status_code != requests.codes.ok:
+                with self._redirected(call, url) as response, self.reading(call.resource):
+                    if response.status != HTTPStatus.OK:
                         raise no_token(response, f"{self.registry}: its server of tokens")
-                    content: bytes = response.raw.read(_LARGEST_TOKEN, decode_content=False)
-                    return content
+                    return response.read(_LARGEST_TOKEN, decode_content=False)
             except Transient as transient:
                 retries.wait(transient)
 
-    def _redirected(
-        self, method: str, url: str, headers: Mapping[str, str], sent: dict[str, str], name: str
-    ) -> requests.Response:
+    def _redirected(self, call: _Call, url: str) -> HTTPResponse:
         """Return a token server's response; redirects stay on its host, as it sees the login."""
-        call = _Call(
-            method=method, headers=headers, body=(lambda: sent) if sent else None, resource=name
-        )
         response = self._send(call, url)
         for _ in range(_REDIRECTS):
-            if not response.is_redirect:
+            location = response.get_redirect_location()
+            if not location or call.method != "GET":
                 break
-            target = self._joined(url, response.headers["location"], name)
-            if method != "GET" or origin(target) != origin(url):
+            target = self._joined(url, location, call.resource)
+            if origin(target) != origin(url):
                 break
             with response:
                 _drain(response)
@@ -384,12 +380,7 @@ class Transport:
             self.sent_bytes += size
 
 
-def _drain(response: requests.Response) -> None:
+def _drain(response: HTTPResponse) -> None:
     """Read the unused rest of a response: else its connection cannot be used again."""
     with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
-        response.raw.read(_SMALL)
-
-
-def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keep the headers as they are: no credentials from .netrc in the place of ours."""
-    return request
+        response.read(_SMALL)
