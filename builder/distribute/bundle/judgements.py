@@ -51,11 +51,7 @@ class BundledReleases:
     def proven(self) -> set[File]:
         """The SIFs and tarballs that were judged, and not refused."""
         return {
-            File(
-                image=image.remote.image.digest,
-                format=image.request.format,
-                digest=image.artifact.digest,
-            )
+            (image.remote.image.digest, image.request.format, image.artifact.digest)
             for image in self.images
             if image.artifact and not image.judgement.refused
         }

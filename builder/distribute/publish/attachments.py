@@ -63,8 +63,7 @@ def is_settled(proven: Proven) -> bool:
     registry = proven.registry
     with proof_lock(registry, proven.digest):
         written = [attached for attached in proven.tagged if _write_merged(registry, attached)]
-        referrers = registry.referrers(proven.digest) if proven.referring else ()
-        listed = {descriptor.digest for descriptor in referrers}
+        listed = _listed(registry, proven.digest) if proven.referring else set()
         lost = [manifest for manifest in proven.referring if digest_of(manifest) not in listed]
         if lost:
             check_listed(registry, proven.digest, registry.attach_all(lost))
@@ -83,22 +82,19 @@ def _send_blobs(registry: Registry, proof: Sequence[Attachment]) -> None:
 def _write_merged(registry: Registry, proof: Attachment) -> bool:
     """Have proof under its tag, with what others have there; whether it had to be written."""
     retries, written = registry.transport.retries(), 0
-    while (merged := proof.merged(_manifest_at(registry, proof.tag))) is not None:
+    while True:
+        try:
+            current = registry.manifest(proof.tag)
+        except NotThere:
+            current = b""
+        if (merged := proof.merged(current)) is None:
+            return bool(written)
         if written:
             retries.wait(Transient(overwritten(registry, proof.tag)))
         for blob in merged.blobs.keys() - proof.blobs.keys():  # its list of layers
             registry.write_blob(merged.blobs[blob], digest=blob)
         registry.write_manifest(merged.manifest, MANIFEST, proof.tag)
         written += 1
-    return bool(written)
-
-
-def _manifest_at(registry: Registry, tag: str) -> bytes:
-    """The manifest under a tag; empty if there is none."""
-    try:
-        return registry.manifest(tag)
-    except NotThere:
-        return b""
 
 
 def proof_lock(registry: Registry, digest: str) -> AbstractContextManager[None]:
@@ -114,10 +110,14 @@ def overwritten(registry: Registry, tag: str) -> RegistryFailed:
 
 def check_listed(registry: Registry, digest: str, attached: Sequence[Descriptor]) -> None:
     """Refuse to go on unless all that was attached is found by who looks for it."""
-    listed = {descriptor.digest for descriptor in registry.referrers(digest)} if attached else set()
+    listed = _listed(registry, digest) if attached else set()
     if lost := [descriptor.digest for descriptor in attached if descriptor.digest not in listed]:
         raise Refused(
             f"{registry.name}@{digest}: the registry does not list what was attached: "
             f"{', '.join(lost)}; no tag was set",
             hint=_AGAIN,
         )
+
+
+def _listed(registry: Registry, digest: str) -> set[str]:
+    return {descriptor.digest for descriptor in registry.referrers(digest)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_pull_unpacking import GOOD, HOSTILE, M, layer
 
-from builder.distribute.pull.cache import MemberLists, listed, pull_cache
+from builder.distribute.pull.cache import MemberLists, listed, pull_cache, write_list
 from builder.distribute.pull.layers import read, unpack
 from builder.model.errors import Interrupted, Refused
 
@@ -64,9 +64,10 @@ def test_plain_bytes_are_those_that_the_configuration_names(
             unpack([(file, digest)], None, reader=partial(reader, diff_ids=wrong))
 
 
-def test_reading_a_layer_is_interrupted(tmp_path: Path, lists: MemberLists) -> None:
+def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
     def stop() -> None:
         raise Interrupted("interrupted")
 
+    blob, digest = layer(tmp_path, MEMBERS)
     with pytest.raises(Interrupted):
-        lists.make(*layer(tmp_path, MEMBERS), stop)
+        write_list([str(blob), digest, str(tmp_path / "list"), ""], stop)
