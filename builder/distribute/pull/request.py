@@ -7,7 +7,6 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder import facts
 from builder.distribute.pull.images import PullRequest
@@ -19,9 +18,7 @@ from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.policy.site_policy import Identity, Policy, read_policy
 from builder.trust.proof import Trusted, TrustedIdentity, TrustedKey, public_key
-
-if TYPE_CHECKING:
-    from builder.trust.proof.roots import Roots
+from builder.trust.proof.roots import roots_in
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")
@@ -63,7 +60,7 @@ def request_of(
     file = policy or POLICY
     if policy is None and not file.exists():
         raise BadInput(
-            f"no policy: {file} is not there",
+            f"no policy: {file} is missing",
             hint="name one with --policy FILE; docs/pulling.md has one of three lines",
         )
     read = read_policy(file)
@@ -83,9 +80,9 @@ def request_of(
 
 
 def _trusted(policy: Policy) -> tuple[Trusted, ...]:
-    """The trusted signers; a signer under two names would count as two signatures."""
+    """Return the trusted signers; a signer under two names would count as two signatures."""
     trusted: dict[str, Trusted] = {}
-    roots = functools.cache(_roots)
+    roots = functools.cache(roots_in)
     for entry in policy.keys:
         signer: Trusted
         if isinstance(entry, Identity):
@@ -101,13 +98,6 @@ def _trusted(policy: Policy) -> tuple[Trusted, ...]:
             raise BadInput(f"{where}: the same key as {first.name}", hint="name it once")
         trusted[known] = signer
     return tuple(trusted.values())
-
-
-def _roots(path: Path) -> Roots:
-    # Most sites trust keys, and pull without what reads certificates.
-    from builder.trust.proof.roots import roots_in  # noqa: PLC0415
-
-    return roots_in(path)
 
 
 def _architecture(named: str, host: Host) -> str:
