@@ -52,16 +52,8 @@ class RegistryBase:
         return {self.manifest.digest: (self.manifest, self.content), **blobs}
 
 
-def is_base_name(name: str, digest: str) -> bool:
-    """True if a text can be a base's name: a reference by that digest."""
-    try:
-        return Reference.parse(name).digest == digest != ""
-    except BadInput:
-        return False
-
-
 def read_base(source: Source, name: str, arch: str, target: str | Descriptor) -> RegistryBase:
-    """A base by the digest, or the descriptor, of its manifest.
+    """Return a base by the digest, or the descriptor, of its manifest.
 
     Raises `WrongContent` for what is no image of that architecture, and what the source fails with.
     """
@@ -85,14 +77,14 @@ def read_base(source: Source, name: str, arch: str, target: str | Descriptor) ->
 
 
 def keep_base(base: RegistryBase, store: Path) -> None:
-    """Put a base into the store, unless it is there whole; every blob is checked on the way.
+    """Put a base into the store, unless it is there; every blob is checked on the way.
 
     `store` is that of bases which are made here: a base is found there by its digest.
     """
     title = f"{Reference.parse(base.name).repository.rpartition('/')[2]}-{base.arch}"
     folder = f"{title}-{base.manifest.digest.partition(':')[2][:12]}"
     with locked(store, folder):
-        if _is_there(base, store / folder / f"{title}.oci.tar"):
+        if _is_complete(base, store / folder / f"{title}.oci.tar"):
             return
         with staging(store, folder) as partial:
             stored = StoredBase(
@@ -103,20 +95,21 @@ def keep_base(base: RegistryBase, store: Path) -> None:
                 digest=base.manifest.digest,
                 made="",
             )
-            _write(base, stored.archive)
+            contents = Contents(kind="", entries=[base.manifest], blobs=dict(base.files))
+            write_archive(stored.archive, contents)
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
 
 
 def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
-    """A base that `keep_base` has put into the store."""
+    """Return a base that `keep_base` has put into the store."""
     archive = open_archive(stored.archive)
     source = Repository(archive, "base", [])
     [manifest] = descriptors(json_of(archive, INDEX_FILE), "manifests", source.name)
     return read_base(source, name, stored.arch, manifest)
 
 
-def _is_there(base: RegistryBase, archive: Path) -> bool:
-    """True if the archive is complete, and beside it the record by which builds find it."""
+def _is_complete(base: RegistryBase, archive: Path) -> bool:
+    """Return whether the archive is complete, and beside it the record that builds need."""
     try:
         record = json.loads((archive.parent / "base.json").read_text())
         bundle = Bundle(archive=open_archive(archive), listed=())
@@ -125,8 +118,3 @@ def _is_there(base: RegistryBase, archive: Path) -> bool:
         return False
     is_of_it = isinstance(record, dict) and record.get("digest") == base.manifest.digest
     return is_of_it and bundle.archive.blobs.keys() == base.files.keys()
-
-
-def _write(base: RegistryBase, archive: Path) -> None:
-    contents = Contents(kind="", entries=[base.manifest], blobs=dict(base.files))
-    write_archive(archive, contents)

@@ -31,7 +31,6 @@ from builder.registry.manifests import (
     PROJECT,
     REGISTRY_BASE,
     SOURCES,
-    TITLE,
     as_bytes,
 )
 from builder.sources.journals import Journals, ServedFile, build_id
@@ -99,40 +98,40 @@ class Inputs:
 
 
 def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
-    """Put inputs into an archive; the index that is to be signed."""
+    """Put inputs into an archive; return the index that is to be signed."""
     files = {name: _file(path) for name, path in inputs.project.items()}
-    artifacts = [artifact(contents, PROJECT, {"files": sorted(files)}, files, title=TITLE)]
+    artifacts = [artifact(contents, PROJECT, {"files": sorted(files)}, files)]
     for _, base in sorted(inputs.bases.items()):
         layers = {base.archive.name: _file(base.archive)}
-        artifacts.append(artifact(contents, BASE, dict(base.record), layers, title=TITLE))
+        artifacts.append(artifact(contents, BASE, dict(base.record), layers))
     for digest, remote in sorted(inputs.registry_bases.items()):
         named = {"name": remote.name, "arch": remote.arch, "digest": digest}
-        artifacts.append(artifact(contents, REGISTRY_BASE, named, remote.files, title=TITLE))
+        artifacts.append(artifact(contents, REGISTRY_BASE, named, remote.files))
     if inputs.sources:
         layers = {sha: _file(path, sha) for sha, path in inputs.sources.items()}
         names = {"sources": sorted(inputs.sources)}
-        artifacts.append(artifact(contents, SOURCES, names, layers, title=TITLE))
+        artifacts.append(artifact(contents, SOURCES, names, layers))
     for digest, tools in sorted(inputs.native.items()):
         native = {"name": tools.tools.name, "digest": digest, "made": tools.tools.made}
         native_files = {**native, "entries": [list(entry) for entry in tools.entries]}
-        artifacts.append(artifact(contents, NATIVE, native_files, tools.files, title=TITLE))
+        artifacts.append(artifact(contents, NATIVE, native_files, tools.files))
     for _, build in sorted(inputs.builds.items()):
         layers = {package.file: _file(build.cache / package.file) for package in build.packages}
         packages = sorted(map(asdict, build.packages), key=lambda package: str(package["url"]))
         about = {"build": build.name, "index": build.index, "given": packages}
-        artifacts.append(artifact(contents, PACKAGES, about, layers, title=TITLE))
+        artifacts.append(artifact(contents, PACKAGES, about, layers))
     manifests = [descriptor.as_json() for descriptor in artifacts]
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
     return contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
 
 
 def add_proof(contents: Contents, proof: Sequence[Attachment]) -> None:
-    """The signature of that index."""
+    """Put the signature of that index into the archive."""
     contents.add_attached(INPUTS, proof)
 
 
 def _file(path: Path, sha256: str = "") -> tuple[Descriptor, Path]:
-    """A file as a blob; it is read again when it is written, and has to be the same then."""
+    """Return a file as a blob; it is read again, and checked, when it is written."""
     digest = f"sha256:{sha256 or sha256_of_file(path)}"
     size = path.stat().st_size
     return Descriptor(media_type=_OCTETS, digest=digest, size=size), path

@@ -232,7 +232,7 @@ def _shorter(files: Files) -> None:
 FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
     "a wrong byte": (_wrong_byte, "holds sha256:"),
     "a missing blob": (_missing, "it lacks the blob sha256:"),
-    "a shorter blob": (_shorter, "bytes, not"),
+    "a shorter blob": (_shorter, "bytes, expected"),
 }
 
 
