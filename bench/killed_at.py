@@ -23,9 +23,10 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from builder.cli import bundle, load, publish, pull  # each fork has them
-from builder.cli import main as build_images
-from builder.distribute.publish import proof
+from builder.__main__ import main as build_images
+from builder.distribute.bundle import archive
+from builder.distribute.publish import proof, publisher
+from builder.distribute.pull import images
 
 CHANGES = frozenset(
     [
@@ -36,7 +37,7 @@ CHANGES = frozenset(
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _WRITERS = frozenset(["write", "writelines", "truncate"])
 _FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
-LOADED = (bundle, load, publish, pull, proof)
+LOADED = (archive, images, publisher, proof)  # each fork has them
 
 
 class Steps:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from builder import __version__, facts
+from builder import __version__
 from builder.artifacts.manifests import read_manifest, size_of, write_manifest
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.build.packing import file_digest
@@ -25,6 +25,7 @@ from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.distribute.pull.layers import unpack
 from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
+from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.plan import make_plan
 from builder.verify import Setting, host_facts, write_evidence
@@ -124,7 +125,7 @@ def make_image(
     names = [f"{stage.name}-{n}" for stage in image.stages for n in range(layers)]
     made = [_layer(layout, f"{seed}-{arch}-{name}", size) for name in names]
     config = {
-        "architecture": facts.ARCHITECTURES[arch].oci,
+        "architecture": ARCHITECTURES[arch].oci,
         "os": "linux",
         "config": {"Env": ["PATH=/usr/bin:/bin"], "Cmd": ["/bin/sh"]},
         "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in made]},

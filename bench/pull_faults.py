@@ -26,8 +26,8 @@ from real_registry import real_registry
 from registry_site import Content, Published, Site
 from timing import machine
 
+from builder.__main__ import main as build_images
 from builder.artifacts.oci import read_layout
-from builder.cli import main as build_images
 from builder.distribute.pull.artifacts import tree_on_disk
 from builder.distribute.pull.layers import unpack
 from builder.distribute.pull.receipts import read_receipt

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder import facts
 from builder.artifacts import flatten
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, tree_digest
+from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, NeededCpu, as_labels
 from builder.model.errors import StepFailed
 from builder.registry import INDEX, MANIFEST, Descriptor, Reference, Registry, connect
@@ -212,7 +212,7 @@ class Site:
             )
         statements = self._statements(content, manifest.digest, files, tree)
         evidence = self._attach(registry, manifest, statements, key) if key else []
-        platform_of = {"os": "linux", "architecture": facts.ARCHITECTURES[content.arch].oci}
+        platform_of = {"os": "linux", "architecture": ARCHITECTURES[content.arch].oci}
         entry = {**manifest.as_json(), "platform": platform_of}
         index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}).encode()
         written = registry.write_manifest(index, INDEX, tag)
@@ -252,7 +252,7 @@ class Site:
         )
         config = json.dumps(
             {
-                "architecture": facts.ARCHITECTURES[content.arch].oci,
+                "architecture": ARCHITECTURES[content.arch].oci,
                 "os": "linux",
                 "created": "2000-01-01T00:00:00Z",
                 "config": {"Env": ["PATH=/bin", "A=b c"], "Labels": as_labels(contract)},

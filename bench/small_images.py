@@ -22,7 +22,6 @@ from pathlib import Path
 
 from made_formats import Node
 
-from builder import facts
 from builder.artifacts import flatten
 from builder.artifacts.manifests import size_of
 from builder.artifacts.oci import (
@@ -39,6 +38,7 @@ from builder.build.packing import file_digest
 from builder.build.workspace import FILES
 from builder.compile.spec.driver import singularity_sections
 from builder.model import FORMATS
+from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import MANIFEST, SCHEMA
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -145,7 +145,7 @@ def base_of(image: Path, work: Path) -> Base:
     nodes = flatten.flattened(unpack(layout, work / "plain").layout)
     things = {path: _thing(nodes[path]) for path in sorted(_wanted(nodes))}
     blob, layer = layer_in(things, work)
-    arch = next(name for name, one in facts.ARCHITECTURES.items() if one.oci == layout.architecture)
+    arch = next(name for name, one in ARCHITECTURES.items() if one.oci == layout.architecture)
     shutil.rmtree(work / "plain")
     return Base(arch=arch, blob=blob, layer=layer, things=things)
 
@@ -328,7 +328,7 @@ class Maker:
         things = {**small.trees[name], **scripts}
         _, layer = layer_in({**_folders(things, base), **things}, place / "blobs/sha256")
         config = {
-            "architecture": facts.ARCHITECTURES[small.arch].oci,
+            "architecture": ARCHITECTURES[small.arch].oci,
             "os": "linux",
             "config": {
                 "Env": [f"{key}={text}" for key, text in small.environments[name].items()],

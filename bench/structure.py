@@ -183,17 +183,17 @@ def figures(structure: Structure) -> list[Figure]:
     """Each number; `most` is lowered whenever the number falls, and never raised."""
     table: list[tuple[str, float, float, float]] = [
         ("modules in no room", len(structure.loose()), 0, 0),
-        ("arrows between rooms", len(structure.arrows), 74, 60),
+        ("arrows between rooms", len(structure.arrows), 65, 60),
         ("arrows to a later room", len(structure.backward()), 0, 0),
         ("cycles of modules", len(structure.cyclic()), 0, 0),
-        ("lines", structure.lines(), 61_331, 44_000),
-        ("lines of cli", structure.lines("cli"), 4_074, 4_000),
+        ("lines", structure.lines(), 61_293, 44_000),
+        ("lines of cli", structure.lines("cli"), 4_000, 4_000),
         ("modules", len(structure.modules), 373, 300),
         ("annotations with Any", structure.any_annotations(), 40, 40),
         ("class names that are used twice", len(structure.shared_class_names()), 33, 0),
         ("generic names, %", round(structure.generic_percent(), 1), 3.1, 2),
         ("docstrings that begin as a question", structure.question_docstrings(), 373, 0),
-        ("modules of bench/ that import cli", structure.bench_imports_of_cli(), 2, 0),
+        ("modules of bench/ that import cli", structure.bench_imports_of_cli(), 0, 0),
     ]
     return [
         Figure(name=name, value=value, most=most, goal=goal) for name, value, most, goal in table

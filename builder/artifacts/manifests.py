@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from builder.model import FORMATS, PlannedImage
 from builder.model.agreement import Statement, as_judged, faults_of
 from builder.model.digests import digest_of
-from builder.model.errors import BadInput
 from builder.model.exact_json import parsed
 from builder.model.manifest import (
     MANIFEST,
@@ -160,9 +159,6 @@ def judged_manifests(out: Path) -> list[Manifest]:
     ]
 
 
-_HINT = "build the image again; of evidence alone, build-images verify makes it anew"
-
-
 def artifact_path(folder: Path, artifact: Artifact) -> Path:
     """Return where an artifact of a manifest lies: in its folder, whatever path the manifest says.
 
@@ -180,17 +176,3 @@ def with_digests(folder: Path, manifest: Manifest, written: Iterable[str]) -> Ma
     known = {**manifest.digests, **new}
     digests = {name: known[name] for name in manifest.bound_names if name in known}
     return dataclasses.replace(manifest, digests=digests)
-
-
-def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """Return the bytes of a file that a manifest binds; raises `BadInput` if they are others."""
-    try:
-        content = read_regular(folder / name, follow=True)
-    except OSError as error:
-        raise BadInput(f"{folder / name}: cannot be read ({error.strerror})", hint=_HINT) from error
-    digest = manifest.digests.get(name)
-    if digest is None:
-        raise BadInput(f"{folder / name}: manifest.json has no digest of it", hint=_HINT)
-    if digest_of(content) != digest:
-        raise BadInput(f"{folder / name}: not the file that manifest.json names", hint=_HINT)
-    return content

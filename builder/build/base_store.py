@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import oci
 from builder.build.mirror import NONE, SECURITY_VARIABLE, Mirror
 from builder.model import BaseImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import base_tag
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
@@ -210,7 +210,7 @@ def _make(
     digest = oci.write_archive(
         rootfs,
         archive,
-        architecture=facts.ARCHITECTURES[arch].oci,
+        architecture=ARCHITECTURES[arch].oci,
         environment={"PATH": PATH_IN_IMAGES},
         name=base.name,
     )
@@ -235,7 +235,7 @@ def mmdebstrap_command(
         *bootstrapping(target.parent),
         "--variant=minbase",
         "--format=tar",
-        f"--architectures={facts.ARCHITECTURES[arch].debian}",
+        f"--architectures={ARCHITECTURES[arch].debian}",
         *([f"--include={','.join(made.packages)}"] if made.packages else []),
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync

@@ -49,17 +49,20 @@ class Lockable:
             references=references_of(plan.images),
         )
 
-    def check(self, project: Project) -> tuple[list[SourceRequest], list[Key]]:
-        """Return what the project's lock lacks; raises `BadInput` for what it has otherwise."""
+    def check(self, project: Project) -> tuple[list[str], list[str]]:
+        """Return the URLs and base images that the project's lock lacks.
+
+        Raises `BadInput` for what the lock has otherwise.
+        """
         files = {name: recipe.where.file for name, recipe in project.recipes.items()}
         faults = mismatches(
             project.lock, self.sources, self.references, files, everything=self.everything
         )
         if faults:
             raise BadInput.of(faults)
-        unlocked = [one for one in self.sources if not set(one.urls) & set(project.lock.sources)]
-        unpinned = [key for key in self.references if key not in project.lock.references]
-        return unlocked, unpinned
+        locked, pinned = set(project.lock.sources), project.lock.references
+        unlocked = [source.urls[0] for source in self.sources if not set(source.urls) & locked]
+        return unlocked, [" for ".join(key) for key in self.references if key not in pinned]
 
     def lock(
         self, folder: Path, project: Project, progress: Progress, *, update: bool

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import flatten, oci, sbom
 from builder.artifacts.manifests import programs_in
 from builder.artifacts.repack import Plain, repack, unpack
@@ -20,6 +19,7 @@ from builder.build.run import Run, Timer, lent_to
 from builder.build.workspace import Workspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import StepFailed
 
@@ -111,7 +111,7 @@ class Packer:
 
     def _check_architecture(self, layout: oci.Layout) -> None:
         """A base of several architectures can resolve to the builder's own without a word."""
-        wanted = facts.ARCHITECTURES[self.image.cell.arch].oci
+        wanted = ARCHITECTURES[self.image.cell.arch].oci
         if layout.architecture != wanted:
             raise StepFailed(
                 f"{self.image.identifier}: the image that was built is for "

@@ -12,7 +12,8 @@ from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.project import RUN_CHECKS, load_project
 from builder.model import FORMATS, Plan, PlannedImage, Project, Selection, Spec
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, EmptySelection
+from builder.model.manifest import Manifest
 from builder.plan import make_plan
 from builder.plan.keys import DeclaredStages, StageKeys
 from builder.system.home import Home
@@ -87,3 +88,23 @@ def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
     """Return the stages of images, as their project declares them."""
     keys = StageKeys(COMPILER)
     return [keys.of(image) for image in images]
+
+
+def unchanged_spec(project: Path, manifest: Manifest) -> Spec:
+    """Return the spec of an image; raises `BadInput` if the project would make another now."""
+    name, cell = manifest.image, manifest.cell
+    selection = Selection(
+        images=(name,),
+        everything=True,
+        flavours=(cell.flavour,),
+        cpu_targets=(cell.cpu,),
+    )
+    hint = f"take the project as it was then, or build it anew: build-images --image {name}"
+    try:
+        plan = load_plan(project, selection)
+    except EmptySelection as error:
+        raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
+    [spec] = compiled(project, plan)
+    if spec.image.content_key != manifest.content_key:
+        raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
+    return spec

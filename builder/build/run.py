@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts.repack import SharedLayers
 from builder.build import binfmt, native
 from builder.build.base_store import sources
 from builder.build.engines import Engine, Lent, Tools
 from builder.build.mirror import Mirror, find_mirror
 from builder.model import EPOCH, FORMATS, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
 from builder.model.package_indices import IndexState, distinct
 from builder.sources.package_proxy import package_cache, pip_configuration
@@ -155,7 +155,7 @@ def _wanted(images: Sequence[PlannedImage]) -> frozenset[str]:
     archs = {image.cell.arch for image in images}
     if archs - {native.HOST}:
         archs.add(native.HOST)
-    return frozenset(facts.ARCHITECTURES[arch].debian for arch in archs)
+    return frozenset(ARCHITECTURES[arch].debian for arch in archs)
 
 
 def told(

@@ -126,18 +126,21 @@ def run(options: BuildOptions) -> int:
     if options.dry_run:
         _show(options, plan, states)
         return 0
-    check_number(options.selection, _to_do(states))
+    todo = [spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")]
+    check_number(options.selection, len(todo))
     progress = progress_for(options.level)
     lost = look_for_registries(specs, states, options.out, offline=options.offline)
     if not options.no_lint:
-        check(options.project, _to_build(specs, states), progress.say, cached=not options.no_cache)
+        pairs = zip(specs, states, strict=True)
+        to_build = [spec for spec, state in pairs if state.startswith("to build")]
+        check(options.project, to_build, progress.say, cached=not options.no_cache)
     if not lost.specs:
-        return _build(options, progress, plan, specs, {})
+        return _build(options, progress, plan, specs, todo, {})
     within = [spec for spec in specs if spec not in lost.specs]
     if within:
-        images = tuple(spec.image for spec in within)
-        rest = dataclasses.replace(plan, images=images)
-        _build(options, progress, rest, within, lost.reasons())
+        rest = dataclasses.replace(plan, images=tuple(spec.image for spec in within))
+        todo = [spec for spec in todo if spec not in lost.specs]
+        _build(options, progress, rest, within, todo, lost.reasons())
     else:
         about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
         report_folder(options.out, judged_manifests(options.out), plan, {}, lost.reasons(), about)
@@ -173,18 +176,17 @@ def _build(
     progress: Progress,
     plan: Plan,
     specs: Sequence[Spec],
+    todo: Sequence[Spec],
     lacking: Mapping[str, str],
 ) -> int:
     """Build and prove what is not done yet, and say what came of it."""
-    states = _states(options, plan)
-    todo = _to_do(states)
     with contextlib.ExitStack() as held:
-        run = prepare(_build_options(options), progress, plan, todo=todo, held=held)
+        run = prepare(_build_options(options), progress, plan, todo=len(todo), held=held)
         if todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
             run = dataclasses.replace(run, layers=layers)
-        sources = _sources(options.project, progress, specs, states, offline=options.offline)
+        sources = _sources(options.project, progress, todo, offline=options.offline)
         run = dataclasses.replace(run, sources=sources)
         start = time.monotonic()
         results = run_job(run, specs, jobs=options.jobs)
@@ -238,27 +240,11 @@ def check_number(selection: Selection, number: int) -> None:
         raise BadInput("nothing was built", hint=_HINT)
 
 
-def _to_build(specs: Sequence[Spec], states: Sequence[str]) -> list[Spec]:
-    pairs = zip(specs, states, strict=True)
-    return [spec for spec, state in pairs if state.startswith("to build")]
-
-
-def _to_do(states: Sequence[str]) -> int:
-    return sum(state.startswith("to ") for state in states)
-
-
 def _sources(
-    project: Path,
-    progress: Progress,
-    specs: Sequence[Spec],
-    states: Sequence[str],
-    *,
-    offline: bool,
+    project: Path, progress: Progress, specs: Sequence[Spec], *, offline: bool
 ) -> dict[str, Path]:
-    """The sources of all images that are to be built, in the store before the first of them is."""
-    sources = sources_of(
-        spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")
-    )
+    """Fetch the sources of all images that are to be built, before the first of them is."""
+    sources = sources_of(specs)
     if not sources:
         return {}
     store = store_of(project, read_site(project, Faults()), sources)
@@ -272,7 +258,7 @@ def _closing(
     errors: Mapping[str, BuildImagesError],
 ) -> str:
     """The table that ends a run: one line an image, then where the report is."""
-    lines = []
+    lines = list[str]()
     for spec in specs:
         name = spec.image.identifier
         if name in errors:

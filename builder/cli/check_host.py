@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from builder.build.workspace import FILES
-from builder.cli.options import Options, Parser, a_path, add_output, add_project, distinct
-from builder.facts import Facts
-from builder.facts.runtimes import RUNTIMES
+from builder.cli.options import (
+    Options,
+    Parser,
+    a_path,
+    add_output,
+    add_project,
+    distinct,
+    find_image,
+)
 from builder.host import (
     NO,
+    RUNTIME_NAMES,
     UNKNOWN,
     YES,
     Host,
@@ -22,9 +28,8 @@ from builder.host import (
     read_record,
     this_host,
 )
-from builder.load.facts import read_facts
-from builder.load.faults import Faults
-from builder.model.contract import FILE, HostContract
+from builder.load.facts import known_facts
+from builder.model.contract import FILE
 from builder.model.errors import BadInput, MissingPrerequisite, Refused
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -62,6 +67,9 @@ _EXIT_CODE = {
     NO: Refused.exit_code,
     UNKNOWN: MissingPrerequisite.exit_code,
 }
+
+
+_HINT = "name an image's folder, such as out/IDENTIFIER, a SIF, or another form of it"
 
 
 class CheckHostOptions(Options):
@@ -104,7 +112,7 @@ def declare(parser: Parser) -> None:
         "--runtime",
         action="append",
         default=[],
-        choices=tuple(RUNTIMES),
+        choices=RUNTIME_NAMES,
         help="the container runtime that is to start it (may be repeated: one of them)",
     )
     parser.add_argument(
@@ -132,8 +140,9 @@ def run(options: CheckHostOptions) -> int:
         return 0
     if options.path is None:
         raise BadInput("which image? check-host IMAGE; or check-host --record, for this host")
-    known = _facts(options.project)
-    contract = _contract(options.path, options.out, processes)
+    known = known_facts(options.project, "nothing was checked")
+    image = find_image(options.path, options.out, Path.exists, _HINT)
+    contract = contract_in(_form(image), processes)
     host = read_record(options.host) if options.host else _this_host(processes)
     verdict = judge(
         contract,
@@ -154,33 +163,7 @@ def _this_host(processes: Processes) -> Host:
     return this_host(processes, search_path=Home.of_environment().search_path())
 
 
-def _facts(project: Path) -> Facts:
-    """The tables of facts, with the rows of a project if there is one here; a site needs none."""
-    faults = Faults()
-    known = read_facts(project, faults)
-    if faults.found:
-        raise BadInput.of(faults.found, "nothing was checked")
-    return known
-
-
-def _contract(path: Path, out: Path, processes: Processes) -> HostContract:
-    for image in (path, out / path.name):
-        if image.exists():
-            return contract_in(_form(image), processes)
-    known = sorted(folder.name for folder in out.glob("*") if _forms(folder))
-    close = get_close_matches(path.name, known, n=1)
-    guess = f"did you mean {close[0]}? " if close else ""
-    raise BadInput(
-        f"{path.name}: no such file or folder, and no image of that name in {out}",
-        hint=f"{guess}name an image's folder, such as out/IDENTIFIER, a SIF, or another form of it",
-    )
-
-
 def _form(image: Path) -> Path:
-    """An image's output folder holds it in several forms, which agree; the first is read."""
-    return next(iter(_forms(image)), image)
-
-
-def _forms(folder: Path) -> list[Path]:
-    files = [folder / name for name in (*FILES.values(), FILE)]
-    return [file for file in files if file.exists()]
+    """Return one form of an image: its output folder holds several, which agree."""
+    files = (image / name for name in (*FILES.values(), FILE))
+    return next((file for file in files if file.exists()), image)

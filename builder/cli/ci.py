@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
-from builder.facts import ARCHITECTURES, architecture
+from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput
 from builder.reports import pipelines
 from builder.reports.pipelines import github, gitlab

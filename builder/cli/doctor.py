@@ -7,11 +7,9 @@ from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest, why_none
 from builder.cli.options import Options, Parser, a_path, add_project
-from builder.facts import CudaRelease
 from builder.host import doctor as examination
 from builder.host.doctor import gpus
-from builder.load.facts import read_facts
-from builder.load.faults import Faults
+from builder.load.facts import known_facts
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -73,7 +71,7 @@ def _gpu_health(options: DoctorOptions) -> int:
         )
     health = gpus.examine(
         Processes(),
-        releases=_releases(options.project),
+        releases=dict(known_facts(options.project).cuda),
         search_path=os.environ.get("PATH", os.defpath),
         manifest=manifest,
     )
@@ -82,12 +80,3 @@ def _gpu_health(options: DoctorOptions) -> int:
     else:
         print(gpus.as_text(health, colour=in_colour()))
     return health.exit_code
-
-
-def _releases(project: Path) -> dict[str, CudaRelease]:
-    """The CUDA releases known here; in a project, with those that it adds."""
-    faults = Faults()
-    facts = read_facts(project, faults)
-    if faults.found:
-        raise BadInput.of(faults.found)
-    return dict(facts.cuda)

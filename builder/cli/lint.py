@@ -85,11 +85,9 @@ def _pins_bases(lock: Path) -> bool:
 
 def as_text(report: LintReport) -> str:
     """Each finding on a line, its hint below it, then what looked at how much."""
-    lines = []
+    lines = list[str]()
     for finding in report.findings:
-        lines.append(str(finding))
-        if finding.hint:
-            lines.append(f"    {finding.hint}")
+        lines += [str(finding), *([f"    {finding.hint}"] if finding.hint else ())]
     return "\n".join([*lines, *summary(report)])
 
 

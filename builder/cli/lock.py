@@ -22,8 +22,6 @@ from builder.load.project import load_project
 from builder.model import Lock
 from builder.model.errors import counted
 from builder.model.inputs import LOCK
-from builder.sources.base_digests import Key
-from builder.sources.locking import SourceRequest
 from builder.system.terminal import Progress
 
 
@@ -70,21 +68,13 @@ def run(options: LockOptions) -> int:
     return 0
 
 
-def _show_check(
-    unlocked: Sequence[SourceRequest], unpinned: Sequence[Key], *, as_json: bool
-) -> None:
+def _show_check(unlocked: Sequence[str], unpinned: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        texts = [" for ".join(key) for key in unpinned]
-        print(json.dumps({"unlocked": [source.urls[0] for source in unlocked], "unpinned": texts}))
-    else:
-        print(f"{LOCK} matches the recipes{_lacking(unlocked, unpinned)}")
-
-
-def _lacking(unlocked: Sequence[SourceRequest], unpinned: Sequence[Key]) -> str:
-    if not unlocked and not unpinned:
-        return ""
+        print(json.dumps({"unlocked": unlocked, "unpinned": unpinned}))
+        return
     sources, bases = counted(len(unlocked), "source"), counted(len(unpinned), "base image")
-    return f"; {sources} and {bases} are not locked yet"
+    lacking = f"; {sources} and {bases} are not locked yet" if unlocked or unpinned else ""
+    print(f"{LOCK} matches the recipes{lacking}")
 
 
 def _show(before: Lock, written: Lock, downloads: Downloads) -> None:

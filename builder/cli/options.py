@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from builder.model.cells import FLAVOURS, GENERIC, RUNTIME, SELECTABLE, Selection
+from builder.model.errors import BadInput
 from builder.system.terminal import printable_lines
 
 EXIT_CODES = """\
@@ -268,3 +269,16 @@ def positive_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return int(text)
+
+
+def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: str) -> Path:
+    """Return where an image is that was named by its path, or by its identifier in `out`."""
+    for place in (path, out / path.name):
+        if is_image(place):
+            return place
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())
+    close = get_close_matches(path.name, known, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    raise BadInput(f"{path.name}: no such image, and none of that name in {out}", hint=guess + hint)

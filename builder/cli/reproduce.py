@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from difflib import get_close_matches
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
-from builder.build.planning import compiled, load_plan
+from builder.build.planning import unchanged_spec
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -19,9 +18,9 @@ from builder.cli.options import (
     add_output,
     add_progress,
     add_project,
+    find_image,
 )
-from builder.model import Selection, Spec
-from builder.model.errors import BadInput, EmptySelection, counted
+from builder.model.errors import BadInput, counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.system.terminal import progress_for
 from builder.verify.preparation import BuildSettings
@@ -39,6 +38,9 @@ content, mode, mtime, owner, link or type that differs, or whether it is missing
 from the distribution's mirror of the day: versions that changed meanwhile are listed. With
 --no-native-tools it also shows that native tools changed nothing in an image that was lent them.
 """
+
+
+_HINT = "name an image's folder, such as out/IDENTIFIER, or its identifier"
 
 
 class ReproduceOptions(ProgressOptions):
@@ -71,9 +73,9 @@ def declare(parser: Parser) -> None:
 
 def run(options: ReproduceOptions) -> int:
     """Build an image again from what it was built from; 0 if it comes out the same, else 1."""
-    folder = _folder(options.path, options.out)
+    folder = find_image(options.path, options.out, lambda path: (path / MANIFEST).exists(), _HINT)
     manifest = _manifest(folder)
-    spec = _spec(options.project, manifest)
+    spec = unchanged_spec(options.project, manifest)
     build = BuildSettings(
         project=options.project,
         out=options.out,
@@ -87,21 +89,6 @@ def run(options: ReproduceOptions) -> int:
     return 0 if comparison.is_same else 1
 
 
-def _folder(path: Path, out: Path) -> Path:
-    """The image's folder: named itself, or by its identifier."""
-    folders = [path, out / path.name]
-    for folder in folders:
-        if (folder / MANIFEST).exists():
-            return folder
-    known = [file.parent.name for file in sorted(out.glob(f"*/{MANIFEST}"))]
-    close = get_close_matches(path.name, known, n=1)
-    guess = f"did you mean {close[0]}? " if close else ""
-    raise BadInput(
-        f"{path.name}: no finished image of that name in {out}",
-        hint=guess + "name an image's folder, such as out/IDENTIFIER, or its identifier",
-    )
-
-
 def _manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if manifest is None:
@@ -112,26 +99,6 @@ def _manifest(folder: Path) -> Manifest:
             hint="build it again: build-images --no-cache --image " + folder.name,
         )
     return manifest
-
-
-def _spec(project: Path, manifest: Manifest) -> Spec:
-    """The spec that the project has for the image; it must still be what the image is made of."""
-    name, cell = manifest.image, manifest.cell
-    selection = Selection(
-        images=(name,),
-        everything=True,
-        flavours=(cell.flavour,),
-        cpu_targets=(cell.cpu,),
-    )
-    hint = f"take the project as it was then, or build it anew: build-images --image {name}"
-    try:
-        plan = load_plan(project, selection)
-    except EmptySelection as error:
-        raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
-    [spec] = compiled(project, plan)
-    if spec.image.content_key != manifest.content_key:
-        raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
-    return spec
 
 
 def _as_json(comparison: Comparison) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from builder.build.records import StageState
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
-from builder.plan.cells import MANY, by_reason
+from builder.model.planned import MANY, by_reason
 
 Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words

@@ -23,7 +23,7 @@ from builder.cli.options import (
 from builder.distribute.pull.receipts import PullReceipt
 from builder.distribute.pull.verification import receipt_in, verify_pulled
 from builder.model import SKIPPED
-from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
 from builder.reports.report import refresh
@@ -263,9 +263,8 @@ def _rank_options(options: VerifyOptions) -> RankOptions | None:
         options.parser.error(f"--runner {others[0]}: launchers start containers of {runners}")
     ranks, nodes = options.ranks or _RANKS, options.nodes or 0
     if nodes > ranks:
-        few = f"{ranks} rank{'s' if ranks > 1 else ''}"
-        text = f"--nodes {nodes}: {few} cannot be on so many; --ranks {nodes} can"
-        options.parser.error(text)
+        few = counted(ranks, "rank")
+        options.parser.error(f"--nodes {nodes}: {few} cannot be on so many; --ranks {nodes} can")
     return RankOptions(
         launchers=distinct(options.launcher),
         ranks=ranks,

@@ -1,8 +1,8 @@
 """What the world fixes, as data, each with its source.
 
-Architectures, processors, GPUs, runtimes, MPI families and CUDA errors are constants here. CUDA,
-cuDNN and NCCL releases, MPI series and distributions are rows of data/*.yaml, which a project may
-add to: builder.load.facts reads them.
+GPUs, runtimes, MPI families and CUDA errors are constants here; architectures are in
+builder.model. CUDA, cuDNN and NCCL releases, MPI series and distributions are rows of data/*.yaml,
+which a project may add to: builder.load.facts reads them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.facts.architectures import (
-    ARCHITECTURE_ALIASES,
-    ARCHITECTURES,
-    CPU_TARGETS,
-    Architecture,
-    architecture,
-    architecture_of_target,
-)
 from builder.facts.cuda import (
     CUDNN,
     DEB,
@@ -40,9 +32,6 @@ from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
 from builder.facts.runtimes import SystemRelease
 
 __all__ = [
-    "ARCHITECTURES",
-    "ARCHITECTURE_ALIASES",
-    "CPU_TARGETS",
     "CUDA_ERRORS",
     "CUDNN",
     "DEB",
@@ -55,7 +44,6 @@ __all__ = [
     "RPM",
     "START",
     "UNCLEAR",
-    "Architecture",
     "CudaError",
     "CudaRelease",
     "Facts",
@@ -64,8 +52,6 @@ __all__ = [
     "MpiRelease",
     "SdkRelease",
     "SystemRelease",
-    "architecture",
-    "architecture_of_target",
 ]
 
 

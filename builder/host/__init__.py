@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from builder.facts.runtimes import RUNTIMES
 from builder.host.judging import judge
 from builder.host.records import Host, as_record, read_record
 from builder.host.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict, as_json, as_text
 from builder.system.process import Processes
+
+RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
 
 
 def this_host(processes: Processes, *, search_path: str) -> Host:
@@ -18,6 +21,7 @@ def this_host(processes: Processes, *, search_path: str) -> Host:
 __all__ = [
     "LAUNCHERS",
     "NO",
+    "RUNTIME_NAMES",
     "UNKNOWN",
     "YES",
     "Finding",

@@ -14,10 +14,10 @@ from builder.facts.cuda import (
     is_desktop,
     last_branch,
 )
-from builder.facts.versions import version_order
 from builder.host.records import NONE, HostGpu
 from builder.host.verdict import NO, UNKNOWN, YES, Case, Finding, no, unknown, yes
 from builder.model.contract import NeededCuda
+from builder.model.versions import version_order
 
 _COMPATIBLE_SINCE = 11  # the first major version of CUDA with minor-version compatibility
 _HAND_OVER = "in a virtual machine or container, hand the GPU over to it"

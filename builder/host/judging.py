@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from builder.facts import Facts
+from builder.facts import NO_FACTS, Facts
 from builder.host import gpus, machine
 from builder.host.launchers import launched_by
 from builder.host.records import Host
@@ -25,7 +25,7 @@ _RULES: tuple[Callable[[Case], Finding | None], ...] = (
 def judge(
     contract: HostContract,
     host: Host,
-    known: Facts,
+    known: Facts = NO_FACTS,
     *,
     runtimes: tuple[str, ...] = (),
     launchers: tuple[str, ...] = (),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from builder import facts
 from builder.facts.mpi import PMIX_MEETS_ALL
-from builder.facts.versions import version_order
 from builder.host.records import HostMpi
 from builder.host.verdict import (
     BIND,
@@ -22,6 +21,7 @@ from builder.host.verdict import (
     yes,
 )
 from builder.model.contract import NeededMpi
+from builder.model.versions import version_order
 
 _SINGLETONS = 'each rank would be "rank 0 of 1", and no error told'
 _TRY = "start 2 ranks of the image's check mpi so: it fails unless each finds the other"

@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder import facts
-from builder.facts.architectures import power_levels
 from builder.host.doctor import Roots
 from builder.host.doctor.emulation import handlers_of
 from builder.host.doctor.host import driver_version, gpu_models, namespaces_problem
 from builder.host.programs import Programs, mpis, restricted_namespaces, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
+from builder.model.architectures import ARCHITECTURES, power_levels
 from builder.system import nvml
 from builder.system.process import Processes
 
@@ -157,7 +156,7 @@ def _emulators(roots: Roots) -> tuple[str, ...] | None:
     handlers = [one for one in handlers_of(folder) if one.enabled and "F" in one.flags]
     return tuple(
         name
-        for name, arch in facts.ARCHITECTURES.items()
+        for name, arch in ARCHITECTURES.items()
         if any(handler.serves(arch) for handler in handlers)
     )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from builder import facts
-from builder.facts.architectures import EMULATED, cpu_features, level_of
-from builder.facts.versions import version_order
 from builder.host.verdict import Case, Finding, no, unknown, yes
+from builder.model.architectures import ARCHITECTURES, EMULATED, cpu_features, level_of
 from builder.model.cells import GENERIC
+from builder.model.versions import version_order
 
 _SHOWN = 8
 # In user mode QEMU's atomic instructions of 64 bits were never whole on them, and from 10.0 on it
@@ -26,7 +25,7 @@ def architecture(case: Case) -> Finding:
     if case.emulated:
         return _emulation(case)
     fix = f"take the image for {host.architecture}: {twin(case)}"
-    if host.architecture not in facts.ARCHITECTURES:
+    if host.architecture not in ARCHITECTURES:
         fix = f"a host that is {wanted}"
     if wanted in (host.emulators or ()) and host.architecture not in _NARROW:
         fix += "; or check with --emulated: this host has QEMU for it, some ten times slower"

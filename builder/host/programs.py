@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from builder.facts.mpi import MPI_FAMILIES, OPEN_MPI_SYMBOL, launcher_family
-from builder.facts.versions import first_version
 from builder.host.doctor import Roots
 from builder.host.doctor.programs import answer
 from builder.host.records import HostMpi, HostRuntime, HostSlurm
 from builder.model.exact_json import part
+from builder.model.versions import first_version
 from builder.system.process import Completed, Processes
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from builder import facts
-from builder.facts.architectures import cpu_features, power_levels
 from builder.facts.runtimes import RUNTIMES
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
@@ -27,6 +26,7 @@ from builder.load.record_readers import (
     truth,
     words,
 )
+from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
 
@@ -87,7 +87,7 @@ def host_of(node: Node, faults: Faults) -> Host:
 def _architecture(node: Node, faults: Faults) -> str:
     """Any architecture: a host may be of one that no image is for."""
     value = text(node, faults)
-    known = facts.architecture(value)
+    known = architecture(value)
     return known.name if known else value
 
 

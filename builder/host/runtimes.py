@@ -10,9 +10,9 @@ from builder.facts.runtimes import (
     SET_ENV_FILE,
     Runtime,
 )
-from builder.facts.versions import version_order
 from builder.host.records import HostGpus, HostRuntime
 from builder.host.verdict import YES, Case, Finding, all_of, no, unknown, yes
+from builder.model.versions import version_order
 
 _OPEN = (
     "open them: sysctl user.max_user_namespaces=10000, "

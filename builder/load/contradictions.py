@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from builder.facts import CudaRelease, LibraryRelease
 from builder.facts.places import Where
-from builder.facts.versions import version_order
 from builder.load.document import inside
 from builder.load.faults import Faults
+from builder.model.versions import version_order
 
 Lines = dict[Where, Mapping[str, int]]
 

@@ -12,16 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from builder import facts
-from builder.facts import (
-    CudaRelease,
-    Facts,
-    LibraryRelease,
-    MpiRelease,
-    SdkRelease,
-    SystemRelease,
-)
+from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SdkRelease, SystemRelease
 from builder.facts.places import Where
-from builder.facts.versions import version_order
 from builder.load.contradictions import Contradictions, Lines
 from builder.load.document import Node, parse
 from builder.load.faults import Faults, suggest
@@ -34,7 +26,9 @@ from builder.load.readers import (
     one_of,
     text,
 )
-from builder.model.errors import Fault
+from builder.model.architectures import CPU_TARGETS
+from builder.model.errors import BadInput, Fault
+from builder.model.versions import version_order
 
 T = TypeVar("T")
 Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SdkRelease, SystemRelease)
@@ -50,6 +44,15 @@ _SHOWN = "builder/facts/data"  # how messages name the shipped files
 # int() refuses thousands of digits
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _DOTTED = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+
+
+def known_facts(root: Path, consequence: str = "nothing was built") -> Facts:
+    """Return the tables with the rows that a project in `root` adds; raises all faults at once."""
+    faults = Faults()
+    tables = read_facts(root, faults)
+    if faults.found:
+        raise BadInput.of(faults.found, consequence)
+    return tables
 
 
 def read_facts(root: Path, faults: Faults) -> Facts:
@@ -274,8 +277,8 @@ def _targets(node: Node, faults: Faults) -> dict[str, str]:
     """CPU targets by architecture, each one of its architecture."""
     found = _by_architecture(text)(node, faults)
     for arch, target in found.items():
-        if arch and target and target not in facts.CPU_TARGETS[arch]:
-            valid = suggest(target, facts.CPU_TARGETS[arch])
+        if arch and target and target not in CPU_TARGETS[arch]:
+            valid = suggest(target, CPU_TARGETS[arch])
             faults.add(node.where, f'"{target}" is no CPU target of {arch}', valid)
     return found
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection
 
 from builder import facts
-from builder.facts import versions
 from builder.load.document import Node, key_node, note
 from builder.load.faults import Faults, suggest
 from builder.load.patterns import ANY, EACH, Known, patterns_of
@@ -21,7 +20,7 @@ from builder.load.readers import (
     text,
     version,
 )
-from builder.model import AXES, NONE, SELECTABLE, Exclude, FloatingTag, Matrix
+from builder.model import AXES, NONE, SELECTABLE, Exclude, FloatingTag, Matrix, versions
 
 _CUDA_RULE = "facts/cuda.yaml of the project may add a release (docs/matrix.md)"
 _MPI_RULE = "write a family and its version, such as openmpi5.0, or none"

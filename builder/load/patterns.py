@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from builder import facts
-from builder.facts import versions
 from builder.load.document import Node, Probe, note
 from builder.load.faults import Faults, is_near, suggest
 from builder.load.readers import Reader, mapping, one_or_more, text
-from builder.model import AXES, cells
+from builder.model import AXES, cells, versions
+from builder.model.architectures import architecture
 
 _VERSION = re.compile(r"[\d.*?]*$")
 _VERSIONS = re.compile(r"none|\d+(\.\d+)*(\.?\*)?")
@@ -81,7 +81,7 @@ def _pattern_of(axis: str, known: Known, here: str) -> Reader[str]:
         ):
             problem = f'"{pattern}" matches no value of the axis {axis}'
             faults.add(node.where, problem, suggest(pattern, values))
-        arch = facts.architecture(pattern) if axis == "arch" else None
+        arch = architecture(pattern) if axis == "arch" else None
         return arch.name if arch else pattern
 
     return read
@@ -101,7 +101,7 @@ def _selects(axis: str, pattern: str, values: Sequence[str]) -> bool:
 def _is_elsewhere(axis: str, pattern: str, known: Known) -> bool:
     """Return whether a pattern that selects nothing here is none that was misspelt."""
     if axis == "arch":
-        return facts.architecture(pattern) is not None
+        return architecture(pattern) is not None
     if axis == "base":
         here = {_distribution(one) for one in (*(known.bases or ()), *(known.values(axis) or ()))}
         other = _distribution(pattern)

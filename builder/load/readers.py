@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from builder import facts
-from builder.facts import versions
 from builder.load.document import Node, Probe, inside, key_node, note, quoted
 from builder.load.faults import Faults, suggest
+from builder.model import architectures, versions
+from builder.model.architectures import ARCHITECTURE_ALIASES, ARCHITECTURES
 from builder.model.exact_json import member
 
 T = TypeVar("T")
@@ -146,10 +146,10 @@ def is_version(value: str) -> bool:
 def architecture(node: Node, faults: Faults) -> str:
     """An architecture by any of its names, in the spelling of `uname -m`."""
     value = text(node, faults)
-    note(node, enum=[*facts.ARCHITECTURES, *facts.ARCHITECTURE_ALIASES])
-    known = facts.architecture(value)
+    note(node, enum=[*ARCHITECTURES, *ARCHITECTURE_ALIASES])
+    known = architectures.architecture(value)
     if value and not known:
-        valid = suggest(value, facts.ARCHITECTURES)
+        valid = suggest(value, ARCHITECTURES)
         faults.add(node.where, f'"{value}" is not an architecture', valid)
     return known.name if known else ""
 

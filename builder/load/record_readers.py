@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TypeVar
 
-from builder import facts
 from builder.load.document import Node, Probe, note
 from builder.load.faults import Faults, suggest
 from builder.load.readers import Reader, list_of, text
+from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def capability(node: Node, faults: Faults) -> int | None:
 def target(node: Node, faults: Faults) -> str:
     """`generic`, or a CPU target of some architecture."""
     value = text(node, faults)
-    known = [GENERIC, *(one for some in facts.CPU_TARGETS.values() for one in some)]
+    known = [GENERIC, *(one for some in CPU_TARGETS.values() for one in some)]
     note(node, enum=known)
     if value and value not in known:
         faults.add(node.where, f'"{value}" is no CPU target', suggest(value, known))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from builder import facts
-from builder.facts.architectures import cpu_features
+from builder.model.architectures import cpu_features
 
 if TYPE_CHECKING:
     from builder.model import PlannedCuda, PlannedImage, PlannedMpi

@@ -5,9 +5,10 @@ https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from builder.facts.cuda import capability_of
 from builder.model.exact_json import member
 from builder.model.records import named, read
 
@@ -95,3 +96,12 @@ def subjects_of(statement: Mapping[str, object]) -> dict[str, str]:
         str(one["name"]): f"sha256:{one['digest']['sha256']}"
         for one in member(statement, "subject")
     }
+
+
+def capabilities_of(gpus: Iterable[str]) -> tuple[int, ...]:
+    """Return the compute capabilities (70 for 7.0) of GPUs by their models, in order, each once.
+
+    A model that is not in the table has none.
+    """
+    known = {capability_of(model) for model in gpus}
+    return tuple(sorted(number for number in known if number is not None))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from builder import facts
-from builder.facts.versions import split_mpi
 from builder.model import (
     GENERIC,
     NONE,
@@ -20,7 +19,9 @@ from builder.model import (
     Reason,
     Recipe,
 )
+from builder.model.architectures import CPU_TARGETS
 from builder.model.exact_json import part
+from builder.model.versions import split_mpi
 from builder.plan import toolkits
 from builder.plan.cells import any_matches, fits
 from builder.plan.routes import (
@@ -168,7 +169,7 @@ def _sdk(uses: list[BlockUse]) -> str:
 
 
 def _target_reasons(cell: Cell) -> Iterator[Reason]:
-    targets = facts.CPU_TARGETS.get(cell.arch, ())
+    targets = CPU_TARGETS.get(cell.arch, ())
     if cell.cpu not in (GENERIC, *targets):
         text = f"{cell.cpu} is no processor of {cell.arch}: {', '.join((GENERIC, *targets))}"
         yield Reason(layer=WORLD, text=text)

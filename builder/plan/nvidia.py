@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease
-from builder.facts.versions import version_order
 from builder.model import BaseImage, PackagedCuda, PackagedExtra, Site
 from builder.model.inputs import mirrored_part
+from builder.model.versions import version_order
 
 _IMAGE = "docker.io/nvidia/cuda"
 _PUBLIC = "docker.io"

@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 
 from builder import facts
 from builder.facts import CudaRelease, Facts
-from builder.facts.versions import matches, split_mpi, version_order
 from builder.model import (
     CUDA_ROUTES,
     BaseImage,
@@ -20,6 +19,7 @@ from builder.model import (
     Project,
     Reason,
 )
+from builder.model.versions import matches, split_mpi, version_order
 from builder.plan import nvidia
 
 # Debian names MPICH's library itself: https://sources.debian.org/src/mpich/ (debian/rules)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from builder.facts.versions import version_order
 from builder.model import (
     TOOLKITS,
     BaseImage,
@@ -15,6 +14,7 @@ from builder.model import (
     PlannedMpi,
 )
 from builder.model.exact_json import part
+from builder.model.versions import version_order
 from builder.plan import nvidia
 
 CUDA, MPI = TOOLKITS

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from builder import facts
 from builder.model import exact_json
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BuildImagesError, Fault, MissingPrerequisite
 from builder.model.inputs import LOCK, Lock, at_mirror
 from builder.registry import (
@@ -77,7 +77,7 @@ class Registries:
         registry's manifest is invalid.
         """
         image = Reference.parse(reference)
-        registry, oci = self._registry(image), facts.ARCHITECTURES[arch].oci
+        registry, oci = self._registry(image), ARCHITECTURES[arch].oci
         with self._reported_failures(reference, image):
             descriptor, body = registry.document(image.digest or image.tag or "latest")
             if descriptor.media_type in INDEXES or "manifests" in body:

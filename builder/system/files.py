@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from builder.model.errors import BuildImagesError
+from builder.model.digests import digest_of
+from builder.model.errors import BadInput, BuildImagesError
+from builder.model.manifest import Manifest
 from builder.system.process import Processes
 
 
@@ -161,3 +163,22 @@ def remove_tree(folder: Path) -> None:
     if os.geteuid() != 0 and os.path.lexists(folder):
         with contextlib.suppress(BuildImagesError):
             Processes().capture([*as_root_of_own(), "rm", "-rf", "--", folder], check=False)
+
+
+_NOT_BOUND = "build the image again; of evidence alone, build-images verify makes it anew"
+
+
+def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """Return the bytes of a file that a manifest binds; raises `BadInput` if they are others."""
+    try:
+        content = read_regular(folder / name, follow=True)
+    except OSError as error:
+        raise BadInput(
+            f"{folder / name}: cannot be read ({error.strerror})", hint=_NOT_BOUND
+        ) from error
+    digest = manifest.digests.get(name)
+    if digest is None:
+        raise BadInput(f"{folder / name}: manifest.json has no digest of it", hint=_NOT_BOUND)
+    if digest_of(content) != digest:
+        raise BadInput(f"{folder / name}: not the file that manifest.json names", hint=_NOT_BOUND)
+    return content

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from builder import facts
 from builder.artifacts.manifests import (
     State,
     Wanted,
     artifact_path,
-    read_bound,
     read_manifest,
     read_statements,
     state_of,
@@ -28,7 +26,6 @@ from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.build.workspace import FILES, link_or_copy
-from builder.facts.versions import split_mpi
 from builder.model import FAILED, Artifact, PlannedImage
 from builder.model.agreement import (
     Statement,
@@ -37,12 +34,14 @@ from builder.model.agreement import (
     formats_not_run,
     required_checks,
 )
+from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
 from builder.model.package_indices import states_in
 from builder.model.records import write
-from builder.system.files import irregular
+from builder.model.versions import split_mpi
+from builder.system.files import irregular, read_bound
 from builder.verify import RUNNERS, Target
 from builder.verify.harness import harness_of, within
 from builder.verify.proof import prove, proven_on_gpu, proven_part
@@ -268,7 +267,7 @@ def _noted(manifest: Manifest) -> Target:
 def check_cell(manifest: Manifest, layout: Layout) -> None:
     """Hold a manifest's cell against what the image says of itself; raises `BadInput`."""
     cell, labels = manifest.cell, labels_of(layout)
-    names = {one.oci: name for name, one in facts.ARCHITECTURES.items()}
+    names = {one.oci: name for name, one in ARCHITECTURES.items()}
     family, _ = split_mpi(cell.mpi)
     noted = {
         "architecture": (cell.arch, names.get(layout.architecture, layout.architecture)),

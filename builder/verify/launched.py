@@ -15,13 +15,13 @@ from builder import facts
 from builder.artifacts.manifests import write_manifest
 from builder.build.run import Run, now
 from builder.build.workspace import FILES
-from builder.facts.versions import split_mpi
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
+from builder.model.versions import split_mpi
 from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
 from builder.verify.evidence import StartedBy
 from builder.verify.finished_images import (

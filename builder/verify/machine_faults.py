@@ -15,11 +15,11 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import oci
 from builder.build.engines import Tools
 from builder.host import doctor as examination
 from builder.model import FAILED, Outcome
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.verify.container_output import LONGEST, readable
 from builder.verify.runners import Container, Kind
@@ -108,7 +108,7 @@ def ending_program(arch: str) -> bytes:
         "<16sHHIQQQIHHHHHH",
         b"\x7fELF\x02\x01\x01",
         2,  # ET_EXEC
-        facts.ARCHITECTURES[arch].elf_machine,
+        ARCHITECTURES[arch].elf_machine,
         1,
         *(_ADDRESS + start, header, 0, _ELF_V2.get(arch, 0)),
         *(header, table, 1, 0, 0, 0),
@@ -127,7 +127,7 @@ def _image(artifact_format: str, folder: Path) -> Path:
         return target
     if artifact_format == "sif":
         return _unpacked(rootfs, folder / "sandbox")
-    architecture, archive = facts.ARCHITECTURES[platform.machine()].oci, folder / "image.tar"
+    architecture, archive = ARCHITECTURES[platform.machine()].oci, folder / "image.tar"
     oci.write_archive(rootfs, archive, architecture=architecture, environment={}, name="control")
     return _unpacked(archive, folder / "image.oci")
 

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import sif
 from builder.artifacts.oci import Layout, labels_of, layout_faults, read_layout
 from builder.build.engines import charliecloud, sif_environment
 from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, Outcome, contract, scripts
+from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
 from builder.verify.container_output import LONGEST, one_line
 from builder.verify.trees import FormatTree, equality
@@ -92,7 +92,7 @@ def _layout(image: Described) -> Layout | None:
 
 
 def _oci_faults(image: Described, layout: Layout | None) -> Iterator[str]:
-    arch = facts.ARCHITECTURES.get(image.arch)
+    arch = ARCHITECTURES.get(image.arch)
     yield from layout_faults(image.files["oci"], arch.oci if arch else image.arch)
     settings = part(layout.config, "config") if layout else None
     for key in _DOCKERS:

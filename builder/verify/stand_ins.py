@@ -14,12 +14,12 @@ from builder.build.stages import Stages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.dockerfile import DockerStage
 from builder.compile.spec import base_archive, block_faults
-from builder.facts.versions import version_order
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
 from builder.model.cells import rehearsal_tag
 from builder.model.errors import StepFailed
 from builder.model.inputs import base_name
+from builder.model.versions import version_order
 from builder.system.locks import locked
 from builder.system.terminal import Progress
 from builder.verify.preparation import BuildSettings, prepare

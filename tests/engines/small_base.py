@@ -8,11 +8,11 @@ from pathlib import Path
 
 from host_images import write_base
 
-from builder import facts
 from builder.artifacts import oci
 from builder.build.base_store import PATH_IN_IMAGES, StoredBase, base_key
 from builder.build.mirror import find_mirror
 from builder.load.project import load_project
+from builder.model.architectures import ARCHITECTURES
 
 NAME = "small"
 MATRIX = f"axes:\n  arch: [x86_64]\n  base: [{NAME}]\n  cuda: [none]\n  mpi: [none]\n"
@@ -73,7 +73,7 @@ def store_small_base(site: Path, home: Path) -> None:
     digest = oci.write_archive(
         rootfs,
         archive,
-        architecture=facts.ARCHITECTURES["x86_64"].oci,
+        architecture=ARCHITECTURES["x86_64"].oci,
         environment={"PATH": PATH_IN_IMAGES},
         name=NAME,
     )

@@ -67,6 +67,7 @@ def test_a_bomb_of_many_layers_is_refused(site: Site, entry: bytes) -> None:
     assert f"this looks like a bomb: more than {LIMITS.entries:,} entries" in done.stderr
 
 
+@pytest.mark.long(reason="reads two million headers, which takes most of a minute")
 def test_a_bomb_in_one_layer_is_refused(site: Site) -> None:
     """A gigabyte of headers in a few megabytes: the members of a gzip file may be the same.
 

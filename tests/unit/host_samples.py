@@ -14,11 +14,11 @@ from typing import Any
 from samples import ROOT
 
 from builder.facts import Facts
-from builder.facts.architectures import cpu_features
 from builder.host import Host, read_record
 from builder.host.records import HostCpu, HostGpu, HostGpus
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
+from builder.model.architectures import cpu_features
 from builder.model.contract import HostContract, NeededCpu, NeededCuda, NeededMpi
 
 RECORDS = ROOT / "tests/data/hosts"

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO
 
-from builder import facts
 from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import root_file_system
 from builder.build.engines import sif_environment
 from builder.build.engines.protocol import Tools
+from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
 
 Seen = Callable[[bytes], object]
@@ -80,7 +80,7 @@ def build(
             "build",
             "--force",
             "--notest",
-            f"--arch={facts.ARCHITECTURES[arch].oci}",
+            f"--arch={ARCHITECTURES[arch].oci}",
             *options,
             str(target),
             str(definition),

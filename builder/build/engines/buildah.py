@@ -7,11 +7,11 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder import facts
 from builder.build.base_store import StoredBase
 from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.build.engines.storage import Driver, driver_of
 from builder.model import PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
 from builder.sources.journals import build_id
 from builder.system.locks import locked
@@ -122,7 +122,7 @@ class Buildah:
                     "--force-rm",
                     "--format=oci",
                     f"--pull={pull}",
-                    f"--arch={facts.ARCHITECTURES[image.cell.arch].oci}",
+                    f"--arch={ARCHITECTURES[image.cell.arch].oci}",
                     *limits(),
                     *[one.option for one in lent],
                     f"--tag={name}",

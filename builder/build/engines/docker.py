@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder import facts
 from builder.build.base_store import StoredBase
 from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
 from builder.model import PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
 from builder.system.locks import locked
 
@@ -86,7 +86,7 @@ class Docker:
             self._tools.logged(
                 [
                     *command,
-                    f"--platform=linux/{facts.ARCHITECTURES[image.cell.arch].oci}",
+                    f"--platform=linux/{ARCHITECTURES[image.cell.arch].oci}",
                     "--network=host",
                     *([] if cache else ["--no-cache"]),
                     f"--tag={name or tag(image)}",

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from builder.build.base_store import StoredBase
-from builder.facts.versions import first_version
 from builder.model import PlannedImage
 from builder.model.cells import image_tag
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
+from builder.model.versions import first_version
 from builder.sources.journals import Journals, as_build, build_id, pip_as_build
 from builder.system.home import ORDINARY_USER, Home
 from builder.system.process import Completed, Processes

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts import oci
 from builder.build.engines.protocol import shortened
 from builder.build.engines.storage import Driver, driver_of
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BuildImagesError
 from builder.system.files import as_root_of_own, remove_tree
 from builder.system.process import Processes
@@ -84,7 +84,7 @@ def _small_image(folder: Path, arch: str) -> Path:
     oci.write_archive(
         rootfs,
         archive,
-        architecture=facts.ARCHITECTURES[arch].oci,
+        architecture=ARCHITECTURES[arch].oci,
         environment={},
         name="trial",
     )

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.build.base_store import bootstrapping, keyring_of, source_lines, staging
 from builder.build.mirror import Mirror
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
 from builder.model import BaseImage, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.system.files import note_use
 from builder.system.home import LENT_AT
 from builder.system.locks import locked
@@ -230,7 +230,7 @@ def _make(
             *bootstrapping(folder),
             "--variant=extract",
             "--format=tar",  # unpacked below, for files of an ordinary user's own
-            f"--architectures={facts.ARCHITECTURES[HOST].debian}",
+            f"--architectures={ARCHITECTURES[HOST].debian}",
             f"--include={','.join(packages(base, arch))}",
             '--aptopt=Acquire::Retries "5"',
             *([f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else []),
@@ -261,7 +261,7 @@ def _make(
         log=log,
         what="patchelf of the native tools",
     )
-    for path, text in descriptions(root, _MULTIARCH[arch], facts.ARCHITECTURES[arch]).items():
+    for path, text in descriptions(root, _MULTIARCH[arch], ARCHITECTURES[arch]).items():
         file = root / "twins" / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -331,5 +331,5 @@ def _programs(root: Path) -> Iterator[Path]:
 def _is_native_program(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(20)
-    machine = facts.ARCHITECTURES[HOST].elf_machine
+    machine = ARCHITECTURES[HOST].elf_machine
     return head[:4] == b"\x7fELF" and int.from_bytes(head[18:20], "little") == machine

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from builder import facts
+from builder.model.architectures import Architecture
 from builder.system.home import LENT_AT
 
 _FOLDERS = (
@@ -36,7 +36,7 @@ _PASSES = ("cc1", "cc1plus", "f951", "collect2", "lto1", "lto-wrapper")
 _SEE_HEADERS = {"cc1", "cc1plus"}
 
 
-def descriptions(root: Path, triplet: str, arch: facts.Architecture) -> dict[str, str]:
+def descriptions(root: Path, triplet: str, arch: Architecture) -> dict[str, str]:
     """The description of each twin in `root`, by the path of the program in the image."""
     folders = [folder for name in _FOLDERS if (folder := root / name).is_dir()]
     found = {

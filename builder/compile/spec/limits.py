@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.facts.versions import version_order
 from builder.model import BlockUse
 from builder.model.errors import Fault
+from builder.model.versions import version_order
 
 X86_64, PPC64LE, AARCH64 = "x86_64", "ppc64le", "aarch64"
 DEBIAN, RED_HAT = "Debian and Ubuntu", "Red Hat's family"

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from builder.compile.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
-from builder.facts import ARCHITECTURES
-from builder.facts.versions import version_order
 from builder.model import EPOCH, PlannedCuda, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
+from builder.model.versions import version_order
 
 Arguments = dict[str, object]
 _NVIDIAS_CUDA, _OF_DISTRIBUTION_CUDA = "/usr/local/cuda", "/usr"

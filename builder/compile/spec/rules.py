@@ -18,10 +18,10 @@ from builder.compile.spec.kinds import (
 )
 from builder.compile.spec.limits import limit_faults
 from builder.compile.spec.registered import registered_names
-from builder.facts.versions import version_order
 from builder.model import DEVELOPMENT, TOOLKITS, BlockUse, PlannedImage
 from builder.model.errors import Fault
 from builder.model.inputs import LOCAL_SOURCE
+from builder.model.versions import version_order
 
 # What stands for a version: whoever names one of these has said which sources are taken.
 _SOURCES = ("version", "url", "repository")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.build.base_store import StoredBase, staging
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
 from builder.distribute.bundle.contents import Contents, Origin, write_archive
 from builder.distribute.bundle.layout import Bundle, Repository, json_of
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput
 from builder.model.records import write
 from builder.registry import MANIFESTS, Descriptor, Reference, Source, WrongContent
@@ -64,7 +64,7 @@ def read_base(source: Source, name: str, arch: str, target: str | Descriptor) ->
     blobs = blobs_of(manifest, descriptor.digest)
     config = source.small_blob(blobs[0])
     about = source.object_of(config, blobs[0].digest, "configuration of an image")
-    if (actual := about.get("architecture")) != facts.ARCHITECTURES[arch].oci:
+    if (actual := about.get("architecture")) != ARCHITECTURES[arch].oci:
         raise source.wrong(descriptor.digest, f"this base is for {actual!r}, and not for {arch}")
     return RegistryBase(
         name=name,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from builder import facts
 from builder.build.base_store import staging
 from builder.build.native import RECORD
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
@@ -20,6 +19,7 @@ from builder.distribute.bundle.bases import RegistryBase, keep_base, read_base
 from builder.distribute.bundle.contents import INPUTS
 from builder.distribute.bundle.inputs import TAG
 from builder.distribute.bundle.layout import Bundle, Repository
+from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.exact_json import part
@@ -169,7 +169,7 @@ def _base_in(repository: Source, entry: Input) -> RegistryBase:
         is_name = Reference.parse(name).digest == digest
     except BadInput:
         is_name = False
-    if manifest is None or not is_name or arch not in facts.ARCHITECTURES:
+    if manifest is None or not is_name or arch not in ARCHITECTURES:
         raise repository.wrong(digest, "it is no base image of a registry")
     return read_base(repository, name, arch, manifest.bare())
 

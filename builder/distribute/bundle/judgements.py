@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from builder import facts
 from builder.distribute.bundle import Bundle, releases_of
 from builder.distribute.publish.mirror import File, Mirrored, found_release
 from builder.distribute.pull.images import Judged, PullRequest, look
 from builder.distribute.pull.remote_image import published
+from builder.model.architectures import architecture
 from builder.model.errors import BadInput
 from builder.registry import Reference, Registry, Source
 from builder.registry.manifests import ARTIFACT_TYPES, descriptors
@@ -82,7 +82,7 @@ def _architectures(source: Source, index: str) -> list[str]:
     names = []
     for image in descriptors(source.document(index)[1], "manifests", source.name):
         name = image.platform.get("architecture", "")
-        known = facts.architecture(name)
+        known = architecture(name)
         if known is None:
             raise source.wrong(index, "it is for an architecture that is not known")
         names.append(known.name)

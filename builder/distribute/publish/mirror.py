@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from builder import facts
 from builder.distribute.publish.attachments import check_listed, overwritten, proof_lock
 from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
 from builder.distribute.publish.publisher import Done, lost_architectures
 from builder.distribute.threads import in_threads
+from builder.model.architectures import architecture
 from builder.model.errors import Refused
 from builder.model.exact_json import part
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
@@ -286,7 +286,7 @@ class Mirror:
         """Describe a release as it is in the target, or would be."""
         images: dict[str, dict[str, str]] = {}
         for oci, image in release.images.items():
-            known = facts.architecture(oci)
+            known = architecture(oci)
             arch = known.name if known else oci
             images[arch] = {"oci": image.descriptor.digest, **release.files(image.descriptor)}
         return Done(

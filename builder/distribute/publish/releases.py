@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder import facts
-from builder.artifacts.manifests import artifact_path, read_bound, read_statements
+from builder.artifacts.manifests import artifact_path, read_statements
 from builder.artifacts.oci import blob_path, read_layout
 from builder.model import PlannedImage
 from builder.model.agreement import faults_of, required_checks
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor
+from builder.system.files import read_bound
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
@@ -148,7 +149,7 @@ class _Image:
 def _image(image: PlannedImage, folder: Path) -> _Image:
     """The image of the OCI layout; its manifest and config are checked against their digests."""
     layout = read_layout(folder / "image.oci")
-    architecture = facts.ARCHITECTURES[image.cell.arch].oci
+    architecture = ARCHITECTURES[image.cell.arch].oci
     if layout.architecture != architecture:
         raise StepFailed(f"its config is for {layout.architecture}")
     content = blob_path(layout.path, layout.digest).read_bytes()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.artifacts.manifests import read_manifest
 from builder.build.planning import plan_of
 from builder.distribute.publish.releases import NotReady, Ready, Release, ready
@@ -21,6 +20,7 @@ from builder.model import (
     Project,
     Selection,
 )
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, Fault, Refused, counted
 from builder.verify.expected import harness_digests
 from builder.verify.harness import harness_of, within
@@ -42,7 +42,7 @@ class Declared:
     @property
     def architectures(self) -> tuple[str, ...]:
         """Spelt as OCI does."""
-        return tuple(facts.ARCHITECTURES[image.cell.arch].oci for image in self.images)
+        return tuple(ARCHITECTURES[image.cell.arch].oci for image in self.images)
 
     def __str__(self) -> str:
         return f"{self.recipe}:{self.tag}"

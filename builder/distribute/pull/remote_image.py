@@ -6,15 +6,14 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from builder import facts
 from builder.distribute.pull.members import shown
 from builder.distribute.pull.streams import LIMITS
-from builder.facts import NO_FACTS
 from builder.host import judge
 from builder.host.contracts import contract_from_labels
 from builder.host.records import NONE, Host
 from builder.host.verdict import all_of
 from builder.model import exact_json
+from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput, Refused
 from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Source, WrongContent, is_digest
 from builder.registry.manifests import ARTIFACT_TYPES
@@ -72,7 +71,7 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
     try:
         about = exact_json.parsed(config)
         settings = about.get("config") or {}
-        known = facts.architecture(str(about.get("architecture")))
+        known = architecture(str(about.get("architecture")))
         notes = exact_json.parsed(content).get("annotations") or {}
         created = notes.get(CREATED) or about.get("created")
         return RemoteImage(
@@ -115,7 +114,7 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
     if not isinstance(listed, list) or len(listed) > LIMITS.layers:
         raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")
     entries = [Descriptor.read(entry, where) for entry in listed]
-    platform = ("linux", facts.ARCHITECTURES[arch].oci)
+    platform = ("linux", ARCHITECTURES[arch].oci)
     fitting = [
         entry
         for entry in entries
@@ -123,7 +122,7 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
     ]
     if not fitting:
         names = sorted({entry.platform.get("architecture", "") for entry in entries} - {""})
-        known = {name: facts.architecture(name) for name in names}
+        known = {name: architecture(name) for name in names}
         available = ", ".join(item.name if item else shown(name) for name, item in known.items())
         raise BadInput(
             f"{where}: there is no image for {arch}; there is {available or 'none'}",
@@ -175,7 +174,7 @@ def contract_of(
         return Contract(answer=UNKNOWN, reasons=(" ".join(str(error).split()),))
     if contract is None:
         return None
-    rules = judge(contract, host, NO_FACTS, emulated=emulated).rules
+    rules = judge(contract, host, emulated=emulated).rules
     answer = all_of(rule.answer for rule in rules)
     reasons = [f"{rule.rule}: {rule.reason}" for rule in rules if rule.answer == answer]
     return Contract(answer=answer, reasons=() if answer == YES else tuple(reasons))

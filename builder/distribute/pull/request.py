@@ -8,10 +8,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder import facts
 from builder.distribute.pull.images import PullRequest
 from builder.host import read_record, this_host
 from builder.host.records import Host
+from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput
 from builder.registry import Reference
 from builder.system.home import Home
@@ -102,9 +102,9 @@ def _trusted(policy: Policy) -> tuple[Trusted, ...]:
 
 def _architecture(named: str, host: Host) -> str:
     name = named or host.architecture or ""
-    known = facts.architecture(name)
+    known = architecture(name)
     if known is None:
-        names = ", ".join(facts.ARCHITECTURES)
+        names = ", ".join(ARCHITECTURES)
         raise BadInput(
             f"{name or 'nothing'} is not an architecture", hint=f"--arch, one of {names}"
         )

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder import facts
 from builder.build.engines.storage import OVERLAY, Driver
 from builder.build.engines.trial import StorageTrial, try_storage
 from builder.host.doctor import host
@@ -21,6 +20,7 @@ from builder.host.doctor.folders import FOLDERS, Trial, folder_items, standing
 from builder.host.doctor.programs import PROGRAMS, asked, with_twins
 from builder.host.doctor.render import as_json, as_text
 from builder.host.doctor.subids import FILES as ID_FILES
+from builder.model.architectures import ARCHITECTURES
 from builder.system.home import ORDINARY_USER
 from builder.system.process import Processes
 
@@ -114,12 +114,10 @@ def _answers(
             pool.submit(
                 runs, one, host=arch, roots=roots, processes=processes, search_path=search_path
             )
-            for one in facts.ARCHITECTURES.values()
+            for one in ARCHITECTURES.values()
         ]
         lending = [
-            item
-            for one in facts.ARCHITECTURES.values()
-            for item in lends(one, host=arch, roots=roots)
+            item for one in ARCHITECTURES.values() for item in lends(one, host=arch, roots=roots)
         ]
         return [one.result() for one in programs], [*(one.result() for one in running), *lending]
 

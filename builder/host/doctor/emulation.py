@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.build import binfmt, native
-from builder.facts.versions import first_version
 from builder.host.doctor.diagnosis import Item, Roots
 from builder.host.doctor.programs import SETUP, answer
+from builder.model.architectures import Architecture
+from builder.model.versions import first_version
 from builder.system.process import Processes
 
 GROUP = "architectures"
@@ -32,7 +32,7 @@ class Handler:
     flags: str
     magic: bytes
 
-    def serves(self, arch: facts.Architecture) -> bool:
+    def serves(self, arch: Architecture) -> bool:
         machine = int.from_bytes(self.magic[_MACHINE], "little")
         return (
             self.magic.startswith(_PREFIX)
@@ -72,7 +72,7 @@ def _handler(entry: Path) -> Handler:
 
 
 def runs(
-    arch: facts.Architecture, *, host: str, roots: Roots, processes: Processes, search_path: str
+    arch: Architecture, *, host: str, roots: Roots, processes: Processes, search_path: str
 ) -> Item:
     """Return how this machine runs programs of an architecture, or why it does not."""
     if arch.name == host:
@@ -94,7 +94,7 @@ def runs(
     return next((item for item in judged if item.ok), judged[0])
 
 
-def lends(arch: facts.Architecture, *, host: str, roots: Roots) -> list[Item]:
+def lends(arch: Architecture, *, host: str, roots: Roots) -> list[Item]:
     """Return whether build steps of an architecture run native tools; nothing where they cannot."""
     if arch.name == host or host != native.HOST:
         return []
@@ -116,7 +116,7 @@ def lends(arch: facts.Architecture, *, host: str, roots: Roots) -> list[Item]:
 
 
 def _judged(
-    arch: facts.Architecture,
+    arch: Architecture,
     handler: Handler,
     *,
     folder: Path,
@@ -139,9 +139,7 @@ def _judged(
     return _item(arch, ok=True, text=text, **data)
 
 
-def _problem(
-    arch: facts.Architecture, handler: Handler, version: str, folder: Path
-) -> tuple[str, str]:
+def _problem(arch: Architecture, handler: Handler, version: str, folder: Path) -> tuple[str, str]:
     """What keeps a handler from being of use, and what to do about it; empty if nothing does."""
     if not handler.enabled:
         return f"handler {handler.name} is disabled", f"echo 1 > {folder / handler.name}"
@@ -166,7 +164,7 @@ def _qemu_version(handler: Handler, *, processes: Processes, search_path: str) -
     return "" if isinstance(done, str) else first_version(done.stdout)
 
 
-def _out_of_sight(arch: facts.Architecture, *, processes: Processes, search_path: str) -> Item:
+def _out_of_sight(arch: Architecture, *, processes: Processes, search_path: str) -> Item:
     """In a container the host's handlers may serve where binfmt_misc is not to be seen."""
     tester = shutil.which("arch-test", path=search_path)
     argv = [tester, arch.debian] if tester else []
@@ -177,13 +175,13 @@ def _out_of_sight(arch: facts.Architecture, *, processes: Processes, search_path
     return _item(arch, ok=False, text="binfmt_misc is not mounted", remedy=remedy)
 
 
-def _remedy(arch: facts.Architecture) -> str:
+def _remedy(arch: Architecture) -> str:
     if arch.name == "ppc64le":
         return SETUP
     return f"register {arch.qemu}, version {OLDEST_QEMU} or later, in binfmt_misc with flags OCF"
 
 
-def _item(arch: facts.Architecture, *, ok: bool, text: str, remedy: str = "", **data: str) -> Item:
+def _item(arch: Architecture, *, ok: bool, text: str, remedy: str = "", **data: str) -> Item:
     shown: Mapping[str, str] = {"how": "none", **data}
     return Item(
         key=key_of(arch.name),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from builder.facts import MPI_FAMILIES
 from builder.facts.mpi import launcher_family
-from builder.facts.versions import first_version
 from builder.host.doctor.diagnosis import Item
+from builder.model.versions import first_version
 from builder.system.process import Completed, Processes
 
 ENGINES, TOOLS, SITE = "engines", "tools", "MPI and Slurm on the host"

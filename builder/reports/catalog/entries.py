@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder import facts
 from builder.host.contracts import contract_from_file
 from builder.model import FAILED
+from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import FILE, HostContract
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
@@ -91,7 +91,7 @@ def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
 
     None for one of no recipe, or of an architecture that is not known.
     """
-    if not manifest.cell.recipe or manifest.cell.arch not in facts.ARCHITECTURES:
+    if not manifest.cell.recipe or manifest.cell.arch not in ARCHITECTURES:
         return None
     card = card_of(manifest, folder=folder.parent.name)
     digests = {name: one.digest for name, one in manifest.artifacts.items()}

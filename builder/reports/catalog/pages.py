@@ -13,9 +13,9 @@ from urllib.parse import quote, unquote
 import jinja2
 
 import builder
-from builder import facts
 from builder.facts.runtimes import RUNTIMES
 from builder.model import NONE
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput
 from builder.reports import report
 from builder.reports.catalog.entries import Entry
@@ -170,7 +170,7 @@ def pull_recipes(
     """
     repository = f"{registry}/{cell['recipe']}"
     ours, pinned = shlex.quote(f"{repository}:{tag}"), shlex.quote(f"{repository}@{digest}")
-    arch = facts.ARCHITECTURES[cell["arch"]].oci
+    arch = ARCHITECTURES[cell["arch"]].oci
     # ch-image(1), --arch: it has names with the variant alone where there are variants.
     ch_arch = {"arm64": "arm64/v8"}.get(arch, arch)
     sif, folder = shlex.quote(f"{image}.sif"), shlex.quote(f"./{image}")

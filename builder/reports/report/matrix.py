@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 from builder import facts
 from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
+from builder.model.architectures import CPU_TARGETS
 from builder.model.manifest import Manifest
 
 _VARIANTS = {"flavour": RUNTIME, "cpu": GENERIC}  # what is not said where it is usual
@@ -141,7 +142,7 @@ def axes_of(image: str) -> dict[str, str]:
     """An image identifier taken apart again, for an image that left nothing but its name."""
     words = image.split("-")
     found = {"arch": words.pop()}
-    if words and words[-1] in facts.CPU_TARGETS.get(found["arch"], ()):
+    if words and words[-1] in CPU_TARGETS.get(found["arch"], ()):
         found["cpu"] = words.pop()
     if words and words[-1] == DEVELOPMENT:
         found["flavour"] = words.pop()

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from builder import facts
 from builder.model import FAILED, PASSED, SKIPPED, LeftOut, Outcome
+from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import MANIFEST, Manifest
 from builder.reports.report.badges import Badge, badges_of, index_facts
 from builder.reports.report.commands import Recipe, recipes_of
@@ -226,7 +226,7 @@ def _machine(build: BuildRun, totals: Mapping[str, int]) -> tuple[tuple[str, str
 
 def _architectures(tiles: Sequence[Tile]) -> tuple[str, ...]:
     found = {tile.arch for tile in tiles}
-    known = [name for name in facts.ARCHITECTURES if name in found]
+    known = [name for name in ARCHITECTURES if name in found]
     return (*known, *sorted(found.difference(known)))
 
 

@@ -16,6 +16,7 @@ import jinja2
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
 from builder.model import GENERIC, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, contract_of
 from builder.model.errors import BadInput
 
@@ -132,7 +133,7 @@ class SiteImage:
     @property
     def oci_arch(self) -> str:
         """As registries and the label `kubernetes.io/arch` have it."""
-        return facts.ARCHITECTURES[self.arch].oci
+        return ARCHITECTURES[self.arch].oci
 
     @property
     def has_gpu(self) -> bool:

@@ -7,8 +7,8 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.facts.versions import meets
 from builder.model.cells import FAILED, PASSED
+from builder.model.versions import meets
 from builder.trust.policy.records import EVIDENCE, OTHER, PULLED, Evidence, Gathered, Proof
 from builder.trust.policy.site_policy import SAME, Policy, WantedHosts
 

@@ -10,12 +10,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 
-from builder.facts.cuda import capability_of
 from builder.model.agreement import outcomes_of, run_faults
 from builder.model.cells import FAILED, FORMATS, NONE, Cell
 from builder.model.exact_json import member, part
 from builder.model.package_indices import state_from
-from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT, TestResult, result_of
+from builder.model.predicates import (
+    CYCLONEDX,
+    SLSA,
+    TEST_RESULT,
+    TestResult,
+    capabilities_of,
+    result_of,
+)
 from builder.trust.policy.records import (
     BILL,
     EVIDENCE,
@@ -63,7 +69,6 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
     if faults := run_faults(result):
         raise ValueError("; ".join(faults))
     gpus = host["gpus"] if run["gpu"]["handed_over"] else []
-    capabilities = {capability_of(str(model)) for model in gpus} - {None}
     return Evidence(
         started=time_of(run["started"]),
         finished=time_of(run["finished"]),
@@ -74,7 +79,7 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
         architecture=str(host["arch"]),
         outcomes=_outcomes(result),
         driver=str(host["driver"]) if gpus else "",
-        capabilities=tuple(sorted(one for one in capabilities if one is not None)),
+        capabilities=capabilities_of(map(str, gpus)),
         tree=_tree(statement),
         packages=_packages(run.get("indices") or ()),
     )

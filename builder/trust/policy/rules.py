@@ -8,9 +8,9 @@ import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from builder.facts.versions import is_version
 from builder.model.cells import FAILED, PASSED, SKIPPED
 from builder.model.errors import counted
+from builder.model.versions import is_version
 from builder.trust.policy import records as known
 from builder.trust.policy.evidence import (
     BY_NO_KEY,

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from builder.facts.versions import is_specifier
 from builder.load.document import Node, Probe, note, parse
 from builder.load.faults import Faults, suggest
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
 from builder.load.record_readers import capability, exactly
 from builder.model.errors import BadInput
+from builder.model.versions import is_specifier
 
 ALWAYS_REQUIRED = ("formats-equal", "environment")  # what every verification finds
 _OF_THE_HARNESS = ("harness", "gpu-withheld")

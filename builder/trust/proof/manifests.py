@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from builder.artifacts.manifests import read_bound
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import member, parsed, part
 from builder.model.manifest import Manifest
 from builder.model.predicates import CYCLONEDX
+from builder.system.files import read_bound
 from builder.trust.proof import attachments
 from builder.trust.proof.attachments import (
     BUNDLE,

@@ -11,12 +11,12 @@ from pathlib import Path
 from builder import facts
 from builder.artifacts.manifests import write_manifest
 from builder.build.run import Run, now
-from builder.facts.versions import split_mpi
 from builder.model import FORMATS, SKIPPED
 from builder.model.agreement import BENCH
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
+from builder.model.versions import split_mpi
 from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from builder.build.engines import Tools
 from builder.facts import MPI_FAMILIES, MpiFamily
 from builder.facts.mpi import launcher_family
-from builder.facts.versions import first_version
+from builder.model.versions import first_version
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from builder.facts.software import GCC_FLAGS, NVCC_FLAGS, CompilerFlag
-from builder.facts.versions import version_order
 from builder.model import PlannedImage
+from builder.model.versions import version_order
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FLAGS, Trial, failed, not_tried, passed
 from builder.verify.rehearse.workspace import Workspace

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from builder.facts import ARCHITECTURES
 from builder.model import BaseImage, PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.verify.rehearse.index import OutOfReach
 from builder.verify.rehearse.repository_files import NotInRepository, ReadUrl, lines, unpacked
 from builder.verify.rehearse.rpm_lists import rpm_names

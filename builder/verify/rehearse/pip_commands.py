@@ -13,8 +13,8 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name
 
 from builder.compile.lint.dockerfile import read_dockerfile
-from builder.facts.versions import version_order
 from builder.model import PlannedImage, Spec
+from builder.model.versions import version_order
 from builder.verify.rehearse.steps import Step
 
 _PIP = re.compile(r"pip(3(\.\d+)?)?")

@@ -10,8 +10,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from builder.facts.software import PUBLISHERS_INDEXES
-from builder.facts.versions import version_order
 from builder.model.errors import counted
+from builder.model.versions import version_order
 from builder.verify.rehearse.index import OutOfReach
 from builder.verify.rehearse.pip_commands import PipInstall, Target, pip_installs
 from builder.verify.rehearse.resolution import Resolved, Resolver, SourceDistribution, Unresolvable

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from builder.compile.lint.reading import read
-from builder.facts import ARCHITECTURES
 from builder.model import PlannedImage, Spec
+from builder.model.architectures import ARCHITECTURES
 from builder.verify.rehearse import modules
 from builder.verify.rehearse.conda_pins import CondaTrials
 from builder.verify.rehearse.flags import FlagTrials

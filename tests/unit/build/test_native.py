@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from samples import EVERYTHING, ROOT, block, project, recipe
 
-from builder import facts
 from builder.build import binfmt, native
 from builder.build.native import interpreter, tools, twins
 from builder.compile.spec import COMPILER
 from builder.load.project import load_project
 from builder.model import BaseImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput
 from builder.plan import make_plan
 from builder.system.process import Processes
@@ -38,7 +38,7 @@ def native_root(folder: Path, *programs: str) -> Path:
 
 
 def described(root: Path) -> dict[str, str]:
-    return twins.descriptions(root, TRIPLET, facts.ARCHITECTURES["ppc64le"])
+    return twins.descriptions(root, TRIPLET, ARCHITECTURES["ppc64le"])
 
 
 CROSS = f"usr/libexec/gcc-cross/{TRIPLET}/14"

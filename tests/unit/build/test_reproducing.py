@@ -47,7 +47,7 @@ def content_key(capsys: Capture) -> str:
 
 def test_an_unknown_name(tmp_path: Path, capsys: Capture) -> None:
     said = refusal(tmp_path, capsys, IMAGE.replace("hpc", "hcp"))
-    assert "no finished image of that name" in said
+    assert "none of that name" in said
     assert f"did you mean {IMAGE}?" in said
 
 

@@ -14,10 +14,18 @@ from samples import shipped_project
 
 from builder import facts
 from builder.facts import Facts
-from builder.facts.architectures import NOT_INSTRUCTIONS, cpu_features, level_of, power_levels
 from builder.facts.cuda import capability_of, is_desktop, last_branch
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
+from builder.model.architectures import (
+    ARCHITECTURES,
+    CPU_TARGETS,
+    NOT_INSTRUCTIONS,
+    architecture_of_target,
+    cpu_features,
+    level_of,
+    power_levels,
+)
 
 NOWHERE = Path("/nonexistent")
 PPC64LE = "ppc64le"
@@ -214,12 +222,12 @@ def test_a_library_name_does_not_tell_an_abi(known: Facts) -> None:
 
 
 def test_cpu_targets_are_those_of_archspec() -> None:
-    for arch, targets in facts.CPU_TARGETS.items():
+    for arch, targets in CPU_TARGETS.items():
         for target in targets:
             assert str(archspec.cpu.TARGETS[target].family) == arch
-            assert facts.architecture_of_target(target) == arch
-    assert facts.CPU_TARGETS.keys() == facts.ARCHITECTURES.keys()
-    assert facts.architecture_of_target("power7") == ""
+            assert architecture_of_target(target) == arch
+    assert CPU_TARGETS.keys() == ARCHITECTURES.keys()
+    assert architecture_of_target("power7") == ""
 
 
 def archspecs(target: str) -> set[str]:
@@ -231,9 +239,7 @@ def archspecs(target: str) -> set[str]:
     return features - ({"sse3"} if "ssse3" in features else set())
 
 
-@pytest.mark.parametrize(
-    "target", [one for targets in facts.CPU_TARGETS.values() for one in targets]
-)
+@pytest.mark.parametrize("target", [one for targets in CPU_TARGETS.values() for one in targets])
 def test_features_of_cpu_targets_are_those_of_archspec(target: str) -> None:
     assert {*cpu_features(target)} == archspecs(target)
     assert list(cpu_features(target)) == sorted(cpu_features(target))

@@ -15,17 +15,20 @@ from samples import compare_with_golden
 
 from builder import facts
 
-MODULES = sorted(one.name for one in pkgutil.iter_modules(facts.__path__))
+MODULES = (
+    "builder.model.architectures",
+    *sorted(f"builder.facts.{module.name}" for module in pkgutil.iter_modules(facts.__path__)),
+)
 _TABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_entry_changes_unseen(name: str) -> None:
-    module = importlib.import_module(f"builder.facts.{name}")
+    module = importlib.import_module(name)
     tables = {key: value for key, value in vars(module).items() if _TABLE.fullmatch(key)}
     lines = [f"{key} = {_text(value)}" for key, value in sorted(tables.items())]
     if lines:
-        compare_with_golden("\n".join([*lines, ""]), f"facts/{name}.txt")
+        compare_with_golden("\n".join([*lines, ""]), f"facts/{name.rpartition('.')[2]}.txt")
 
 
 def _text(value: object) -> str:

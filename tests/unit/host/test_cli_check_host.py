@@ -166,7 +166,7 @@ def test_this_host_is_recorded(capsys: pytest.CaptureFixture[str], here: Host) -
         ([], "which image?"),
         (["image.sif", "--record"], "--record prints this host"),
         (["--record", "--host=x.json"], "--record prints this host"),
-        (["image.sif"], "no such file or folder"),
+        (["image.sif"], "no such image"),
         (["/dev/null"], "neither a file nor a folder"),
         (["image.sif", "--launcher=ssh"], "invalid choice: 'ssh'"),
         (["image.sif", "--runtime=enroot"], "invalid choice: 'enroot'"),

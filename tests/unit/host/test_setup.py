@@ -13,9 +13,9 @@ import pytest
 
 from builder.cli import setup as set_up
 from builder.cli.commands import parse
-from builder.facts import ARCHITECTURES
 from builder.host.doctor.diagnosis import Roots
 from builder.host.doctor.subids import free_range
+from builder.model.architectures import ARCHITECTURES
 from builder.system.home import Home
 
 PROJECT = Path(__file__).parents[3]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from manifest_samples import record
 
-from builder import facts
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
 from builder.model.manifest import required_runs
 from builder.system.home import Home
@@ -126,7 +126,7 @@ def test_the_program_of_the_control_is_for_each_architecture(arch: str, tmp_path
     program.write_bytes(ending_program(arch))
     program.chmod(0o755)
     head = program.read_bytes()[:20]
-    assert int.from_bytes(head[18:20], "little") == facts.ARCHITECTURES[arch].elf_machine
+    assert int.from_bytes(head[18:20], "little") == ARCHITECTURES[arch].elf_machine
     if arch == platform.machine():
         assert subprocess.run([program], check=False).returncode == 0
 

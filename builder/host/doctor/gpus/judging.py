@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from builder.facts import HOST, IMAGE, CudaRelease
 from builder.facts.cuda import code_for
-from builder.facts.versions import version_order
 from builder.host.doctor.gpus.findings import SICK, SOUND, THE_HOST, UNKNOWN, WATCH, Finding
 from builder.host.doctor.gpus.symptoms import symptoms
+from builder.model.versions import version_order
 from builder.system.nvml import Gpu, NvmlFault, NvmlReading
 
 _INSTALL = "install NVIDIA's driver: the kernel module and libnvidia-ml.so.1 of one version"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
 
-from builder.facts.versions import is_specifier, matches, meets, split_mpi
+from builder.model.versions import is_specifier, matches, meets, split_mpi
 
 
 @pytest.mark.parametrize(

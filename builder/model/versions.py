@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from builder import facts
+from builder.model.architectures import architecture
 
 # https://packaging.python.org/en/latest/specifications/version-specifiers/
 _OPERATOR = r"(?:[<>!~=]=|[<>]|===)"
@@ -127,5 +128,5 @@ def _begins(version: str, prefix: str) -> bool:
 
 
 def _canonical(arch: str) -> str:
-    known = facts.architecture(arch)
+    known = architecture(arch)
     return known.name if known else arch
