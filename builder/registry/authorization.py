@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import requests
+from urllib.parse import urlencode
 
 from builder.registry.credentials import LOGIN_HINT, Credentials, Login
 from builder.registry.failures import Denied
@@ -40,12 +38,8 @@ class Scope:
         return [f"repository:{self.repository}:{self.actions}", *others]
 
 
-class TokenRequest(Protocol):
-    """A request to a token server; returns the body of a successful response."""
-
-    def __call__(
-        self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
-    ) -> bytes: ...
+# A request to a token server: method, URL, headers, form; returns the body of its response.
+TokenRequest = Callable[[str, str, Mapping[str, str], Mapping[str, str]], bytes]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -90,8 +84,7 @@ class Authorization:
             if value and value != stale:
                 return value  # another thread asked meanwhile
             login = self._credentials.login(self._registry, scope.repository)
-            bearer = _BEARER.search(challenge)
-            if bearer:
+            if bearer := _BEARER.search(challenge):
                 self._known[scope] = self._bearer(bearer[1], scope, login)
                 return self._known[scope]
             if login is None or login.identity_token or login.basic == stale:
@@ -117,25 +110,19 @@ class Authorization:
                 "client_id": "build-images",
                 "refresh_token": login.identity_token,
             }
-            body = self._ask("POST", realm, headers={}, form=form)
+            body = self._ask("POST", realm, {}, form)
         else:
             headers = {"Authorization": login.basic} if login else {}
             query = [("service", service)] if service else []
             query += [("scope", text) for text in scope.texts()]
-            url = requests.Request("GET", realm, params=query).prepare().url or realm
-            body = self._ask("GET", url, headers=headers, form={})
-        return f"Bearer {self._token_in(body)}"
-
-    def _token_in(self, body: bytes) -> str:
-        data = _json(body)
-        token = data.get("token") or data.get("access_token") if isinstance(data, dict) else ""
-        if not isinstance(token, str) or not token or not _TOKEN.fullmatch(token):
+            mark = "&" if "?" in realm else "?"
+            url = f"{realm}{mark}{urlencode(query)}"
+            body = self._ask("GET", url, headers, {})
+        try:
+            data = json.loads(body)
+            token = data.get("token") or data.get("access_token")
+        except (ValueError, RecursionError, AttributeError):
+            token = None
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise Denied(f"{self._registry}: its server of tokens gives none", hint=LOGIN_HINT)
-        return token
-
-
-def _json(body: bytes) -> object:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+        return f"Bearer {token}"

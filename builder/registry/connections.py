@@ -44,11 +44,6 @@ _LARGEST_HEAD = 1 << 20  # bytes; http.client has a limit for the number of head
 _FRAMING = 16 << 20  # bytes beside a body: of chunks, of what comes after them
 
 
-def total_s(size: int) -> float:
-    """Return the seconds that a body of `size` bytes may take in all."""
-    return ANY_S + size / MEAN_RATE
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BodyLimits:
     """The most bytes of a body, and the end of the last attempt at it.
@@ -62,7 +57,7 @@ class BodyLimits:
     @classmethod
     def from_now(cls, size: int) -> BodyLimits:
         """Return the limits of all attempts at a body, from now on."""
-        return cls(size=size, until=time.monotonic() + total_s(size))
+        return cls(size=size, until=time.monotonic() + ANY_S + size / MEAN_RATE)
 
 
 SMALL_BODY = BodyLimits(size=4 << 20)
@@ -145,12 +140,9 @@ class Watch:
             limits = f"for {_REPORT_S:g} s; {self.silence_s:g} s at most"
             self.tell(f"{self.resource}: no {missing} {limits}")
         if self._waited_s > _RATED_S and not self._head_until:
-            self._check_rate()
-
-    def _check_rate(self) -> None:
-        if self._rated < LEAST_RATE * self._waited_s:
-            raise TimeoutError(f"fewer than {LEAST_RATE} bytes a second")
-        self._waited_s, self._rated = 0.0, 0
+            if self._rated < LEAST_RATE * self._waited_s:
+                raise TimeoutError(f"fewer than {LEAST_RATE} bytes a second")
+            self._waited_s, self._rated = 0.0, 0
 
 
 _CURRENT: ContextVar[Watch | None] = ContextVar("watch", default=None)

@@ -10,7 +10,7 @@ import base64
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,23 +87,22 @@ class Credentials:
         if registry in {self._own, variables_host()} - {""} and (login := _of_variables()):
             return login
         for file in auth_files() if self._files is None else self._files:
-            if (content := _read(file)) and (
-                login := self._in_file(file, content, registry, repository)
-            ):
+            if login := self._in_file(file, _read(file), registry, repository):
                 return login
         return None
 
     def _in_file(
         self, file: Path, content: Mapping[str, object], registry: str, repository: str
     ) -> Login | None:
-        helpers, auths = _mapping(content.get("credHelpers")), _mapping(content.get("auths"))
-        if helper := {_normal(name): value for name, value in helpers.items()}.get(registry):
+        helpers, entries = _by_name(content, "credHelpers"), _by_name(content, "auths")
+        if helper := helpers.get(registry):
             return self._ask(str(helper), registry)
-        by_name = {_normal(name): entry for name, entry in auths.items()}
-        for name in _names(registry, repository):
-            entry = by_name.get(name)
+        name = f"{registry}/{repository}"
+        while name:  # the narrowest first: containers-auth.json(5)
+            entry = entries.get(name)
             if isinstance(entry, dict) and (login := _login_of(entry, file, name)):
                 return login
+            name = name.rpartition("/")[0]
         if helper := content.get("credsStore"):
             return self._ask(str(helper), registry)
         return None
@@ -205,16 +204,11 @@ def _json(text: str) -> object:
         return None
 
 
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _names(registry: str, repository: str) -> Iterator[str]:
-    """Yield the possible names of an entry, the narrowest first (containers-auth.json(5))."""
-    name = f"{registry}/{repository}"
-    while name:
-        yield name
-        name = name.rpartition("/")[0]
+def _by_name(content: Mapping[str, object], key: str) -> dict[str, object]:
+    entries = content.get(key)
+    if not isinstance(entries, dict):
+        return {}
+    return {_normal(name): value for name, value in entries.items()}
 
 
 def _normal(key: str) -> str:

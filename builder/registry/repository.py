@@ -21,7 +21,7 @@ from builder.registry.connections import BodyLimits
 from builder.registry.failures import NotThere, RegistryFailed, Transient
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, is_digest, is_tag
-from builder.registry.responses import length_of, read_limited
+from builder.registry.responses import length_of
 from builder.registry.transport import Transport
 from builder.system.web import next_page, printable
 
@@ -225,10 +225,11 @@ class Repository(Source):
         """Return the body of a response; refuse one of more than `limit` bytes."""
         with self.transport.reading(f"{self.repository}: {resource}"):
             length = length_of(response)
+            content = b"" if length > limit else response.read(limit + 1, decode_content=False)
+            if len(content) < min(length, limit) and length <= limit:
+                raise ConnectionError(f"{len(content)} of {length} bytes came")
         if length > limit:
             raise self.wrong(resource, f"it has {length} bytes, at most {limit} are read")
-        with self.transport.reading(f"{self.repository}: {resource}"):
-            content = read_limited(response, limit)
         if len(content) > limit:
             raise self.wrong(resource, f"it has more than {limit} bytes")
         return content

@@ -30,6 +30,7 @@ TLS_HINT = (
 _RIGHTS_HINT = "this login may not do that: ask for the right, or use another login"
 _LONGEST_ERROR = 1 << 16
 _LONGEST_CODE = 80
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError)
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -54,12 +55,6 @@ def _went_away(cause: BaseException) -> bool:
     """Return whether the server closed the connection during TLS; urllib3 wraps that error."""
     ends = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
     return any(isinstance(link, ends) for link in (cause, *cause.args))
-
-
-def broken(error: Exception, at: str) -> Transient:
-    """Return the failure for a response whose body broke off."""
-    reason = innermost(error)
-    return Transient(Unreachable(f"{at}: broke off: {reason}", reason=reason))
 
 
 def failure(response: HTTPResponse, at: str) -> RegistryFailed | Transient:
@@ -88,17 +83,6 @@ def length_of(response: HTTPResponse) -> int:
     return int(length)
 
 
-def read_limited(response: HTTPResponse, limit: int) -> bytes:
-    """Return the body of a response, cut after `limit` + 1 bytes.
-
-    Raises urllib3's errors, and `ConnectionError` when it is shorter than its Content-Length.
-    """
-    content: bytes = response.read(limit + 1, decode_content=False)
-    if len(content) < min(length_of(response), limit):
-        raise ConnectionError(f"{len(content)} of {length_of(response)} bytes came")
-    return content
-
-
 def _by_status(response: HTTPResponse, text: str) -> RegistryFailed | Transient:
     status = response.status
     if status == HTTPStatus.UNAUTHORIZED:
@@ -121,8 +105,6 @@ def _error_of(response: HTTPResponse) -> tuple[str, str]:
         error = json.loads(content)["errors"][0]
         code = str(error.get("code", ""))[:_LONGEST_CODE]
         text = f"{code}: {error.get('message', '')}".strip(": ")
-    except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError):
-        return "", ""
-    except urllib3.exceptions.HTTPError:
+    except (*_UNREADABLE, urllib3.exceptions.HTTPError):
         return "", ""
     return code, printable(without_users(" ".join(text.split())))

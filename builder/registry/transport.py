@@ -44,10 +44,10 @@ from builder.registry.failures import (
     Unreachable,
 )
 from builder.registry.references import DOCKER_HUB
-from builder.registry.responses import broken, failure, no_response, no_token
+from builder.registry.responses import failure, no_response, no_token
 from builder.system.home import Home
 from builder.system.locks import locked
-from builder.system.web import cause_of, joined, origin, server_of
+from builder.system.web import cause_of, innermost, joined, origin, server_of
 
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two bytes
 _REDIRECTS = 5
@@ -229,11 +229,10 @@ class Transport:
 
     def _find_base(self) -> str:
         host = _DOCKER_HUB_AT if self.registry == DOCKER_HUB else self.registry
-        if host in self._plain_http or host.partition(":")[0] in self._plain_http:
-            return f"http://{host}"
-        if _LOOPBACK.fullmatch(host) and not self._wants_tls(host):
-            return f"http://{host}"
-        return f"https://{host}"
+        is_plain = bool({host, host.partition(":")[0]} & set(self._plain_http)) or (
+            _LOOPBACK.fullmatch(host) is not None and not self._wants_tls(host)
+        )
+        return f"{'http' if is_plain else 'https'}://{host}"
 
     def _wants_tls(self, host: str) -> bool:
         """Return whether a local registry speaks TLS: servers answer 400 to plain HTTP then."""
@@ -324,13 +323,14 @@ class Transport:
 
     def broken(self, error: Exception, resource: str) -> Transient:
         """Return the failure for a response whose body broke off."""
-        return broken(error, self._at(resource))
+        reason = innermost(error)
+        return Transient(Unreachable(f"{self._at(resource)}: broke off: {reason}", reason=reason))
 
     def _at(self, resource: str) -> str:
         return f"{self.registry}/{resource}"
 
     def _token(
-        self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
+        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str]
     ) -> bytes:
         """Return the body of a token server's response."""
         if not url.startswith("https://") and not self._allows_clear(url):
