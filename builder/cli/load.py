@@ -36,7 +36,6 @@ from builder.distribute.bundle.judgements import (
     with_fix,
 )
 from builder.distribute.publish.mirror import Mirror
-from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.selection import NARROW_HINT
 from builder.distribute.pull.artifacts import LISTED
 from builder.distribute.pull.cache import pull_cache
@@ -48,6 +47,7 @@ from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
 from builder.registry import Reference
+from builder.registry.client import namespace
 from builder.system.home import Home
 from builder.system.terminal import ByteProgress, Progress
 from builder.trust.policy.records import REFUSED, Gathered, Image, Ruling, as_lines

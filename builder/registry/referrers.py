@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
 from builder.model.exact_json import part
-from builder.registry.authorization import DELETE, Scope
+from builder.registry.credentials import DELETE, Scope
 from builder.registry.failures import NotThere, RegistryFailed, Transient, WrongContent
 from builder.registry.manifests import INDEX, MANIFEST, as_bytes
 from builder.registry.references import Descriptor

@@ -16,8 +16,8 @@ from urllib3 import HTTPResponse
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
-from builder.registry.authorization import DELETE, PULL, PUSH, Scope
 from builder.registry.connections import BodyLimits
+from builder.registry.credentials import DELETE, PULL, PUSH, Scope
 from builder.registry.failures import NotThere, RegistryFailed, Transient
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, is_digest, is_tag

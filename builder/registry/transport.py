@@ -22,7 +22,6 @@ from urllib.parse import urlencode, urlsplit
 import urllib3.exceptions
 from urllib3 import HTTPResponse, Timeout
 
-from builder.registry.authorization import Authorization, RegistryState, Scope
 from builder.registry.connections import (
     SMALL_BODY,
     TOO_LONG,
@@ -32,7 +31,7 @@ from builder.registry.connections import (
     speaks_tls,
     watched,
 )
-from builder.registry.credentials import Credentials
+from builder.registry.credentials import Authorization, Credentials, RegistryState, Scope
 from builder.registry.failures import (
     Denied,
     NotThere,

@@ -15,9 +15,8 @@ from pathlib import Path, PurePosixPath
 from builder.build.base_store import staging
 from builder.build.native import RECORD
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
-from builder.distribute.bundle.bases import RegistryBase, keep_base, read_base
 from builder.distribute.bundle.contents import INPUTS
-from builder.distribute.bundle.inputs import TAG
+from builder.distribute.bundle.inputs import TAG, RegistryBase, keep_base, read_base
 from builder.distribute.bundle.layout import Bundle, Repository
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file

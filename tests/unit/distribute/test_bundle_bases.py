@@ -31,9 +31,8 @@ from builder.build.base_store import kept_base
 from builder.build.engines.storage import read_storage
 from builder.cli import main
 from builder.distribute.bundle import Contents, opened, write_archive
-from builder.distribute.bundle.bases import read_base
 from builder.distribute.bundle.home import index_of_inputs, inputs_of
-from builder.distribute.bundle.inputs import Inputs, add_inputs
+from builder.distribute.bundle.inputs import Inputs, add_inputs, read_base
 from builder.model.cells import image_tag
 from builder.registry import Reference, WrongContent, connect
 from builder.registry.manifests import INDEX, MANIFEST

@@ -17,7 +17,6 @@ from made_releases import make_images, make_project
 from samples import private_file
 
 from builder.distribute.publish import proof
-from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proof import Prove, prove_with, unsigned
 from builder.distribute.publish.publisher import Publisher, index_of
 from builder.distribute.publish.releases import Release
@@ -27,6 +26,7 @@ from builder.load.project import load_project
 from builder.model import Selection
 from builder.model.errors import BadInput, Interrupted, Refused
 from builder.registry import RegistryFailed
+from builder.registry.client import namespace
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
 from builder.trust.proof import Attachment
