@@ -163,24 +163,27 @@ class Repository(Source):
 
     # Requests
 
-    def request(
-        self, method: str, path: str, **more: Any
-    ) -> contextlib.AbstractContextManager[HTTPResponse]:
-        """Return a response as a context; see `Transport.request`."""
-        return self.transport.request(**self._request_arguments(method, path, **more))
+    def request(self, method: str, path: str, **more: Any) -> HTTPResponse:
+        """Return the response of `request_once`, repeated as long as its failure may pass."""
+        return self.transport.retried(lambda: self.request_once(method, path, **more))
 
-    def request_once(self, method: str, path: str, **more: Any) -> HTTPResponse:
-        """Return the response to a request that is made once; see `Transport.request_once`."""
-        return self.transport.request_once(**self._request_arguments(method, path, **more))
+    def request_once(
+        self, method: str, path: str, *, scope: Scope | None = None, **more: Any
+    ) -> HTTPResponse:
+        """Return the response to a request that is made once; see `Transport.request_once`.
 
-    def _request_arguments(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """Return a request's parts; `path` is below the repository, or a URL of the registry's."""
-        is_read = method in {"GET", "HEAD"}
-        scope = Scope(repository=self.repository, actions=PULL if is_read else PUSH)
+        `path` is below the repository, or a URL of the registry's.
+        """
+        actions = PULL if method in {"GET", "HEAD"} else PUSH
         label = path.partition("?")[0] if "://" not in path else "upload"
-        own = path if path.startswith("/") or "://" in path else f"/v2/{self.repository}/{path}"
-        resource = f"{self.repository}: {printable(label)}"
-        return {"method": method, "path": own, "scope": scope, "resource": resource, **more}
+        is_own = not (path.startswith("/") or "://" in path)
+        return self.transport.request_once(
+            method=method,
+            path=f"/v2/{self.repository}/{path}" if is_own else path,
+            scope=scope or Scope(repository=self.repository, actions=actions),
+            resource=f"{self.repository}: {printable(label)}",
+            **more,
+        )
 
     def pages(
         self, path: str, resource: str, *, media_type: str = ""
@@ -211,15 +214,14 @@ class Repository(Source):
         optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
         """Return all of a small resource, and the response's headers."""
-        retries = self.transport.retries()
-        while True:
-            try:
-                with self.request_once(
-                    "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
-                ) as response:
-                    return self._read_limited(response, resource, limit), response.headers
-            except Transient as transient:
-                retries.wait(transient)
+
+        def attempt() -> tuple[bytes, Mapping[str, str]]:
+            with self.request_once(
+                "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
+            ) as response:
+                return self._read_limited(response, resource, limit), response.headers
+
+        return self.transport.retried(attempt)
 
     def _read_limited(self, response: HTTPResponse, resource: str, limit: int) -> bytes:
         """Return the body of a response; refuse one of more than `limit` bytes."""

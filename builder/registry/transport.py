@@ -13,10 +13,11 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import urllib3.exceptions
@@ -48,6 +49,7 @@ from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.web import cause_of, innermost, joined, origin, server_of
 
+T = TypeVar("T")
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two bytes
 _REDIRECTS = 5
 _SMALL = 1 << 16
@@ -56,10 +58,8 @@ _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
 _UNKNOWN = (400, 404, 405, 406)
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
-_HEADERS = {
-    "User-Agent": "build-images",
-    "Accept-Encoding": "identity",
-}  # digests are of plain bytes
+# Digests are of bytes as registries have them.
+_HEADERS = {"User-Agent": "build-images", "Accept-Encoding": "identity"}
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
@@ -127,30 +127,23 @@ class Transport:
         finally:
             self._until = math.inf
 
-    @contextlib.contextmanager
-    def write_lock(self, label: str) -> Iterator[None]:
-        """Hold the lock of what `label` names, against writes by other clients of this home."""
-        with locked(
+    def write_lock(self, label: str) -> AbstractContextManager[None]:
+        """Lock what `label` names against writes by other clients of this home."""
+        return locked(
             Home.of_environment().path / "registries",
             hashlib.sha256(label.encode()).hexdigest(),
             waiting=lambda: self.tell(f"waiting for another build-images that writes {label}"),
             stopped=lambda: self.sleep.is_ended,
-        ):
-            yield
+        )
 
-    @contextlib.contextmanager
-    def request(self, **request: Any) -> Iterator[HTTPResponse]:
-        """Yield the response of `request_once`, retried; a body that breaks off is not."""
+    def retried(self, attempt: Callable[[], T]) -> T:
+        """Return the result of `attempt`, repeated as long as its failure may pass."""
         retries = self.retries()
         while True:
             try:
-                response = self.request_once(**request)
+                return attempt()
             except Transient as transient:
                 retries.wait(transient)
-            else:
-                break
-        with response:
-            yield response
 
     def request_once(
         self,
@@ -341,15 +334,14 @@ class Transport:
             headers={**headers, **(_FORM if form else {})},
             body=(lambda: body) if form else None,
         )
-        retries = self.retries()
-        while True:
-            try:
-                with self._redirected(call, url) as response, self.reading(call.resource):
-                    if response.status != HTTPStatus.OK:
-                        raise no_token(response, f"{self.registry}: its server of tokens")
-                    return response.read(_LARGEST_TOKEN, decode_content=False)
-            except Transient as transient:
-                retries.wait(transient)
+
+        def attempt() -> bytes:
+            with self._redirected(call, url) as response, self.reading(call.resource):
+                if response.status != HTTPStatus.OK:
+                    raise no_token(response, f"{self.registry}: its server of tokens")
+                return response.read(_LARGEST_TOKEN, decode_content=False)
+
+        return self.retried(attempt)
 
     def _redirected(self, call: _Call, url: str) -> HTTPResponse:
         """Return a token server's response; redirects stay on its host, as it sees the login."""

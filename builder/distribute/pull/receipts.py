@@ -36,7 +36,7 @@ class PulledImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramSettings:
-    """What programs of the image are run with: variables as `NAME=VALUE`, a working directory."""
+    """Variables of the image's programs, as `NAME=VALUE`, and their working directory."""
 
     environment: tuple[str, ...]
     directory: str
@@ -44,7 +44,7 @@ class ProgramSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """How many paths were unpacked otherwise than the image has them, and the first of them."""
+    """Paths that were unpacked otherwise than the image has them: their number, the first."""
 
     count: int
     paths: tuple[str, ...]
