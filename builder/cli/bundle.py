@@ -26,9 +26,9 @@ from builder.distribute.bundle.contents import EmptyRepository, size_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof, inputs_of
 from builder.distribute.publish.mirror import Mirrored
 from builder.distribute.publish.proof import Prove, prove_with
-from builder.distribute.publish.releases import Release
-from builder.distribute.publish.selection import (
+from builder.distribute.publish.releases import (
     Declared,
+    Release,
     declared_releases,
     ready_releases,
     refusal,

@@ -36,7 +36,7 @@ from builder.distribute.bundle.judgements import (
     with_fix,
 )
 from builder.distribute.publish.mirror import Mirror
-from builder.distribute.publish.selection import NARROW_HINT
+from builder.distribute.publish.releases import NARROW_HINT
 from builder.distribute.pull.artifacts import LISTED
 from builder.distribute.pull.cache import pull_cache
 from builder.distribute.pull.folders import atomic_folder

@@ -24,7 +24,7 @@ from builder.distribute.publish.failures import any_failing, attach_failures
 from builder.distribute.publish.mirror import Mirror, Mirrored, found_release
 from builder.distribute.publish.proof import prove_with
 from builder.distribute.publish.publisher import Done, Publisher
-from builder.distribute.publish.selection import (
+from builder.distribute.publish.releases import (
     BUILD_HINT,
     NARROW_HINT,
     Declared,

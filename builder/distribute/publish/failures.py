@@ -16,8 +16,7 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest
 from builder.distribute.publish.attachments import attach
 from builder.distribute.publish.proof import Attest, attest_with
-from builder.distribute.publish.releases import finished, has_failed, is_test_result
-from builder.distribute.publish.selection import Declared
+from builder.distribute.publish.releases import Declared, finished, has_failed, is_test_result
 from builder.model import PlannedImage
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.predicates import result_of

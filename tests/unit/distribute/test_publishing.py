@@ -19,8 +19,7 @@ from samples import private_file
 from builder.distribute.publish import proof
 from builder.distribute.publish.proof import Prove, prove_with, unsigned
 from builder.distribute.publish.publisher import Publisher, index_of
-from builder.distribute.publish.releases import Release
-from builder.distribute.publish.selection import declared_releases, ready_releases
+from builder.distribute.publish.releases import Release, declared_releases, ready_releases
 from builder.distribute.threads import in_threads
 from builder.load.project import load_project
 from builder.model import Selection
