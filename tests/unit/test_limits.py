@@ -24,7 +24,7 @@ def test_what_is_read_of_proof() -> None:
         1000,
         2000,
     )
-    assert (proof._BYTES, proof._ONE, proof._MOST) == (128 * MIB, 32 * MIB, 1000)
+    assert (proof._BYTES, proof._LARGEST, proof._MOST) == (128 * MIB, 32 * MIB, 1000)
     assert (keys._MAX_MEMORY, keys._MAX_ROUNDS) == (512 * MIB, 16)
     assert certificates.MAX_CERTIFICATE <= 64 * KIB
 

@@ -59,7 +59,7 @@ def request_of(
     file = policy or POLICY
     if policy is None and not file.exists():
         raise BadInput(
-            f"no policy: {file} is not there",
+            f"no policy: {file} is missing",
             hint="name one with --policy FILE; docs/pulling.md has one of three lines",
         )
     read = read_policy(file)
@@ -79,7 +79,7 @@ def request_of(
 
 
 def _trusted(policy: Policy) -> tuple[Trusted, ...]:
-    """The trusted signers; a signer under two names would count as two signatures."""
+    """Return the trusted signers; a signer under two names would count as two signatures."""
     trusted: dict[str, Trusted] = {}
     for entry in policy.keys:
         signer: Trusted

@@ -84,7 +84,9 @@ def test_too_many_bytes_are_refused(
 ) -> None:
     registry, made = image
     monkeypatch.setattr(proof, "_BYTES", 100_000)
-    monkeypatch.setattr(proof, "_Proof", functools.partial(proof._Proof, remaining=100_000))
+    monkeypatch.setattr(
+        proof, "_ProofReader", functools.partial(proof._ProofReader, remaining=100_000)
+    )
     attach(registry, made.image, [b"x" * 100_000])
     with pytest.raises(Refused, match="more than 100,000 bytes of proof"):
         judged(registry, made.image)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from proof_samples import IMAGE
 
-from builder.distribute.publish import signatures
+from builder.distribute.publish import proof
 from builder.model.errors import BadInput, Interrupted, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked
@@ -227,6 +227,6 @@ def test_the_cosign_of_the_machine_comes_before_the_builders(
     pem = PublicKey(key=Token().key.public_key(), name="").pem
     (tmp_path / "key.pub").write_bytes(pem)
     monkeypatch.setenv("PATH", f"{theirs}{os.pathsep}{os.environ['PATH']}")
-    _, signer = signatures._signer(TOKEN, Processes())
+    _, signer = proof._signer(TOKEN, Processes())
     assert signer is not None
     assert signer.public.pem == public_key(str(tmp_path / "key.pub"), {}).pem
