@@ -291,7 +291,7 @@ def test_without_a_key_cosign_signs_for_the_job(
         asked.append((image.digest, len(statements)))
         return ()
 
-    monkeypatch.setattr(proof, "keyless_proofs", keyless)
+    monkeypatch.setattr(proof, "keyless_attestations", keyless)
     releases = releases_of(made)
     publish(fake, releases, prove_with("keyless", releases, Processes()))
     images = {one.image.digest for release in releases for one in release.images}
