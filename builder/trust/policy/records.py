@@ -47,11 +47,11 @@ class Evidence:
     started: dt.datetime
     finished: dt.datetime
     format: str
-    architecture: str
-    outcomes: Mapping[str, str]
     runner: str = ""
     launcher: str = ""
     emulated: bool = False
+    architecture: str
+    outcomes: Mapping[str, str]
     driver: str = ""
     capabilities: tuple[int, ...] = ()
     tree: str = ""

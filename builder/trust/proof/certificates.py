@@ -29,7 +29,7 @@ from sigstore._internal.trust import KeyringPurpose
 from sigstore.errors import VerificationError
 from sigstore.models import Bundle, TrustedRoot
 from sigstore.verify import Verifier
-from sigstore.verify.policy import UnsafeNoOp, VerificationPolicy
+from sigstore.verify.policy import Identity, VerificationPolicy
 from sigstore_models.bundle.v1 import Bundle as BundleModel
 from sigstore_models.bundle.v1 import VerificationMaterial
 from sigstore_models.common.v1 import TimeRange
@@ -104,9 +104,10 @@ class CertifiedBundle:
             verifier = _PrivateVerifier(trusted_root=trusted)
             verifier.verify_stamped(self._certificate, envelope, stamps)
         kind = Verifier if root.ctlogs else _PrivateVerifier
+        policy = Identity(identity=self.subject)  # its check of issuers knows the old OID alone
         for entry in entries:
             bundle = self._with_entry(entry, stamps=bool(stamps))
-            signed = kind(trusted_root=trusted).verify_dsse(bundle, UnsafeNoOp())
+            signed = kind(trusted_root=trusted).verify_dsse(bundle, policy)
             if signed != (envelope.payload_type, envelope.payload):
                 raise Unusable("the bundle can be read in two ways")
         return max(times)
@@ -139,7 +140,7 @@ class _PrivateVerifier(Verifier):
         key.verify(signature, envelope.signed, ec.ECDSA(hashes.SHA256()))
 
     def _verify_common_signing_cert(self, bundle: Bundle, policy: VerificationPolicy) -> None:
-        del policy  # the name is compared before
+        policy.verify(bundle.signing_certificate)
         self._check(bundle.signing_certificate, self._establish_time(bundle))
         bundle.log_entry._verify(self._trusted_root.rekor_keyring(KeyringPurpose.VERIFY))
 

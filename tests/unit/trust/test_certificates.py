@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import copy
 import datetime as dt
+import functools
 import json
 import lzma
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,78 @@ def test_whom_the_roots_trusted_before_is_trusted_no_more(part: str, words: str)
             "start": "2020-01-01T00:00:00Z",
             "end": "2021-01-01T00:00:00Z",
         }
+    with pytest.raises(Unusable, match=words):
+        judged(bundle, roots)
+
+
+@functools.cache
+def recorded() -> str:
+    return (ROOT / "tests/data/sigstore/private.json").read_text()
+
+
+def private() -> tuple[dict[str, Any], dict[str, Any]]:
+    """A bundle of a private instance without a log of signatures, and its roots."""
+    value = json.loads(recorded())
+    return value["bundle"], value["roots"]
+
+
+def test_time_stamps_are_enough_where_the_roots_name_no_log() -> None:
+    bundle, roots = private()
+    subject = "https://git.site.example/images/.ci/build.yml@refs/heads/main"
+    assert judged(bundle, roots)[:2] == (subject, "https://git.site.example")
+    assert judged(bundle, {**roots, "ctlogs": []})[0] == subject
+    del roots["tlogs"]
+    assert judged(bundle, roots)[0] == subject
+
+
+@pytest.mark.parametrize("part", ["certificateAuthorities", "timestampAuthorities", "ctlogs"])
+def test_a_private_instance_is_held_to_its_roots(part: str) -> None:
+    bundle, roots = private()
+    with pytest.raises(Unusable):
+        judged(bundle, {**roots, part: roots_of(REKOR_2)[part]})
+    for entry in roots[part]:
+        period = {"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"}
+        entry.get("publicKey", entry)["validFor"] = period
+    with pytest.raises(Unusable):
+        judged(bundle, roots)
+
+
+def with_another_payload(bundle: dict[str, Any], _: Any) -> None:
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(b"{}").decode()
+
+
+def with_another_signature(bundle: dict[str, Any], _: Any) -> None:
+    bundle["dsseEnvelope"]["signatures"] = bundle_of(REKOR_2)["dsseEnvelope"]["signatures"]
+
+
+def with_another_stamp(bundle: dict[str, Any], _: Any) -> None:
+    key = "timestampVerificationData"
+    bundle["verificationMaterial"][key] = bundle_of(REKOR_2)["verificationMaterial"][key]
+
+
+def without_a_stamp(bundle: dict[str, Any], _: Any) -> None:
+    del bundle["verificationMaterial"]["timestampVerificationData"]
+
+
+def with_a_log(_: Any, roots: dict[str, Any]) -> None:
+    roots["tlogs"] = roots_of(REKOR_2)["tlogs"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (with_another_payload, "InvalidSignature"),
+        (with_another_signature, "not enough sources of verified time"),
+        (with_another_stamp, "not enough sources of verified time"),
+        (without_a_stamp, "nobody that the trusted root names says when"),
+        (with_a_log, "in no log that the trusted root names"),
+    ],
+)
+def test_what_is_not_stamped_and_signed_is_refused(
+    change: Callable[[Any, Any], None], words: str
+) -> None:
+    bundle, roots = private()
+    change(bundle, roots)
     with pytest.raises(Unusable, match=words):
         judged(bundle, roots)
 
