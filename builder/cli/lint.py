@@ -102,9 +102,7 @@ def summary(report: LintReport) -> list[str]:
     ]
     if report.missing:
         absent = " and ".join(report.missing)
-        lines.append(
-            f"not run, for this machine lacks them: {absent}; docs/lint.md says how to get them"
-        )
+        lines.append(f"missing, not run: {absent}; docs/lint.md says how to get them")
     return lines
 
 

@@ -51,7 +51,7 @@ def test_clean_specs(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "0 errors, 0 warnings in 1 spec linted"
     assert out[1].startswith("linters: our own rules, dockerfile-parse ")
-    assert out[2].startswith("not run, for this machine lacks them: hadolint and shellcheck")
+    assert out[2].startswith("missing, not run: hadolint and shellcheck")
     assert main(["lint", f"--project={ROOT}", ONE]) == 0
     again = capsys.readouterr().out.splitlines()
     assert again[0] == "0 errors, 0 warnings in 1 spec, 1 of them unchanged since they were linted"
