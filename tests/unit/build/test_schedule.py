@@ -29,7 +29,7 @@ def names(tasks: Sequence[Task]) -> list[str]:
 
 
 def limits(**changes: int) -> TaskLimits:
-    return dataclasses.replace(ROOMY, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(ROOMY, **changes)
 
 
 def test_a_task_waits_for_all_that_it_needs() -> None:
