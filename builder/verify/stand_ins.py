@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.build.at_work import at_work
 from builder.build.engines.protocol import shortened
-from builder.build.run import lent_to
+from builder.build.run import build_dockerfile
 from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.reading import DockerStage
@@ -152,15 +152,7 @@ class _StandIn:
         )
         name = rehearsal_tag(image.identifier, stage)
         try:
-            with run.tools.installing():
-                run.engine.build(
-                    image,
-                    self._context,
-                    log=self._log,
-                    on_line=lambda line: run.progress.detail(image.identifier, line),
-                    name=name,
-                    lent=lent_to(run, image, log=self._log, name=name),
-                )
+            build_dockerfile(run, image, self._context, log=self._log, name=name)
         except StepFailed as error:
             return StepEnd(has_passed=False, tail=error.tail)
         self._names[stage] = name
