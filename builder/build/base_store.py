@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -113,9 +113,25 @@ def ensure_base(
         say(f"making base {base.name} for {arch} with mmdebstrap")
         with staging(store, folder.name) as partial:
             rootfs, archive = partial / "rootfs.tar", partial / f"{base.name}-{arch}.oci.tar"
-            (partial / _APT_CONF).write_text(_APT_OPTIONS)
+            options = partial / _APT_CONF
+            options.write_text(_APT_OPTIONS)
+            argv = mmdebstrap(
+                base,
+                mirror,
+                rootfs,
+                variant="minbase",
+                arch=arch,
+                packages=bootstrap_of(base).packages,
+                options=[
+                    "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked
+                    "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away: no sync
+                    f"--customize-hook=upload {options} /etc/apt/apt.conf.d/{_APT_CONF}",
+                    f"--customize-hook={_OF_APT}",
+                    *(_lending(native) if native else []),
+                ],
+            )
             processes.logged(
-                mmdebstrap_command(base, arch, mirror, rootfs, native),
+                argv,
                 log=log,
                 env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
                 what=f"mmdebstrap of {base.name} for {arch}",
@@ -137,7 +153,7 @@ def ensure_base(
                 indices=indices(),
             )
             rootfs.unlink()
-            (partial / _APT_CONF).unlink()
+            options.unlink()
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
         return _read(record, name)
 
@@ -197,36 +213,34 @@ def staging(store: Path, name: str) -> Iterator[Path]:
         remove_tree(partial)
 
 
-def mmdebstrap_command(
-    base: BaseImage, arch: str, mirror: DebianMirror, target: Path, native: Path | None = None
+def mmdebstrap(
+    base: BaseImage,
+    mirror: DebianMirror,
+    target: Path,
+    *,
+    variant: str,
+    arch: str,
+    packages: Sequence[str],
+    options: Sequence[str],
 ) -> list[str]:
-    """The command that makes a base's root file system, signatures checked by apt.
+    """The command that makes a tar of a base's release, signatures checked by apt.
 
-    mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
-    walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted.
+    mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who walks
+    through the file system meanwhile keeps its /proc busy, and nothing stays mounted. It unpacks
+    in a folder that only its user may enter.
     """
-    declared = bootstrap_of(base)
     return [
-        *bootstrapping(target.parent),
-        "--variant=minbase",
+        *(*as_root_of_own(), "env", f"TMPDIR={target.parent}", "mmdebstrap", "--mode=root"),
+        f"--variant={variant}",
         "--format=tar",
         f"--architectures={ARCHITECTURES[arch].debian}",
-        *([f"--include={','.join(declared.packages)}"] if declared.packages else []),
-        "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
-        "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
+        *([f"--include={','.join(packages)}"] if packages else []),
         '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
-        f"--customize-hook=upload {target.parent / _APT_CONF} /etc/apt/apt.conf.d/{_APT_CONF}",
-        f"--customize-hook={_OF_APT}",
-        *(_lending(native) if native else []),
-        declared.suite,
+        *options,
+        bootstrap_of(base).suite,
         str(target),
-        *source_lines(base, mirror, keyring_of(base)),
+        *_source_lines(base, mirror),
     ]
-
-
-def bootstrapping(scratch: Path) -> tuple[str, ...]:
-    """The words that start mmdebstrap, which unpacks in a folder that only its user may enter."""
-    return (*as_root_of_own(), "env", f"TMPDIR={scratch}", "mmdebstrap", "--mode=root")
 
 
 def _lending(native: Path) -> list[str]:
@@ -239,20 +253,15 @@ def _lending(native: Path) -> list[str]:
     ]
 
 
-def keyring_of(base: BaseImage) -> Path:
-    """The keyring that signs a base's packages; raises `MissingPrerequisite` if it is not here."""
-    keyring = KEYRINGS / bootstrap_of(base).keyring
+def _source_lines(base: BaseImage, mirror: DebianMirror) -> list[str]:
+    """The lines of sources.list(5), which the image keeps."""
+    declared = bootstrap_of(base)
+    keyring, components = KEYRINGS / declared.keyring, " ".join(declared.components)
     if not keyring.exists():
         raise MissingPrerequisite(
             f"{keyring}: the keyring that signs {base.name} is not on this machine",
             hint="apt-get install debian-archive-keyring, or: build-images setup",
         )
-    return keyring
-
-
-def source_lines(base: BaseImage, mirror: DebianMirror, keyring: Path) -> list[str]:
-    """The lines of sources.list(5), which the image keeps."""
-    components = " ".join(bootstrap_of(base).components)
     return [
         f"deb [signed-by={keyring}] {archive} {suite} {components}"
         for archive, suite in sources(base, mirror)

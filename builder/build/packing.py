@@ -14,8 +14,7 @@ from builder.artifacts.manifests import programs_in
 from builder.artifacts.repack import Plain, repack, unpack
 from builder.build.base_store import StoredBase
 from builder.build.engines import apptainer, charliecloud
-from builder.build.engines.protocol import tag
-from builder.build.run import Run, Timer, lent_to
+from builder.build.run import Run, Timer, build_dockerfile
 from builder.build.workspace import ImageWorkspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage
@@ -97,17 +96,9 @@ class ImagePacker:
         for stage in self.logs:
             append(stage, log)
         self._tell(f"building with {engine.name}")
-        with self.timer.step("build"), run.tools.installing():
-            for base in bases:
-                engine.provide_base(base, log=log)
-            engine.build(
-                self.image,
-                self.work.context,
-                log=log,
-                on_line=lambda line: run.progress.detail(self.image.identifier, line),
-                cache=run.cache,
-                file=self.file,
-                lent=lent_to(run, self.image, log=log, name=tag(self.image)),
+        with self.timer.step("build"):
+            build_dockerfile(
+                run, self.image, self.work.context, log=log, file=self.file, bases=bases
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.artifacts.repack import SharedLayers
-from builder.build.base_store import sources
+from builder.build.base_store import StoredBase, sources
 from builder.build.engines import Engine, Lent, Tools
+from builder.build.engines.protocol import tag
 from builder.build.mirror import DebianMirror, find_mirror
 from builder.build.native import is_open
 from builder.build.native.tools import HOST, NativeTools, ensure_tools, kept_tools, lacking
@@ -91,16 +92,39 @@ class Timer:
 MAX_INDEX_AGE = "BUILD_IMAGES_MAX_INDEX_AGE"
 
 
-def lent_to(run: Run, image: PlannedImage, *, log: Path, name: str) -> tuple[Lent, ...]:
-    """The folders lent to build steps of an image, which the engine will call `name`."""
-    if not run.engine.lends:
-        return ()
+def build_dockerfile(
+    run: Run,
+    image: PlannedImage,
+    folder: Path,
+    *,
+    log: Path,
+    name: str = "",
+    file: str = "Dockerfile",
+    bases: Sequence[StoredBase] = (),
+) -> None:
+    """Have the engine build a Dockerfile on some bases; its steps are lent what they need.
+
+    `name` is what the engine then keeps it under: the image's own name, unless one is given.
+    """
+    name = name or tag(image)
+    for base in bases:
+        run.engine.provide_base(base, log=log)
     lent: list[Lent] = []
-    if tools := native_tools(run, image, log=log):
-        lent.append(Lent(path=tools.root, at=LENT_AT))
-    if uses_pip(image) and (pip := run.tools.pip_for(name)):
-        lent.append(Lent(path=pip, at=PIP_AT))
-    return tuple(lent)
+    with run.tools.installing():
+        if run.engine.lends and (tools := native_tools(run, image, log=log)):
+            lent.append(Lent(path=tools.root, at=LENT_AT))
+        if run.engine.lends and uses_pip(image) and (pip := run.tools.pip_for(name)):
+            lent.append(Lent(path=pip, at=PIP_AT))
+        run.engine.build(
+            image,
+            folder,
+            log=log,
+            on_line=lambda line: run.progress.detail(image.identifier, line),
+            cache=run.cache,
+            file=file,
+            name=name,
+            lent=lent,
+        )
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from builder.build.mirror import find_mirror
 from builder.build.native.tools import NativeTools
 from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
-from builder.build.run import Run, index_states, lent_to, native_tools, now
+from builder.build.run import Run, build_dockerfile, index_states, native_tools, now
 from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
@@ -187,18 +187,8 @@ class RunStages:
         try:
             write_spec(spec, None, folder, base_archive(image), run.sources)
             (folder / "Dockerfile").write_text(text)
-            for base in self.bases_of(image):
-                run.engine.provide_base(base, log=log)
-            with run.tools.installing():
-                run.engine.build(
-                    image,
-                    folder,
-                    log=log,
-                    on_line=lambda line: run.progress.detail(image.identifier, line),
-                    cache=run.cache,
-                    name=stage.tag,
-                    lent=lent_to(run, image, log=log, name=stage.tag),
-                )
+            bases = self.bases_of(image)
+            build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
         finally:
             remove(folder)
 

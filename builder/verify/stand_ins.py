@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.build.at_work import at_work
 from builder.build.engines.protocol import shortened
-from builder.build.run import lent_to
+from builder.build.run import build_dockerfile
 from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.reading import DockerStage
@@ -138,15 +138,7 @@ class _StandIn:
         (self.context / "Dockerfile").write_text(alone)
         tag = rehearsal_tag(image.identifier, stage)
         try:
-            with run.tools.installing():
-                run.engine.build(
-                    image,
-                    self.context,
-                    log=log,
-                    on_line=lambda line: run.progress.detail(image.identifier, line),
-                    name=tag,
-                    lent=lent_to(run, image, log=log, name=tag),
-                )
+            build_dockerfile(run, image, self.context, log=log, name=tag)
         except StepFailed as error:
             return StepEnd(has_passed=False, tail=error.tail)
         self.tags[stage] = tag

@@ -17,13 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.build.base_store import (
-    bootstrap_of,
-    bootstrapping,
-    keyring_of,
-    source_lines,
-    staging,
-)
+from builder.build.base_store import bootstrap_of, mmdebstrap, staging
 from builder.build.mirror import DebianMirror
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
@@ -217,19 +211,17 @@ def _make(
     environment: Mapping[str, str],
 ) -> None:
     root, packed = folder / "root", folder / "root.tar"
+    argv = mmdebstrap(
+        base,
+        mirror,
+        packed,  # unpacked below, for files of an ordinary user's own
+        variant="extract",
+        arch=HOST,
+        packages=packages(base, arch),
+        options=[f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else [],
+    )
     processes.logged(
-        [
-            *bootstrapping(folder),
-            "--variant=extract",
-            "--format=tar",  # unpacked below, for files of an ordinary user's own
-            f"--architectures={ARCHITECTURES[HOST].debian}",
-            f"--include={','.join(packages(base, arch))}",
-            '--aptopt=Acquire::Retries "5"',
-            *([f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else []),
-            bootstrap_of(base).suite,
-            str(packed),
-            *source_lines(base, mirror, keyring_of(base)),
-        ],
+        argv,
         log=log,
         env=environment,
         what=f"mmdebstrap of the native tools for {base.name}",

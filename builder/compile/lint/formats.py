@@ -26,12 +26,10 @@ from builder.compile.lint.reading import (
     words_of,
 )
 
-# Differences that are meant, each with the reason. The first are commands of a definition alone.
-KNOWN_COMMANDS = {
-    ". /.singularity.d/env/10-docker*.sh": "a Dockerfile has the base's variables by itself",
-    "cd /": "a RUN begins in the working directory, a %post where the one before it ended",
-    "export NAME=VALUE": "%environment sets a variable for running, %post again for building",
-}
+# Commands of a definition alone: a Dockerfile has the base's variables by itself, and a RUN begins
+# in the working directory, a %post where the one before it ended.
+_SOURCED, _ROOT = ". /.singularity.d/env/10-docker*.sh", "cd /"
+# Instructions without a counterpart in a definition, each with the reason.
 KNOWN_INSTRUCTIONS = {
     "FROM": "a stage upon a stage of the Dockerfile goes on in the definition's one stage",
     "CMD": "%runscript",
@@ -42,7 +40,6 @@ KNOWN_INSTRUCTIONS = {
 }
 _COMPARED = frozenset({"RUN", "COPY", "ADD", "ENV", "LABEL", "WORKDIR"})
 _KNOWN_FLAGS = re.compile(r"--(?:from|platform)=")
-_SOURCED, _ROOT = list(KNOWN_COMMANDS)[:2]
 INSTRUCTIONS = frozenset(
     {
         *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK"),

@@ -23,6 +23,7 @@ from builder.system.files import read_json, write_atomically
 from builder.system.locks import locked as lock
 from builder.system.process import Processes
 
+__all__ = ["RULES", "lint", "own_findings"]
 PARSERS = ("dockerfile-parse", "spython")
 MOST = 20_000  # results that are kept, the newest
 _FIELDS = frozenset(field.name for field in dataclasses.fields(LintFinding))

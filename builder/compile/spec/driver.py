@@ -109,8 +109,8 @@ def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
             yield
         except BadInput as error:  # of one block: say what is wrong with all of them
             raise BadInput.of(_faults(image)) from error
-    if logged.messages:
-        raise BadInput(f"{image.identifier}: hpccm warns: {'; '.join(logged.messages)}")
+    if logged:
+        raise BadInput(f"{image.identifier}: hpccm warns: {'; '.join(logged)}")
 
 
 def _faults(image: PlannedImage) -> list[Fault]:
@@ -277,8 +277,8 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
             raise
         except Exception as error:  # most blocks look at their arguments when they become text
             raise BadInput.of([fault(use, f"hpccm refuses this block: {error}")]) from error
-    if logged.messages:
-        raise BadInput.of([fault(use, f"hpccm warns: {one}") for one in logged.messages])
+    if logged:
+        raise BadInput.of([fault(use, f"hpccm warns: {one}") for one in logged])
     if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
         text = repeatable(text)
     return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))

@@ -6,7 +6,9 @@ import contextlib
 import copy
 import itertools
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from logging.handlers import BufferingHandler
 
 from hpccm.building_blocks import packages
 from hpccm.building_blocks.base import bb_base
@@ -142,26 +144,19 @@ EXPLAINED = {
 }
 
 
-class Complaints(logging.Handler):
-    """Gathers what hpccm logs; it uses the root logger for all of it."""
-
-    def __init__(self) -> None:
-        super().__init__(level=logging.WARNING)
-        self.messages: dict[str, None] = {}  # each once, in order
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if not message.startswith(tuple(EXPLAINED)):
-            self.messages[" ".join(message.split())] = None
-
-
 @contextlib.contextmanager
-def complaints() -> Iterator[Complaints]:
-    """Gather hpccm's warnings and errors within the block."""
-    root = logging.getLogger()
-    handler = Complaints()
+def complaints() -> Iterator[list[str]]:
+    """Gather hpccm's warnings and errors within the block, each once; they are there after it.
+
+    It uses the root logger for all of them.
+    """
+    root, handler = logging.getLogger(), BufferingHandler(capacity=sys.maxsize)
+    handler.setLevel(logging.WARNING)
     root.addHandler(handler)
+    messages: list[str] = []
     try:
-        yield handler
+        yield messages
     finally:
         root.removeHandler(handler)
+        texts = (" ".join(record.getMessage().split()) for record in handler.buffer)
+        messages += dict.fromkeys(text for text in texts if not text.startswith(tuple(EXPLAINED)))
