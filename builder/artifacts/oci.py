@@ -324,10 +324,10 @@ def _wrong_blobs(
     path: Path, descriptor: Mapping[str, object], manifest: Mapping[str, object]
 ) -> Iterator[str]:
     config, layers = member(manifest, "config"), member(manifest, "layers")
-    for one in [descriptor, config, *layers]:
-        size = blob_path(path, str(one["digest"])).stat().st_size
-        if one["size"] != size:
-            yield f"the blob {one['digest']} has {size} bytes, and {one['size']} are said"
+    for blob in [descriptor, config, *layers]:
+        size = blob_path(path, str(blob["digest"])).stat().st_size
+        if blob["size"] != size:
+            yield f"the blob {blob['digest']} has {size} bytes, and {blob['size']} are said"
     kind = manifest.get("mediaType", MANIFEST)
     if kind != MANIFEST or manifest["schemaVersion"] != 2:  # noqa: PLR2004
         yield f"its manifest is a {kind}, expected {MANIFEST}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.artifacts import flatten, oci, sbom
 from builder.artifacts.manifests import programs_in
-from builder.artifacts.repack import Plain, repack, unpack
+from builder.artifacts.repack import PlainLayout, repack, unpack
 from builder.build.base_store import StoredBase
 from builder.build.engines import apptainer, charliecloud
 from builder.build.engines.protocol import tag
@@ -42,17 +42,17 @@ class Packer:
     logs: tuple[Path, ...] = ()
     sources: tuple[LockedSource, ...] = ()
 
-    def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, Plain | None]:
+    def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, PlainLayout | None]:
         """The OCI layout, built first, and its plain form if it was made now.
 
         `bases` are those that the engine is given to start from.
         """
-        made: list[Plain] = []
+        made: list[PlainLayout] = []
         artifact = self.work.artifact("oci", lambda target: self._oci(bases, target, made))
         self._check_architecture(oci.read_layout(artifact.path))
         return artifact, made[0] if made else None
 
-    def artifacts(self, made: Artifact, plain: Plain | None) -> dict[str, Artifact]:
+    def artifacts(self, made: Artifact, plain: PlainLayout | None) -> dict[str, Artifact]:
         """The artifacts by format, in the run's order, packed from the OCI layout.
 
         The SIF takes one core where it unpacks, so the tarball is written at the same time.
@@ -74,7 +74,7 @@ class Packer:
     def _tell(self, text: str) -> None:
         self.run.progress.step(self.image.identifier, text)
 
-    def _oci(self, bases: Sequence[StoredBase], target: Path, made: list[Plain]) -> str:
+    def _oci(self, bases: Sequence[StoredBase], target: Path, made: list[PlainLayout]) -> str:
         engine, log = self.run.engine, self.work.log
         name = self.image.identifier
         exported = self.work.path / "exported"
@@ -118,7 +118,7 @@ class Packer:
                 f"{layout.architecture}, not {wanted}"
             )
 
-    def _bill(self, layout: oci.Layout, nodes: Mapping[str, flatten.Node]) -> object:
+    def _bill(self, layout: oci.Layout, nodes: Mapping[str, flatten.TreeNode]) -> object:
         return sbom.bill_of_materials(
             nodes,
             identifier=self.image.identifier,
@@ -129,7 +129,7 @@ class Packer:
         )
 
     def _tarball(
-        self, layout: oci.Layout, plain: Plain, nodes: Mapping[str, flatten.Node]
+        self, layout: oci.Layout, plain: PlainLayout, nodes: Mapping[str, flatten.TreeNode]
     ) -> Artifact:
         self._tell("packing the Charliecloud tarball")
         with self.timer.step("charliecloud"):
@@ -137,7 +137,7 @@ class Packer:
                 "charliecloud", lambda target: charliecloud.pack(plain, nodes, layout, target)
             )
 
-    def _sif(self, plain: Plain) -> Artifact:
+    def _sif(self, plain: PlainLayout) -> Artifact:
         self._tell("packing the SIF")
         with self.timer.step("sif"):
             made = self.work.artifact("sif", lambda target: self._pack_sif(plain, target))
@@ -145,7 +145,7 @@ class Packer:
             return made
         return dataclasses.replace(made, digest=file_digest(made.path))
 
-    def _pack_sif(self, plain: Plain, target: Path) -> str:
+    def _pack_sif(self, plain: PlainLayout, target: Path) -> str:
         apptainer.pack(
             plain.layout.path,
             target,

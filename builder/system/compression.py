@@ -52,13 +52,13 @@ class ZstdInflater:
         while packed.position < packed.size or is_full:
             piece = _Buffer(ctypes.addressof(self._piece), _PIECE, 0)
             call = self._library.ZSTD_decompressStream
-            left = call(self._stream, ctypes.byref(piece), ctypes.byref(packed))
-            if self._library.ZSTD_isError(left):
-                name = self._library.ZSTD_getErrorName(left)
+            status = call(self._stream, ctypes.byref(piece), ctypes.byref(packed))
+            if self._library.ZSTD_isError(status):
+                name = self._library.ZSTD_getErrorName(status)
                 raise ZstdError(f"damaged Zstandard data: {name.decode()}")
             inflated += self._piece.raw[: piece.position]
             is_full = piece.position == _PIECE
-            self.eof = left == 0
+            self.eof = status == 0
         return bytes(inflated)
 
 

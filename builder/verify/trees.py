@@ -13,7 +13,7 @@ from typing import IO
 
 from builder.artifacts import flatten, oci
 from builder.artifacts.tree import (
-    Entry,
+    TreeEntry,
     clean,
     comparable,
     differences,
@@ -46,7 +46,7 @@ class FormatTree:
     contents of the files that describe the image, by path: variables, labels, scripts.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
     digest: str
     artifact: str = ""
     kept: Mapping[str, bytes] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class FormatTree:
     @classmethod
     def of(
         cls,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, TreeEntry],
         artifact: str = "",
         kept: Mapping[str, bytes] | None = None,
     ) -> FormatTree:

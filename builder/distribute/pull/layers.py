@@ -20,7 +20,7 @@ from typing import IO, cast
 
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
 from builder.artifacts.tars import users_attributes
-from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
+from builder.artifacts.tree import TreeEntry, comparable, entry_of_special, tree_digest
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown
 from builder.distribute.pull.streams import LIMITS, Limits, check_diff_id, opened
@@ -108,7 +108,7 @@ class _Laying:
         self._fresh: set[str] = set()
         self._hidden: set[tuple[str, bool]] = set()
         self._root, self._limits = root, limits
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, TreeEntry] = {}
         self._kinds: dict[str, str] = {"": "directory"}  # of all paths, also those without entry
         self._below: dict[str, set[str]] = {}
         self._times: dict[str, float] = {}
@@ -170,7 +170,7 @@ class _Laying:
         self._below.setdefault(folder, set()).add(path)
         self._fresh.add(path)
 
-    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> Entry:
+    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> TreeEntry:
         mode = stat.S_IMODE(member.mode)
         on_disk = kept_mode(mode, folder=member.isdir())
         if self._root and not member.issym():
@@ -191,14 +191,14 @@ class _Laying:
 
     def _make_file(
         self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str, mode: int, on_disk: int
-    ) -> Entry:
+    ) -> TreeEntry:
         if isinstance(content, str):  # read before: nothing is written then
             digest = content
         elif self._root:
             digest = self._root.file(path, content, member.size, on_disk, member.mtime)
         else:
             digest = sha256_of(content)
-        return Entry(
+        return TreeEntry(
             path=path,
             kind="file",
             mode=mode,
@@ -207,7 +207,7 @@ class _Laying:
             attributes=users_attributes(member),
         )
 
-    def _another_name(self, path: str, target: str) -> Entry:
+    def _another_name(self, path: str, target: str) -> TreeEntry:
         linked = self._entries.get(target)
         if linked is None or linked.kind == "directory":
             raise Refused(
@@ -309,11 +309,11 @@ class _Laying:
             on_disk=on_disk,
         )
 
-    def _as_written(self, path: str) -> Entry:
+    def _as_written(self, path: str) -> TreeEntry:
         """A path as it is on disk, without attributes; a folder that no layer tells of has the
         usual mode.
         """
-        entry = self._entries.get(path) or Entry(path=path, kind="directory", mode=0o755)
+        entry = self._entries.get(path) or TreeEntry(path=path, kind="directory", mode=0o755)
         if entry.kind == "link":
             return entry
         mode = kept_mode(entry.mode, folder=entry.kind == "directory")

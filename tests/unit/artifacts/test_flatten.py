@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, member, tar_bytes
 
-from builder.artifacts.flatten import Node, entries, entries_of_layout, flattened
+from builder.artifacts.flatten import TreeNode, entries, entries_of_layout, flattened
 from builder.artifacts.oci import Layout
-from builder.artifacts.repack import Plain
+from builder.artifacts.repack import PlainLayout
 from builder.artifacts.tree import comparable, entries_of_tar, tree_digest
 from builder.build.engines import charliecloud
 from builder.model.errors import StepFailed
@@ -46,7 +46,7 @@ def configured(*tars: bytes) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def laid(folder: Path, *layers: Layer) -> Iterator[Mapping[str, Node]]:
+def laid(folder: Path, *layers: Layer) -> Iterator[Mapping[str, TreeNode]]:
     """The nodes of layers; what is streamed from compressed ones is the same tree."""
     nodes = flattened(layout(folder / "in", *layers))
     packed = layout(folder / "packed", *layers, compressed=True)
@@ -60,7 +60,7 @@ def shown(folder: Path, *layers: Layer) -> dict[str, str]:
         return {path: _shown(node) for path, node in nodes.items()}
 
 
-def _shown(node: Node) -> str:
+def _shown(node: TreeNode) -> str:
     if node.source is not None:
         return node.read().decode()
     return f"-> {node.member.linkname}" if node.member.issym() else "/"
@@ -244,7 +244,7 @@ def packed(folder: Path, environment: Mapping[str, str], *layers: Layer) -> byte
     given = layout(folder / "in", *layers)
     config = {"config": {"Env": [f"{key}={value}" for key, value in environment.items()]}}
     image = Layout(path=given.path, digest="", config=config, layers=given.layers)
-    digest = charliecloud.pack(Plain(layout=given), flattened(given), image, target)
+    digest = charliecloud.pack(PlainLayout(layout=given), flattened(given), image, target)
     assert digest == f"sha256:{hashlib.sha256(target.read_bytes()).hexdigest()}"
     return target.read_bytes()
 
