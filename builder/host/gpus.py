@@ -60,11 +60,11 @@ def _no_driver(case: RuleCase, needs: str) -> RuleAnswer:
     if gpu.on_bus:
         reason = f"no driver is loaded, and {gpu.on_bus} GPUs are on the PCI bus; {needs}"
         return no(reason, f"install NVIDIA's driver, or {_LOAD}")
-    fix = "a host with a GPU of NVIDIA's; programs of the image that use none run all the same"
+    fix = "a host with an NVIDIA GPU; programs that use no GPU run anyway"
     if others:
         fix += f"; for GPUs of {others} take an image that is built for them"
     has = f", and the host's GPUs are of {others}" if others else ""
-    return no(f"no driver of NVIDIA's is loaded{has}; {needs}", fix)
+    return no(f"NVIDIA's driver is not loaded{has}; {needs}", fix)
 
 
 def _too_old(case: RuleCase, cuda: NeededCuda, version: str) -> RuleAnswer:
@@ -150,7 +150,7 @@ def devices(case: RuleCase) -> RuleAnswer | None:
         # A driver is loaded only if a GPU is on the bus.
         way = f"or {_LOAD}" if gpu.driver == NONE and gpu.on_bus else _HAND_OVER
         reason = f"the driver shows no GPU{on_bus}: cudaErrorNoDevice (100)"
-        return no(reason, f"a host with a GPU of NVIDIA's; {way}")
+        return no(reason, f"a host with an NVIDIA GPU; {way}")
     # At least one must be visible: those in MIG mode only by their instances.
     visible = [_is_visible(device) for device in gpu.devices]
     hidden = _listed(number for number, one in enumerate(visible) if one is False)

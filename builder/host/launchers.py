@@ -25,7 +25,7 @@ from builder.host.verdict import (
 from builder.model.contract import NeededMpi
 from builder.model.versions import version_order
 
-_SINGLETONS = 'each rank would be "rank 0 of 1", and no error told'
+_SINGLETONS = 'each rank would be "rank 0 of 1", without an error'
 _TRY = "start 2 ranks of the image's check mpi so: it fails unless each finds the other"
 _ALONE = "start it with the image's own launcher in one container (in-container)"
 _BIND_FIX = "bind the host's MPI in (bind)"
@@ -98,7 +98,8 @@ def _by_other_family(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswe
         return no(reason, _BIND_FIX if mpi.abi == "mpich" else "")
     if mpi.abi == family.abi == "mpich":
         return unknown(
-            f"{outside} and {inside} both speak PMI, and nobody promises that they meet", _TRY
+            f"{outside} and {inside} both speak PMI; that they work together is not guaranteed",
+            _TRY,
         )
     if family.made_from == mpi.family:
         return _derived(case, mpi, host)
@@ -129,14 +130,14 @@ def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
 
 
 def _derived(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    """A launcher that was made from the image's family's: nobody promises anything of it."""
+    """A launcher that was made from the image's family's: nothing is guaranteed."""
     inside, outside = _title(mpi), _title(host)
     own, other = _pmix(case, mpi), _pmix(case, host)
     if "" in (own, other):
         reason = f"mpirun of {outside} does not start ranks of {inside}, which has no PMIx"
         return no(f"{reason}: {_SINGLETONS}", f"load {inside} on the host")
     origin = f"made from {facts.MPI_FAMILIES[mpi.family].title}, {_prospect(own, other)}"
-    reason = f"whether mpirun of {outside} ({origin}) starts ranks of {inside} nobody promises"
+    reason = f"whether mpirun of {outside} ({origin}) starts ranks of {inside} is not guaranteed"
     return unknown(reason, f"{_TRY}; load {inside} on the host")
 
 
@@ -227,7 +228,7 @@ def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
         return no(f"{expected} {outside} has {', '.join(host.libraries) or 'none'}", fix)
     if mpi.family == "openmpi" and version_order(host.version) < version_order(mpi.version):
         older = f"{outside} is older than the image's {mpi.version}" if host.version else outside
-        reason = f"{older}: what an older library lacks is missing"
+        reason = f"{older}: functions that the older library lacks are missing"
         return unknown(reason, f"try it, or load Open MPI {mpi.version} or newer")
     return _on_glibc(case, mpi, host)
 

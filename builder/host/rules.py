@@ -78,8 +78,8 @@ def _emulation(case: RuleCase) -> RuleAnswer:
     host, needed = case.host, case.contract.architecture
     fix = f"register QEMU for {needed} in binfmt_misc, with the flag F"
     if host.architecture in _NARROW:
-        reason = f"QEMU on {host.architecture}, of 32 bits, runs no program of 64 bits rightly"
-        return no(reason, f"a host of 64 bits, such as {needed}")
+        reason = f"QEMU on {host.architecture}, a 32-bit machine, runs no 64-bit program correctly"
+        return no(reason, f"a 64-bit host, such as {needed}")
     if host.emulators is None:
         reason = f"whether this {host.architecture} host emulates {needed} is not known"
         return unknown(reason, "record its emulators; " + fix)

@@ -96,7 +96,7 @@ PROGRAMS = (
         *("srun", SITE, "starts ranks under Slurm", "slurm-client"),
         optional=True,
         setup=False,
-        idle="it is there: it finds no slurm.conf, and no controller that would tell it",
+        idle="it is installed: it finds no slurm.conf, and no controller to ask",
     ),
 )
 
@@ -107,7 +107,7 @@ def program_item(program: HostProgram, *, processes: Processes, search_path: str
     if not path:
         text = f"not found; it {program.use}"
         if program.name == "apptainer" and (older := shutil.which("singularity", path=search_path)):
-            text = f"not found; {older} is there, and not what is used"
+            text = f"not found; {older} is installed, but is not used"
         return _item(program, text, path, program.remedy)
     if not program.arguments:
         return _item(program, "", path)

@@ -203,8 +203,8 @@ OUTCOMES = (
         host=recorded("supermuc"),
         answer=NO,
         rule="driver",
-        says="no driver of NVIDIA's is loaded",
-        fix="a host with a GPU of NVIDIA's; programs of the image that use none run all the same",
+        says="NVIDIA's driver is not loaded",
+        fix="a host with an NVIDIA GPU; programs that use no GPU run anyway",
     ),
     Outcome(
         name="a driver that shows no GPU",
@@ -773,7 +773,7 @@ OUTCOMES = (
         host=host("supermuc", slurm=NO_SLURM),
         answer=UNKNOWN,
         rule="hybrid",
-        says="nobody promises that they meet",
+        says="not guaranteed",
         options=launched("hybrid"),
     ),
     Outcome(

@@ -78,7 +78,7 @@ def test_whether_spectrum_mpi_starts_open_mpi_nobody_promises() -> None:
     assert found.answer == UNKNOWN
     assert found.reason == (
         "whether mpirun of Spectrum MPI 10.3.1.02 (made from Open MPI, PMIx 3.1 outside and 4.2 "
-        "inside, made to meet) starts ranks of Open MPI 4.1.4 nobody promises"
+        "inside, made to meet) starts ranks of Open MPI 4.1.4 is not guaranteed"
     )
     old = dataclasses.replace(OPENMPI, version="1.10.7", pmix="")
     found = answered("hybrid", old, SATORI)
