@@ -14,6 +14,7 @@ from builder.host.records import HostGpus, HostRuntime
 from builder.host.verdict import YES, RuleAnswer, RuleCase, all_of_answers, named, no, unknown, yes
 from builder.model.versions import version_order
 
+RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
 _ANY = "container runtime"
 _OPEN = (
     "open them: sysctl user.max_user_namespaces=10000, "

@@ -29,8 +29,9 @@ from host_samples import (
 from samples import ROOT, compare_with_golden
 
 from builder.facts import NO_FACTS
-from builder.host import NO, UNKNOWN, YES, Host, HostVerdict, as_text, judge
-from builder.host.records import HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
+from builder.host.records import Host, HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
+from builder.host.rules import judge
+from builder.host.verdict import NO, UNKNOWN, YES, HostVerdict, as_text
 from builder.model.contract import HostContract
 
 A100 = gpu("NVIDIA A100-SXM4-40GB", 80)

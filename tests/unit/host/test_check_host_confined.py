@@ -10,10 +10,11 @@ import pytest
 from host_samples import MPICH, NO_GPUS, OPENMPI, contract, cuda, host, known, recorded
 from test_this_host import Machine
 
-from builder.host import NO, UNKNOWN, YES, Host, as_json, as_text, judge
 from builder.host.doctor import SystemRoots
 from builder.host.programs import allows_clone3, has_profile, restricted_namespaces
-from builder.host.records import HostGpus, HostRuntime, HostSlurm
+from builder.host.records import Host, HostGpus, HostRuntime, HostSlurm
+from builder.host.rules import judge
+from builder.host.verdict import NO, UNKNOWN, YES, as_json, as_text
 
 DEBIAN_13 = contract(glibc="2.41")
 

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 from host_samples import CRAY_MPICH, DEBIANS_MPICH, MPICH, OPENMPI, contract, host, known, recorded
 
-from builder.host import NO, UNKNOWN, YES, Host, RuleAnswer, judge
-from builder.host.records import HostMpi, HostSlurm
+from builder.host.records import Host, HostMpi, HostSlurm
+from builder.host.rules import judge
+from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer
 from builder.model.contract import NeededMpi
 
 CRAY = recorded("cray-ex")
