@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 
-from builder.system.compression import DAMAGED, stream_inflater
+from builder.system.compression import DAMAGED, StreamInflater
 from builder.system.web import innermost
 from builder.verify.rehearse.index import OutOfReach
 
@@ -101,7 +101,7 @@ def _inflater(data: bytes) -> _Inflater | None:
     if data.startswith(_XZ):
         return lzma.LZMADecompressor(memlimit=_LARGEST_DICTIONARY)
     if data.startswith((_GZIP, _ZSTD)):
-        return stream_inflater(zstd=data.startswith(_ZSTD))
+        return StreamInflater(zstd=data.startswith(_ZSTD))
     return None
 
 
