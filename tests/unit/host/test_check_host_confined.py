@@ -11,7 +11,8 @@ from host_samples import MPICH, NO_GPUS, OPENMPI, contract, cuda, host, known, r
 from test_this_host import Machine
 
 from builder.host.doctor import SystemRoots
-from builder.host.programs import allows_clone3, has_profile, restricted_namespaces
+from builder.host.doctor.machine import restricted_namespaces
+from builder.host.programs import allows_clone3, has_profile
 from builder.host.records import Host, HostGpus, HostRuntime, HostSlurm
 from builder.host.rules import judge
 from builder.host.verdict import NO, UNKNOWN, YES, as_json, as_text
