@@ -25,7 +25,7 @@ from typing import Any
 
 import elf
 
-from builder.artifacts.flatten import Node, flattened
+from builder.artifacts.flatten import TreeNode, flattened
 from builder.artifacts.oci import read_layout
 from builder.artifacts.repack import unpack
 from builder.build.workspace import FILES
@@ -80,14 +80,14 @@ def configured(log: str) -> Iterator[str]:
     return (line for some in steps.values() for line in some)
 
 
-def interfaces(nodes: dict[str, Node], under: str) -> Iterator[str]:
+def interfaces(nodes: dict[str, TreeNode], under: str) -> Iterator[str]:
     """The symbols and needs of all programs and libraries below a folder."""
     for path, node in nodes.items():
         if path.startswith(f"{under}/") and node.is_file and elf.is_elf(data := node.read()):
             yield from (f"/{path}: {line}" for line in elf.interface(data))
 
 
-def differing(ours: dict[str, Node], theirs: dict[str, Node]) -> dict[str, str]:
+def differing(ours: dict[str, TreeNode], theirs: dict[str, TreeNode]) -> dict[str, str]:
     """The paths that differ in kind, mode, target or content, and how."""
     found = {}
     for path in sorted(ours.keys() | theirs.keys()):
@@ -103,7 +103,7 @@ def differing(ours: dict[str, Node], theirs: dict[str, Node]) -> dict[str, str]:
     return found
 
 
-def _shape(node: Node) -> tuple[object, ...]:
+def _shape(node: TreeNode) -> tuple[object, ...]:
     member = node.member
     links = member.linkname if member.issym() else ""
     return node.is_file, member.issym(), member.isdir(), member.mode, links

@@ -24,7 +24,7 @@ from pathlib import Path
 from timing import interleaved, report, seconds
 
 from builder.artifacts import flatten, oci, tars
-from builder.artifacts.repack import Plain, repack, unpack
+from builder.artifacts.repack import PlainLayout, repack, unpack
 from builder.build.engines import Tools, apptainer, charliecloud
 from builder.model import EPOCH
 from builder.system.home import Home
@@ -58,18 +58,18 @@ class Bench:
         shutil.copy(folder / manifest, folder / "manifest.json")
         return folder
 
-    def repacked(self) -> Plain:
+    def repacked(self) -> PlainLayout:
         """The OCI layout, and the plain one."""
         target, plain = self.folder / "image.oci", self.folder / "plain.oci"
         return repack(self.exported(), target, plain=plain, epoch=EPOCH)
 
-    def tarball(self, plain: Plain) -> None:
+    def tarball(self, plain: PlainLayout) -> None:
         """Our Charliecloud tarball."""
         nodes = flatten.flattened(plain.layout)
         packed = oci.read_layout(self.folder / "image.oci")
         charliecloud.pack(plain, nodes, packed, self.folder / "image.tar.gz")
 
-    def sif(self, plain: Plain) -> None:
+    def sif(self, plain: PlainLayout) -> None:
         """Our SIF."""
         apptainer.pack(
             plain.layout.path,
@@ -126,7 +126,7 @@ def built() -> Path:
     return layout
 
 
-def prepare(bench: Bench) -> Plain:
+def prepare(bench: Bench) -> PlainLayout:
     """What the contenders start from: ours from plain layers, ch-convert from a folder."""
     plain = bench.repacked()
     bench.tarball(plain)

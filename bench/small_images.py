@@ -32,7 +32,7 @@ from builder.artifacts.oci import (
     read_layout,
     start_layout,
 )
-from builder.artifacts.repack import Plain, unpack
+from builder.artifacts.repack import PlainLayout, unpack
 from builder.build.engines import Tools, apptainer, charliecloud
 from builder.build.packing import file_digest
 from builder.build.workspace import FILES
@@ -150,7 +150,7 @@ def base_of(image: Path, work: Path) -> Base:
     return Base(arch=arch, blob=blob, layer=layer, things=things)
 
 
-def _wanted(nodes: Mapping[str, flatten.Node]) -> set[str]:
+def _wanted(nodes: Mapping[str, flatten.TreeNode]) -> set[str]:
     """The paths to be kept: links are followed, libraries found by their names in programs."""
     by_name = {
         path.rpartition("/")[2]: path
@@ -187,7 +187,7 @@ def _normal(path: str) -> str:
     return "/".join(parts)
 
 
-def _thing(node: flatten.Node) -> Node:
+def _thing(node: flatten.TreeNode) -> Node:
     member = node.member
     return Node(
         kind=tarfile.REGTYPE if node.is_file else member.type,
@@ -296,7 +296,7 @@ class Maker:
         folder = self.out / small.identifier
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        layouts: dict[str, Plain] = {}
+        layouts: dict[str, PlainLayout] = {}
         for name in FORMATS:
             layout = self._layout(small, name, folder)
             key = layout.digest
@@ -339,7 +339,9 @@ class Maker:
         finish_layout(place, config, [base.layer, layer])
         return read_layout(place)
 
-    def _pack(self, small: Small, name: str, layout: Layout, plain: Plain, folder: Path) -> None:
+    def _pack(
+        self, small: Small, name: str, layout: Layout, plain: PlainLayout, folder: Path
+    ) -> None:
         target = folder / FILES[name]
         if name == "charliecloud":
             charliecloud.pack(plain, flatten.flattened(plain.layout), layout, target)

@@ -1,4 +1,4 @@
-"""What is built, as files: OCI layouts, flattened trees, digests, the bill of materials.
+"""Built images as files: OCI layouts, flattened trees, digests, the bill of materials.
 
 Pure Python over the formats themselves: no engine is needed to read or compare an artifact.
 """

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tree import Entry, clean, entry_of_file, entry_of_special, hashed
+from builder.artifacts.tree import TreeEntry, clean, entry_of_file, entry_of_special, hashed
 from builder.model.digests import sha256_of
 from builder.model.errors import StepFailed
 
@@ -28,7 +28,7 @@ _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class TreeNode:
     """One path of the flattened tree. A regular file's content lies in `source` at `offset`.
 
     Nodes with the same source and offset are hard links to each other. Without a source, the
@@ -78,24 +78,24 @@ class _Window(io.RawIOBase):
         return data
 
 
-def flattened(layout: Layout) -> dict[str, Node]:
+def flattened(layout: Layout) -> dict[str, TreeNode]:
     """Return the nodes of an image by path, sorted; its layers are plain tars that stay in place.
 
     Layers are not checked against their digests here: `unpack` and `repack` made them.
     """
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, TreeNode] = {}
     for blob in layout.layers:
         lay(blob, nodes)
     return dict(sorted(nodes.items()))
 
 
-def lay(blob: Path, nodes: dict[str, Node]) -> None:
+def lay(blob: Path, nodes: dict[str, TreeNode]) -> None:
     """Lay a layer, a plain tar, over the nodes of those below it."""
     with tarfile.open(blob, mode="r:") as archive:
         _lay((_placed(blob, member) for member in archive), nodes)
 
 
-def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
+def entries(nodes: Mapping[str, TreeNode]) -> Iterator[TreeEntry]:
     """Yield the nodes as entries of the tree digest; hard links are hashed once."""
     known: dict[tuple[Path, int], str] = {}
     for path, node in nodes.items():
@@ -112,21 +112,23 @@ def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
         yield entry_of_file(node.member, path, content)
 
 
-def entries_of_layout(layout: Layout, retained: dict[str, bytes] | None = None) -> Iterator[Entry]:
+def entries_of_layout(
+    layout: Layout, retained: dict[str, bytes] | None = None
+) -> Iterator[TreeEntry]:
     """Return the entries of an image, read once from its blobs, each checked against its digests.
 
     `retained` is given the contents of the files that describe an image (`tree.describes`).
     """
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, TreeNode] = {}
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=False):
         with opened_layer(blob, diff_id) as stream:
             _lay(_hashed(stream, retained), nodes)
     return entries(nodes)
 
 
-def _placed(layer: Path, member: tarfile.TarInfo) -> Node:
+def _placed(layer: Path, member: tarfile.TarInfo) -> TreeNode:
     """Return a member of a plain tar; a file knows where its content lies."""
-    return Node(
+    return TreeNode(
         path=clean(member.name),
         member=member,
         source=layer if member.isreg() else None,
@@ -135,19 +137,19 @@ def _placed(layer: Path, member: tarfile.TarInfo) -> Node:
     )
 
 
-def _hashed(stream: IO[bytes], retained: dict[str, bytes] | None) -> Iterator[Node]:
+def _hashed(stream: IO[bytes], retained: dict[str, bytes] | None) -> Iterator[TreeNode]:
     """Yield the members of a tar that is read once; files know their SHA-256."""
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
             path = clean(member.name)
             data = archive.extractfile(member) if member.isreg() else None
             content = hashed(data, path, member.size, retained) if data else ""
-            yield Node(path=path, member=member, size=member.size, content=content)
+            yield TreeNode(path=path, member=member, size=member.size, content=content)
 
 
-def _lay(layer: Iterable[Node], nodes: dict[str, Node]) -> None:
+def _lay(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
     """Lay one layer over the nodes of those below it."""
-    upper: dict[str, Node] = {}
+    upper: dict[str, TreeNode] = {}
     for node in layer:
         folder, name = posixpath.split(node.path)
         if name == OPAQUE:
@@ -163,7 +165,9 @@ def _lay(layer: Iterable[Node], nodes: dict[str, Node]) -> None:
         nodes[path] = node
 
 
-def _linked(link: Node, upper: Mapping[str, Node], lower: Mapping[str, Node]) -> Node:
+def _linked(
+    link: TreeNode, upper: Mapping[str, TreeNode], lower: Mapping[str, TreeNode]
+) -> TreeNode:
     """Return the node of this layer, or of one below, that a hard link names; with its path."""
     target = clean(link.member.linkname)
     node = upper.get(target) or lower.get(target)
@@ -172,7 +176,7 @@ def _linked(link: Node, upper: Mapping[str, Node], lower: Mapping[str, Node]) ->
     return dataclasses.replace(node, path=link.path)
 
 
-def _remove(nodes: dict[str, Node], path: str, *, itself: bool) -> None:
+def _remove(nodes: dict[str, TreeNode], path: str, *, itself: bool) -> None:
     below = f"{path}/" if path else ""
     for known in [one for one in nodes if one.startswith(below) or (itself and one == path)]:
         del nodes[known]

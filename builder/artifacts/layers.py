@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.flatten import OPAQUE, WHITEOUT, Node
+from builder.artifacts.flatten import OPAQUE, WHITEOUT, TreeNode
 from builder.artifacts.tars import as_headers, attributes_of
 from builder.artifacts.tree import clean
 from builder.model import EPOCH
@@ -79,7 +79,7 @@ class Change:
     """A member of a layer as it is written. `node` has a file's content, unless `data` is that."""
 
     member: tarfile.TarInfo
-    node: Node | None = None
+    node: TreeNode | None = None
     data: bytes | None = None
 
     @contextlib.contextmanager
@@ -94,7 +94,7 @@ class Change:
 
 
 def changes_of(
-    layer: Path, below: Mapping[str, Node], *, epoch: int, lowest: bool
+    layer: Path, below: Mapping[str, TreeNode], *, epoch: int, lowest: bool
 ) -> Iterator[Change]:
     """Yield the members of a layer in order: folders first, and in them what the layer removes.
 
@@ -149,7 +149,7 @@ def _settled(
     member: tarfile.TarInfo,
     path: str,
     members: Mapping[str, tarfile.TarInfo],
-    below: Mapping[str, Node],
+    below: Mapping[str, TreeNode],
     epoch: int,
 ) -> Change:
     member = _target(member, members)
@@ -162,7 +162,9 @@ def _settled(
     new = settled(member, path, epoch)
     if not member.isreg():
         return Change(member=new)
-    node = Node(path=path, member=member, source=layer, offset=member.offset_data, size=member.size)
+    node = TreeNode(
+        path=path, member=member, source=layer, offset=member.offset_data, size=member.size
+    )
     if not is_rewritten(path):
         return Change(member=new, node=node)
     data = rewritten(path, node.read(), epoch)
@@ -180,7 +182,7 @@ def _target(member: tarfile.TarInfo, members: Mapping[str, tarfile.TarInfo]) -> 
 
 
 def _topmost_removed(
-    upper: Mapping[str, Change], below: Mapping[str, Node], gone: set[str], emptied: set[str]
+    upper: Mapping[str, Change], below: Mapping[str, TreeNode], gone: set[str], emptied: set[str]
 ) -> Iterator[str]:
     """Yield the paths of the lower tree that a layer removes from folders which stay."""
     files = {path for path, change in upper.items() if not change.member.isdir()}
@@ -197,7 +199,7 @@ def _topmost_removed(
             yield path
 
 
-def _is_same(change: Change, node: Node, epoch: int) -> bool:
+def _is_same(change: Change, node: TreeNode, epoch: int) -> bool:
     """Return whether a path is what it was."""
     if _header(change.member) != _header(settled(node.member, change.member.name, epoch)):
         return False

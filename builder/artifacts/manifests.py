@@ -23,7 +23,7 @@ from builder.model.manifest import (
 from builder.system.files import read_regular, write_atomically
 
 if TYPE_CHECKING:
-    from builder.artifacts.flatten import Node
+    from builder.artifacts.flatten import TreeNode
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -120,7 +120,7 @@ FOLDER = "opt/build-images/"
 PROGRAMS = f"{FOLDER}bin/"
 
 
-def programs_in(nodes: Mapping[str, Node]) -> dict[str, str]:
+def programs_in(nodes: Mapping[str, TreeNode]) -> dict[str, str]:
     """Return the digests of the checks' programs in an image, named as if the spec had them."""
     return {
         path.replace(FOLDER, "files/", 1): digest_of(node.read())

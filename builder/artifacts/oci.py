@@ -19,8 +19,7 @@ from builder.artifacts.tars import Gzip, PartPlace, threads
 from builder.model.digests import HashedReader, digest_of
 from builder.model.errors import StepFailed
 from builder.model.exact_json import member, parsed, part
-from builder.system.compression import MAGIC as ZSTD_MAGIC
-from builder.system.compression import stream_inflater
+from builder.system.compression import ZSTD_MAGIC, StreamInflater
 from builder.system.files import read_regular
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -157,7 +156,7 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, blob: Path, file: HashedReader) -> None:
         super().__init__()
         self._file, self._ready = file, bytearray()
-        self._inflater = stream_inflater(zstd=packing_of(blob) == ZSTD_LAYER)
+        self._inflater = StreamInflater(zstd=packing_of(blob) == ZSTD_LAYER)
 
     def readable(self) -> bool:
         return True
@@ -324,10 +323,10 @@ def _wrong_blobs(
     path: Path, descriptor: Mapping[str, object], manifest: Mapping[str, object]
 ) -> Iterator[str]:
     config, layers = member(manifest, "config"), member(manifest, "layers")
-    for one in [descriptor, config, *layers]:
-        size = blob_path(path, str(one["digest"])).stat().st_size
-        if one["size"] != size:
-            yield f"the blob {one['digest']} has {size} bytes, and {one['size']} are said"
+    for blob in [descriptor, config, *layers]:
+        size = blob_path(path, str(blob["digest"])).stat().st_size
+        if blob["size"] != size:
+            yield f"the blob {blob['digest']} has {size} bytes, and {blob['size']} are said"
     kind = manifest.get("mediaType", MANIFEST)
     if kind != MANIFEST or manifest["schemaVersion"] != 2:  # noqa: PLR2004
         yield f"its manifest is a {kind}, expected {MANIFEST}"

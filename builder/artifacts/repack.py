@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from builder.artifacts.flatten import Node, lay
+from builder.artifacts.flatten import TreeNode, lay
 from builder.artifacts.layers import changes_of
 from builder.artifacts.manifests import size_of
 from builder.artifacts.oci import (
@@ -54,7 +54,7 @@ _CONTAINER = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plain:
+class PlainLayout:
     """A layout whose layers are plain tars.
 
     `parts` has large files by the blob and the offset of their content in `layout`: the digest of
@@ -73,7 +73,7 @@ def repack(
     epoch: int,
     shared: SharedLayers | None = None,
     notes: Mapping[str, str] = _NO_NOTES,
-) -> Plain:
+) -> PlainLayout:
     """Write the OCI layout `target`, and beside it `plain`, with layers that are not compressed.
 
     `exported` is a folder as containers-transports(5) has it for `dir:`, and is used up. No time
@@ -84,7 +84,7 @@ def repack(
     for folder in (target, plain):
         start_layout(folder)
     layers: list[LayerBlob] = []
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, TreeNode] = {}
     key = hashlib.sha256(str(epoch).encode()).hexdigest()  # of all that a layer is made of
     with threads() as pool:
         for number, source in enumerate(sources):
@@ -111,22 +111,22 @@ def repack(
         for layer in layers
         for offset, places in layer.places.items()
     }
-    return Plain(layout=read_layout(plain), parts=parts)
+    return PlainLayout(layout=read_layout(plain), parts=parts)
 
 
-def unpack(layout: Layout, plain: Path) -> Plain:
+def unpack(layout: Layout, plain: Path) -> PlainLayout:
     """Return the plain layout of an image that was packed before; made if it is not complete."""
     with contextlib.suppress(StepFailed):
         existing = read_layout(plain)
         if existing.config == layout.config:
-            return Plain(layout=existing)
+            return PlainLayout(layout=existing)
     start_layout(plain)
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=True):
         with opened_layer(blob, diff_id) as source, (plain / "layer").open("wb") as sink:
             shutil.copyfileobj(source, sink, _CHUNK)
         (plain / "layer").rename(blob_path(plain, diff_id))
     finish_layout(plain, layout.config, _plain_layers(plain, layout.diff_ids))
-    return Plain(layout=read_layout(plain))
+    return PlainLayout(layout=read_layout(plain))
 
 
 def _plain_layers(plain: Path, diff_ids: Sequence[str]) -> list[LayerBlob]:
@@ -152,7 +152,7 @@ def _file_name(descriptor: Mapping[str, object]) -> str:
 
 def _write_layer(
     blob: Path,
-    below: Mapping[str, Node],
+    below: Mapping[str, TreeNode],
     target: Path,
     plain: Path,
     pool: ThreadPoolExecutor,

@@ -53,10 +53,10 @@ def json_objects(path: Path) -> dict[str, bytes]:
     """Return the JSON objects by name: `oci-config.json`, `inspect-metadata.json` have labels."""
     contents = {}
     with path.open("rb") as file:
-        for one in _objects(file, path):
-            if one.kind == JSON and one.size <= _LARGEST:
-                file.seek(one.offset)
-                contents[one.name] = file.read(one.size)
+        for entry in _objects(file, path):
+            if entry.kind == JSON and entry.size <= _LARGEST:
+                file.seek(entry.offset)
+                contents[entry.name] = file.read(entry.size)
     return contents
 
 
@@ -118,7 +118,7 @@ def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
     table = file.read(number * _DESCRIPTOR.size)
     if len(table) < number * _DESCRIPTOR.size:
         raise StepFailed(f"{path}: not a whole SIF: it ends within its table of objects")
-    for one in _DESCRIPTOR.iter_unpack(table):
-        if one[1]:
-            name = one[12].rstrip(b"\0").decode(errors="replace")
-            yield SifObject(kind=one[0], name=name, offset=one[5], size=one[6], extra=one[13])
+    for row in _DESCRIPTOR.iter_unpack(table):
+        if row[1]:
+            name = row[12].rstrip(b"\0").decode(errors="replace")
+            yield SifObject(kind=row[0], name=name, offset=row[5], size=row[6], extra=row[13])

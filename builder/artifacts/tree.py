@@ -56,7 +56,7 @@ _text = json.encoder.encode_basestring_ascii  # a string as JSON
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class TreeEntry:
     """One path of a root file system. `mode` holds the permission bits, setuid's among them.
 
     `owner` is `UID:GID` and what only root may give besides; it has no part in the digest, nor in
@@ -102,12 +102,14 @@ def hashed(data: IO[bytes], path: str, size: int, retained: dict[str, bytes] | N
     return hashlib.sha256(retained[path]).hexdigest()
 
 
-def entries_of_tar(stream: IO[bytes], retained: dict[str, bytes] | None = None) -> Iterator[Entry]:
+def entries_of_tar(
+    stream: IO[bytes], retained: dict[str, bytes] | None = None
+) -> Iterator[TreeEntry]:
     """Yield the entries of a tar of a root file system, read once from start to end.
 
     `retained` is given the contents of the files that describe an image (`describes`).
     """
-    seen: dict[str, Entry] = {}
+    seen: dict[str, TreeEntry] = {}
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             path = clean(member.name)
@@ -123,9 +125,9 @@ def _entry(
     archive: tarfile.TarFile,
     member: tarfile.TarInfo,
     path: str,
-    seen: Mapping[str, Entry],
+    seen: Mapping[str, TreeEntry],
     retained: dict[str, bytes] | None,
-) -> Entry:
+) -> TreeEntry:
     if member.islnk():
         target = clean(member.linkname)
         if target not in seen:
@@ -137,9 +139,9 @@ def _entry(
     return entry_of_file(member, path, hashed(data, path, member.size, retained))
 
 
-def entry_of_file(member: tarfile.TarInfo, path: str, content: str) -> Entry:
+def entry_of_file(member: tarfile.TarInfo, path: str, content: str) -> TreeEntry:
     """Return the entry of a regular file, whose content has a SHA-256."""
-    return Entry(
+    return TreeEntry(
         path=path,
         kind="file",
         mode=stat.S_IMODE(member.mode),
@@ -150,18 +152,18 @@ def entry_of_file(member: tarfile.TarInfo, path: str, content: str) -> Entry:
     )
 
 
-def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
+def entry_of_special(member: tarfile.TarInfo, path: str) -> TreeEntry:
     """Return the entry of anything but a regular file. A link's own mode means nothing on Linux."""
     owner = owner_of(member)
     if member.issym():
-        return Entry(path=path, kind="link", mode=0o777, target=member.linkname, owner=owner)
+        return TreeEntry(path=path, kind="link", mode=0o777, target=member.linkname, owner=owner)
     kinds = {
         tarfile.DIRTYPE: "directory",
         tarfile.CHRTYPE: "character device",
         tarfile.BLKTYPE: "block device",
         tarfile.FIFOTYPE: "pipe",
     }
-    return Entry(
+    return TreeEntry(
         path=path,
         kind=kinds.get(member.type, "other"),
         mode=stat.S_IMODE(member.mode),
@@ -170,13 +172,13 @@ def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
     )
 
 
-def comparable(entries: Iterable[Entry]) -> dict[str, Entry]:
+def comparable(entries: Iterable[TreeEntry]) -> dict[str, TreeEntry]:
     """Return the entries that count, by path, sorted."""
     counted = {entry.path: entry for entry in entries if not is_allowed(entry.path)}
     return dict(sorted(counted.items()))
 
 
-def tree_digest(entries: Mapping[str, Entry]) -> str:
+def tree_digest(entries: Mapping[str, TreeEntry]) -> str:
     """Return the digest over comparable entries, as `sha256:…`."""
     digest = hashlib.sha256()
     for entry in entries.values():
@@ -191,7 +193,7 @@ def line_of(path: str, kind: str, mode: int, size: int, *more: str) -> bytes:
     return f"[{_text(path)},{_text(kind)},{mode:d},{size:d},{texts}]\n".encode()
 
 
-def differences(first: Mapping[str, Entry], second: Mapping[str, Entry]) -> list[str]:
+def differences(first: Mapping[str, TreeEntry], second: Mapping[str, TreeEntry]) -> list[str]:
     """Return the differences of two trees, one line a path."""
     return [
         f"/{path}: {_difference(first.get(path), second.get(path))}"
@@ -200,12 +202,12 @@ def differences(first: Mapping[str, Entry], second: Mapping[str, Entry]) -> list
     ]
 
 
-def keeps_owners(entries: Mapping[str, Entry]) -> bool:
+def keeps_owners(entries: Mapping[str, TreeEntry]) -> bool:
     """Return whether a tree has several owners: one that an ordinary user packed has one."""
     return len({entry.owner for entry in entries.values()}) > 1
 
 
-def owner_differences(first: Mapping[str, Entry], second: Mapping[str, Entry]) -> list[str]:
+def owner_differences(first: Mapping[str, TreeEntry], second: Mapping[str, TreeEntry]) -> list[str]:
     """Return the paths of two trees whose owners differ, one line each."""
     return [
         f"/{path}: owner {entry.owner}, not {second[path].owner}"
@@ -214,7 +216,7 @@ def owner_differences(first: Mapping[str, Entry], second: Mapping[str, Entry]) -
     ]
 
 
-def _difference(first: Entry | None, second: Entry | None) -> str:
+def _difference(first: TreeEntry | None, second: TreeEntry | None) -> str:
     if first is None or second is None:
         return f"only in the {'second' if first is None else 'first'}"
     if first.kind != second.kind:

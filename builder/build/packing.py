@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.artifacts import flatten, oci, sbom
 from builder.artifacts.manifests import programs_in
-from builder.artifacts.repack import Plain, repack, unpack
+from builder.artifacts.repack import PlainLayout, repack, unpack
 from builder.build.base_store import StoredBase
 from builder.build.engines import apptainer, charliecloud
 from builder.build.run import Run, Timer, build_dockerfile
@@ -41,12 +41,12 @@ class ImagePacker:
     logs: tuple[Path, ...] = ()
     sources: tuple[LockedSource, ...] = ()
 
-    def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, Plain | None]:
+    def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, PlainLayout | None]:
         """The OCI layout, built first, and its plain form if it was made now.
 
         `bases` are those that the engine is given to start from.
         """
-        plain: Plain | None = None
+        plain: PlainLayout | None = None
 
         def make(target: Path) -> str:
             nonlocal plain
@@ -61,7 +61,7 @@ class ImagePacker:
             raise StepFailed(f"{name}: the image that was built is for {built}, not {arch}")
         return artifact, plain
 
-    def artifacts(self, packed: Artifact, plain: Plain | None) -> dict[str, Artifact]:
+    def artifacts(self, packed: Artifact, plain: PlainLayout | None) -> dict[str, Artifact]:
         """The artifacts by format, in the run's order, packed from the OCI layout.
 
         The SIF takes one core where it unpacks, so the tarball is written at the same time.
@@ -88,7 +88,7 @@ class ImagePacker:
     def _tell(self, text: str) -> None:
         self.run.progress.step(self.image.identifier, text)
 
-    def _built(self, bases: Sequence[StoredBase], target: Path) -> Plain:
+    def _built(self, bases: Sequence[StoredBase], target: Path) -> PlainLayout:
         """Build the image and write its layout; return the plain form."""
         engine, log, run = self.run.engine, self.work.log, self.run
         exported = self.work.path / "exported"
@@ -113,7 +113,7 @@ class ImagePacker:
                 notes=_base_digest(self.image, bases),
             )
 
-    def _bill(self, layout: oci.Layout, nodes: Mapping[str, flatten.Node]) -> object:
+    def _bill(self, layout: oci.Layout, nodes: Mapping[str, flatten.TreeNode]) -> object:
         return sbom.bill_of_materials(
             nodes,
             identifier=self.image.identifier,
@@ -123,7 +123,7 @@ class ImagePacker:
             built_from=self.sources,
         )
 
-    def _sif(self, plain: Plain) -> Artifact:
+    def _sif(self, plain: PlainLayout) -> Artifact:
         def make(target: Path) -> str:
             apptainer.pack(
                 plain.layout.path,

@@ -15,19 +15,11 @@ from builder.cli.options import (
     distinct,
     find_image,
 )
-from builder.host import (
-    NO,
-    RUNTIME_NAMES,
-    UNKNOWN,
-    YES,
-    Host,
-    as_json,
-    as_record,
-    as_text,
-    judge,
-    read_record,
-    this_host,
-)
+from builder.host.local_host import this_host
+from builder.host.records import Host, as_record, read_record
+from builder.host.rules import judge
+from builder.host.runtimes import RUNTIME_NAMES
+from builder.host.verdict import NO, UNKNOWN, YES, as_json, as_text
 from builder.load.facts import known_facts
 from builder.model.contract import FILE
 from builder.model.errors import BadInput, MissingPrerequisite, Refused

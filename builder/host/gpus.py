@@ -16,7 +16,7 @@ from builder.facts.cuda import (
     last_branch,
 )
 from builder.host.records import NONE, HostGpu, dotted_capability
-from builder.host.verdict import NO, UNKNOWN, YES, Answer, Case, no, unknown, yes
+from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase, no, unknown, yes
 from builder.model.contract import NeededCuda
 from builder.model.versions import version_order
 
@@ -25,7 +25,7 @@ _HAND_OVER = "in a virtual machine or container, hand the GPU over to it"
 _LOAD = f"load it (modprobe nvidia); {_HAND_OVER}"
 
 
-def driver(case: Case) -> Answer | None:
+def driver(case: RuleCase) -> RuleAnswer | None:
     """The driver must be new enough for the image's CUDA."""
     cuda, gpu = case.contract.cuda, case.host.gpu
     if cuda is None:
@@ -49,7 +49,7 @@ def driver(case: Case) -> Answer | None:
     )
 
 
-def _no_driver(case: Case, needs: str) -> Answer:
+def _no_driver(case: RuleCase, needs: str) -> RuleAnswer:
     gpu, others = case.host.gpu, " and ".join(case.host.gpu.others or ())
     if gpu.fault:
         fix = "restart the host, or unload and load the driver's modules, after an update of it"
@@ -60,14 +60,14 @@ def _no_driver(case: Case, needs: str) -> Answer:
     if gpu.on_bus:
         reason = f"no driver is loaded, and {gpu.on_bus} GPUs are on the PCI bus; {needs}"
         return no(reason, f"install NVIDIA's driver, or {_LOAD}")
-    fix = "a host with a GPU of NVIDIA's; programs of the image that use none run all the same"
+    fix = "a host with an NVIDIA GPU; programs that use no GPU run anyway"
     if others:
         fix += f"; for GPUs of {others} take an image that is built for them"
     has = f", and the host's GPUs are of {others}" if others else ""
-    return no(f"no driver of NVIDIA's is loaded{has}; {needs}", fix)
+    return no(f"NVIDIA's driver is not loaded{has}; {needs}", fix)
 
 
-def _too_old(case: Case, cuda: NeededCuda, version: str) -> Answer:
+def _too_old(case: RuleCase, cuda: NeededCuda, version: str) -> RuleAnswer:
     reason = (
         f"{version} is older than {cuda.driver}, the least that runs CUDA {cuda.version}: every "
         "call fails with cudaErrorInsufficientDriver (35)"
@@ -99,7 +99,7 @@ def _too_old(case: Case, cuda: NeededCuda, version: str) -> Answer:
     return unknown(reason, fix)
 
 
-def _older_cuda(case: Case, driver_version: str) -> str:
+def _older_cuda(case: RuleCase, driver_version: str) -> str:
     """Return the newest CUDA that a driver runs, as something to take; empty if there is none."""
     capabilities = [capability_in(gpu) for gpu in case.host.gpu.devices or ()]
     fitting = [
@@ -115,7 +115,7 @@ def _older_cuda(case: Case, driver_version: str) -> str:
     return text if newest else ""
 
 
-def _runs(case: Case, release: CudaRelease, driver_version: str | None) -> bool:
+def _runs(case: RuleCase, release: CudaRelease, driver_version: str | None) -> bool:
     """Return whether a driver runs a release; one that is not known may."""
     return (
         bool(release.driver)
@@ -137,7 +137,7 @@ def _has_code(release: CudaRelease, capability: int | None) -> bool:
     return capability is None or not codes or code_for(capability, codes) is not None
 
 
-def devices(case: Case) -> Answer | None:
+def devices(case: RuleCase) -> RuleAnswer | None:
     """There must be GPUs, and in MIG mode instances of them."""
     gpu = case.host.gpu
     if case.contract.cuda is None or case.is_foreign:
@@ -150,7 +150,7 @@ def devices(case: Case) -> Answer | None:
         # A driver is loaded only if a GPU is on the bus.
         way = f"or {_LOAD}" if gpu.driver == NONE and gpu.on_bus else _HAND_OVER
         reason = f"the driver shows no GPU{on_bus}: cudaErrorNoDevice (100)"
-        return no(reason, f"a host with a GPU of NVIDIA's; {way}")
+        return no(reason, f"a host with an NVIDIA GPU; {way}")
     # At least one must be visible: those in MIG mode only by their instances.
     visible = [_is_visible(device) for device in gpu.devices]
     hidden = _listed(number for number, one in enumerate(visible) if one is False)
@@ -183,7 +183,7 @@ def capability_in(gpu: HostGpu) -> int | None:
     return gpu.capability if gpu.capability is not None else capability_of(gpu.model)
 
 
-def capabilities(case: Case) -> Answer | None:
+def capabilities(case: RuleCase) -> RuleAnswer | None:
     """The image must hold code for each GPU, or PTX that the driver compiles for it."""
     cuda, gpus = case.contract.cuda, case.host.gpu.devices
     if cuda is None or case.is_foreign or not gpus:
@@ -199,14 +199,14 @@ def capabilities(case: Case) -> Answer | None:
     # CUDA's own order is the fastest first, and not that of the driver's list
     variables = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(map(str, good))}"
     for answer in (NO, UNKNOWN):
-        for one in answers.values():
-            if one.answer == answer:
-                fix = f"show the image the others alone ({variables}); or {one.fix}"
-                return replace(one, fix=fix) if good else one
+        failing = next((one for one in answers.values() if one.answer == answer), None)
+        if failing:
+            fix = f"show the image the others alone ({variables}); or {failing.fix}"
+            return replace(failing, fix=fix) if good else failing
     return yes("; ".join(one.reason for one in answers.values()))
 
 
-def _capability(case: Case, cuda: NeededCuda, capability: int | None, name: str) -> Answer:
+def _capability(case: RuleCase, cuda: NeededCuda, capability: int | None, name: str) -> RuleAnswer:
     if capability is None:
         reason = f"the compute capability of {name} is not known"
         return unknown(reason, "record it: nvidia-smi --query-gpu=compute_cap --format=csv")
@@ -223,7 +223,7 @@ def _capability(case: Case, cuda: NeededCuda, capability: int | None, name: str)
     return _by_ptx(case, cuda, capability, title)
 
 
-def _by_ptx(case: Case, cuda: NeededCuda, capability: int, title: str) -> Answer:
+def _by_ptx(case: RuleCase, cuda: NeededCuda, capability: int, title: str) -> RuleAnswer:
     codes = ", ".join(dotted_capability(int(one)) for one in cuda.capabilities)
     holds, installed = f"the image holds code for {codes}", case.host.gpu.driver
     with_code = _with_code_for(case, capability)
@@ -243,7 +243,7 @@ def _by_ptx(case: Case, cuda: NeededCuda, capability: int, title: str) -> Answer
     return yes(f"{title}: {ptx}, which the driver compiles when a program first starts")
 
 
-def _with_code_for(case: Case, capability: int) -> str:
+def _with_code_for(case: RuleCase, capability: int) -> str:
     """Return which CUDA releases have code for a GPU, and run on the host's driver."""
     fitting = [
         version

@@ -14,8 +14,8 @@ from builder.host.verdict import (
     IN_CONTAINER,
     LAUNCHERS,
     NO,
-    Answer,
-    Case,
+    RuleAnswer,
+    RuleCase,
     any_of,
     named,
     no,
@@ -25,13 +25,13 @@ from builder.host.verdict import (
 from builder.model.contract import NeededMpi
 from builder.model.versions import version_order
 
-_SINGLETONS = 'each rank would be "rank 0 of 1", and no error told'
+_SINGLETONS = 'each rank would be "rank 0 of 1", without an error'
 _TRY = "start 2 ranks of the image's check mpi so: it fails unless each finds the other"
 _ALONE = "start it with the image's own launcher in one container (in-container)"
 _BIND_FIX = "bind the host's MPI in (bind)"
 
 
-def launched_by(case: Case, names: tuple[str, ...]) -> tuple[Answer, ...]:
+def launched_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]:
     """Return the answer for each of the ways named, or for all that an image has if none is."""
     mpi = case.contract.mpi
     if mpi is None:
@@ -44,7 +44,7 @@ def launched_by(case: Case, names: tuple[str, ...]) -> tuple[Answer, ...]:
     return tuple(named(name, ways[name](case, mpi)) for name in names or LAUNCHERS)
 
 
-def _in_container(_: Case, mpi: NeededMpi) -> Answer:
+def _in_container(_: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     title = _title(mpi)
     if mpi.route == "host":
         reason = f"the image holds no MPI: {title} is to be bound in from the host"
@@ -52,7 +52,7 @@ def _in_container(_: Case, mpi: NeededMpi) -> Answer:
     return yes(f"{title} is in the image, with its launcher: on one node")
 
 
-def _hybrid(case: Case, mpi: NeededMpi) -> Answer:
+def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     """One of the host's launchers has to do."""
     if mpi.route == "host":
         reason = "the image holds no MPI that the host's launcher could start"
@@ -69,17 +69,16 @@ def _hybrid(case: Case, mpi: NeededMpi) -> Answer:
     return replace(deciding[0], reason=reason, fix="; or ".join(fixes))
 
 
-def _by_mpirun(case: Case, mpi: NeededMpi) -> Iterator[Answer]:
+def _by_mpirun(case: RuleCase, mpi: NeededMpi) -> Iterator[RuleAnswer]:
     if case.host.mpi is None:
         yield unknown("which MPI the host has is not known", "record it: mpirun --version")
     elif not case.host.mpi:
         yield no("the host has no MPI on its PATH", f"load or install {_title(mpi)} on the host")
     else:
-        for one in case.host.mpi:
-            yield _mpirun(case, mpi, one)
+        yield from (_mpirun(case, mpi, installed) for installed in case.host.mpi)
 
 
-def _mpirun(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
+def _mpirun(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     inside, outside = _title(mpi), _title(host)
     launcher = host.launcher or "its launcher"
     if mpi.family == host.family:
@@ -92,14 +91,15 @@ def _mpirun(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
     return _by_other_family(case, mpi, host)
 
 
-def _by_other_family(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
+def _by_other_family(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     inside, outside, family = _title(mpi), _title(host), facts.MPI_FAMILIES[host.family]
     if family.slurm:
         reason = f"{outside} starts ranks of its own by {family.slurm}, and none of {inside}"
         return no(reason, _BIND_FIX if mpi.abi == "mpich" else "")
     if mpi.abi == family.abi == "mpich":
         return unknown(
-            f"{outside} and {inside} both speak PMI, and nobody promises that they meet", _TRY
+            f"{outside} and {inside} both speak PMI; that they work together is not guaranteed",
+            _TRY,
         )
     if family.made_from == mpi.family:
         return _derived(case, mpi, host)
@@ -107,7 +107,7 @@ def _by_other_family(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
     return no(reason, f"load {inside} on the host")
 
 
-def _open_mpi(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
+def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     """Open MPI promises nothing between versions; PMIx does between its own from 2.1.1 on.
 
     https://github.com/open-mpi/ompi/wiki/Container-Versioning
@@ -129,15 +129,15 @@ def _open_mpi(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
     )
 
 
-def _derived(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
-    """A launcher that was made from the image's family's: nobody promises anything of it."""
+def _derived(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
+    """A launcher that was made from the image's family's: nothing is guaranteed."""
     inside, outside = _title(mpi), _title(host)
     own, other = _pmix(case, mpi), _pmix(case, host)
     if "" in (own, other):
         reason = f"mpirun of {outside} does not start ranks of {inside}, which has no PMIx"
         return no(f"{reason}: {_SINGLETONS}", f"load {inside} on the host")
     origin = f"made from {facts.MPI_FAMILIES[mpi.family].title}, {_prospect(own, other)}"
-    reason = f"whether mpirun of {outside} ({origin}) starts ranks of {inside} nobody promises"
+    reason = f"whether mpirun of {outside} ({origin}) starts ranks of {inside} is not guaranteed"
     return unknown(reason, f"{_TRY}; load {inside} on the host")
 
 
@@ -150,7 +150,7 @@ def _prospect(own: str | None, other: str | None) -> str:
     return f"PMIx {other} outside and {own} inside, {end}"
 
 
-def _pmix(case: Case, mpi: NeededMpi | HostMpi) -> str | None:
+def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
     """Return the PMIx of an MPI: the one that is known of it, else its series' own.
 
     Empty if it has none; None if the series is not known.
@@ -159,7 +159,7 @@ def _pmix(case: Case, mpi: NeededMpi | HostMpi) -> str | None:
     return mpi.pmix or (series.pmix if series else None)
 
 
-def _by_srun(case: Case, mpi: NeededMpi) -> Answer:
+def _by_srun(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     kinds, title = case.host.slurm.pmi, _title(mpi)
     if kinds is None:
         reason = "whether there is Slurm, and which PMI it speaks, is not known"
@@ -175,7 +175,9 @@ def _by_srun(case: Case, mpi: NeededMpi) -> Answer:
     return _open_mpi_by_srun(case, mpi, kinds, listed)
 
 
-def _open_mpi_by_srun(case: Case, mpi: NeededMpi, kinds: tuple[str, ...], listed: str) -> Answer:
+def _open_mpi_by_srun(
+    case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...], listed: str
+) -> RuleAnswer:
     """Slurm serves PMIx by a plug-in for each version: pmix_v4."""
     title, own = _title(mpi), _pmix(case, mpi)
     served = [kind for kind in kinds if kind.startswith("pmix")]
@@ -193,7 +195,7 @@ def _open_mpi_by_srun(case: Case, mpi: NeededMpi, kinds: tuple[str, ...], listed
     )
 
 
-def _bind(case: Case, mpi: NeededMpi) -> Answer:
+def _bind(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     """The host's library replaces the image's: one name, one interface, one C library."""
     installed, title = case.host.mpi, facts.MPI_FAMILIES[mpi.family].title
     if case.is_foreign:
@@ -213,7 +215,7 @@ def _bind(case: Case, mpi: NeededMpi) -> Answer:
     return next(one for one in answers if one.answer == any_of(answers))
 
 
-def _bound(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
+def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     outside = _title(host)
     expected = f"programs of the image look for {mpi.library}, and"
     if host.libraries is None:
@@ -226,12 +228,12 @@ def _bound(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
         return no(f"{expected} {outside} has {', '.join(host.libraries) or 'none'}", fix)
     if mpi.family == "openmpi" and version_order(host.version) < version_order(mpi.version):
         older = f"{outside} is older than the image's {mpi.version}" if host.version else outside
-        reason = f"{older}: what an older library lacks is missing"
+        reason = f"{older}: functions that the older library lacks are missing"
         return unknown(reason, f"try it, or load Open MPI {mpi.version} or newer")
     return _on_glibc(case, mpi, host)
 
 
-def _on_glibc(case: Case, mpi: NeededMpi, host: HostMpi) -> Answer:
+def _on_glibc(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     """Host libraries in a container run on the image's C library."""
     outside = _title(host)
     glibc, needed = case.contract.glibc, host.glibc or case.host.glibc

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder.host.doctor import Roots
+from builder.host.doctor import SystemRoots
 from builder.host.doctor.emulation import handlers_of
 from builder.host.doctor.machine import (
     driver_version,
@@ -37,7 +37,7 @@ def this_host(
     processes: Processes,
     *,
     search_path: str,
-    roots: Roots | None = None,
+    roots: SystemRoots | None = None,
     ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
     variables: Mapping[str, str] | None = None,
 ) -> Host:
@@ -46,7 +46,7 @@ def this_host(
     `variables` are the environment's, by default our own: some modules are found by them.
     """
     variables = os.environ if variables is None else variables
-    roots, programs = roots or Roots(), Programs(processes, search_path)
+    roots, programs = roots or SystemRoots(), Programs(processes, search_path)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(mpis, programs, variables), pool.submit(slurm, programs)
         starting = pool.submit(runtimes, programs, roots)
@@ -89,7 +89,7 @@ def cpu_of(cpuinfo: str) -> HostCpu:
     return HostCpu(model=model, features=tuple(sorted(listed)) or power_levels(model) or None)
 
 
-def _gpus(roots: Roots, programs: Programs, ask: Callable[[], nvml.NvmlReading]) -> HostGpus:
+def _gpus(roots: SystemRoots, programs: Programs, ask: Callable[[], nvml.NvmlReading]) -> HostGpus:
     version, sys = driver_version(roots), roots.top / "sys"
     gpus = HostGpus(
         driver=NONE if version is None else version or None,
@@ -139,7 +139,7 @@ def _compat(folder: Path) -> tuple[str, ...]:
     return tuple(sorted({match[1] for match in matches if match}))
 
 
-def _emulators(roots: Roots) -> tuple[str, ...] | None:
+def _emulators(roots: SystemRoots) -> tuple[str, ...] | None:
     """Return the architectures that binfmt_misc hands to an emulator, also in containers."""
     folder = roots.proc / "sys/fs/binfmt_misc"
     if not (folder / "status").exists():

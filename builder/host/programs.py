@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from builder.facts.mpi import MPI_FAMILIES, OPEN_MPI_SYMBOL, launcher_family
-from builder.host.doctor import Roots
+from builder.host.doctor import SystemRoots
 from builder.host.doctor.machine import restricted_namespaces
 from builder.host.doctor.programs import answer
 from builder.host.records import HostMpi, HostRuntime, HostSlurm
@@ -160,7 +160,7 @@ def slurm(programs: Programs) -> HostSlurm:
     return HostSlurm(version=first_version(programs.output("srun", "--version")), pmi=kinds or None)
 
 
-def runtimes(programs: Programs, roots: Roots) -> dict[str, HostRuntime]:
+def runtimes(programs: Programs, roots: SystemRoots) -> dict[str, HostRuntime]:
     """Return the container runtimes that are installed and answer.
 
     Docker counts by its daemon. CRI-O is the service that starts containers for Kubernetes.
@@ -189,7 +189,7 @@ def runtimes(programs: Programs, roots: Roots) -> dict[str, HostRuntime]:
     return {name: one for name, one in answers.items() if one is not None}
 
 
-def _apptainer(programs: Programs, roots: Roots, name: str) -> HostRuntime | None:
+def _apptainer(programs: Programs, roots: SystemRoots, name: str) -> HostRuntime | None:
     output = programs.output(name, "--version")
     if not output or (name == "singularity" and "apptainer" in output):  # a link to it
         return None
@@ -216,14 +216,14 @@ def _has_cdi(programs: Programs) -> bool | None:
     return "--cdi" in usage if "--set-env" in usage else None
 
 
-def _profile(roots: Roots, program: Path | str | None) -> bool | None:
+def _profile(roots: SystemRoots, program: Path | str | None) -> bool | None:
     """Return whether a program may make user namespaces; None if none needs to be asked."""
     if program is None or not restricted_namespaces(roots):
         return None
     return has_profile(roots, Path(program))
 
 
-def has_profile(roots: Roots, program: Path) -> bool | None:
+def has_profile(roots: SystemRoots, program: Path) -> bool | None:
     """Return whether AppArmor lets a program make user namespaces; None if it cannot be read.
 
     https://gitlab.com/apparmor/apparmor/-/wikis/unprivileged_userns_restriction
@@ -250,7 +250,7 @@ def _pattern(attachment: str) -> str:
     )
 
 
-def allows_clone3(roots: Roots) -> bool | None:
+def allows_clone3(roots: SystemRoots) -> bool | None:
     """Return whether Podman's filter allows clone3, or answers that it does not exist.
 
     None without a file: the filter is then the one that came with the program.

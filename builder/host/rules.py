@@ -7,7 +7,7 @@ from builder.host import gpus
 from builder.host.launchers import launched_by
 from builder.host.records import Host
 from builder.host.runtimes import started_by
-from builder.host.verdict import Answer, Case, HostVerdict, named, no, unknown, yes
+from builder.host.verdict import HostVerdict, RuleAnswer, RuleCase, named, no, unknown, yes
 from builder.model.architectures import ARCHITECTURES, EMULATED, cpu_features, level_of
 from builder.model.cells import GENERIC
 from builder.model.contract import HostContract
@@ -34,7 +34,7 @@ def judge(
     Without `runtimes`, any of the host's may start it; without `launchers`, any way of starting
     ranks will do. `emulated` lets programs of another architecture run under QEMU.
     """
-    case = Case(contract=contract, host=host, facts=known, emulated=emulated)
+    case = RuleCase(contract=contract, host=host, facts=known, emulated=emulated)
     answers = {
         "architecture": _architecture(case),
         "processor": _processor(case),
@@ -53,7 +53,7 @@ def judge(
     )
 
 
-def _architecture(case: Case) -> Answer:
+def _architecture(case: RuleCase) -> RuleAnswer:
     """The image's programs must start: natively, or emulated where that was asked for."""
     host, needed = case.host, case.contract.architecture
     if host.architecture is None:
@@ -74,12 +74,12 @@ def _architecture(case: Case) -> Answer:
     return no(f'{reason} ("Exec format error")', fix)
 
 
-def _emulation(case: Case) -> Answer:
+def _emulation(case: RuleCase) -> RuleAnswer:
     host, needed = case.host, case.contract.architecture
     fix = f"register QEMU for {needed} in binfmt_misc, with the flag F"
     if host.architecture in _NARROW:
-        reason = f"QEMU on {host.architecture}, of 32 bits, runs no program of 64 bits rightly"
-        return no(reason, f"a host of 64 bits, such as {needed}")
+        reason = f"QEMU on {host.architecture}, a 32-bit machine, runs no 64-bit program correctly"
+        return no(reason, f"a 64-bit host, such as {needed}")
     if host.emulators is None:
         reason = f"whether this {host.architecture} host emulates {needed} is not known"
         return unknown(reason, "record its emulators; " + fix)
@@ -88,7 +88,7 @@ def _emulation(case: Case) -> Answer:
     return yes(f"{needed}, emulated by QEMU on {host.architecture}: not native")
 
 
-def _processor(case: Case) -> Answer | None:
+def _processor(case: RuleCase) -> RuleAnswer | None:
     """The processor must have all that compiled code uses."""
     needed = case.contract.cpu
     if case.is_foreign and not case.emulated:
@@ -109,7 +109,7 @@ def _processor(case: Case) -> Answer | None:
     return _native_processor(case, title, features)
 
 
-def _native_processor(case: Case, title: str, features: tuple[str, ...]) -> Answer:
+def _native_processor(case: RuleCase, title: str, features: tuple[str, ...]) -> RuleAnswer:
     cpu, baseline = case.host.cpu, case.contract.cpu.baseline
     if cpu.features is None:
         reason = f"the image is compiled for {title}, and the host's processor is not known"
@@ -134,7 +134,7 @@ def _native_processor(case: Case, title: str, features: tuple[str, ...]) -> Answ
     )
 
 
-def _kernel(case: Case) -> Answer:
+def _kernel(case: RuleCase) -> RuleAnswer:
     """The image's C library ends at once on a kernel older than it was configured for."""
     least, running = case.contract.kernel, case.host.kernel
     if not least:

@@ -11,9 +11,10 @@ from builder.facts.runtimes import (
     Runtime,
 )
 from builder.host.records import HostGpus, HostRuntime
-from builder.host.verdict import YES, Answer, Case, all_of_answers, named, no, unknown, yes
+from builder.host.verdict import YES, RuleAnswer, RuleCase, all_of_answers, named, no, unknown, yes
 from builder.model.versions import version_order
 
+RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
 _ANY = "container runtime"
 _OPEN = (
     "open them: sysctl user.max_user_namespaces=10000, "
@@ -21,7 +22,7 @@ _OPEN = (
 )
 
 
-def started_by(case: Case, names: tuple[str, ...]) -> tuple[Answer, ...]:
+def started_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]:
     """Return the answer for each of the runtimes named, or for those of the host if none is."""
     installed = case.host.runtimes
     if installed is None:
@@ -36,7 +37,7 @@ def started_by(case: Case, names: tuple[str, ...]) -> tuple[Answer, ...]:
     )
 
 
-def _answer(case: Case, runtime: Runtime, installed: HostRuntime | None) -> Answer:
+def _answer(case: RuleCase, runtime: Runtime, installed: HostRuntime | None) -> RuleAnswer:
     if installed is None:
         return no("not found on the host", f"install {runtime.name}, or use another runtime")
     parts = [
@@ -55,7 +56,7 @@ def _answer(case: Case, runtime: Runtime, installed: HostRuntime | None) -> Answ
     return yes("; ".join([title, *(one.reason for one in answers)]))
 
 
-def _version(runtime: Runtime, installed: HostRuntime) -> Answer | None:
+def _version(runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     if runtime.oldest and not installed.version:
         reason = f"SIF images need version {runtime.oldest}, and this one is not known"
         return unknown(reason, f"record it: {runtime.name} --version")
@@ -65,7 +66,7 @@ def _version(runtime: Runtime, installed: HostRuntime) -> Answer | None:
     return None
 
 
-def _variables(runtime: Runtime, installed: HostRuntime) -> Answer | None:
+def _variables(runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """The image's variables: Charliecloud sets them if it gets the option."""
     version = installed.version
     if runtime.name != "charliecloud" or not version or not _is_older(version, SET_ENV):
@@ -79,7 +80,7 @@ def _variables(runtime: Runtime, installed: HostRuntime) -> Answer | None:
     )
 
 
-def _threads(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
+def _threads(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """A filter of system calls against a newer C library."""
     glibc, first, version = case.contract.glibc, runtime.clone3, installed.version
     if not first or installed.clone3 or (glibc and _is_older(glibc, CLONE3_GLIBC)):
@@ -103,7 +104,7 @@ def _is_older(version: str, other: str) -> bool:
     return version_order(version) < version_order(other)
 
 
-def _namespaces(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
+def _namespaces(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """An ordinary user's containers are user namespaces, or a starter with setuid makes them."""
     is_open = case.host.user_namespaces
     if not runtime.rootless:
@@ -123,8 +124,8 @@ def _namespaces(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer 
     return no("user namespaces are closed to ordinary users", fix)
 
 
-def _profile(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer:
-    """Where AppArmor restricts user namespaces, a program needs a profile that allows them."""
+def _profile(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer:
+    """A program needs a profile that allows user namespaces if AppArmor restricts them."""
     name = runtime.name
     if not case.host.restricted_namespaces:
         return yes("user namespaces are open to ordinary users")
@@ -140,14 +141,14 @@ def _profile(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer:
     return no(f'{reason}, and {name} has none ("Permission denied")', fix)
 
 
-def _fuse(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
+def _fuse(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """Without setuid a SIF is mounted by FUSE, or else unpacked, each time it is started."""
     if runtime.format != "sif" or installed.setuid or case.host.fuse is not False:
         return None
     return yes("without /dev/fuse it unpacks the SIF at each start: slower, and disk")
 
 
-def _gpu(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
+def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """The driver's libraries are the host's: something has to bring them into the container."""
     if case.contract.cuda is None:
         return None

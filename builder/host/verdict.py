@@ -26,7 +26,7 @@ _WIDTH = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class RuleAnswer:
     """The answer to a rule, for a reason; `fix` would make it a yes. `judge` names the `rule`."""
 
     rule: str = ""
@@ -36,7 +36,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class RuleCase:
     """An image and a host to apply rules to. `emulated` is true if emulation may be used."""
 
     contract: HostContract
@@ -60,9 +60,9 @@ class HostVerdict:
 
     image: str
     host: str
-    rules: tuple[Answer, ...]
-    runtimes: tuple[Answer, ...]
-    launchers: tuple[Answer, ...]
+    rules: tuple[RuleAnswer, ...]
+    runtimes: tuple[RuleAnswer, ...]
+    launchers: tuple[RuleAnswer, ...]
     emulated: bool = False
 
     @property
@@ -81,7 +81,7 @@ class HostVerdict:
         return all_of(answers) if ways else ""
 
     @property
-    def decisive(self) -> tuple[Answer, ...]:
+    def decisive(self) -> tuple[RuleAnswer, ...]:
         """The answers that made the verdict; none if it is yes."""
         groups = [one for one in (self.runtimes, self.launchers) if any_of(one) == self.answer]
         candidates = [*self.rules, *(answer for group in groups for answer in group)]
@@ -94,32 +94,32 @@ def all_of(answers: Iterable[str]) -> str:
     return NO if NO in unique else UNKNOWN if UNKNOWN in unique else YES
 
 
-def all_of_answers(answers: Iterable[Answer]) -> str:
+def all_of_answers(answers: Iterable[RuleAnswer]) -> str:
     """Return the same for answers with their reasons."""
     return all_of(one.answer for one in answers)
 
 
-def any_of(answers: Iterable[Answer]) -> str:
+def any_of(answers: Iterable[RuleAnswer]) -> str:
     """Return yes if one answer is yes; else unknown if one is unknown."""
     unique = {one.answer for one in answers}
     return YES if YES in unique else UNKNOWN if UNKNOWN in unique else NO
 
 
-def named(rule: str, answer: Answer) -> Answer:
+def named(rule: str, answer: RuleAnswer) -> RuleAnswer:
     """Return an answer with the name of its rule."""
     return replace(answer, rule=rule)
 
 
-def yes(reason: str) -> Answer:
-    return Answer(answer=YES, reason=reason)
+def yes(reason: str) -> RuleAnswer:
+    return RuleAnswer(answer=YES, reason=reason)
 
 
-def no(reason: str, fix: str) -> Answer:
-    return Answer(answer=NO, reason=reason, fix=fix)
+def no(reason: str, fix: str) -> RuleAnswer:
+    return RuleAnswer(answer=NO, reason=reason, fix=fix)
 
 
-def unknown(reason: str, fix: str) -> Answer:
-    return Answer(answer=UNKNOWN, reason=reason, fix=fix)
+def unknown(reason: str, fix: str) -> RuleAnswer:
+    return RuleAnswer(answer=UNKNOWN, reason=reason, fix=fix)
 
 
 def as_json(verdict: HostVerdict) -> str:
@@ -158,15 +158,16 @@ def as_text(verdict: HostVerdict, *, colour: bool) -> str:
     )
 
 
-def _rows(answers: Iterable[Answer], width: int, paint: Paint) -> list[str]:
+def _rows(answers: Iterable[RuleAnswer], width: int, paint: Paint) -> list[str]:
     rows = []
-    for one in answers:
-        mark = f"{_MARKS[one.answer]} {one.answer:11}"
+    for answer in answers:
+        mark = f"{_MARKS[answer.answer]} {answer.answer:11}"
         indent = 2 + len(mark) + 1 + width + 2
-        lines = _wrapped(one.reason, indent)
-        if one.fix and one.answer != YES:
-            lines += _wrapped(f"fix: {one.fix}", indent)
-        rows.append(f"  {paint(mark, _COLOURS[one.answer])} {one.rule:{width}}  {lines[0]}")
+        lines = _wrapped(answer.reason, indent)
+        if answer.fix and answer.answer != YES:
+            lines += _wrapped(f"fix: {answer.fix}", indent)
+        mark = paint(mark, _COLOURS[answer.answer])
+        rows.append(f"  {mark} {answer.rule:{width}}  {lines[0]}")
         rows += [" " * indent + line for line in lines[1:]]
     return rows
 

@@ -1,4 +1,4 @@
-"""Files that leave nothing half-made, whatever ends this process."""
+"""Files and mounts: atomic writes, regular files, and where file systems are mounted."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def fsync(path: Path) -> None:
 
 def fsync_files(folder: Path) -> None:
     """Have the files right in a folder on disk, and their names: before it gets its own name."""
-    for one in folder.iterdir():
-        if one.is_file() and not one.is_symlink():
-            fsync(one)
+    for file in folder.iterdir():
+        if file.is_file() and not file.is_symlink():
+            fsync(file)
     fsync(folder)
 
 
 @contextlib.contextmanager
 def unnamed(folder: Path) -> Iterator[Path]:
-    """The path of an empty file that is in no folder, on the file system of one.
+    """Yield the path of an empty file without a name, on the file system of a folder.
 
     It is gone when it is closed, also if nobody is left to remove it.
     """
@@ -110,45 +110,44 @@ def read_regular(path: Path, limit: int | None = None, *, follow: bool = False) 
 
 
 def irregular(path: Path) -> Iterator[Path]:
-    """A path, and those below it, that lead neither to regular files nor to folders."""
-    for found in [path, *(path.rglob("*") if path.is_dir() else ())]:
-        if not (found.is_file() or found.is_dir()):
-            yield found
+    """Yield a path, and those below it, that lead neither to regular files nor to folders."""
+    paths = [path, *(path.rglob("*") if path.is_dir() else ())]
+    yield from (one for one in paths if not (one.is_file() or one.is_dir()))
 
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")  # space, tab, newline and backslash, proc_pid_mountinfo(5)
 _TARGET = 4
+_MOUNTS = Path("/proc/self/mountinfo")
 
 
-def mounted_below(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> list[Path]:
+def mounted_below(folder: Path, *, mounts: Path = _MOUNTS) -> list[Path]:
     """Return where something is mounted at `folder` or below it, the last one mounted first.
 
     `folder` is a real path, without links; `mounts` is in the format of `/proc/PID/mountinfo`.
     """
-    lines = mounts.read_bytes().splitlines()
-    targets = [Path(_unescaped(line.split(b" ")[_TARGET])) for line in lines]
+    targets = [target for target, _ in _mounts(mounts)]
     return [one for one in reversed(targets) if one == folder or folder in one.parents]
 
 
-def _unescaped(field: bytes) -> str:
-    found = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field)
-    return found.decode(errors="surrogateescape")
-
-
-def type_of(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system that a folder is on, as `tmpfs`; empty if nothing says it."""
-    found, longest = "", -1
+def type_of(folder: Path) -> str:
+    """Return the type of the file system that a folder is on, as `tmpfs`; empty if unknown."""
     real = folder.resolve()
-    for line in mounts.read_bytes().splitlines():
+    ways = {real, *real.parents}
+    above = [(len(target.parts), kind) for target, kind in _mounts(_MOUNTS) if target in ways]
+    above.reverse()  # of several mounts in one place, the last one counts
+    return max(above, key=lambda mount: mount[0])[1] if above else ""
+
+
+def _mounts(file: Path) -> Iterator[tuple[Path, str]]:
+    """Yield where something is mounted, and its type."""
+    for line in file.read_bytes().splitlines():
         fields, _, rest = line.partition(b" - ")
-        target = Path(_unescaped(fields.split(b" ")[_TARGET]))
-        if (target == real or target in real.parents) and len(target.parts) >= longest:
-            found, longest = rest.split(b" ")[0].decode(), len(target.parts)
-    return found
+        name = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), fields.split(b" ")[_TARGET])
+        yield Path(name.decode(errors="surrogateescape")), rest.split(b" ")[0].decode()
 
 
 def as_root_of_own() -> tuple[str, ...]:
-    """The words before a command that is to be root and to mount, where nobody else sees it.
+    """Return the words before a command that is to be root and to mount, visible to nobody else.
 
     `buildah unshare` reads sub-ids as newuidmap does, and is there wherever images are built.
     """

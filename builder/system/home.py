@@ -1,4 +1,4 @@
-"""Where the builder keeps what it makes and fetches on this machine."""
+"""The builder's home: the folders of what it makes and fetches on this machine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Home:
 
     @property
     def pulls(self) -> Path:
-        """What `pull` keeps to go on with, below `blobs`; what it pulled last, below `last`."""
+        """The cache of `pull`: `blobs` to go on with, and `last`, the last pulls."""
         return self.path / "pulls"
 
     @property
@@ -78,17 +78,17 @@ class Home:
 
     @property
     def rehearsals(self) -> Path:
-        """How the last rehearsal of each image ended, by content key."""
+        """The result of the last rehearsal of each image, by content key."""
         return self.path / "rehearsals"
 
     @property
     def stages(self) -> Path:
-        """What is known of the stages that an engine has: a folder a stage, a record a key."""
+        """Records of the stages that an engine has: a folder a stage, a record a key."""
         return self.path / "stages"
 
     @property
     def temporary(self) -> Path:
-        """Where engines mount and unpack; what is in it belongs to a builder that is alive."""
+        """A folder for engines to mount and unpack; its content belongs to a living builder."""
         return self.path / "tmp"
 
     @property

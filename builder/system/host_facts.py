@@ -41,11 +41,11 @@ def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostF
 
 
 def lost_gpus(before: HostFacts, after: HostFacts) -> str:
-    """Return which GPUs were there before and are not any more, in words; empty if all are."""
+    """Return a text about GPUs that disappeared; empty if there are as many as before."""
     if len(after.gpus) >= len(before.gpus):
         return ""
-    left = ", ".join(after.gpus) or "none"
-    return f"a GPU disappeared during the run: {', '.join(before.gpus)} before, {left} after"
+    remaining = ", ".join(after.gpus) or "none"
+    return f"a GPU disappeared during the run: {', '.join(before.gpus)} before, {remaining} after"
 
 
 def _driver(proc: Path) -> str:

@@ -99,18 +99,18 @@ def _path(folder: Path, name: str) -> Path:
 def _take(
     file: IO[str], how: int, waiting: Callable[[], object], stopped: Callable[[], bool]
 ) -> None:
-    start, told = time.monotonic(), False
+    start, is_waiting = time.monotonic(), False
     while not _try(file, how):
         if stopped():
             raise Interrupted("interrupted")
-        if not told and time.monotonic() - start > _MOMENT_S:
+        if not is_waiting and time.monotonic() - start > _MOMENT_S:
             waiting()
-            told = True
+            is_waiting = True
         time.sleep(_POLL_S)
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Whether an open file is still the one at a path: another may have removed or replaced it."""
+    """Return whether an open file is still the one at a path, not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except OSError:  # it is gone; a server of files may say that the handle is stale

@@ -1,4 +1,4 @@
-"""What a builder that was killed left running: found by a mark in its environment, and ended.
+"""Processes of builders that were killed: found by a mark in their environment, and ended.
 
 A builder holds a lock of its own for as long as it lives, and every program that it starts has
 the lock's name in its environment, as have the programs that these start. What runs inside a
@@ -30,7 +30,7 @@ _GONE_S = 10.0
 
 @contextlib.contextmanager
 def living(folder: Path) -> Iterator[str]:
-    """The time in which this builder works; the mark that the programs it starts get."""
+    """Hold a builder's lock while it works; yield the mark for the programs that it starts."""
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     with contextlib.ExitStack() as stack:
@@ -47,21 +47,26 @@ def living(folder: Path) -> Iterator[str]:
 
 
 def end_orphans(folder: Path, *, home: Path | None = None) -> int:
-    """End what dead builders of this folder left running; how many processes that were.
+    """End the processes of dead builders of this folder, and return their number.
 
-    With `home`, whose builders must all be dead, what has its root in the containers there is
-    ended too.
+    With `home`, whose builders must all be dead, processes with their root in the containers there
+    are ended too.
     """
-    folder = folder.resolve()
+    folder, home = folder.resolve(), home and home.resolve()
     victims: dict[int, int] = {}
-    for pid in _others():
-        if _is_orphan(pid, folder) or (home is not None and _runs_in(pid, home.resolve())):
-            for one in (pid, *descendants(pid)):
-                _hold(one, victims)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (_is_orphan(entry, folder) or (home and _runs_in(entry, home))):
+            for pid in (int(entry.name), *descendants(int(entry.name))):
+                if pid not in victims and pid != os.getpid():
+                    # A handle: the number cannot come to mean another process then.
+                    with contextlib.suppress(OSError):
+                        victims[pid] = os.pidfd_open(pid)
     for handle in victims.values():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
-    _wait(victims)
+    deadline = time.monotonic() + _GONE_S
+    while time.monotonic() < deadline and any(map(is_alive, victims)):
+        time.sleep(0.02)
     for handle in victims.values():
         os.close(handle)
     for path in folder.glob(".builder-*.lock"):
@@ -69,32 +74,20 @@ def end_orphans(folder: Path, *, home: Path | None = None) -> int:
     return len(victims)
 
 
-def _hold(pid: int, victims: dict[int, int]) -> None:
-    """Keep hold of a process: its number cannot come to mean another one then."""
-    if pid not in victims and pid != os.getpid():
-        with contextlib.suppress(OSError):
-            victims[pid] = os.pidfd_open(pid)
-
-
-def _is_orphan(pid: int, folder: Path) -> bool:
-    mark = _mark(pid)
-    if not mark.startswith(f"{folder}/."):
-        return False
-    return _is_dead(Path(mark))
-
-
-def _mark(pid: int) -> str:
+def _is_orphan(process: Path, folder: Path) -> bool:
+    """Return whether a process has the mark of a dead builder of a folder."""
     try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        words = (process / "environ").read_bytes().split(b"\0")
     except OSError:
-        return ""
+        return False
     prefix = f"{MARK}=".encode()
-    found = next((word for word in words if word.startswith(prefix)), b"")
-    return found.removeprefix(prefix).decode(errors="surrogateescape")
+    marks = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
+    path = Path(marks[0].decode(errors="surrogateescape")) if marks else Path()
+    return path.parent == folder and path.name.startswith(".") and _is_dead(path)
 
 
 def _is_dead(path: Path, *, remove: bool = False) -> bool:
-    """Whether nobody holds a builder's lock. It is removed while it is held, or not at all."""
+    """Return whether nobody holds a builder's lock; it is removed only while it is held here."""
     if not path.exists():
         return True
     name = path.name.removeprefix(".").removesuffix(".lock")
@@ -104,23 +97,12 @@ def _is_dead(path: Path, *, remove: bool = False) -> bool:
         return free
 
 
-def _runs_in(pid: int, home: Path) -> bool:
+def _runs_in(process: Path, home: Path) -> bool:
     try:
-        root = str(Path(f"/proc/{pid}/root").readlink())
+        root = str((process / "root").readlink())
     except OSError:
         return False
     return root.startswith((f"{home}/tmp/", f"{home}/storage/"))  # noqa: S108
-
-
-def _others() -> list[int]:
-    names = (one.name for one in Path("/proc").iterdir())
-    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
-
-
-def _wait(victims: dict[int, int]) -> None:
-    deadline = time.monotonic() + _GONE_S
-    while time.monotonic() < deadline and any(map(is_alive, victims)):
-        time.sleep(0.02)
 
 
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""What is shown on a terminal: texts that cannot steer it, and whether it has colours."""
+"""The terminal: safe texts, colours, the output of commands, progress, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def printable(text: str, *, most: int | None = None) -> str:
-    """One line of somebody else's: what would steer a terminal, or is no character, is spelt out.
+    """Return one line of foreign text, in which characters that could steer a terminal are escaped.
 
-    Of what is longer than `most` letters, the beginning.
+    A text that is longer than `most` letters is cut.
     """
     shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[:most])
     return shown + "..." if most is not None and len(text) > most else shown
 
 
 def printable_lines(text: str) -> str:
-    """The same of several lines: ends of lines and tabs stay."""
+    """Return the same for several lines: ends of lines and tabs stay."""
     return "".join(one if one in "\n\t" else printable(one) for one in text)
 
 
 def in_colour() -> bool:
-    """Whether standard output is a terminal with colours, and they are wanted: no-color.org."""
+    """Return whether standard output is a terminal with colours; NO_COLOR: no-color.org."""
     return sys.stdout.isatty() and is_capable() and not os.environ.get("NO_COLOR")
 
 
@@ -89,7 +89,7 @@ class Reader:
         self._dropped += over
 
     def text(self, wait_s: float) -> str:
-        """What was read, as text, when the stream ended or `wait_s` seconds went by."""
+        """Return the output as text, when the stream ended or `wait_s` seconds went by."""
         self._thread.join(timeout=wait_s)
         self._shorten()
         head, tail = self._head.decode(errors="replace"), self._tail.decode(errors="replace")
@@ -152,16 +152,16 @@ class Progress:
 class ByteProgress:
     """Says how far the bytes of an archive are, now and then."""
 
-    def __init__(self, say: Callable[[str], object], whole: int, what: str) -> None:
-        self._say, self._whole, self._what = say, whole, what
-        self._done = self._told = 0
+    def __init__(self, say: Callable[[str], object], total: int, verb: str) -> None:
+        self._say, self._total, self._verb = say, total, verb
+        self._done = self._reported = 0
 
     def __call__(self, size: int) -> None:
-        """So many more bytes are done."""
+        """Count bytes that are done."""
         self._done += size
-        if self._done - self._told >= _STEP:
-            self._told = self._done
-            self._say(f"{self._done / 1e9:.1f} of {self._whole / 1e9:.1f} GB {self._what}")
+        if self._done - self._reported >= _STEP:
+            self._reported = self._done
+            self._say(f"{self._done / 1e9:.1f} of {self._total / 1e9:.1f} GB {self._verb}")
 
 
 class LiveProgress(Progress):

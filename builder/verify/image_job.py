@@ -13,7 +13,7 @@ from dataclasses import asdict
 from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.manifests import ImageGoal, ImageState, write_manifest
-from builder.artifacts.repack import Plain
+from builder.artifacts.repack import PlainLayout
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
 from builder.build.packing import ImagePacker
@@ -70,7 +70,7 @@ class ImageJob:
         self._began: float | None = None
         self._work: ImageWorkspace | None = None
         self._layout: Artifact | None = None
-        self._plain: Plain | None = None
+        self._plain: PlainLayout | None = None
         self._artifacts: dict[str, Artifact] = {}
 
     def begin(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.artifacts import flatten, oci
 from builder.artifacts.tree import (
-    Entry,
+    TreeEntry,
     comparable,
     differences,
     entries_of_tar,
@@ -42,7 +42,7 @@ class FormatTree:
     those of the files that describe the image, by path: variables, labels, scripts.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
     digest: str
     artifact: str = ""
     contents: Mapping[str, bytes] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class FormatTree:
     @classmethod
     def of(
         cls,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, TreeEntry],
         artifact: str = "",
         contents: Mapping[str, bytes] | None = None,
     ) -> FormatTree:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from harness import PROJECT, Ended, manifest_of
 
-from builder.host.doctor.diagnosis import Roots
+from builder.host.doctor.diagnosis import SystemRoots
 from builder.host.doctor.machine import ID_FILES, free_range
 from builder.system.locks import locked
 
@@ -110,7 +110,7 @@ def _add(name: str, home: Path, *, with_ids: bool) -> None:
     home.chmod(0o700)
     _without_ids(name)
     if with_ids:
-        ids = free_range(name, Roots())
+        ids = free_range(name, SystemRoots())
         options = [word for file in ID_FILES for word in (f"--add-{file}s", str(ids))]
         subprocess.run(["usermod", *options, name], check=True)
 

@@ -14,8 +14,7 @@ from typing import Any
 from samples import ROOT
 
 from builder.facts import Facts
-from builder.host import Host, read_record
-from builder.host.records import HostCpu, HostGpu, HostGpus
+from builder.host.records import Host, HostCpu, HostGpu, HostGpus, read_record
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model.architectures import cpu_features

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
-from builder.artifacts.flatten import Node
+from builder.artifacts.flatten import TreeNode
 from builder.artifacts.sbom.components import component, purl
 from builder.artifacts.sbom.packages import debian_packages, python_packages, text_of
 from builder.artifacts.sbom.rpm import rpm_packages
@@ -28,7 +28,7 @@ _NAMED = re.compile(r"(?P<name>.+?)[-_]v?(?P<version>\d[\w.+~-]*)")
 
 
 def bill_of_materials(
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, TreeNode],
     *,
     identifier: str,
     version: str,
@@ -88,7 +88,7 @@ def bill_of_materials(
     }
 
 
-def _os_release(nodes: Mapping[str, Node]) -> dict[str, str]:
+def _os_release(nodes: Mapping[str, TreeNode]) -> dict[str, str]:
     """https://www.freedesktop.org/software/systemd/man/latest/os-release.html"""
     values: dict[str, str] = {}
     text = text_of(nodes, "etc/os-release") or text_of(nodes, "usr/lib/os-release")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from email.message import Message
 
-from builder.artifacts.flatten import Node
+from builder.artifacts.flatten import TreeNode
 from builder.artifacts.sbom.components import component, expression, licences, of_copyright, purl
 from builder.model.digests import digest_of
 
@@ -23,19 +23,19 @@ _CLASSIFIER = "License :: OSI Approved :: "
 _SHORT = 60  # characters; longer ones are the text of a licence, not its name
 
 
-def data_of(nodes: Mapping[str, Node], path: str) -> bytes | None:
+def data_of(nodes: Mapping[str, TreeNode], path: str) -> bytes | None:
     """Return the content of a regular file; None if there is none at the path."""
     node = nodes.get(path)
     return node.read() if node and node.source is not None else None
 
 
-def text_of(nodes: Mapping[str, Node], path: str) -> str:
+def text_of(nodes: Mapping[str, TreeNode], path: str) -> str:
     """Return the text of a regular file; empty if there is none at the path."""
     return (data_of(nodes, path) or b"").decode(errors="replace")
 
 
 def debian_packages(
-    nodes: Mapping[str, Node], distribution: str, release: str
+    nodes: Mapping[str, TreeNode], distribution: str, release: str
 ) -> Iterator[dict[str, object]]:
     """Yield the installed packages of dpkg. `release` is such as `debian-13`, or empty."""
     for path in [_STATUS, *(name for name in nodes if name.startswith(f"{_STATUS}.d/"))]:
@@ -49,7 +49,7 @@ def debian_packages(
 
 
 def _debian_package(
-    nodes: Mapping[str, Node], fields: Mapping[str, str], distribution: str, release: str
+    nodes: Mapping[str, TreeNode], fields: Mapping[str, str], distribution: str, release: str
 ) -> dict[str, object]:
     name, version = fields["Package"], fields.get("Version", "")
     arch = fields.get("Architecture", "")
@@ -69,7 +69,7 @@ def _debian_package(
     )
 
 
-def _copyright(nodes: Mapping[str, Node], name: str) -> str:
+def _copyright(nodes: Mapping[str, TreeNode], name: str) -> str:
     """Return a package's copyright file; its folder may be a link to that of another package."""
     folder = f"{_DOC}{name}"
     node = nodes.get(folder)
@@ -78,7 +78,7 @@ def _copyright(nodes: Mapping[str, Node], name: str) -> str:
     return text_of(nodes, f"{folder}/copyright")
 
 
-def python_packages(nodes: Mapping[str, Node]) -> Iterator[dict[str, object]]:
+def python_packages(nodes: Mapping[str, TreeNode]) -> Iterator[dict[str, object]]:
     """Yield the packages of Python that have metadata, those of the distribution too."""
     for path, node in nodes.items():
         if node.source is None or not _METADATA.search(path):

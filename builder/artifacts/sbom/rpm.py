@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from builder.artifacts.flatten import Node
+from builder.artifacts.flatten import TreeNode
 from builder.artifacts.sbom.components import component, expression, purl
 from builder.artifacts.sbom.packages import data_of
 
@@ -35,7 +35,7 @@ _LEAST_PAGE, _LARGEST_PAGE = 512, 65536
 _LEAST_ITEM = 17  # the first value counts the packages, in 4 bytes; headers are longer
 
 
-def rpm_packages(nodes: Mapping[str, Node], release: str) -> Iterator[dict[str, object]]:
+def rpm_packages(nodes: Mapping[str, TreeNode], release: str) -> Iterator[dict[str, object]]:
     """Yield the packages of the database; `release` is such as `rhel-9.4`.
 
     Raises `ValueError` for a database that cannot be read.
@@ -46,7 +46,7 @@ def rpm_packages(nodes: Mapping[str, Node], release: str) -> Iterator[dict[str, 
             yield _package(tags, release)
 
 
-def _headers(nodes: Mapping[str, Node]) -> list[bytes]:
+def _headers(nodes: Mapping[str, TreeNode]) -> list[bytes]:
     for folder in _FOLDERS:
         if (data := data_of(nodes, folder + _SQLITE)) is not None:
             return _of_sqlite(data, data_of(nodes, f"{folder}{_SQLITE}-wal"))

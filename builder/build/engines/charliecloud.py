@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.flatten import Node
+from builder.artifacts.flatten import TreeNode
 from builder.artifacts.oci import Layout, blob_path
-from builder.artifacts.repack import Plain
+from builder.artifacts.repack import PlainLayout
 from builder.artifacts.tars import Gzip, GzippedTar, as_headers, attributes_of, threads
 
 ENVIRONMENT = "ch/environment"
@@ -20,7 +20,7 @@ ENVIRONMENT = "ch/environment"
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 
 
-def pack(plain: Plain, nodes: Mapping[str, Node], packed: Layout, target: Path) -> str:
+def pack(plain: PlainLayout, nodes: Mapping[str, TreeNode], packed: Layout, target: Path) -> str:
     """Write an image's tree as a gzipped tarball that `ch-convert` or `tar` unpacks; its digest.
 
     Sorted, hard links kept: the same tree gives the same bytes. /dev is left empty, so that an
@@ -43,8 +43,8 @@ def pack(plain: Plain, nodes: Mapping[str, Node], packed: Layout, target: Path) 
 
 def _add_nodes(
     archive: GzippedTar,
-    nodes: Mapping[str, Node],
-    plain: Plain,
+    nodes: Mapping[str, TreeNode],
+    plain: PlainLayout,
     packed: Layout,
     files: contextlib.ExitStack,
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
 from builder.artifacts.sif import is_sif
-from builder.artifacts.tree import Entry, comparable, is_allowed, tree_digest
+from builder.artifacts.tree import TreeEntry, comparable, is_allowed, tree_digest
 from builder.distribute.pull.cache import FetchedLayer, PullCache, listed
 from builder.distribute.pull.folders import is_own
 from builder.distribute.pull.layers import Unpacked, read, unpack
@@ -266,7 +266,7 @@ def tree_on_disk(folder: Path) -> str:
     return tree_digest(comparable(_entries(folder)))
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
+def _entries(folder: Path) -> Iterator[TreeEntry]:
     known: dict[tuple[int, int], str] = {}
     todo = [""]
     while todo:
@@ -284,14 +284,14 @@ def _entries(folder: Path) -> Iterator[Entry]:
 
 def _entry(
     file: Path, path: str, status: os.stat_result, known: dict[tuple[int, int], str]
-) -> Entry:
+) -> TreeEntry:
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        return Entry(path=path, kind="link", mode=0o777, target=os.readlink(file))  # noqa: PTH115 - as it is
+        return TreeEntry(path=path, kind="link", mode=0o777, target=os.readlink(file))  # noqa: PTH115 - as it is
     if not stat.S_ISREG(status.st_mode):
         kind = "directory" if stat.S_ISDIR(status.st_mode) else "pipe"
-        return Entry(path=path, kind=kind, mode=mode)
+        return TreeEntry(path=path, kind=kind, mode=mode)
     inode = status.st_dev, status.st_ino
     if inode not in known:
         known[inode] = sha256_of_file(file)
-    return Entry(path=path, kind="file", mode=mode, size=status.st_size, content=known[inode])
+    return TreeEntry(path=path, kind="file", mode=mode, size=status.st_size, content=known[inode])

@@ -21,7 +21,7 @@ from typing import IO, cast
 
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
 from builder.artifacts.tars import users_attributes
-from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
+from builder.artifacts.tree import TreeEntry, comparable, entry_of_special, tree_digest
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown
 from builder.distribute.pull.receipts import Changes
@@ -109,7 +109,7 @@ class _Laying:
         self._fresh: set[str] = set()
         self._hidden: set[tuple[str, bool]] = set()
         self._root, self._limits = root, limits
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, TreeEntry] = {}
         self._kinds: dict[str, str] = {"": "directory"}  # of all paths, also those without entry
         self._below: dict[str, set[str]] = {}
         self._times: dict[str, float] = {}
@@ -173,7 +173,7 @@ class _Laying:
         self._below.setdefault(folder, set()).add(path)
         self._fresh.add(path)
 
-    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> Entry:
+    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> TreeEntry:
         mode = stat.S_IMODE(member.mode)
         on_disk = kept_mode(mode, folder=member.isdir())
         if self._root:
@@ -193,7 +193,7 @@ class _Laying:
             digest = self._root.file(path, content, member.size, on_disk, member.mtime)
         else:
             digest = sha256_of(content)
-        return Entry(
+        return TreeEntry(
             path=path,
             kind="file",
             mode=mode,
@@ -211,7 +211,7 @@ class _Laying:
         else:
             root.pipe(path, mode)
 
-    def _another_name(self, path: str, target: str) -> Entry:
+    def _another_name(self, path: str, target: str) -> TreeEntry:
         linked = self._entries.get(target)
         if linked is None or linked.kind == "directory":
             raise Refused(
@@ -300,9 +300,9 @@ class _Laying:
             on_disk=on_disk,
         )
 
-    def _as_written(self, path: str) -> Entry:
+    def _as_written(self, path: str) -> TreeEntry:
         """Return a path as it is on disk; folders that are in no layer have the usual mode."""
-        entry = self._entries.get(path) or Entry(path=path, kind="directory", mode=0o755)
+        entry = self._entries.get(path) or TreeEntry(path=path, kind="directory", mode=0o755)
         if entry.kind == "link":
             return entry
         mode = kept_mode(entry.mode, folder=entry.kind == "directory")

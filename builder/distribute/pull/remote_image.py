@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from builder.distribute.pull.members import shown
 from builder.distribute.pull.streams import LIMITS
-from builder.host import judge
 from builder.host.contracts import contract_from_labels
 from builder.host.records import NONE, Host
+from builder.host.rules import judge
 from builder.host.verdict import all_of
 from builder.model import exact_json
 from builder.model.architectures import ARCHITECTURES, architecture

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.distribute.pull.images import PullRequest
-from builder.host import read_record, this_host
-from builder.host.records import Host
+from builder.host.local_host import this_host
+from builder.host.records import Host, read_record
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput
 from builder.registry import Reference

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from builder.build.engines.storage import OVERLAY, Driver, StorageTrial, try_storage
 from builder.host.doctor.abilities import abilities_of, lacking_for, require
-from builder.host.doctor.diagnosis import Ability, Diagnosis, Item, Roots, as_json, as_text
+from builder.host.doctor.diagnosis import Ability, Diagnosis, Item, SystemRoots, as_json, as_text
 from builder.host.doctor.emulation import emulation_item, native_tools_items
-from builder.host.doctor.folders import FOLDERS, Trial, folder_items, here_item, standing
+from builder.host.doctor.folders import FOLDERS, FolderTrial, folder_items, here_item, standing
 from builder.host.doctor.machine import ID_FILES, machine_items
 from builder.host.doctor.programs import PROGRAMS, program_item, with_twins
 from builder.model.architectures import ARCHITECTURES
@@ -25,7 +25,7 @@ __all__ = [
     "Ability",
     "Diagnosis",
     "Item",
-    "Roots",
+    "SystemRoots",
     "as_json",
     "as_text",
     "examine",
@@ -41,7 +41,7 @@ def examine(
     *,
     home: Path,
     search_path: str,
-    roots: Roots | None = None,
+    roots: SystemRoots | None = None,
     arch: str = "",
     user: str = "",
     stored: StorageTrial | None = None,
@@ -53,7 +53,7 @@ def examine(
     in before.
     """
     arch, user = arch or platform.machine(), user or _caller()
-    roots = roots or Roots(caller={user: os.geteuid()})
+    roots = roots or SystemRoots(caller={user: os.geteuid()})
     path = os.pathsep.join([str(home / "tools/bin"), search_path])
     as_root = user == "root"
     known = ARCHITECTURES.values()
@@ -76,7 +76,7 @@ def examine(
     absent = [item.title for item in rest if item.key in ID_FILES and not item.ok]
     if stored.problem and absent and not as_root:  # Buildah's own message is about a layer's owners
         stored = replace(stored, problem=f"takes no layer without {' and '.join(absent)}")
-    trial = Trial(processes=processes, other=ORDINARY_USER if as_root else "", top=roots.top)
+    trial = FolderTrial(processes=processes, other=ORDINARY_USER if as_root else "", top=roots.top)
     native = [item for each in known for item in native_tools_items(each, host=arch, roots=roots)]
     folders = [here_item(), *folder_items(home, trial, stored)]
     items = {item.key: item for item in [*asked, *emulation, *native, *rest, *folders]}

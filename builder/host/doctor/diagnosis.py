@@ -14,7 +14,7 @@ USER, GPU, DISK = "user and kernel", "GPU", "disk"  # groups of items
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Roots:
+class SystemRoots:
     """Folders where the system shows itself; tests use folders of their own.
 
     `caller` is the caller's user id by name, which `etc/passwd` need not have.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.build.native import is_open
 from builder.build.native.tools import HOST
-from builder.host.doctor.diagnosis import Item, Roots
+from builder.host.doctor.diagnosis import Item, SystemRoots
 from builder.host.doctor.programs import SETUP, answer
 from builder.model.architectures import Architecture
 from builder.model.versions import first_version
@@ -69,7 +69,7 @@ def _handler(entry: Path) -> Handler:
 
 
 def emulation_item(
-    arch: Architecture, *, host: str, roots: Roots, processes: Processes, search_path: str
+    arch: Architecture, *, host: str, roots: SystemRoots, processes: Processes, search_path: str
 ) -> Item:
     """Return how this machine runs programs of an architecture, or why it does not."""
     if arch.name == host:
@@ -140,7 +140,7 @@ def _item(arch: Architecture, text: str, remedy: str = "", **data: str) -> Item:
     return Item(key_of(arch.name), GROUP, arch.name, text, remedy, is_optional, data)
 
 
-def native_tools_items(arch: Architecture, *, host: str, roots: Roots) -> list[Item]:
+def native_tools_items(arch: Architecture, *, host: str, roots: SystemRoots) -> list[Item]:
     """Return whether build steps of an architecture run native tools; none where they cannot."""
     if arch.name == host or host != HOST:
         return []

@@ -32,7 +32,7 @@ _TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class FolderTrial:
     """The means to try a folder. `other` is the user whom root runs images as, if root asks.
 
     `top` is where folders begin; tests use one of their own.
@@ -43,7 +43,7 @@ class Trial:
     top: Path = Path("/")
 
 
-def folder_items(home: Path, trial: Trial, storage: StorageTrial) -> list[Item]:
+def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[Item]:
     """Return the items of the home, the store in it, and the folder for temporary files."""
     temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the system's own
     need = needed_bytes(storage.driver)
@@ -61,7 +61,7 @@ def folder_items(home: Path, trial: Trial, storage: StorageTrial) -> list[Item]:
     ]
 
 
-def _problem(folder: Path, trial: Trial, *, need: int = 0) -> str:
+def _problem(folder: Path, trial: FolderTrial, *, need: int = 0) -> str:
     """Return why a folder, which need not exist yet, cannot be used; empty if it can."""
     existing = standing(folder)
     try:
@@ -93,7 +93,7 @@ def _scratch(parent: Path) -> Iterator[Path]:
         yield scratch
 
 
-def _not_started(scratch: Path, trial: Trial) -> str:
+def _not_started(scratch: Path, trial: FolderTrial) -> str:
     """Return why programs there are not started: a file system may be mounted `noexec`."""
     program = scratch / "program"
     program.write_text("#!/bin/sh\n")
@@ -125,7 +125,7 @@ def _exceeds_quota(scratch: Path, size: int) -> bool:
         return bool(failed) and ctypes.get_errno() in {errno.EDQUOT, errno.ENOSPC}
 
 
-def _reach_item(home: Path, trial: Trial) -> Item:
+def _reach_item(home: Path, trial: FolderTrial) -> Item:
     """Return whether the other user reaches what root runs as that user below the home."""
     closed = _closed_to(home, trial) if trial.other else None
     text = f"{closed} is closed to the user {trial.other}" if closed else str(home)
@@ -133,7 +133,7 @@ def _reach_item(home: Path, trial: Trial) -> Item:
     return Item(REACH, DISK, "the way to it", text, remedy)
 
 
-def _closed_to(home: Path, trial: Trial) -> Path | None:
+def _closed_to(home: Path, trial: FolderTrial) -> Path | None:
     """Return the first folder on the way to a home that shuts the other user out."""
     parents = [folder for folder in (home, *home.parents) if folder.is_relative_to(trial.top)]
     closed = [one for one in parents if one.is_dir() and not one.stat().st_mode & stat.S_IXOTH]

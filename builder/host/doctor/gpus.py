@@ -38,7 +38,7 @@ _RELOAD = "reboot, or end what uses the GPUs and load the modules anew (rmmod, m
 _START_ERRORS = {
     "NVML_ERROR_DRIVER_NOT_LOADED": (
         SICK,
-        "the driver's library is there, and its kernel module is not loaded",
+        "the driver's library is installed, but its kernel module is not loaded",
         "modprobe nvidia; the kernel's log says why it was not loaded (dmesg)",
     ),
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
@@ -120,9 +120,9 @@ def _without_gpus(reading: NvmlReading, fault: NvmlFault) -> GpuFinding:
         return _host("driver", SICK, text, _INSTALL)
     if reading.pci_gpus:
         count = len(reading.pci_gpus)
-        text = f"no driver for the {count} of NVIDIA's GPUs on the PCI bus"
+        text = f"no driver for the {count} NVIDIA GPUs on the PCI bus"
         return _host("driver", SICK, text, _INSTALL)
-    return _host("driver", UNKNOWN, "no GPU of NVIDIA's and no driver for one", "")
+    return _host("driver", UNKNOWN, "no NVIDIA GPU and no driver for one", "")
 
 
 def _of_driver(reading: NvmlReading) -> Iterator[GpuFinding]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from builder.host.doctor.diagnosis import GPU, USER, Item, Roots, lines_of
+from builder.host.doctor.diagnosis import GPU, USER, Item, SystemRoots, lines_of
 from builder.host.doctor.programs import SETUP
 from builder.model.errors import MissingPrerequisite
 from builder.system import nvml
@@ -28,7 +28,7 @@ _FIRST_USER = 1000  # UID_MIN of the same page
 _READ_WRITE = 0o006  # of a device, for others
 
 
-def machine_items(*, user: str, as_root: bool, search_path: str, roots: Roots) -> list[Item]:
+def machine_items(*, user: str, as_root: bool, search_path: str, roots: SystemRoots) -> list[Item]:
     """Return all items that are read from files; nothing is started."""
     return [
         _ordinary_user(user, as_root=as_root, roots=roots),
@@ -41,7 +41,7 @@ def machine_items(*, user: str, as_root: bool, search_path: str, roots: Roots) -
     ]
 
 
-def _ordinary_user(user: str, *, as_root: bool, roots: Roots) -> Item:
+def _ordinary_user(user: str, *, as_root: bool, roots: SystemRoots) -> Item:
     """As root, Apptainer asks for capabilities that containers often lack."""
     text, remedy = f"{user}, the caller", ""
     if as_root:
@@ -52,7 +52,7 @@ def _ordinary_user(user: str, *, as_root: bool, roots: Roots) -> Item:
     return Item("user", USER, "ordinary user", text, remedy)
 
 
-def _namespaces(roots: Roots) -> Item:
+def _namespaces(roots: SystemRoots) -> Item:
     text, remedy = namespaces_problem(roots)
     if not text and restricted_namespaces(roots):
         text = (
@@ -61,7 +61,7 @@ def _namespaces(roots: Roots) -> Item:
     return Item("userns", USER, "user namespaces", text or "open to ordinary users", remedy)
 
 
-def namespaces_problem(roots: Roots) -> tuple[str, str]:
+def namespaces_problem(roots: SystemRoots) -> tuple[str, str]:
     """Return what closes user namespaces to ordinary users, and what opens them; empty if open."""
     if _number(roots, "kernel/unprivileged_userns_clone") == 0:
         return "closed to ordinary users", "sysctl kernel.unprivileged_userns_clone=1"
@@ -71,17 +71,17 @@ def namespaces_problem(roots: Roots) -> tuple[str, str]:
     return ("none allowed", "sysctl user.max_user_namespaces=10000") if limit == 0 else ("", "")
 
 
-def restricted_namespaces(roots: Roots) -> bool:
+def restricted_namespaces(roots: SystemRoots) -> bool:
     """Return whether AppArmor lets only programs with a profile make user namespaces."""
     return _number(roots, "kernel/apparmor_restrict_unprivileged_userns") == 1
 
 
-def _number(roots: Roots, name: str) -> int | None:
+def _number(roots: SystemRoots, name: str) -> int | None:
     text = "".join(lines_of(roots.proc / "sys" / name)).strip()
     return int(text) if text.isdigit() else None
 
 
-def _fuse(roots: Roots, *, as_root: bool) -> Item:
+def _fuse(roots: SystemRoots, *, as_root: bool) -> Item:
     """Without it Apptainer unpacks a SIF before it runs it, which works and takes longer."""
     device = roots.dev / "fuse"
     text, remedy = "open to ordinary users", ""
@@ -100,7 +100,7 @@ def is_open(device: Path) -> bool:
         return False
 
 
-def _policy(roots: Roots, *, as_root: bool) -> Item:
+def _policy(roots: SystemRoots, *, as_root: bool) -> Item:
     own = (folder_of_user() or Path("/")) / ".config/containers/policy.json"
     files = [roots.etc / "containers/policy.json", *([] if as_root else [own])]
     text = next((str(file) for file in files if file.is_file()), "")
@@ -109,7 +109,7 @@ def _policy(roots: Roots, *, as_root: bool) -> Item:
     return Item("policy", USER, "policy.json", text or absent, remedy)
 
 
-def _keyring(roots: Roots) -> Item:
+def _keyring(roots: SystemRoots) -> Item:
     file = roots.keyrings / KEYRING
     text, remedy = str(file), ""
     if not file.is_file():
@@ -118,7 +118,7 @@ def _keyring(roots: Roots) -> Item:
     return Item("keyring", USER, "Debian's keyring", text, remedy)
 
 
-def _gpu_items(search_path: str, roots: Roots) -> list[Item]:
+def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
     """Return the driver and its devices, from /proc: nvidia-smi may take seconds to answer."""
     version, models = driver_version(roots), gpu_models(roots)
     text, remedy, data = ", ".join(filter(None, [version or "loaded", *models])), "", {}
@@ -138,14 +138,14 @@ def _gpu_items(search_path: str, roots: Roots) -> list[Item]:
     ]
 
 
-def driver_version(roots: Roots) -> str | None:
+def driver_version(roots: SystemRoots) -> str | None:
     """Return the loaded driver's version; empty if it does not say one, None if there is none."""
     if not (roots.proc / "driver/nvidia/version").is_file():
         return None
     return nvml.kernel_driver(roots.proc)
 
 
-def gpu_models(roots: Roots) -> list[str]:
+def gpu_models(roots: SystemRoots) -> list[str]:
     """Return the models of the GPUs that the driver has, as it names them."""
     return [model for model in nvml.gpu_models(roots.proc) if model]
 
@@ -170,12 +170,12 @@ class IdRange:
         return f"{self.first}-{self.last}" if self.count > 1 else str(self.first)
 
 
-def id_items(user: str, roots: Roots) -> list[Item]:
+def id_items(user: str, roots: SystemRoots) -> list[Item]:
     """Return whether a user has ranges, and whether users of this host share ids by theirs."""
     return [*(_range_item(name, user, roots) for name in ID_FILES), _overlap_item(user, roots)]
 
 
-def free_range(user: str, roots: Roots, *, anew: bool = False) -> IdRange:
+def free_range(user: str, roots: SystemRoots, *, anew: bool = False) -> IdRange:
     """Return a range that has no id of another user's lines, nor of a user of this host.
 
     Both files get the same one; `anew` asks for another range than the user has. The search begins
@@ -193,7 +193,7 @@ def free_range(user: str, roots: Roots, *, anew: bool = False) -> IdRange:
     raise MissingPrerequisite("this host has no free range of sub-ids", hint="see /etc/subuid")
 
 
-def _range_item(name: str, user: str, roots: Roots) -> Item:
+def _range_item(name: str, user: str, roots: SystemRoots) -> Item:
     title = "sub-user ids" if name == "subuid" else "sub-group ids"
     if count := sum(ids.count for ids in _ranges(name, roots) if ids.owner == user):
         return Item(name, USER, title, f"{count} for {user}")
@@ -204,7 +204,7 @@ def _range_item(name: str, user: str, roots: Roots) -> Item:
     return Item(name, USER, title, f"no line for {user} in /etc/{name}", remedy)
 
 
-def _overlap_item(user: str, roots: Roots) -> Item:
+def _overlap_item(user: str, roots: SystemRoots) -> Item:
     """Users who share ids can read and change each other's files, modes notwithstanding."""
     key, title = "subids", "separate sub-ids"
     shared = [(name, *pair) for name in ID_FILES for pair in _overlapping(name, roots)]
@@ -222,7 +222,7 @@ def _overlap_item(user: str, roots: Roots) -> Item:
     return Item(key, USER, title, text, remedy, optional=not of_user)
 
 
-def _overlapping(name: str, roots: Roots) -> Iterator[tuple[IdRange, IdRange]]:
+def _overlapping(name: str, roots: SystemRoots) -> Iterator[tuple[IdRange, IdRange]]:
     """Yield ranges of two users with ids in common, and ranges with another user's own id."""
     ranges = _ranges(name, roots)
     users = _users(roots) if name == "subuid" else {}
@@ -233,7 +233,7 @@ def _overlapping(name: str, roots: Roots) -> Iterator[tuple[IdRange, IdRange]]:
             yield first, second
 
 
-def _ranges(name: str, roots: Roots) -> list[IdRange]:
+def _ranges(name: str, roots: SystemRoots) -> list[IdRange]:
     """Return the lines of a file; one may begin with a user's id in place of the name."""
     names = {str(uid): owner for owner, uid in _users(roots).items()}
     lines = [line.strip().split(":") for line in lines_of(roots.etc / name)]
@@ -244,7 +244,7 @@ def _ranges(name: str, roots: Roots) -> list[IdRange]:
     ]
 
 
-def _users(roots: Roots) -> dict[str, int]:
+def _users(roots: SystemRoots) -> dict[str, int]:
     """Return the user ids of passwd(5) by name, and the caller's, who may be of a directory."""
     lines = [line.split(":") for line in lines_of(roots.etc / "passwd")]
     known = {line[0]: int(line[2]) for line in lines if line[2:] and line[2].isdecimal()}

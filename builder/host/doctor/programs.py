@@ -21,7 +21,7 @@ TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class HostProgram:
     """A program to look for. Without `arguments` it is not asked for its version.
 
     `twin` is a program of the same package, whose version it shares. Without a `package` only
@@ -45,67 +45,69 @@ class Program:
 
 
 PROGRAMS = (
-    Program("buildah", ENGINES, "builds the Dockerfiles", "buildah"),
-    Program(
+    HostProgram("buildah", ENGINES, "builds the Dockerfiles", "buildah"),
+    HostProgram(
         *("docker", ENGINES, "builds the Dockerfiles with --engine docker", "docker.io"),
         arguments=("version", "--format", "{{json .}}"),
         optional=True,
         setup=False,
     ),
-    Program("apptainer", ENGINES, "makes and runs SIF images"),
-    Program("ch-run", ENGINES, "runs Charliecloud images", "charliecloud"),
-    Program(
+    HostProgram("apptainer", ENGINES, "makes and runs SIF images"),
+    HostProgram("ch-run", ENGINES, "runs Charliecloud images", "charliecloud"),
+    HostProgram(
         *("ch-convert", ENGINES, "unpacks Charliecloud images", "charliecloud"),
         arguments=(),
         twin="ch-run",
         optional=True,
     ),
-    Program(
+    HostProgram(
         *("ch-image", ENGINES, "builds Dockerfiles without root", "charliecloud"),
         arguments=(),  # a Python program, the slowest of all to answer
         twin="ch-run",
         optional=True,
     ),
-    Program("podman", ENGINES, "runs OCI images", "podman", optional=True, setup=False),
-    Program("mmdebstrap", TOOLS, "makes the base images", "mmdebstrap"),
-    Program(
+    HostProgram("podman", ENGINES, "runs OCI images", "podman", optional=True, setup=False),
+    HostProgram("mmdebstrap", TOOLS, "makes the base images", "mmdebstrap"),
+    HostProgram(
         "patchelf",
         TOOLS,
         "moves native tools to where build steps see them; --no-native-tools goes without",
         "patchelf",
         optional=True,
     ),
-    Program("sqfs2tar", TOOLS, "reads SIF images", "squashfs-tools-ng"),
-    Program("mksquashfs", TOOLS, "packs SIF images", "squashfs-tools", ("-version",)),
-    Program("pigz", TOOLS, "unpacks Charliecloud images to prove them", "pigz"),
-    Program("newuidmap", TOOLS, "gives ordinary users a range of user ids", "uidmap", ()),
-    Program(
+    HostProgram("sqfs2tar", TOOLS, "reads SIF images", "squashfs-tools-ng"),
+    HostProgram("mksquashfs", TOOLS, "packs SIF images", "squashfs-tools", ("-version",)),
+    HostProgram("pigz", TOOLS, "unpacks Charliecloud images to prove them", "pigz"),
+    HostProgram("newuidmap", TOOLS, "gives ordinary users a range of user ids", "uidmap", ()),
+    HostProgram(
         *("skopeo", TOOLS, "turns what Docker saves into an OCI layout", "skopeo"),
         optional=True,
         setup=False,
     ),
-    Program(
+    HostProgram(
         *("cosign", TOOLS, "signs and proves published images", "cosign", ("version",)),
         optional=True,
         setup=False,
     ),
-    Program("mpirun", SITE, "starts ranks on the host", "openmpi-bin", optional=True, setup=False),
-    Program(
+    HostProgram(
+        "mpirun", SITE, "starts ranks on the host", "openmpi-bin", optional=True, setup=False
+    ),
+    HostProgram(
         *("srun", SITE, "starts ranks under Slurm", "slurm-client"),
         optional=True,
         setup=False,
-        idle="it is there: it finds no slurm.conf, and no controller that would tell it",
+        idle="it is installed: it finds no slurm.conf, and no controller to ask",
     ),
 )
 
 
-def program_item(program: Program, *, processes: Processes, search_path: str) -> Item:
+def program_item(program: HostProgram, *, processes: Processes, search_path: str) -> Item:
     """Look for a program, and ask it for its version if it is installed."""
     path = shutil.which(program.name, path=search_path) or ""
     if not path:
         text = f"not found; it {program.use}"
         if program.name == "apptainer" and (older := shutil.which("singularity", path=search_path)):
-            text = f"not found; {older} is there, and not what is used"
+            text = f"not found; {older} is installed, but is not used"
         return _item(program, text, path, program.remedy)
     if not program.arguments:
         return _item(program, "", path)
@@ -115,7 +117,7 @@ def program_item(program: Program, *, processes: Processes, search_path: str) ->
     return _docker(program, done, path) if program.name == "docker" else _read(program, done, path)
 
 
-def _read(program: Program, done: Completed, path: str) -> Item:
+def _read(program: HostProgram, done: Completed, path: str) -> Item:
     output = done.stdout + done.stderr
     version = first_version(output)
     if done.returncode and not version:
@@ -128,7 +130,7 @@ def _read(program: Program, done: Completed, path: str) -> Item:
     return _item(program, f"{family} {version}".strip(), path, version=version, family=family)
 
 
-def _docker(program: Program, done: Completed, path: str) -> Item:
+def _docker(program: HostProgram, done: Completed, path: str) -> Item:
     """Return the item of Docker's client, which is of use only with a daemon that answers."""
     try:
         answers = json.loads(done.stdout)
@@ -143,7 +145,7 @@ def _docker(program: Program, done: Completed, path: str) -> Item:
     return _item(program, text, path, remedy, version=client)
 
 
-def _item(program: Program, text: str, path: str, remedy: str = "", **data: object) -> Item:
+def _item(program: HostProgram, text: str, path: str, remedy: str = "", **data: object) -> Item:
     data = {"path": path, "version": "", **data}
     key, group = program.name, program.group
     return Item(key, group, key, text, remedy, optional=program.optional, data=data)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from builder.model.architectures import ARCHITECTURES
-from builder.system.compression import DAMAGED, GzipStream, ZstdInflater
+from builder.system.compression import DAMAGED, StreamInflater
 from builder.system.web import innermost
 from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl
 
@@ -167,13 +167,11 @@ def _elements(chunks: Iterable[bytes]) -> Iterator[_Element]:
 
 def unpacked(data: bytes) -> Iterator[bytes]:
     """Yield what xz, gzip or Zstandard packed, or a plain file, in chunks. Raises `OutOfReach`."""
-    inflate: lzma.LZMADecompressor | GzipStream | ZstdInflater
+    inflate: lzma.LZMADecompressor | StreamInflater
     if data.startswith(_XZ):
         inflate = lzma.LZMADecompressor(memlimit=_LARGEST_DICTIONARY)
-    elif data.startswith(_GZIP):
-        inflate = GzipStream()
-    elif data.startswith(_ZSTD):
-        inflate = ZstdInflater()
+    elif data.startswith((_GZIP, _ZSTD)):
+        inflate = StreamInflater(zstd=data.startswith(_ZSTD))
     else:
         yield data
         return

@@ -9,7 +9,7 @@ from samples import a_file, a_folder, tar_bytes
 
 from builder.artifacts.tars import PAX
 from builder.artifacts.tree import (
-    Entry,
+    TreeEntry,
     comparable,
     differences,
     entries_of_tar,
@@ -18,7 +18,7 @@ from builder.artifacts.tree import (
 )
 
 
-def tree(*named: tuple[str, str]) -> dict[str, Entry]:
+def tree(*named: tuple[str, str]) -> dict[str, TreeEntry]:
     """A tree of a folder and a file with attributes."""
     members = [a_folder("etc"), a_file("etc/x")]
     for member, _ in members:

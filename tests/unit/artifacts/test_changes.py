@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, tar_bytes
 
-from builder.artifacts.flatten import Node, lay
+from builder.artifacts.flatten import TreeNode, lay
 from builder.artifacts.layers import Change, changes_of
 from builder.artifacts.tars import PAX
 from builder.model import EPOCH
@@ -32,7 +32,7 @@ NOTES = {f"{PAX}user.overlay.origin": "\0\1", f"{PAX}user.overlay.impure": "y"}
 
 def changes(folder: Path, *layers: Layer) -> list[Change]:
     """The changes of the last layer; of those below it the tree is made."""
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, TreeNode] = {}
     for layer in layers[:-1]:
         lay(blob(folder, tar_bytes(*layer)), nodes)
     last = blob(folder, tar_bytes(*layers[-1]))
@@ -224,7 +224,7 @@ def test_whatever_a_driver_notes_the_layer_is_the_same_and_gives_the_tree(
         changes(tmp_path, base, as_noted(lower, upper, rng, noise=noise)) for noise in (0, 0.5)
     ]
     assert shown(found[0]) == shown(found[1])
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, TreeNode] = {}
     for layer in (changes(tmp_path, base), found[1]):
         lay(blob(tmp_path, tar_bytes(*map(written, layer))), nodes)
     assert {path: kind_of(node) for path, node in nodes.items()} == upper
@@ -237,7 +237,7 @@ def written(change: Change) -> tuple[tarfile.TarInfo, bytes]:
         return change.member, stream.read()
 
 
-def kind_of(node: Node) -> tuple[str, str, int]:
+def kind_of(node: TreeNode) -> tuple[str, str, int]:
     if node.member.isdir():
         return "folder", "", node.member.mode
     if node.member.issym():

@@ -18,7 +18,7 @@ from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
 from builder.artifacts.oci import LayerBlob, blob_path, read_layout
-from builder.artifacts.repack import Plain, SharedLayers, repack, unpack
+from builder.artifacts.repack import PlainLayout, SharedLayers, repack, unpack
 from builder.artifacts.tars import APART
 from builder.artifacts.tree import comparable
 from builder.build.engines import charliecloud
@@ -78,7 +78,7 @@ def repacked(
     shared: SharedLayers | None = None,
     notes: dict[str, str] | None = None,
     **more: Any,
-) -> Plain:
+) -> PlainLayout:
     folder.mkdir()
     given, plain = exported(folder / "in", *layers, **more), folder / "plain.oci"
     return repack(

@@ -18,7 +18,7 @@ import pytest
 import referencing
 from samples import ROOT, a_file, a_folder, a_link, blob, tar_bytes
 
-from builder.artifacts.flatten import Node, flattened
+from builder.artifacts.flatten import TreeNode, flattened
 from builder.artifacts.oci import Layout
 from builder.artifacts.sbom import bill_of_materials
 from builder.artifacts.sbom.components import CHECKSUM, CHECKSUM_OF, licence, of_copyright
@@ -64,7 +64,7 @@ def validator() -> jsonschema.protocols.Validator:
     return jsonschema.Draft7Validator(read[SCHEMAS[0]], registry=registry)
 
 
-def bill_of(nodes: Mapping[str, Node], *sources: LockedSource) -> dict[str, Any]:
+def bill_of(nodes: Mapping[str, TreeNode], *sources: LockedSource) -> dict[str, Any]:
     """The bill of materials, which is what CycloneDX asks for."""
     found = bill_of_materials(
         nodes,
@@ -78,7 +78,7 @@ def bill_of(nodes: Mapping[str, Node], *sources: LockedSource) -> dict[str, Any]
     return found
 
 
-def nodes_of(tmp_path: Path, files: Mapping[str, str | bytes]) -> dict[str, Node]:
+def nodes_of(tmp_path: Path, files: Mapping[str, str | bytes]) -> dict[str, TreeNode]:
     members = [a_folder("var")]
     for name, content in files.items():
         path = name.replace("__", "/")

@@ -15,7 +15,7 @@ from builder.artifacts import flatten
 from builder.artifacts.oci import read_layout, write_archive
 from builder.artifacts.tree import (
     ALLOWED,
-    Entry,
+    TreeEntry,
     clean,
     comparable,
     differences,
@@ -30,7 +30,7 @@ from builder.model.errors import StepFailed
 Member = tuple[tarfile.TarInfo, bytes]
 
 
-def tree(*members: Member) -> dict[str, Entry]:
+def tree(*members: Member) -> dict[str, TreeEntry]:
     return comparable(entries_of_tar(io.BytesIO(tar_bytes(*members))))
 
 
@@ -183,9 +183,9 @@ def test_a_hard_link_to_nothing_is_a_failure() -> None:
         digest(a_hard_link("b", "a"))
 
 
-def entry(path: str, **fields: str | int) -> dict[str, Entry]:
+def entry(path: str, **fields: str | int) -> dict[str, TreeEntry]:
     given = {"kind": "file", "mode": 0o644, **fields}
-    return {path: Entry(path=path, **given)}  # type: ignore[arg-type]
+    return {path: TreeEntry(path=path, **given)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,9 @@ def entry(path: str, **fields: str | int) -> dict[str, Entry]:
         ),
     ],
 )
-def test_differences_in_words(one: dict[str, Entry], other: dict[str, Entry], line: str) -> None:
+def test_differences_in_words(
+    one: dict[str, TreeEntry], other: dict[str, TreeEntry], line: str
+) -> None:
     assert differences(one, other) == [line]
     assert differences(one, one) == []
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from samples import image
 
-from builder.artifacts.repack import Plain
+from builder.artifacts.repack import PlainLayout
 from builder.build.base_store import StoredBase
 from builder.build.packing import BASE_DIGEST, ImagePacker, _base_digest
 from builder.build.run import Timer
@@ -48,7 +48,7 @@ def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Imag
     )
 
 
-PLAIN = cast("Plain", SimpleNamespace(layout=SimpleNamespace(path=Path())))
+PLAIN = cast("PlainLayout", SimpleNamespace(layout=SimpleNamespace(path=Path())))
 
 
 def test_a_sif_that_is_to_be_proven_is_read_for_that_alone(

@@ -6,7 +6,7 @@ import pytest
 from host_samples import contract, gpu, host, with_gpu
 
 from builder.distribute.pull.remote_image import contract_of, pulled_for
-from builder.host import Host
+from builder.host.records import Host
 from builder.model.contract import as_labels
 from builder.trust.policy.records import NO, UNKNOWN, YES
 

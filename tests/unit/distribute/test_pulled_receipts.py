@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.artifacts.tree import Entry
+from builder.artifacts.tree import TreeEntry
 from builder.cli import main
 from builder.distribute.pull.verification import checks_in, receipt_in, variables_of
 from builder.model.errors import BadInput
@@ -63,7 +63,7 @@ def test_an_artifact_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def tree_of(*paths: str) -> FormatTree:
-    files = {path: Entry(path=path, kind="file", mode=0o755) for path in paths}
+    files = {path: TreeEntry(path=path, kind="file", mode=0o755) for path in paths}
     return FormatTree.of(files)
 
 

@@ -29,8 +29,9 @@ from host_samples import (
 from samples import ROOT, compare_with_golden
 
 from builder.facts import NO_FACTS
-from builder.host import NO, UNKNOWN, YES, Host, HostVerdict, as_text, judge
-from builder.host.records import HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
+from builder.host.records import Host, HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
+from builder.host.rules import judge
+from builder.host.verdict import NO, UNKNOWN, YES, HostVerdict, as_text
 from builder.model.contract import HostContract
 
 A100 = gpu("NVIDIA A100-SXM4-40GB", 80)
@@ -203,8 +204,8 @@ OUTCOMES = (
         host=recorded("supermuc"),
         answer=NO,
         rule="driver",
-        says="no driver of NVIDIA's is loaded",
-        fix="a host with a GPU of NVIDIA's; programs of the image that use none run all the same",
+        says="NVIDIA's driver is not loaded",
+        fix="a host with an NVIDIA GPU; programs that use no GPU run anyway",
     ),
     Outcome(
         name="a driver that shows no GPU",
@@ -773,7 +774,7 @@ OUTCOMES = (
         host=host("supermuc", slurm=NO_SLURM),
         answer=UNKNOWN,
         rule="hybrid",
-        says="nobody promises that they meet",
+        says="not guaranteed",
         options=launched("hybrid"),
     ),
     Outcome(

@@ -10,11 +10,12 @@ import pytest
 from host_samples import MPICH, NO_GPUS, OPENMPI, contract, cuda, host, known, recorded
 from test_this_host import Machine
 
-from builder.host import NO, UNKNOWN, YES, Host, as_json, as_text, judge
-from builder.host.doctor import Roots
+from builder.host.doctor import SystemRoots
 from builder.host.doctor.machine import restricted_namespaces
 from builder.host.programs import allows_clone3, has_profile
-from builder.host.records import HostGpus, HostRuntime, HostSlurm
+from builder.host.records import Host, HostGpus, HostRuntime, HostSlurm
+from builder.host.rules import judge
+from builder.host.verdict import NO, UNKNOWN, YES, as_json, as_text
 
 DEBIAN_13 = contract(glibc="2.41")
 
@@ -135,8 +136,8 @@ def test_a_host_with_gpus_of_amd_is_not_told_to_load_nvidias_driver() -> None:
 # What is read of this machine.
 
 
-def roots_of(root: Path) -> Roots:
-    return Roots(top=root, proc=root / "proc", etc=root / "etc", dev=root / "dev")
+def roots_of(root: Path) -> SystemRoots:
+    return SystemRoots(top=root, proc=root / "proc", etc=root / "etc", dev=root / "dev")
 
 
 PROFILE = "abi <abi/4.0>,\nprofile podman /usr/bin/podman flags=(unconfined) {\n  userns,\n}\n"

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 from host_samples import CRAY_MPICH, DEBIANS_MPICH, MPICH, OPENMPI, contract, host, known, recorded
 
-from builder.host import NO, UNKNOWN, YES, Answer, Host, judge
-from builder.host.records import HostMpi, HostSlurm
+from builder.host.records import Host, HostMpi, HostSlurm
+from builder.host.rules import judge
+from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer
 from builder.model.contract import NeededMpi
 
 CRAY = recorded("cray-ex")
@@ -20,7 +21,7 @@ SPECTRUM = HostMpi(
 SATORI = host("satori", mpi=(SPECTRUM,), slurm=HostSlurm(pmi=()))
 
 
-def answered(way: str, mpi: NeededMpi, where: Host) -> Answer:
+def answered(way: str, mpi: NeededMpi, where: Host) -> RuleAnswer:
     image = contract(where.architecture or "", mpi=mpi)
     [found] = judge(image, where, known(), launchers=(way,)).launchers
     return found
@@ -78,7 +79,7 @@ def test_whether_spectrum_mpi_starts_open_mpi_nobody_promises() -> None:
     assert found.answer == UNKNOWN
     assert found.reason == (
         "whether mpirun of Spectrum MPI 10.3.1.02 (made from Open MPI, PMIx 3.1 outside and 4.2 "
-        "inside, made to meet) starts ranks of Open MPI 4.1.4 nobody promises"
+        "inside, made to meet) starts ranks of Open MPI 4.1.4 is not guaranteed"
     )
     old = dataclasses.replace(OPENMPI, version="1.10.7", pmix="")
     found = answered("hybrid", old, SATORI)

@@ -13,7 +13,7 @@ from host_samples import MPICH, OPENMPI, RECORDS, contract, cuda, host
 
 from builder.cli import check_host as checking
 from builder.cli import main
-from builder.host import Host, as_record
+from builder.host.records import Host, as_record
 from builder.model.contract import HostContract, as_text
 
 

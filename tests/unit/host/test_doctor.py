@@ -21,7 +21,7 @@ from samples import compare_with_golden
 
 from builder.build import native
 from builder.build.engines.storage import Driver, StorageTrial
-from builder.host.doctor import Diagnosis, Roots, as_json, as_text, examine, require
+from builder.host.doctor import Diagnosis, SystemRoots, as_json, as_text, examine, require
 from builder.model.errors import MissingPrerequisite
 from builder.system.process import Completed, Processes
 
@@ -97,7 +97,7 @@ class Machine:
         self.write(f"proc/sys/fs/binfmt_misc/{name}", text)
 
     def examine(self) -> Diagnosis:
-        roots = Roots(
+        roots = SystemRoots(
             top=self.root,
             proc=self.root / "proc",
             dev=self.root / "dev",

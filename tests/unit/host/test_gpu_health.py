@@ -193,7 +193,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
             "init=9",
             SICK,
             (
-                "the driver's library is there, and its kernel module is not loaded "
+                "the driver's library is installed, but its kernel module is not loaded "
                 "(NVML_ERROR_DRIVER_NOT_LOADED)"
             ),
         ),
@@ -230,7 +230,7 @@ def test_a_host_without_a_gpu(
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert main(["doctor", "--gpu", "--project", str(tmp_path)]) == 4
     told = capsys.readouterr().out
-    assert "no GPU of NVIDIA's and no driver for one" in told
+    assert "no NVIDIA GPU and no driver for one" in told
     assert told.splitlines()[-1].startswith("There is no GPU to look at")
 
 
@@ -258,7 +258,7 @@ HOST = NvmlReading(driver="418.87.00", kernel_driver="418.87.00", cuda="10.1", g
         (
             {"gpus": (), "fault": NO_LIBRARY, "kernel_driver": "", "pci_gpus": ("a", "b")},
             SICK,
-            "no driver for the 2 of NVIDIA's GPUs on the PCI bus",
+            "no driver for the 2 NVIDIA GPUs on the PCI bus",
         ),
         (
             {"driver": "535.104.05"},

@@ -29,10 +29,10 @@ from hypothesis import strategies as st
 
 from builder.facts.cuda import MIG, capability_of
 from builder.facts.runtimes import RUNTIMES
-from builder.host import LAUNCHERS, YES, Host, as_record, judge, read_record
 from builder.host.contracts import contract_from_file, contract_from_labels
-from builder.host.records import NONE, HostCpu, HostGpus
-from builder.host.verdict import BIND, HYBRID
+from builder.host.records import NONE, Host, HostCpu, HostGpus, as_record, read_record
+from builder.host.rules import judge
+from builder.host.verdict import BIND, HYBRID, LAUNCHERS, YES
 from builder.model.contract import HostContract, as_document, as_labels, as_text
 from builder.model.errors import BadInput
 

@@ -13,7 +13,7 @@ import pytest
 
 from builder.cli import setup as set_up
 from builder.cli.commands import parse
-from builder.host.doctor.diagnosis import Roots
+from builder.host.doctor.diagnosis import SystemRoots
 from builder.host.doctor.machine import free_range
 from builder.model.architectures import ARCHITECTURES
 from builder.system.home import Home
@@ -281,7 +281,7 @@ def test_setup_and_doctor_propose_the_same_free_range(
     tmp_path: Path, subuid: str, subgid: str, uid: int
 ) -> None:
     etc = host(tmp_path, subuid, subgid)
-    roots = Roots(etc=etc, caller={"dora": uid})
+    roots = SystemRoots(etc=etc, caller={"dora": uid})
     found = shell(with_etc(etc) + f"uid_of() {{ echo {uid}; }}; free_ids dora")
     assert found.stdout == str(free_range("dora", roots)), found.stderr
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from builder.host.doctor.diagnosis import Item, Roots
+from builder.host.doctor.diagnosis import Item, SystemRoots
 from builder.host.doctor.machine import IDS, IdRange, free_range, id_items
 
 PASSWD = "root:x:0:0::/root:/bin/sh\nbuild-images:x:999:999::/:/x\nalice:x:1000:1000::/:/bin/sh\n"
 
 
-def host(folder: Path, subuid: str, subgid: str = "", *, passwd: str = PASSWD) -> Roots:
+def host(folder: Path, subuid: str, subgid: str = "", *, passwd: str = PASSWD) -> SystemRoots:
     for name, text in (("subuid", subuid), ("subgid", subgid or subuid), ("passwd", passwd)):
         (folder / name).write_text(text)
-    return Roots(etc=folder)
+    return SystemRoots(etc=folder)
 
 
-def items(user: str, roots: Roots) -> dict[str, Item]:
+def items(user: str, roots: SystemRoots) -> dict[str, Item]:
     return {one.key: one for one in id_items(user, roots)}
 
 
@@ -68,7 +68,7 @@ def test_a_line_by_user_id_counts(tmp_path: Path, subuid: str) -> None:
 def test_a_user_of_a_directory_service_is_known_by_its_id(tmp_path: Path) -> None:
     roots = host(tmp_path, "50123:100000:65536\n")
     assert not items("dora", roots)["subuid"].ok
-    roots = Roots(etc=tmp_path, caller={"dora": 50123})
+    roots = SystemRoots(etc=tmp_path, caller={"dora": 50123})
     assert items("dora", roots)["subuid"].ok
 
 

@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from builder.host import Host, as_record, read_record
-from builder.host.doctor import Roots
+from builder.host.doctor import SystemRoots
 from builder.host.local_host import cpu_of, this_host
-from builder.host.records import HostGpu, HostMpi, HostRuntime, HostSlurm
+from builder.host.records import (
+    Host,
+    HostGpu,
+    HostMpi,
+    HostRuntime,
+    HostSlurm,
+    as_record,
+    read_record,
+)
 from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlFault, NvmlReading
 from builder.system.process import Processes
 
@@ -61,7 +68,7 @@ class Machine:
         self, reading: NvmlReading = NO_LIBRARY, variables: Mapping[str, str] | None = None
     ) -> Host:
         top = self.root
-        roots = Roots(top=top, proc=top / "proc", etc=top / "etc", dev=top / "dev")
+        roots = SystemRoots(top=top, proc=top / "proc", etc=top / "etc", dev=top / "dev")
         return this_host(
             Processes(),
             search_path=str(self.root / "bin"),

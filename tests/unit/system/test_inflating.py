@@ -17,8 +17,8 @@ PACKED = gzip.compress(PLAIN)
 @pytest.fixture(autouse=True, params=["isal", "zlib"])
 def _one_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "zlib":
-        monkeypatch.setattr(compression, "way", zlib)
-    elif compression.way is zlib:
+        monkeypatch.setattr(compression, "gzip_library", zlib)
+    elif compression.gzip_library is zlib:
         pytest.skip("this machine has no isal")
 
 

@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 import pytest
 from samples import a_file, tar_bytes
 
-from builder.artifacts.tree import Entry
+from builder.artifacts.tree import TreeEntry
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Artifact
 from builder.system.home import Home
@@ -24,7 +24,7 @@ from builder.verify.trees import FormatTree, equality
 def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:
     return FormatTree.of(
         {
-            name: Entry(
+            name: TreeEntry(
                 path=name,
                 kind="file",
                 mode=0o644,
