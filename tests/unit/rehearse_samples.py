@@ -125,11 +125,11 @@ def sample_pip(index: Index) -> Any:
         install: dict[str, dict[str, Any]] = {}
         for text in waiting:
             requirement = Requirement(text)
-            found = _newest(index, requirement, folder, platforms)
-            if found is None:
+            match = _newest(index, requirement, folder, platforms)
+            if match is None:
                 error = f"ERROR: No matching distribution found for {requirement}\n"
                 return Completed(argv=(), returncode=1, stderr=error)
-            name, version, url, requires = found
+            name, version, url, requires = match
             metadata = {"name": name, "version": version, "requires_dist": requires}
             install[name] = {"metadata": metadata, "download_info": {"url": url}}
             waiting += [text for text in requires if Requirement(text).name not in install]

@@ -74,11 +74,11 @@ def followed(space: Workspace, *commands: str, folder: str = "/var/tmp") -> Work
 def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
     commands = ["cd /opt/a", "A=1 B='x y' make -C sub", "cd /", "export C=2", "{ false || true ; }"]
     planned = image(tmp_path, recipes=[recipe(development=(block("shell", commands=commands),))])
-    found = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
-    made = next(one for one in found if one.program == "make")
-    assert (made.folder, made.variables) == ("/opt/a", {"A": "1", "B": "x y"})
-    assert made.path("sub") == "/opt/a/sub"
-    first, last = found[-2:]
+    results = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
+    sample = next(each for each in results if each.program == "make")
+    assert (sample.folder, sample.variables) == ("/opt/a", {"A": "1", "B": "x y"})
+    assert sample.path("sub") == "/opt/a/sub"
+    first, last = results[-2:]
     assert (last.program, last.folder, last.variables["C"]) == ("true", "/", "2")
     assert (first.program, first.has_fallback, last.has_fallback) == ("false", True, False)
 
@@ -97,7 +97,7 @@ def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
         "sed -i s/a/b/ /opt/code/lost.py",
         "sed -i s/a/b/ /etc/hosts",
     )
-    assert [(one.kind, one.outcome) for one in space.trials] == [
+    assert [(each.kind, each.outcome) for each in space.trials] == [
         ("clones", PASSED),
         ("patches", PASSED),
         ("patches", FAILED),
@@ -127,7 +127,7 @@ def test_a_commit_is_what_is_checked_out() -> None:
 
 def test_a_repository_that_is_not_at_hand_is_not_tried() -> None:
     space = followed(workspace(), f"git clone {OWNER}/lost.git lost")
-    assert [(one.outcome, one.text) for one in space.trials] == [(NOT_TRIED, "no copy of it")]
+    assert [(each.outcome, each.text) for each in space.trials] == [(NOT_TRIED, "no copy of it")]
 
 
 def test_an_archive_of_the_store_is_unpacked(tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_the_distributions_toolkit_is_not_where_nvidias_is(
     debian = shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le")
     nvidias = shipped("cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64")
     folder, _, configure = command.rpartition(" && ")
-    made = step(configure, folder=folder.removeprefix("cd ") or "/")
-    assert outcomes(toolkit_trials(debian, made)) == outcome
-    assert [*toolkit_trials(nvidias, made)] == []
+    sample = step(configure, folder=folder.removeprefix("cd ") or "/")
+    assert outcomes(toolkit_trials(debian, sample)) == outcome
+    assert [*toolkit_trials(nvidias, sample)] == []
 
 
 # What Python sources import.
@@ -272,9 +272,9 @@ def test_a_fork_has_to_be_the_one_that_is_installed() -> None:
         f"git clone {OWNER}/code.git code",
         "cp -r code/. /opt/code",
     )
-    found = [*import_trials(space, "/opt/code", {"pycocotools"})]
-    assert outcomes(found) == [FAILED, PASSED]
-    assert "only github.com/NVIDIA/cocoapi has that" in found[0].text
+    results = [*import_trials(space, "/opt/code", {"pycocotools"})]
+    assert outcomes(results) == [FAILED, PASSED]
+    assert "only github.com/NVIDIA/cocoapi has that" in results[0].text
     followed(space, "git clone https://github.com/NVIDIA/cocoapi.git cocoapi")
     assert outcomes(import_trials(space, "/opt/code", {"pycocotools"})) == [PASSED, PASSED]
 
@@ -436,15 +436,15 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     assert known == []
     assert {trial.kind for trial in cell.trials} >= {"packages", "flags", "sources"}
     assert cell.content_key == planned.content_key
-    told = "\n".join(as_text([cell], with_passed=True)) + "\n"
-    compare_with_golden(told, f"rehearsals/{identifier}.txt")
+    printed = "\n".join(as_text([cell], with_passed=True)) + "\n"
+    compare_with_golden(printed, f"rehearsals/{identifier}.txt")
 
 
 def test_a_bare_with_cuda_is_found_in_a_cell(tmp_path: Path) -> None:
     """Before the toolkit's folder was named, this ended Open MPI's build."""
     bare = ["cd /var/tmp/openmpi && ./configure --with-cuda"]
-    made = recipe("aware", development=(block("cuda"), block("shell", line=9, commands=bare)))
-    project = dataclasses.replace(shipped_project(), recipes={"aware": made})
+    sample = recipe("aware", development=(block("cuda"), block("shell", line=9, commands=bare)))
+    project = dataclasses.replace(shipped_project(), recipes={"aware": sample})
     selection = Selection(images=("aware-1.0-debian13-cuda12.4-x86_64",))
     planned = make_plan(project, selection, compiler="").images[0]
     cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
@@ -493,8 +493,8 @@ def test_results_as_json() -> None:
 
 def test_a_rehearsal_holds_for_one_content_key(tmp_path: Path) -> None:
     write_record(tmp_path / "rehearsals", CELL, "2026-11-24")
-    found = read_record(tmp_path / "rehearsals", "k")
-    assert str(found) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
+    results = read_record(tmp_path / "rehearsals", "k")
+    assert str(results) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
     assert read_record(tmp_path / "rehearsals", "another") is None
 
 

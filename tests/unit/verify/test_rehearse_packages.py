@@ -43,8 +43,8 @@ def misspelt(identifier: str, name: str) -> PlannedImage:
     """A cell of a recipe that installs one more package than make, at line 10."""
     packages = block("packages", line=9, ospackages=["make", name])
     cuda = (block("cuda"),) if "cuda" in identifier else ()
-    made = recipe("added", development=(*cuda, packages))
-    project = dataclasses.replace(shipped_project(), recipes={"added": made})
+    added = recipe("added", development=(*cuda, packages))
+    project = dataclasses.replace(shipped_project(), recipes={"added": added})
     cell = identifier.replace(identifier.partition("-1.0-")[0], "added")
     selection = Selection(images=(cell,))
     return make_plan(project, selection, compiler=spec.COMPILER).images[0]
@@ -119,7 +119,7 @@ def test_names_are_taken_as_dnf_takes_them(command: str, outcome: str) -> None:
 
 
 def test_a_name_like_no_other_may_be_in_another_repository() -> None:
-    [trial] = [one for one in trials_of(misspelt(UBI, "qqqq")) if one.outcome == FAILED]
+    [trial] = [each for each in trials_of(misspelt(UBI, "qqqq")) if each.outcome == FAILED]
     assert trial.hint == "if another repository has it, name that too: packages in site.yaml"
 
 
@@ -191,12 +191,12 @@ def test_the_repositories_are_the_sites_and_this_machines(
     monkeypatch.setenv("BUILD_IMAGES_MIRROR", "http://a.example/debian")
     monkeypatch.delenv("BUILD_IMAGES_SITE", raising=False)
     (tmp_path / "site.yaml").write_text("packages: {centos7: ['https://b.example/$basearch/']}\n")
-    found = package_archives(tmp_path)
-    assert found.named == {"centos7": ("https://b.example/$basearch",)}
-    assert found.debian == "http://a.example/debian"
-    assert found.of(shipped(CENTOS).base) == ("https://b.example/$basearch",)
+    archives = package_archives(tmp_path)
+    assert archives.named == {"centos7": ("https://b.example/$basearch",)}
+    assert archives.debian == "http://a.example/debian"
+    assert archives.of(shipped(CENTOS).base) == ("https://b.example/$basearch",)
     debian = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le").base
-    assert found.of(debian) == ("http://a.example/debian",)
+    assert archives.of(debian) == ("http://a.example/debian",)
 
 
 def test_files_of_packages_are_no_names() -> None:
@@ -212,8 +212,8 @@ def test_ubuntus_archives_are_those_of_this_machines_apt(tmp_path: Path) -> None
         "deb http://c.example/debian trixie main\n"
         "deb http://d.example/ports jammy main\n"
     )
-    found = apt_archives({"noble", "jammy"}, apt=tmp_path)
-    assert found == ("http://a.example/ubuntu", "http://d.example/ports")
+    archives = apt_archives({"noble", "jammy"}, apt=tmp_path)
+    assert archives == ("http://a.example/ubuntu", "http://d.example/ports")
 
 
 def packed_list(text: str) -> Callable[[str], bytes]:

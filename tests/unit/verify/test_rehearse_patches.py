@@ -43,7 +43,7 @@ def patched(command: str, text: str | None = FIX) -> Workspace:
 )
 def test_a_patch_is_applied_to_the_source(command: str) -> None:
     space = patched(command)
-    assert [(one.kind, one.outcome) for one in space.trials[1:]] == [("patches", PASSED)]
+    assert [(trial.kind, trial.outcome) for trial in space.trials[1:]] == [("patches", PASSED)]
     assert space.read("/var/tmp/code/sub/setup.py") == "one\nthree\n"
 
 

@@ -71,9 +71,9 @@ def test_a_newer_source_comes_before_an_older_wheel() -> None:
     """pip takes the newest version, whether it has a wheel or not."""
     index = sample_index()
     resolver = Resolver(index=index, run_pip=sample_pip(index))
-    found = {one.name: one for one in resolver.resolve(["plain"], BIONIC.upgraded())}
-    assert found["plain"].version == "1.0"
-    assert found["plain"].source is not None
+    results = {each.name: each for each in resolver.resolve(["plain"], BIONIC.upgraded())}
+    assert results["plain"].version == "1.0"
+    assert results["plain"].source is not None
 
 
 def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
@@ -266,14 +266,14 @@ def test_the_wheels_that_a_pip_takes(
 
 def commands(*steps: Step) -> list[tuple[str, tuple[str, ...], str]]:
     return [
-        (one.environment, one.requirements, one.target.python)
-        for one in pip_installs(steps, BIONIC)
+        (each.environment, each.requirements, each.target.python)
+        for each in pip_installs(steps, BIONIC)
     ]
 
 
 def test_environments_are_told_apart() -> None:
     conda = step("bash /var/tmp/Miniconda3-py310_23.11.0-2-Linux-ppc64le.sh -b -p /opt/conda")
-    found = commands(
+    results = commands(
         VENV,
         conda,
         step("/opt/v/bin/pip install a==1"),
@@ -282,7 +282,7 @@ def test_environments_are_told_apart() -> None:
         step("python3 -m pip install d==4"),
         step("pip3 freeze"),
     )
-    assert found == [
+    assert results == [
         ("/opt/v", ("a==1",), "3.6.9"),
         ("/opt/conda", ("b==2",), "3.10.0"),
         ("", ("c==3",), "3.6.9"),
@@ -336,8 +336,8 @@ def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
         assert command.environment == ""
         assert command.requirements == ("six==1",)
         for name, value in changes.items():
-            found = getattr(command, name)
-            assert (len(found) if isinstance(found, tuple) else found) == value
+            results = getattr(command, name)
+            assert (len(results) if isinstance(results, tuple) else results) == value
     for program in ("pip3x", "python2 -m pip", "python3 -m pipx", "conda"):
         assert not [*pip_installs([step(f"{program} install {words} six==1")], BIONIC)]
 
@@ -346,8 +346,8 @@ def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
 
 
 def test_files_for_another_python_do_not_fit() -> None:
-    found = sample_index().fitting(Requirement("pip"), "3.6.9")
-    assert [str(file.version) for file in found] == ["21.3.1"]
+    results = sample_index().fitting(Requirement("pip"), "3.6.9")
+    assert [str(file.version) for file in results] == ["21.3.1"]
 
 
 ROWS: list[dict[str, Any]] = [
@@ -381,8 +381,8 @@ def test_the_files_that_pip_would_look_at(
 ) -> None:
     rows = [{"url": f"https://index.example/{row['filename']}", **row} for row in ROWS]
     index = Index(lambda _: {"files": rows}, lambda _: b"")
-    found = index.fitting(Requirement(requirement), python)
-    assert [str(file.version) for file in found] == versions
+    results = index.fitting(Requirement(requirement), python)
+    assert [str(file.version) for file in results] == versions
 
 
 def test_what_an_index_tells_of_a_file() -> None:
@@ -404,9 +404,9 @@ def test_a_project_that_an_index_lacks_has_no_files() -> None:
 
 
 def test_what_a_source_distribution_says() -> None:
-    told = read_source("plain", "1.0", source_archive("plain-1.0.tar.gz"))
-    assert told.is_legacy
-    assert told.requires == ("six",)
+    plain = read_source("plain", "1.0", source_archive("plain-1.0.tar.gz"))
+    assert plain.is_legacy
+    assert plain.requires == ("six",)
     yaml = read_source("pyyaml", "5.4.1", source_archive("PyYAML-5.4.1.tar.gz"))
     assert not yaml.is_legacy
     assert yaml.build_requires == ("setuptools", "wheel", "Cython")

@@ -80,8 +80,8 @@ def web() -> Iterator[Web]:
 )
 def test_a_server_that_refuses_proves_nothing(web: Web, status: int, answer: Answer) -> None:
     web.statuses["/a"] = status
-    found = Servers().ask(f"{web.url}/a")
-    assert (found.has, found.text.replace(web.host, "HOST")) == (answer.has, answer.text)
+    response = Servers().ask(f"{web.url}/a")
+    assert (response.has, response.text.replace(web.host, "HOST")) == (answer.has, answer.text)
     assert web.asked == ["HEAD /a"]
 
 
