@@ -28,23 +28,6 @@ from builder.verify.measure.sampling import (
     use_of_gpus,
 )
 
-RECORDED = {
-    "hpcc": {
-        "hpcc_dgemm": 15.4301,
-        "hpcc_hpl": 7.15285,
-        "hpcc_triad": 46.5207,
-        "hpcc_latency": 0.244111,
-        "hpcc_bandwidth": 14.5224,
-    },
-    "memory-speed": {"memory_triad": 19.643},
-    "mpi-speed": {"mpi_latency": 0.392, "mpi_bandwidth": 7122.563, "mpi_allreduce": 0.424},
-}
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_what_programs_really_printed_is_read(name: str) -> None:
-    assert PROGRAM_BY_NAME[name].read(recorded(name)) == pytest.approx(RECORDED[name])
-
 
 def test_every_program_was_recorded_and_gives_all_of_its_quantities() -> None:
     for program in PROGRAMS:
@@ -275,15 +258,6 @@ def test_an_image_that_cannot_be_entered_is_not_one_without_programs(
 ) -> None:
     with pytest.raises(StepFailed, match=problem):
         programs_in(Fake(answer), PROGRAMS, mpi=True)
-
-
-@pytest.mark.parametrize("sizes", [Sizes(), EMULATED])
-def test_scripts_work_in_the_folder_that_all_places_share(sizes: Sizes) -> None:
-    for program in PROGRAMS:
-        script = program.script(sizes, "mpirun -n 2")
-        assert ("mpirun -n 2" in script) == program.needs_mpi
-        assert ("-p /mnt" in script) == (program.name in {"hpcc", "fio"})
-    assert sum("osu" in each.script(sizes, "run") for each in PROGRAMS) == 3
 
 
 def test_what_programs_are_given_to_do() -> None:

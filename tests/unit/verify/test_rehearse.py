@@ -223,7 +223,6 @@ def test_the_distributions_toolkit_is_not_where_nvidias_is(
 
 
 SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
-SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
 PROGRAM = (
     "import os, torch\nfrom package import part\nimport own\n"
     "try:\n    import maybe\nexcept:\n    0\n"
