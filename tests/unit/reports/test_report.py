@@ -16,8 +16,8 @@ from samples import compare_page_with_golden
 from builder.model import Cell, LeftOut, Reason
 from builder.model.records import read, write
 from builder.reports.report import write_report
-from builder.reports.report.matrix import axes_of
-from builder.reports.report.view import BuildRun, card_of
+from builder.reports.report.matrix import LeftOutImage, axes_of
+from builder.reports.report.view import BuildRun, ReportDocument, card_of
 from builder.reports.templates import human_moment, human_size, human_time
 
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
@@ -136,14 +136,14 @@ def render(
     compiled: Mapping[str, str] | None = None,
 ) -> Page:
     out = tmp_path / "out"
-    write_report(
-        [*map(record, manifests)],
-        left_out,
-        failures or {},
-        out=out,
+    document = ReportDocument(
         build=read(BuildRun, BUILD),
-        compiled=compiled,
+        images=tuple(map(record, manifests)),
+        failures=failures or {},
+        left_out=tuple(map(LeftOutImage.of, left_out)),
+        compiled=compiled or {},
     )
+    write_report(out, document)
     return Page((out / "report.html").read_text(encoding="utf-8"))
 
 
@@ -416,7 +416,9 @@ def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) ->
     before = (tmp_path / "out/report.html").read_bytes()
     sample = dataclasses.replace(record(manifest(cell())), about=cast("str", object()))
     with pytest.raises(TypeError):
-        write_report([sample], (), {}, out=tmp_path / "out", build=read(BuildRun, BUILD))
+        write_report(
+            tmp_path / "out", ReportDocument(build=read(BuildRun, BUILD), images=(sample,))
+        )
     assert (tmp_path / "out/report.html").read_bytes() == before
 
 
