@@ -7,7 +7,7 @@ docs/catalog.md describes it.
 
 from __future__ import annotations
 
-from builder.reports.catalog.entries import Entry, read_entry
+from builder.reports.catalog.entries import CatalogEntry, read_entry
 from builder.reports.catalog.pages import write_catalog
 
-__all__ = ["Entry", "read_entry", "write_catalog"]
+__all__ = ["CatalogEntry", "read_entry", "write_catalog"]

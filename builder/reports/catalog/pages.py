@@ -13,7 +13,7 @@ import builder
 from builder.model import NONE
 from builder.model.errors import BadInput
 from builder.reports import report
-from builder.reports.catalog.entries import Entry
+from builder.reports.catalog.entries import CatalogEntry
 from builder.reports.templates import page_environment
 
 CATALOG = "catalog.json"  # the last that is written
@@ -29,7 +29,7 @@ _TITLES = {
 
 
 def write_catalog(
-    entries: Sequence[Entry], folders: Mapping[str, Path], out: Path, *, registry: str = ""
+    entries: Sequence[CatalogEntry], folders: Mapping[str, Path], out: Path, *, registry: str = ""
 ) -> None:
     """Write the site to `out`; `folders` maps images to their output folders.
 
@@ -59,7 +59,7 @@ def write_catalog(
     _write(out / CATALOG, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def _filters(entries: Sequence[Entry]) -> dict[str, tuple[str, list[str]]]:
+def _filters(entries: Sequence[CatalogEntry]) -> dict[str, tuple[str, list[str]]]:
     """Return the filters by which images differ: by their names, titles and values."""
     filters = {}
     for name, title in _TITLES.items():
@@ -69,7 +69,7 @@ def _filters(entries: Sequence[Entry]) -> dict[str, tuple[str, list[str]]]:
     return filters
 
 
-def _as_json(entry: Entry, registry: str) -> dict[str, object]:
+def _as_json(entry: CatalogEntry, registry: str) -> dict[str, object]:
     cell, digest = entry.manifest.cell, entry.manifest.artifacts["oci"].digest
     page = f"images/{quote(entry.image)}"
     return {

@@ -6,6 +6,6 @@ docs/sites.md shows each file.
 
 from __future__ import annotations
 
-from builder.reports.sites.files import Place, SiteImage, needs_of, site_files
+from builder.reports.sites.files import SiteImage, SitePlace, needs_of, site_files
 
-__all__ = ["Place", "SiteImage", "needs_of", "site_files"]
+__all__ = ["SiteImage", "SitePlace", "needs_of", "site_files"]

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from builder.model.exact_json import part
 from builder.system.web import server_of
-from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl, read_url
+from builder.verify.rehearse.servers import NotOnServer, ReadUrl, Unavailable, read_url
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -94,7 +94,7 @@ def remote_index(url: str) -> Index:
         except NotOnServer:
             return None
         except ValueError as error:
-            raise OutOfReach(f"{server_of(url)} gives no JSON page of {project}") from error
+            raise Unavailable(f"{server_of(url)} gives no JSON page of {project}") from error
         return page
 
     return Index(read_page, functools.partial(read_url, session=session))

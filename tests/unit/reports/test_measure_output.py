@@ -132,12 +132,12 @@ def test_marks_stand_at_their_ratio_between_slowest_and_fastest() -> None:
     assert plot is not None
     latency = plot.lanes[0]
     oci, sif = latency.marks
-    assert oci.x == oci.low == oci.high < plot.one
-    assert sif.low < sif.x == plot.one < sif.high
+    assert oci.x == oci.low == oci.high < plot.bare
+    assert sif.low < sif.x == plot.bare < sif.high
     assert plot.floor < oci.x
     zero, *_, last = plot.ticks
-    assert (*zero, last[1]) == (plot.left, "0", "1.25")
-    assert plot.one == pytest.approx(zero[0] + (last[0] - zero[0]) / 1.25)
+    assert (*zero, last[1]) == (plot.begin, "0", "1.25")
+    assert plot.bare == pytest.approx(zero[0] + (last[0] - zero[0]) / 1.25)
     assert plot.width - 30 < last[0] < plot.width
     assert latency.bare == "1.00 µs"
     assert latency.cells == ("0.91 (0.91 to 0.91)", "1.00 (0.91 to 1.11)")

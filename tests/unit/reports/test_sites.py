@@ -19,11 +19,11 @@ from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 from builder.cli import main
 from builder.model import Cell, PlannedImage
 from builder.model.errors import BadInput
-from builder.reports.sites import Place, SiteImage, site_files
+from builder.reports.sites import SiteImage, SitePlace, site_files
 from builder.reports.sites.files import kubernetes_name, lua
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-PLACE = Place(registry="quay.io/site", folder="/opt/images")
+PLACE = SitePlace(registry="quay.io/site", folder="/opt/images")
 DIGEST = "sha256:" + "a" * 64
 SHOWN = {
     "hpc-base-1.0-debian13-openmpi5.0-x86_64": True,
@@ -36,12 +36,12 @@ def planned() -> dict[str, PlannedImage]:
     return {each.identifier: each for each in shipped_plan().images}
 
 
-def at_site(identifier: str, place: Place = PLACE, *, built: bool = False) -> SiteImage:
+def at_site(identifier: str, place: SitePlace = PLACE, *, built: bool = False) -> SiteImage:
     digest = DIGEST if built else ""
     return SiteImage(planned=planned()[identifier], place=place, digest=digest)
 
 
-def texts(identifier: str, place: Place = PLACE, *, built: bool = False) -> dict[str, str]:
+def texts(identifier: str, place: SitePlace = PLACE, *, built: bool = False) -> dict[str, str]:
     """The files of one image, by name without its folder."""
     files = site_files([at_site(identifier, place, built=built)])
     return {path.removeprefix(f"{identifier}/"): text for path, text in files.items()}
@@ -210,7 +210,7 @@ EVIL = "a ]] \" ' $(touch x) `id` \\ {{ 7 }} # -- <b>\n\nsecond: line"
 
 def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
     each = image(tmp_path, recipes=[recipe(about=EVIL)])
-    place = Place(registry="quay.io/site", folder="/opt/my $(images) 'x'")
+    place = SitePlace(registry="quay.io/site", folder="/opt/my $(images) 'x'")
     site = SiteImage(planned=each, place=place, digest=DIGEST)
     files = site_files([site])
     script = files[f"{each.identifier}/slurm-apptainer.sh"]
@@ -259,7 +259,7 @@ def test_names_in_kubernetes_are_labels_and_stay_different() -> None:
 )
 def test_what_is_no_place_is_refused(registry: str, folder: str) -> None:
     with pytest.raises(BadInput, match="is not"):
-        Place(registry=registry, folder=folder)
+        SitePlace(registry=registry, folder=folder)
 
 
 # The command

@@ -56,13 +56,13 @@ from builder.verify.rehearse.trials import (
     seen_of,
     write_record,
 )
-from builder.verify.rehearse.workspace import Workspace, archive_tree
+from builder.verify.rehearse.workspace import SourceWorkspace, archive_tree
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
 
 
-def followed(space: Workspace, *commands: str, folder: str = "/var/tmp") -> Workspace:
+def followed(space: SourceWorkspace, *commands: str, folder: str = "/var/tmp") -> SourceWorkspace:
     for command in commands:
         space.follow(step(command, folder=folder))
     return space

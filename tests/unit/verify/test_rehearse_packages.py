@@ -23,7 +23,7 @@ from builder.verify.rehearse import repositories, servers
 from builder.verify.rehearse.packages import Archives, PackageTrials, installed_by
 from builder.verify.rehearse.rehearsal import package_archives
 from builder.verify.rehearse.repositories import rpm_names, unpacked
-from builder.verify.rehearse.servers import NotOnServer, OutOfReach, read_url
+from builder.verify.rehearse.servers import NotOnServer, Unavailable, read_url
 from builder.verify.rehearse.steps import steps_of
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
@@ -178,7 +178,7 @@ def test_an_archive_that_fails_is_asked_for_no_other_packing() -> None:
 
     def read_failing(url: str) -> bytes:
         asked.append(url)
-        raise OutOfReach("no route")
+        raise Unavailable("no route")
 
     trials = PackageTrials(read_failing, Archives(ubuntu=("mirror",)))
     assert trials._known(shipped(UBUNTU)) == "the mirror's list of bionic/universe: no route"
@@ -271,13 +271,13 @@ ENTITY = b'<!DOCTYPE m [<!ENTITY a "b">]><metadata><package><name>&a;</name></pa
     ids=["entity", "cut", "deep", "gzip cut", "no gzip", "empty"],
 )
 def test_a_list_that_is_none_is_not_read(primary: bytes, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(OutOfReach, match=problem):
+    with pytest.raises(Unavailable, match=problem):
         rpm_names(read_url, repository(tmp_path, primary), "x86_64")
 
 
 @pytest.mark.parametrize("path", ["../primary.xml", "/etc/passwd", "https://a.example/x", ""])
 def test_an_index_names_files_below_its_repository_alone(path: str, tmp_path: Path) -> None:
-    with pytest.raises(OutOfReach, match="names no usable list"):
+    with pytest.raises(Unavailable, match="names no usable list"):
         rpm_names(read_url, repository(tmp_path, b"<metadata/>", path=path), "x86_64")
 
 
@@ -285,14 +285,14 @@ def test_a_list_has_the_checksum_that_the_index_names(tmp_path: Path) -> None:
     """A mirror amid a sync has the new index with the old list."""
     shutil.copytree(DATA / "ubi8/x86_64", tmp_path, dirs_exist_ok=True)
     (tmp_path / "repodata/primary.xml").write_text("<metadata/>")
-    with pytest.raises(OutOfReach, match="is not the one that"):
+    with pytest.raises(Unavailable, match="is not the one that"):
         rpm_names(read_url, f"file://{tmp_path}", "x86_64")
 
 
 def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(repositories, "_LONGEST", 100)
     primary = b"<metadata><package><name>" + b"x\n" * 200 + b"</name></package></metadata>"
-    with pytest.raises(OutOfReach, match="too long"):
+    with pytest.raises(Unavailable, match="too long"):
         rpm_names(read_url, repository(tmp_path, primary), "x86_64")
 
 
@@ -303,7 +303,7 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(
     monkeypatch.setattr(repositories, "LARGEST", 1 << 20)
     bomb = packed(bytes(32 << 20))
     sizes: list[int] = []
-    with pytest.raises(OutOfReach, match="larger than 1 MiB"):
+    with pytest.raises(Unavailable, match="larger than 1 MiB"):
         sizes.extend(len(piece) for piece in unpacked(bomb))
     assert sum(sizes) <= 1 << 20
 
@@ -313,5 +313,5 @@ def test_a_file_larger_than_the_limit_is_not_read(
 ) -> None:
     monkeypatch.setattr(servers, "LARGEST", 10)
     (tmp_path / "Packages").write_bytes(b"x" * 11)
-    with pytest.raises(OutOfReach, match="larger than"):
+    with pytest.raises(Unavailable, match="larger than"):
         read_url(f"file://{tmp_path}/Packages")

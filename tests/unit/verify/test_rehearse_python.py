@@ -18,9 +18,9 @@ from rehearse_samples import (
 
 from builder.verify.rehearse import python_packages
 from builder.verify.rehearse.index import Index
-from builder.verify.rehearse.pip_commands import Target, pip_installs
+from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import Resolver, Unresolvable, read_source
-from builder.verify.rehearse.servers import OutOfReach
+from builder.verify.rehearse.servers import Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
@@ -29,7 +29,7 @@ UPGRADE = step("/opt/v/bin/pip install --upgrade pip", line=2)
 TOOLS = "setuptools==49.1.3 wheel==0.35.1 cython==0.29.36"
 
 
-def trial_of(*commands: str, target: Target = BIONIC) -> Trial:
+def trial_of(*commands: str, target: PythonTarget = BIONIC) -> Trial:
     """The trial of the last command, after others in an environment with the newest pip."""
     steps = [VENV, UPGRADE, *(step(f"/opt/v/bin/pip {text}", line=9) for text in commands)]
     return [*python_trials().of(steps, target)][-1]
@@ -79,7 +79,7 @@ def test_a_newer_source_comes_before_an_older_wheel() -> None:
 def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
     trial = trial_of(
         "install plain==1.0",
-        target=Target(arch="x86_64", python="3.11.2", pip="23.0.1", glibc="2.36"),
+        target=PythonTarget(arch="x86_64", python="3.11.2", pip="23.0.1", glibc="2.36"),
     )
     assert trial.outcome == FAILED
     assert "setuptools>=40.8.0, wheel: the newest of it is taken" in trial.text
@@ -89,14 +89,14 @@ def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
     ("pip", "outcome"), [("9.0.1", PASSED), ("23.0.1", PASSED), ("23.1", FAILED), ("24.0", FAILED)]
 )
 def test_pip_isolates_legacy_distributions_since_23_1(pip: str, outcome: str) -> None:
-    target = Target(arch="x86_64", python="3.11.2", pip=pip, glibc="2.36")
+    target = PythonTarget(arch="x86_64", python="3.11.2", pip=pip, glibc="2.36")
     [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
     assert trial.outcome == outcome
 
 
 @pytest.mark.parametrize(("python", "outcome"), [("3.11.2", PASSED), ("3.12.3", FAILED)])
 def test_an_environment_has_no_setuptools_since_python_3_12(python: str, outcome: str) -> None:
-    target = Target(arch="x86_64", python=python, pip="9.0.1", glibc="2.36")
+    target = PythonTarget(arch="x86_64", python=python, pip="9.0.1", glibc="2.36")
     [*_, trial] = python_trials().of([VENV, step("/opt/v/bin/pip install plain==1.0")], target)
     assert trial.outcome == outcome
     [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
@@ -207,7 +207,7 @@ def test_an_old_pip_takes_old_wheels_alone() -> None:
 
 
 def test_the_abi_has_a_flag_up_to_python_3_7() -> None:
-    newer = Target(arch="x86_64", python="3.13.5", pip="25.1.1", glibc="2.41")
+    newer = PythonTarget(arch="x86_64", python="3.13.5", pip="25.1.1", glibc="2.41")
     assert (BIONIC.abi, newer.abi) == ("cp36m", "cp313")
 
 
@@ -222,9 +222,9 @@ def test_the_abi_has_a_flag_up_to_python_3_7() -> None:
     ],
 )
 def test_the_last_pip_for_a_python(python: str, pip: str, abi: str) -> None:
-    target = Target(arch="x86_64", python=python, pip="9.0.1", glibc="2.27")
+    target = PythonTarget(arch="x86_64", python=python, pip="9.0.1", glibc="2.27")
     upgraded = target.upgraded()
-    assert upgraded == Target(arch="x86_64", python=python, pip=pip, glibc="2.27")
+    assert upgraded == PythonTarget(arch="x86_64", python=python, pip=pip, glibc="2.27")
     assert (target.abi, upgraded.abi) == (abi, abi)
     series = ".".join(python.split(".")[:2])
     assert target.short == f"Python {series}, glibc 2.27, x86_64"
@@ -254,7 +254,7 @@ PERENNIAL = tuple(f"manylinux_2_{minor}" for minor in range(17, 4, -1))
 def test_the_wheels_that_a_pip_takes(
     arch: str, pip: str, glibc: str, platforms: tuple[str, ...]
 ) -> None:
-    target = Target(arch=arch, python="3.6.9", pip=pip, glibc=glibc)
+    target = PythonTarget(arch=arch, python="3.6.9", pip=pip, glibc=glibc)
     assert target.platforms == tuple(f"{name}_{arch}" for name in (*platforms, "linux"))
     tags = {str(tag) for tag in target.tags}
     assert {"py3-none-any", "cp36-none-any", f"cp36-cp36m-linux_{arch}"} <= tags
@@ -399,7 +399,7 @@ def test_what_an_index_tells_of_a_file() -> None:
 
 def test_a_project_that_an_index_lacks_has_no_files() -> None:
     assert sample_index().files("nothing") == ()
-    with pytest.raises(OutOfReach):
+    with pytest.raises(Unavailable):
         sample_index().files("silent")
 
 
