@@ -67,7 +67,7 @@ class Index:
         Yanked files are taken if a version is pinned, as pip does, and pre-releases also if
         nothing else meets the requirement.
         """
-        is_pinned = any(part.operator in {"==", "==="} for part in requirement.specifier)
+        is_pinned = any(each.operator in {"==", "==="} for each in requirement.specifier)
         usable = [
             file
             for file in self.files(canonicalize_name(requirement.name))

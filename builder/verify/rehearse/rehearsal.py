@@ -125,7 +125,7 @@ def rehearsal_here(
     resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
     return Rehearsal(
         python=PythonTrials(resolver, servers.ask),
-        conda=CondaTrials(_read_channel),
+        conda=CondaTrials(read_channel),
         sources=SourceTrials(servers.ask, lambda source: store.place(source.sha256)),
         packages=PackageTrials(read_url, package_archives(project)),
         libraries=LibraryTrials(index.read, index.size_of),
@@ -174,7 +174,7 @@ def package_archives(project: Path) -> Archives:
     return Archives(named=read_site(project, Faults()).packages, debian=debian, ubuntu=ubuntu)
 
 
-def _read_channel(channel: str, subdir: str) -> Mapping[str, object] | str:
+def read_channel(channel: str, subdir: str) -> Mapping[str, object] | str:
     """Return a channel's index; a name alone stands for one of Anaconda's channels."""
     url = channel if "://" in channel else f"https://conda.anaconda.org/{channel}"
     try:

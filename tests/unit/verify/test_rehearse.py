@@ -38,7 +38,7 @@ from builder.verify.rehearse.imports import (
 )
 from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import Rehearsal
+from builder.verify.rehearse.rehearsal import Rehearsal, read_channel
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Answer, SourceTrials
 from builder.verify.rehearse.steps import steps_of
@@ -330,11 +330,11 @@ CHANNEL = {"packages": {"a": {"name": "tensorflow", "version": "2.12.0"}}, "pack
 def test_a_pin_is_looked_up_in_the_channels_index(pin: str, outcome: str) -> None:
     asked = []
 
-    def read_channel(channel: str, subdir: str) -> object:
+    def recorded(channel: str, subdir: str) -> object:
         asked.append((channel, subdir))
         return CHANNEL
 
-    trials = CondaTrials(read_channel)  # type: ignore[arg-type]
+    trials = CondaTrials(recorded)  # type: ignore[arg-type]
     steps = [step("conda config --add channels https://c.example"), step(f"conda install -y {pin}")]
     assert outcomes(trials.of(steps, "ppc64le")) == [outcome]
     assert asked == [("https://c.example", "linux-ppc64le")]
@@ -356,6 +356,13 @@ def test_a_channel_that_is_gone_proves_nothing_and_another_may_have_it() -> None
     gone = CondaTrials(lambda *_: "no route")
     [trial] = gone.of([install], "ppc64le")
     assert (trial.outcome, trial.text) == (NOT_TRIED, "a: no route; b: no route")
+
+
+def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
+    (tmp_path / "linux-64").mkdir()
+    (tmp_path / "linux-64/repodata.json").write_text(json.dumps(CHANNEL))
+    assert read_channel(f"file://{tmp_path}/", "linux-64") == CHANNEL
+    assert read_channel(f"file://{tmp_path}", "noarch") == "it has no repodata.json"
 
 
 def test_a_command_behind_another_may_have_what_that_lacks() -> None:
