@@ -10,8 +10,9 @@ from builder.artifacts.manifests import read_manifest
 from builder.cli.options import Options, Parser, add_images_in, add_output, add_project, not_empty
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.model.manifest import MANIFEST, SCHEMA, Manifest
-from builder.reports.catalog import CatalogEntry, read_entry, write_catalog
-from builder.reports.sites import SitePlace
+from builder.reports.catalog.entries import CatalogEntry, read_entry
+from builder.reports.catalog.pages import write_catalog
+from builder.reports.sites.files import SitePlace
 
 _DESCRIPTION = """\
 Write a web site of the images in a folder, as `build-images` and `build-images verify` left them:

@@ -20,7 +20,7 @@ from builder.cli.options import (
 )
 from builder.model import PlannedImage
 from builder.model.errors import counted
-from builder.reports.sites import SiteImage, SitePlace, site_files
+from builder.reports.sites.files import SiteImage, SitePlace, site_files
 
 _DESCRIPTION = """\
 Write what a site needs to run the selected images, ready to use: for each image batch scripts for

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from builder.facts.software import HOST_LIBRARIES, IN_EVERY_IMAGE
 from builder.model.errors import counted
+from builder.verify.rehearse.packages import shown
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Unavailable
 from builder.verify.rehearse.trials import IMPORTS, LIBRARIES, Trial, failed, not_tried, passed
@@ -83,7 +84,6 @@ def modules_of_distribution(packages: Iterable[str]) -> Iterator[str]:
 
 # ---- Imports of copied sources ----
 
-_SHOWN = 6
 # A folder of programs beside those in the folder itself; tests are not tried.
 _TOOLS = "tools"
 _TEST = re.compile(r"(test_.*|.*_test|test)\.py")
@@ -112,8 +112,7 @@ def import_trials(
     subject = f"imports of {counted(len(files), 'file')} in {folder}"
     if missing:
         places = [f"{name} ({place})" for name, place in sorted(missing.items())]
-        more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-        text = f"nothing installs {', '.join(places[:_SHOWN])}{more}"
+        text = f"nothing installs {shown(places)}"
         yield failed(IMPORTS, subject, text, hint="add the packages that have these modules")
     elif files:
         yield passed(IMPORTS, subject, "every module is installed")
