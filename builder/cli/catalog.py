@@ -52,11 +52,10 @@ def run(options: CatalogOptions) -> int:
     if not manifests:
         hint = "build some, or name their folder: --images-in DIR"
         raise EmptySelection(f"there is no image in {source}", hint=hint)
-    folders = {image: source / image for image in manifests}
-    if out.resolve() in {path.resolve() for path in (source, *folders.values())}:
+    if out.resolve() in {source.resolve(), *((source / image).resolve() for image in manifests)}:
         raise BadInput(f"{out} holds images; the site needs a folder of its own")
     entries = _entries(manifests, source)
-    write_catalog(entries, folders, out, registry=options.registry or "")
+    write_catalog(entries, source, out, registry=options.registry or "")
     for entry in entries:
         for fault in entry.faults:
             print(f"{entry.image}: {fault}", file=sys.stderr)
@@ -68,8 +67,7 @@ def _entries(manifests: Mapping[str, Manifest | None], source: Path) -> list[Cat
     """Read the entry of each image; raise BadInput with every manifest that cannot be read."""
     entries, faults = [], []
     for image, manifest in manifests.items():
-        entry = read_entry(source / image, manifest) if manifest else None
-        if entry:
+        if manifest and (entry := read_entry(source / image, manifest)):
             entries.append(entry)
         else:
             text = "it has another shape than this version writes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from builder.verify import HostFacts
+from builder.system.host_facts import HostFacts
 from builder.verify.measure.measurement import (
     GpuUse,
     Measured,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -29,9 +29,9 @@ _TITLES = {
 
 
 def write_catalog(
-    entries: Sequence[CatalogEntry], folders: Mapping[str, Path], out: Path, *, registry: str = ""
+    entries: Sequence[CatalogEntry], source: Path, out: Path, *, registry: str = ""
 ) -> None:
-    """Write the site to `out`; `folders` maps images to their output folders.
+    """Write the site to `out`; `source` is the folder of the images' folders.
 
     It replaces an earlier one. Raises BadInput for a folder that holds something else.
     """
@@ -51,7 +51,7 @@ def write_catalog(
         for name in entry.files:
             target = pages / entry.image / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folders[entry.image] / name, target)
+            shutil.copyfile(source / entry.image / name, target)
     css = (Path(report.__file__).parent / "report.css", _HERE / "catalog.css")
     _write(out / "catalog.css", "".join(path.read_text() for path in css))
     _write(out / "catalog.js", (_HERE / "catalog.js").read_text())

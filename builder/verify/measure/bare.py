@@ -10,8 +10,15 @@ import os
 from collections.abc import Iterator, Mapping
 
 from builder.verify.measure.measurement import BARE
-from builder.verify.runners import DATA_AT, Container, Kind, Runner
-from builder.verify.runners.protocol import HOME_IN_CONTAINER, NOBODY, Prefixed
+from builder.verify.runners.protocol import (
+    DATA_AT,
+    HOME_IN_CONTAINER,
+    NOBODY,
+    Container,
+    Kind,
+    Prefixed,
+    Runner,
+)
 from builder.verify.runners.sites import unpacked
 
 BARE_FORMAT = "charliecloud"  # the artifact that tar unpacks
@@ -44,7 +51,7 @@ def _bare_runner(container: Container, environment: Mapping[str, str]) -> Iterat
             (root / name).mkdir(exist_ok=True)
         prefix = chroot_argv(
             str(root),
-            container.shown,
+            str(container.data or ""),
             {**environment, "HOME": HOME_IN_CONTAINER},
             directory=container.directory,
             is_root=os.geteuid() == 0,

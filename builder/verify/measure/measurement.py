@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.records import plain, write
-from builder.verify import HostFacts
+from builder.system.host_facts import HostFacts
 
 BARE = "bare"
 _COLLAPSE_CHECK = "collapse"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from builder.verify.container_output import data_of
 from builder.verify.measure.measurement import Quantity
-from builder.verify.runners import DATA_AT
+from builder.verify.runners.protocol import DATA_AT
 
 RANKS = 2
 _DEPTH = 16  # reads at once

@@ -23,15 +23,16 @@ from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
 from builder.model.versions import split_mpi
 from builder.system.process import TAIL_LINES, Completed
-from builder.verify import DEFAULTS, RUNNERS, Kind, Setting, write_evidence
 from builder.verify.container_output import LONGEST, last_line
+from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure.bare import BARE_FORMAT, bare_kind
 from builder.verify.measure.measurement import BARE, Measured, OneRun, PlaceFacts, Row, Spread, Use
 from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Benchmark, Sizes, Unreadable
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
-from builder.verify.runners import Container, Runner
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container, Kind, Runner
 
 _TIMEOUT_S = 900.0
 _LOOK_S = 60.0
@@ -135,7 +136,7 @@ def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Mani
     There is no evidence of what a busy machine could not tell: that says nothing of the image.
     """
     files = [
-        _write_evidence(run, image, folder, place, measured).relative_to(folder).as_posix()
+        _write_evidence(run, image, folder, place, measured)
         for place in measured.places
         if place.name != BARE and measured.collapse_in(place.name).outcome != SKIPPED
     ]
@@ -156,16 +157,15 @@ def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[
 
 def _write_evidence(
     run: Run, image: OpenImage, folder: Path, place: PlaceFacts, measured: Measured
-) -> Path:
+) -> str:
     format_ = place.name.partition("-")[0]
     return write_evidence(
-        folder / "evidence",
+        folder,
         f"{place.name}{BENCH}",
-        identifier=measured.image,
-        artifacts=subjects(image.record, image.artifacts[format_]),
-        outcomes=[measured.collapse_in(place.name)],
-        scripts={},
-        setting=Setting(
+        RunEvidence(
+            identifier=measured.image,
+            artifacts=subjects(image.record, image.artifacts[format_]),
+            outcomes=[measured.collapse_in(place.name)],
             format=format_,
             runner=place.runner,
             runner_version=place.version,

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.mirror import apt_archives, find_mirror
-from builder.compile.lint.dockerfile import read_dockerfile
-from builder.compile.lint.reading import read
+from builder.compile.lint.reading import read, read_dockerfile
 from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite
 from builder.sources.pip_index import own_index
-from builder.sources.store import Store
+from builder.sources.store import SourceStore
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
@@ -120,7 +119,7 @@ def rehearsal_here(
             "this machine's pip names no package index", hint="pip config set global.index-url URL"
         )
     index = remote_index(index_url)
-    store = Store(path=home.sources)
+    store = SourceStore(path=home.sources)
     clones = Clones(processes, (*clones_in, home.path / "clones"))
     resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
     return Rehearsal(
@@ -133,7 +132,9 @@ def rehearsal_here(
     )
 
 
-def _workspace(processes: Processes, clones: Clones, store: Store, spec: Spec) -> SourceWorkspace:
+def _workspace(
+    processes: Processes, clones: Clones, store: SourceStore, spec: Spec
+) -> SourceWorkspace:
     places = {source.file: store.place(source.sha256) for source in spec.sources}
     stored = {name: path for name, path in places.items() if path.exists()}
     copied = copied_texts(spec)

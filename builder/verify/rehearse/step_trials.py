@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from builder.compile.lint.dockerfile import DockerStage, Instruction
-from builder.compile.lint.reading import read
+from builder.compile.lint.reading import DockerStage, Instruction, read
 from builder.model import Spec
 from builder.verify.rehearse.packages import installed_by, shown
 from builder.verify.rehearse.servers import URL, Ask

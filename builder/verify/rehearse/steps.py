@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.compile.lint.commands import SHELL, Command, words_of
-from builder.compile.lint.findings import DOCKERFILE
-from builder.compile.lint.reading import Reading
+from builder.compile.lint.reading import DOCKERFILE, SHELL, Reading, SpecCommand, words_of
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _HOME = "/"
@@ -75,7 +73,7 @@ def _steps(reading: Reading) -> Iterator[Step]:
                 )
 
 
-def _alternatives(command: Command) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _alternatives(command: SpecCommand) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Yield the commands of a group `{ a || b ; }`, each with whether another stands behind it."""
     words: list[str] = []
     for word in words_of(command.text):

@@ -21,7 +21,7 @@ from builder.cli import main
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
 from builder.reports.report import refresh
-from builder.verify import Target
+from builder.verify.checks import ProofTarget
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.measurement import Measured
 from builder.verify.measure.plot import plot_of
@@ -265,7 +265,7 @@ def test_evidence_is_of_the_artifact_that_ran_unless_all_are_equal(
             for name, each in in_folder(artifacts).items()
         },
     )
-    target = Target(identifier="x", arch="x86_64", environment={}, checks=())
+    target = ProofTarget(identifier="x", arch="x86_64", environment={}, checks=())
     image = OpenImage(record=written, artifacts=artifacts, target=target, work=tmp_path)
     folder = tmp_path / "image"
     record(cast("Run", SimpleNamespace(versions={})), image, folder, measured())

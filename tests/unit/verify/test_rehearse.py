@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from manifest_samples import CELL as SAMPLE_CELL
@@ -344,7 +345,12 @@ def test_a_pin_is_looked_up_in_the_channels_index(pin: str, outcome: str) -> Non
 def test_a_value_of_condas_options_is_no_pin(option: str) -> None:
     install = step(f"conda install -c a --channel b {option} lost=1 tensorflow=2.12")
     asked: list[str] = []
-    trials = CondaTrials(lambda channel, _: asked.append(channel) or CHANNEL)
+
+    def read(channel: str, _: str) -> Any:
+        asked.append(channel)
+        return CHANNEL
+
+    trials = CondaTrials(read)
     assert outcomes(trials.of([install], "ppc64le")) == [PASSED]
     assert asked == ["a"]
 

@@ -148,18 +148,18 @@ def test_names_of_packages_are_looked_up_in_the_distributions_list() -> None:
         step("apt-get install -y make nothing", line=4),
         step("apt-get update -y", line=5),
     ]
-    trials = [*trials.of(steps, planned)]
-    assert outcomes(trials) == [PASSED, FAILED]
-    assert trials[1].text == "debian13 for ppc64le has no package nothing"
+    results = [*trials.of(steps, planned)]
+    assert outcomes(results) == [PASSED, FAILED]
+    assert results[1].text == "debian13 for ppc64le has no package nothing"
 
 
 def test_debian_stands_in_for_ubuntu_and_it_is_said() -> None:
     planned = shipped("hpc-base-1.0-ubuntu24.04-mpich4.2-ppc64le")
     trials = PackageTrials(packed_list("Package: make\n"), OF_DEBIAN)
     steps = [step("apt-get install make"), step("apt-get install odd", line=2)]
-    trials = [*trials.of(steps, planned)]
-    assert outcomes(trials) == [PASSED, NOT_TRIED]
-    assert "Debian's trixie, which stands in for ubuntu24.04" in trials[0].text
+    results = [*trials.of(steps, planned)]
+    assert outcomes(results) == [PASSED, NOT_TRIED]
+    assert "Debian's trixie, which stands in for ubuntu24.04" in results[0].text
 
 
 def test_a_mirror_that_lacks_a_list_is_said() -> None:

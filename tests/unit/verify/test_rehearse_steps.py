@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from samples import base, plan_of, shipped_project
 
-from builder.compile.lint.dockerfile import DockerStage
+from builder.compile.lint.reading import DockerStage
 from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.verify import stand_ins
